@@ -1,0 +1,66 @@
+"""The contract of an environment: a Gymnasium environment whose observation is text."""
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import gymnasium
+
+StateText = Literal["grid", "coords", "grid_and_coords"]
+"""How a state is written: the drawing, the coordinate sentence, or the drawing followed by the sentence."""
+
+Action = int | str
+
+
+class TextEnv(gymnasium.Env[str, Action]):
+    """A game that is shown as text and played with named or free-text actions.
+
+    `reset(seed=s)` fixes the puzzle. Chance inside an episode (slips, payouts) comes from a stream of its own, seeded by
+    `options={"noise_seed": n}`, so that members of a group share the puzzle and not the noise; without the option the
+    noise is derived from the puzzle seed. `reset(seed=None)` draws the puzzle seed from `self.np_random`.
+
+    `step` returns Gymnasium's five values. `info` always has `action_is_valid` (the action could be understood and is
+    allowed), `action_is_effective` (it changed the state) and `success` (the goal is reached). The observation that
+    `reset` and `step` return is `state_text(self.default_state_text)`.
+    """
+
+    default_state_text: StateText = "grid"
+
+    @abstractmethod
+    def state_text(self, mode: StateText) -> str:
+        """The current state as text, without trailing newline; defined in every state, terminal ones included.
+
+        Environments without coordinates (word problems, a shop) return the same text for every mode.
+        """
+
+    @abstractmethod
+    def to_action(self, text: str) -> Action | None:
+        """The action that a model's text stands for, or None if it stands for none. Never raises."""
+
+    @abstractmethod
+    def instruction(self, mode: StateText) -> str:
+        """The rules of the game for the first prompt, in words that match this instance's options, symbols and size.
+
+        If `mode` shows coordinates, the text also says how they count (origin, order, and the range of this board).
+        """
+
+    def legend(self) -> dict[str, str]:
+        """Symbol -> meaning, from this instance's options; empty if the state is not a drawing."""
+        return {}
+
+    def action_names(self) -> tuple[str, ...]:
+        """The labels that `to_action` understands; empty if actions are free text."""
+        return ()
+
+    def random_action(self, rng: Any) -> str:
+        """A uniformly random legal action as text, drawn from the NumPy generator `rng`. Used by the `random` policy."""
+        names = self.action_names()
+        return names[int(rng.integers(len(names)))]
+
+    def example_actions(self) -> tuple[str, ...]:
+        """Two or three action texts for the prompt's sample answer."""
+        return self.action_names()[:2]
+
+    @abstractmethod
+    def puzzle_text(self) -> str:
+        """Text that identifies the puzzle (the initial state with everything hidden from view): two episodes with the
+        same text are the same puzzle. Splits and the train/validation check hash it."""
