@@ -1,0 +1,265 @@
+"""Every dataclass that crosses a module boundary.
+
+Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one reply, G groups, K members per group.
+
+One index convention. Episode arrays are token-aligned, `[T]`: entry t describes token t. Training arrays are
+prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 from tokens 0..a. The only shift from one to
+the other is `EpisodeBatch.from_episodes` in `spa.training.batch`.
+"""
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+Message = dict[str, str]
+"""A chat message: {"role": "system" | "user" | "assistant", "content": text}."""
+
+Metrics = dict[str, float]
+
+
+class Stop(StrEnum):
+    """Why an episode ended."""
+
+    SUCCESS = "success"  # the environment says that the goal is reached
+    FAILURE = "failure"  # the environment ended without the goal (hole, wrong answer)
+    ACTION_CAP = "action_cap"  # the trajectory's budget of actions is used up
+    TURN_CAP = "turn_cap"  # max_turn replies were given
+    CONTEXT = "context"  # the next turn would not fit into max_model_len
+    ERROR = "error"  # the environment or the engine failed; the episode is reported and not trained on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How an engine samples. `logprobs` are always those of the raw logits, whatever these say."""
+
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = -1  # -1 keeps all
+    max_tokens: int = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What an engine continues.
+
+    Example: Prompt(episode_id="train/3/17/0", messages=[...], token_ids=array([1, 7, ...]), opener="<think>", seed=123)
+    """
+
+    episode_id: str  # stable over the turns of an episode, so that an engine can keep the episode's KV cache
+    messages: tuple[Message, ...]
+    token_ids: np.ndarray  # int32 [T], the conversation so far, generation prompt and opener included
+    opener: str  # text that the reply is forced to begin with (already part of token_ids)
+    seed: int  # of this row's own sampling stream
+    context: Any = None  # the live environment, for the `random` and `expert` engines only; never sent anywhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What an engine returned for one prompt."""
+
+    text: str  # without the opener and without the end marker
+    token_ids: np.ndarray | None  # int32 [L], end marker included if sampled; None only for text-only APIs
+    logprobs: np.ndarray | None  # float32 [L], log-softmax of the raw logits at the sampled ids
+    finish_reason: Literal["stop", "length", "error"]
+    version: int = 0  # of the weights that produced it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedReply:
+    """A reply taken apart. Parts that are missing, repeated or unclosed are None.
+
+    Example: ParsedReply(think="go left", observation=None, prediction=None, actions=("Left", "Up"), well_formed=True)
+    """
+
+    think: str | None
+    observation: str | None
+    prediction: str | None
+    actions: tuple[str, ...]  # at most max_actions_per_turn; empty if there is no answer block
+    well_formed: bool  # every block of the asked format, once, in order, closed, and at least one action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One exchange: the state that was shown, the reply, and what the environment did."""
+
+    state: str  # as shown to the model
+    actions_left: int
+    reply_text: str  # opener included
+    reply: ParsedReply
+    executed: tuple[str, ...]  # the actions that the environment took, in order, as canonical labels
+    reward: float  # sum over the executed actions
+    penalty: float  # format penalty, 0 or negative
+    next_state: str
+    infos: tuple[dict[str, Any], ...] = ()  # one per executed action: action_is_valid, action_is_effective, success
+    finish_reason: str = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One played episode: its story in text, and its tokens.
+
+    `token_ids` is the append-only buffer: template and environment tokens as the chat template wrote them, and the very
+    ids that the engine sampled. `token_ids` and the arrays beside it are None for text-only engines.
+    """
+
+    episode_id: str
+    tag: str  # environment tag, e.g. "SimpleSokoban"
+    mode: str  # prompt mode: "base" | "add_worldmodel"
+    state_text: str  # "grid" | "coords" | "grid_and_coords"
+    puzzle_seed: int
+    noise_seed: int
+    puzzle_hash: str  # content hash of the puzzle
+    group: int
+    member: int
+    stop: Stop
+    success: bool
+    turns: tuple[Turn, ...]
+    messages: tuple[Message, ...]  # as sent, with the replies as sampled
+    token_ids: np.ndarray | None = None  # int32   [T]
+    sampled: np.ndarray | None = None  # bool    [T]  True exactly on ids the engine sampled
+    logprobs: np.ndarray | None = None  # float32 [T]  0 where not sampled
+    turn_index: np.ndarray | None = None  # int16   [T]  -1 before the first turn
+    error: str = ""
+    version: int = 0
+
+    @property
+    def score(self) -> float:
+        """Sum of rewards and penalties."""
+        return sum(turn.reward + turn.penalty for turn in self.turns)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dict with text and tokens; `from_json` restores an equal episode."""
+        out: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, np.ndarray):
+                value = value.tolist()
+            elif item.name == "turns":
+                value = [asdict(turn) for turn in self.turns]
+            elif isinstance(value, Stop):
+                value = value.value
+            elif item.name == "messages":
+                value = list(self.messages)
+            out[item.name] = value
+        return out
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Episode":
+        """The inverse of `to_json`."""
+        data = dict(data)
+        dtypes = {"token_ids": np.int32, "sampled": np.bool_, "logprobs": np.float32, "turn_index": np.int16}
+        for name, dtype in dtypes.items():
+            if data.get(name) is not None:
+                data[name] = np.asarray(data[name], dtype=dtype)
+        data["stop"] = Stop(data["stop"])
+        data["messages"] = tuple(data["messages"])
+        data["turns"] = tuple(_turn_from_json(turn) for turn in data["turns"])
+        return cls(**data)
+
+
+def _turn_from_json(data: dict[str, Any]) -> Turn:
+    reply = dict(data["reply"])
+    reply["actions"] = tuple(reply["actions"])
+    return Turn(
+        **{
+            **data,
+            "reply": ParsedReply(**reply),
+            "executed": tuple(data["executed"]),
+            "infos": tuple(data["infos"]),
+        }
+    )
+
+
+def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if value is None:
+        return
+    if tuple(value.shape) != shape or value.dtype != dtype:
+        raise ValueError(f"{name}: expected {dtype} {shape}, got {value.dtype} {tuple(value.shape)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeBatch:
+    """Episodes as right-padded tensors, ready for the models.
+
+    Right padding under a causal mask needs no attention mask: pads come after every real token.
+    """
+
+    input_ids: torch.Tensor  # int64   [B, T]
+    lengths: torch.Tensor  # int64   [B]     real tokens per row
+    mask: torch.Tensor  # bool    [B, A]  True where the predicted token was sampled
+    turns: torch.Tensor  # int64   [B, A]  turn index of the predicted token; -1 outside turns and in padding
+    turn_ends: torch.Tensor  # bool    [B, A]  True on the last sampled token of each turn
+    rewards: torch.Tensor  # float32 [B, A]  on the last sampled token of the episode (or of each turn)
+    scores: torch.Tensor  # float32 [B]     un-normalised score of the episode
+    group_ids: torch.Tensor  # int64   [B]
+    tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalisation
+    sampler_logprobs: torch.Tensor  # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
+
+    def __post_init__(self) -> None:
+        rows, tokens = self.input_ids.shape
+        actions = tokens - 1
+        _check("input_ids", self.input_ids, (rows, tokens), torch.int64)
+        for name, dtype in (("lengths", torch.int64), ("scores", torch.float32), ("group_ids", torch.int64), ("tag_ids", torch.int64)):
+            _check(name, getattr(self, name), (rows,), dtype)
+        for name, dtype in (
+            ("mask", torch.bool),
+            ("turns", torch.int64),
+            ("turn_ends", torch.bool),
+            ("rewards", torch.float32),
+            ("sampler_logprobs", torch.float32),
+        ):
+            _check(name, getattr(self, name), (rows, actions), dtype)
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredBatch(EpisodeBatch):
+    """Episodes with what the frozen models say about them."""
+
+    old_logprobs: torch.Tensor  # float32 [B, A]
+    ref_logprobs: torch.Tensor | None = None  # float32 [B, A]
+    values: torch.Tensor | None = None  # float32 [B, A]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("old_logprobs", "ref_logprobs", "values"):
+            _check(name, getattr(self, name), tuple(self.mask.shape), torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOBatch(ScoredBatch):
+    """Episodes with everything that a policy or value update needs."""
+
+    advantages: torch.Tensor  # float32 [B, A]
+    returns: torch.Tensor  # float32 [B, A]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("advantages", "returns"):
+            _check(name, getattr(self, name), tuple(self.mask.shape), torch.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldModelRow:
+    """One row of world-model data: the conversation before an assistant turn, and the corrected reply."""
+
+    prompt: tuple[Message, ...]
+    response: str
+    tag: str
+    episode_id: str
+    turn: int
+    puzzle_seed: int
+    puzzle_hash: str
+    success: bool
+    reward: float
+    state: str
+    next_state: str
+    executed: tuple[str, ...] = ()
+    predicted: str | None = None  # what the model had written, before relabelling
+    observed: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
