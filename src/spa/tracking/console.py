@@ -1,0 +1,118 @@
+"""What people see: one console on stderr and one logger named "spa".
+
+Results go to stdout; everything here (progress, messages, warnings) goes to stderr, so that output can be piped.
+"""
+
+import logging
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+Item = TypeVar("Item")
+
+_LOGGER = logging.getLogger("spa")
+
+
+@dataclass
+class _State:
+    """What was chosen on the command line, and the console that follows from it."""
+
+    console: Console | None = None
+    quiet: bool = False
+    debug: bool = False
+
+
+_STATE = _State()
+
+
+def printable(text: str) -> str:
+    """`text` with nothing in it that a terminal or a reader could be fooled by.
+
+    Newlines and tabs stay. Control characters (terminal escapes among them), characters that change the writing
+    direction, and lone surrogates become `\\x1b`-style escapes.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if _harmless(char) else _escape(char) for char in text)
+
+
+def _harmless(char: str) -> bool:
+    return char in "\n\t" or unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class _ConsoleHandler(logging.Handler):
+    """Log records as lines on the shared console, above a progress bar if one is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        style = {logging.WARNING: "yellow", logging.ERROR: "red", logging.DEBUG: "dim"}.get(record.levelno, "")
+        prefix = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        line = Text(printable(prefix + self.format(record)), style=style)
+        get_console().print(line, soft_wrap=True, highlight=False)
+
+
+def get_console() -> Console:
+    """The console for people, on stderr. Created at first use; follows a replaced `sys.stderr`."""
+    if _STATE.console is None or _STATE.console.file is not sys.stderr:
+        _STATE.console = Console(file=sys.stderr, highlight=False)
+    return _STATE.console
+
+
+def set_verbosity(*, quiet: bool = False, debug: bool = False) -> None:
+    """Choose how much is said: warnings only (`quiet`), or every detail (`debug`). Installs the log handler once."""
+    _STATE.quiet, _STATE.debug = quiet, debug
+    if not any(isinstance(handler, _ConsoleHandler) for handler in _LOGGER.handlers):
+        _LOGGER.addHandler(_ConsoleHandler())
+        _LOGGER.propagate = False
+    _LOGGER.setLevel(logging.DEBUG if debug else logging.INFO)
+    for handler in _LOGGER.handlers:
+        if isinstance(handler, _ConsoleHandler):
+            handler.setLevel(logging.WARNING if quiet else logging.DEBUG)
+
+
+def is_quiet() -> bool:
+    """Whether only warnings and errors are shown."""
+    return _STATE.quiet
+
+
+def ensure_logging() -> None:
+    """Install the log handler with the default verbosity unless `set_verbosity` was already called."""
+    if not any(isinstance(handler, _ConsoleHandler) for handler in _LOGGER.handlers):
+        set_verbosity(quiet=_STATE.quiet, debug=_STATE.debug)
+
+
+def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
+    """Iterate with a progress bar (a terminal), or with nothing shown (no terminal, or `quiet`)."""
+    console = get_console()
+    if total is None and isinstance(items, Sequence):
+        total = len(items)
+    if is_quiet() or not console.is_terminal:
+        yield from items
+        return
+    from rich.progress import Progress
+
+    with Progress(*progress_columns(), console=console, transient=True) as progress:
+        yield from progress.track(items, total=total, description=description)
+
+
+def progress_columns() -> tuple[Any, ...]:
+    """The columns that every bar of ours begins with: stage, bar, steps, time used, time left."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    return (
+        TextColumn("[bold]{task.description}", markup=True),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )

@@ -1,0 +1,93 @@
+"""Values to legal JSON lines and YAML files, and back."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+
+def scalar(value: Any) -> int | float | str | bool | None:
+    """A metric's value as JSON can hold it: NaN is null, infinities are strings. One-element tensors count."""
+    if hasattr(value, "item"):
+        value = value.item()
+    return _finite(value) if isinstance(value, float) else value
+
+
+def _finite(value: float) -> float | str | None:
+    if math.isfinite(value):
+        return value
+    return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def jsonable(value: Any) -> Any:
+    """`value` with every part turned into what strict JSON knows; unknown objects become their text."""
+    if isinstance(value, Enum):
+        return jsonable(value.value)
+    if isinstance(value, np.generic | np.ndarray):
+        return jsonable(value.tolist())
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return _finite(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return jsonable(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(item) for item in value]
+    return str(value)
+
+
+def dump_line(row: dict[str, Any]) -> str:
+    """One line of JSON. Escaped to ASCII, so that any text (lone surrogates too) survives any editor and any locale."""
+    try:
+        return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
+    except (TypeError, ValueError):  # something that JSON does not know: take the slower way
+        return json.dumps(jsonable(row), allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The complete lines of a JSON-lines file, as text and as dict. A line cut off by a kill is left out."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if not line.endswith("\n"):
+                return
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(row, dict):
+                yield line, row
+
+
+def write_atomic(path: Path, lines: Iterable[str]) -> None:
+    """Write a file so that a reader, or a machine that comes back after a crash, sees all of it or none of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_config(config: Any, path: Path) -> None:
+    """Save a dataclass, dict or OmegaConf node as YAML; a string is taken to be YAML already."""
+    if isinstance(config, str):
+        text = config
+    else:
+        if type(config).__module__.startswith("omegaconf"):
+            from omegaconf import OmegaConf
+
+            config = OmegaConf.to_container(config, resolve=True)
+        text = yaml.safe_dump(jsonable(config), sort_keys=False, allow_unicode=True, width=120)
+    write_atomic(path, [text])

@@ -1,0 +1,224 @@
+"""The record of a stage: what training writes and everything that looks at a run reads.
+
+A stage directory holds `config.yaml`, `metrics.jsonl` (deterministic: no times), `timings.jsonl`, `trajectories/`,
+`token_scores/` (what the trainer thought of single tokens) and `log.txt`.
+"""
+
+import logging
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from spa.errors import TrainingError
+from spa.tracking.console import ensure_logging, printable
+from spa.tracking.encoding import dump_line, read_lines, save_config, scalar, write_atomic
+from spa.tracking.sinks import Sinks
+
+if TYPE_CHECKING:  # spa.types imports torch, which a viewer has no use for
+    from spa.types import Episode, Metrics
+
+TIMING_PREFIXES = ("timing_s/", "perf/")
+"""Keys that differ from run to run: they go to `timings.jsonl`, whichever way they were logged."""
+
+_RECORDS = ("metrics.jsonl", "timings.jsonl")
+_EPISODES = ("trajectories", "token_scores")
+_LOGGER = logging.getLogger("spa.run")
+
+
+class Recorder:
+    """Writes the record of one stage and tells the trackers. Also a context manager.
+
+    With `resume_step` = k the record goes on after step k: lines and episodes of later steps are dropped, so that an
+    interrupted run ends with the files of an undisturbed one, byte for byte. Without it, an older record in the same
+    directory is moved to `previous/<n>/`. With `enabled` = False (ranks other than 0) every method does nothing.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        stage: str,
+        config: Any = None,
+        loggers: Sequence[str] = ("console",),
+        total_steps: int | None = None,
+        enabled: bool = True,
+        resume_step: int | None = None,
+        project: str = "",
+        name: str = "",
+    ) -> None:
+        self.directory = Path(directory)
+        self.stage = stage
+        self.enabled = enabled
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._files: dict[str, TextIO] = {}
+        self._written: set[Path] = set()
+        if not enabled:
+            return
+        ensure_logging()
+        with _disk_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if resume_step is None:
+                _move_aside(self.directory)
+            else:
+                _truncate(self.directory, resume_step)
+            if config is not None:
+                save_config(config, self.directory / "config.yaml")
+            self._log_handler = _file_handler(self.directory / "log.txt")
+        logging.getLogger("spa").addHandler(self._log_handler)
+        self._sinks = Sinks(
+            loggers,
+            directory=self.directory,
+            stage=stage,
+            config=config,
+            total_steps=total_steps,
+            start_step=resume_step or 0,
+            project=project,
+            name=name,
+        )
+
+    def log(self, step: int, metrics: "Metrics") -> None:
+        """Append one line to `metrics.jsonl` and the seconds since the last call to `timings.jsonl`; tell the trackers.
+
+        NaN is written as null and infinities as the strings "Infinity" and "-Infinity". Keys that begin with
+        `timing_s/` or `perf/` go to `timings.jsonl`.
+        """
+        if not self.enabled:
+            return
+        values = {key: scalar(value) for key, value in metrics.items()}
+        timings = {key: value for key, value in values.items() if key.startswith(TIMING_PREFIXES)}
+        lasting = {key: value for key, value in values.items() if key not in timings}
+        timings = {f"timing_s/{key}": seconds for key, seconds in self._seconds.items()} | timings
+        self._seconds.clear()
+        if lasting:
+            self._append("metrics.jsonl", step, lasting)
+        self._append("timings.jsonl", step, {**timings, "unix_time": round(time.time(), 3)})
+        self._sinks.log(step, {**lasting, **timings})
+
+    @contextmanager
+    def timer(self, name: str) -> Iterator[None]:
+        """Add the seconds of the `with` block to `timing_s/<name>`, written by the next `log`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.perf_counter() - start
+
+    def trajectories(self, step: int, split: str, episodes: Sequence["Episode"]) -> None:
+        """Write `trajectories/<split>-<step>.jsonl`, one `Episode.to_json()` per line; a second call appends."""
+        if not self.enabled:
+            return
+        self._write_rows("trajectories", step, split, (episode.to_json() for episode in episodes))
+        self._sinks.episodes(step, split, episodes)
+
+    def token_scores(self, step: int, split: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+        """Write what the trainer computed per token, for the viewer's hover text.
+
+        `scores` maps an episode id to token-aligned lists [T] by name, for example "advantages", "values", "returns".
+        """
+        if not self.enabled:
+            return
+        rows = (
+            {"episode_id": key, **{name: list(row) for name, row in value.items()}} for key, value in scores.items()
+        )
+        self._write_rows("token_scores", step, split, rows)
+
+    def message(self, text: str) -> None:
+        """A line for people: on the console (unless quiet) and in `log.txt`."""
+        if self.enabled:
+            _LOGGER.info("%s", text)
+
+    def close(self) -> None:
+        """Close files, trackers and the progress bar. Calling it again does nothing."""
+        if not self.enabled:
+            return
+        self.enabled = False
+        self._sinks.close()
+        for file in self._files.values():
+            file.close()
+        logging.getLogger("spa").removeHandler(self._log_handler)
+        self._log_handler.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _append(self, name: str, step: int, values: dict[str, Any]) -> None:
+        with _disk_errors(self.directory / name):
+            if name not in self._files:
+                self._files[name] = (self.directory / name).open("a", encoding="utf-8")
+            self._files[name].write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
+            self._files[name].flush()
+
+    def _write_rows(self, folder: str, step: int, split: str, rows: Iterator[dict[str, Any]]) -> None:
+        path = self.directory / folder / f"{split}-{step:06d}.jsonl"
+        with _disk_errors(path):
+            path.parent.mkdir(exist_ok=True)
+            if path in self._written:
+                with path.open("a", encoding="utf-8") as file:
+                    file.writelines(dump_line(row) for row in rows)
+            else:
+                write_atomic(path, (dump_line(row) for row in rows))
+                self._written.add(path)
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise TrainingError(
+            f"cannot write {path}: {reason}. Make room or fix the permissions, then start the same command again: "
+            "it goes on from the last complete checkpoint."
+        ) from error
+
+
+def _file_handler(path: Path) -> logging.Handler:
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(_PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    return handler
+
+
+class _PlainFormatter(logging.Formatter):
+    """Log lines that are safe to show with `cat`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _move_aside(directory: Path) -> None:
+    """Keep an older record of the same directory in `previous/<n>/`; nothing is deleted."""
+    old = [directory / name for name in (*_RECORDS, *_EPISODES) if (directory / name).exists()]
+    if not old:
+        return
+    number = 1
+    while (directory / "previous" / str(number)).exists():
+        number += 1
+    target = directory / "previous" / str(number)
+    target.mkdir(parents=True)
+    for path in old:
+        os.replace(path, target / path.name)
+
+
+def _truncate(directory: Path, last_step: int) -> None:
+    """Drop everything that was recorded after `last_step`, and a line that was cut off by a kill."""
+    for name in _RECORDS:
+        path = directory / name
+        if path.exists():
+            write_atomic(path, (line for line, row in read_lines(path) if row.get("step", -1) <= last_step))
+    for folder in _EPISODES:
+        for path in (directory / folder).glob("*.jsonl"):
+            step = path.stem.rpartition("-")[2]
+            if step.isdigit() and int(step) > last_step:
+                path.unlink()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a `metrics.jsonl` or `timings.jsonl`; an empty list if there is none."""
+    return [row for _, row in read_lines(path)] if path.exists() else []

@@ -1,0 +1,296 @@
+"""Where metrics go besides the files: the console and the trackers named in `trainer.logger`.
+
+A tracker is optional in every sense: its package is imported when it is asked for, and the first error it makes turns
+it off with one warning. Training never stops for it.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.markup import escape
+
+from spa.errors import ConfigError
+from spa.tracking.console import get_console, is_quiet, printable, progress_columns
+from spa.tracking.encoding import jsonable
+
+if TYPE_CHECKING:
+    from spa.types import Episode
+
+_LOGGER = logging.getLogger("spa.tracking")
+
+SAMPLE_EPISODES = 8
+"""Episodes that a tracker gets as a table at each step that records some."""
+
+SHOWN = (
+    # ending of the metric's name, what the console calls it, number format
+    ("success", "success", "{:.3f}"),
+    ("pass@1", "pass@1", "{:.3f}"),
+    ("format_rate", "format", "{:.2f}"),
+    ("well_formed", "format", "{:.2f}"),
+    ("prediction_exact", "prediction", "{:.3f}"),
+    ("observation_exact", "observation", "{:.3f}"),
+    ("loss", "loss", "{:.4f}"),
+    ("pg_loss", "pg_loss", "{:.4f}"),
+    ("entropy", "entropy", "{:.3f}"),
+    ("entropy_loss", "entropy", "{:.3f}"),
+    ("tokens_per_second", "tok/s", "{:,.0f}"),
+    ("throughput", "tok/s", "{:,.0f}"),
+)
+"""The metrics that matter while one waits, in the order in which they are shown."""
+
+
+class Sink(Protocol):
+    """A place that metrics are sent to."""
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Metrics of one step; values may be None or text where they were not finite."""
+        ...
+
+    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
+        """A few sample episodes of one step."""
+        ...
+
+    def close(self) -> None:
+        """Finish."""
+        ...
+
+
+class Sinks:
+    """The chosen sinks, called one after the other; one that fails is dropped."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        directory: Path,
+        stage: str,
+        config: Any,
+        total_steps: int | None,
+        start_step: int,
+        project: str,
+        name: str,
+    ) -> None:
+        makers: dict[str, Callable[[], Sink]] = {
+            "console": lambda: _ConsoleSink(stage, total_steps, start_step),
+            "tensorboard": lambda: _TensorBoardSink(directory),
+            "wandb": lambda: _WandbSink(directory, stage, config, project, name),
+            "trackio": lambda: _TrackioSink(directory, stage, config, project, name),
+        }
+        unknown = [name for name in names if name not in makers and name not in ("file", "jsonl")]
+        if unknown:
+            raise ConfigError(f"trainer.logger: unknown {', '.join(unknown)}; choose from {', '.join(makers)}.")
+        self._active: dict[str, Sink] = {}
+        for key in names:
+            if key in makers:
+                self._guard(key, lambda key=key: self._active.__setitem__(key, makers[key]()))
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Send metrics to every sink."""
+        for key, sink in list(self._active.items()):
+            self._guard(key, lambda sink=sink: sink.log(step, metrics))
+
+    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
+        """Send a few episodes to every sink."""
+        for key, sink in list(self._active.items()):
+            self._guard(key, lambda sink=sink: sink.episodes(step, split, episodes[:SAMPLE_EPISODES]))
+
+    def close(self) -> None:
+        """Close every sink."""
+        for key, sink in list(self._active.items()):
+            self._guard(key, sink.close)
+        self._active.clear()
+
+    def _guard(self, key: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except ImportError as error:
+            self._drop(key, f"{error}; install it with `pip install {key}`")
+        except Exception as error:  # noqa: BLE001 - trackers are other people's code and networks: any error, same answer
+            self._drop(key, f"{type(error).__name__}: {error}")
+
+    def _drop(self, key: str, reason: str) -> None:
+        self._active.pop(key, None)
+        _LOGGER.warning(
+            "Tracker %s is off from here on (%s). Training goes on; metrics.jsonl has everything.", key, reason
+        )
+
+
+def headline(metrics: dict[str, Any]) -> dict[str, str]:
+    """The metrics worth a place on the progress line: label -> formatted value.
+
+    Validation wins over training where both have a value of the same name.
+    """
+    shown: dict[str, str] = {}
+    for ending, label, form in SHOWN:
+        keys = sorted(key for key in metrics if key == ending or key.endswith(f"/{ending}"))
+        keys.sort(key=lambda key: not key.startswith("val"))
+        value = metrics[keys[0]] if keys else None
+        if value is not None and label not in shown:
+            shown[label] = form.format(value) if isinstance(value, int | float) else str(value)
+    return shown
+
+
+class _ConsoleSink:
+    """A progress bar on a terminal; elsewhere one plain line per step, at most one every two seconds."""
+
+    def __init__(self, stage: str, total_steps: int | None, start_step: int) -> None:
+        self._stage = stage
+        self._total = total_steps
+        self._shown: dict[str, str] = {}
+        self._start = time.monotonic()
+        self._start_step = start_step
+        self._last_line = -10.0
+        self._progress: Any = None
+        if get_console().is_terminal and not is_quiet():
+            from rich.progress import Progress, TextColumn
+
+            columns = (*progress_columns(), TextColumn("{task.fields[values]}", markup=True))
+            self._progress = Progress(*columns, console=get_console(), expand=False)
+            self._task = self._progress.add_task(
+                escape(printable(stage)), total=total_steps, completed=start_step, values=""
+            )
+            self._progress.start()
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        self._shown |= headline(metrics)
+        text = "  ".join(f"{label} {value}" for label, value in self._shown.items())
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step, values=escape(printable(text)))
+        elif not is_quiet():
+            self._line(step, text)
+
+    def _line(self, step: int, text: str) -> None:
+        now = time.monotonic()
+        if now - self._last_line < 2 and step != self._total:
+            return
+        self._last_line = now
+        of = f"/{self._total}" if self._total else ""
+        left = self._seconds_left(step, now)
+        ending = f"  ({_clock(left)} left)" if left is not None else ""
+        get_console().print(printable(f"[{self._stage}] step {step}{of}  {text}{ending}"), markup=False, soft_wrap=True)
+
+    def _seconds_left(self, step: int, now: float) -> float | None:
+        done = step - self._start_step
+        if not self._total or done <= 0:
+            return None
+        return (now - self._start) / done * max(self._total - step, 0)
+
+    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
+        """The console shows no episodes."""
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
+
+
+_TABLE = ("episode", "tag", "success", "stop", "score", "turns", "conversation")
+
+
+def _table_rows(episodes: "Sequence[Episode]") -> list[list[Any]]:
+    rows = []
+    for episode in episodes:
+        talk = "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in episode.messages)
+        ending = (str(episode.stop), episode.score, len(episode.turns), _encodable(talk))
+        rows.append([episode.episode_id, episode.tag, episode.success, *ending])
+    return rows
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class _TensorBoardSink:
+    """Scalars and sample episodes for TensorBoard, in `<stage>/tensorboard`."""
+
+    def __init__(self, directory: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory / "tensorboard"))
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        for key, value in _numbers(metrics).items():
+            self._writer.add_scalar(key, value, step)
+
+    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
+        for index, row in enumerate(_table_rows(episodes)):
+            indented = "\n".join("    " + line for line in row[-1].splitlines())
+            title = ", ".join(f"{name} {value}" for name, value in zip(_TABLE, row[:-1], strict=False))
+            self._writer.add_text(f"episodes/{split}/{index}", f"{title}\n\n{indented}", step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _run_key(directory: Path) -> str:
+    return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16]
+
+
+class _WandbSink:
+    """Weights & Biases; `WANDB_MODE=offline` (wandb's own variable) keeps everything on this machine."""
+
+    def __init__(self, directory: Path, stage: str, config: Any, project: str, name: str) -> None:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        self._wandb = wandb
+        self._run = wandb.init(
+            project=project or "spa",
+            name=f"{name}-{stage}" if name else None,
+            group=name or None,
+            job_type=stage,
+            dir=str(directory),
+            id=_run_key(directory),
+            resume="allow",
+            config=jsonable(config) if config is not None and not isinstance(config, str) else None,
+        )
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        self._run.log(_numbers(metrics), step=step)
+
+    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
+        self._run.log(
+            {f"episodes/{split}": self._wandb.Table(columns=list(_TABLE), data=_table_rows(episodes))}, step=step
+        )
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _TrackioSink:
+    """Trackio: a local dashboard with Weights & Biases' interface."""
+
+    def __init__(self, directory: Path, stage: str, config: Any, project: str, name: str) -> None:
+        import trackio  # pyright: ignore[reportMissingImports]
+
+        self._trackio = trackio
+        self._run = trackio.init(
+            project=project or "spa",
+            name=f"{name or directory.resolve().parent.name}-{stage}",
+            resume="allow",
+            config=jsonable(config) if config is not None and not isinstance(config, str) else None,
+        )
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        self._run.log(_numbers(metrics), step=step)
+
+    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
+        import pandas  # trackio depends on it
+
+        frame = pandas.DataFrame(_table_rows(episodes), columns=list(_TABLE))
+        self._run.log({f"episodes/{split}": self._trackio.Table(dataframe=frame)}, step=step)
+
+    def close(self) -> None:
+        self._trackio.finish()
