@@ -20,6 +20,10 @@ class Engine(Protocol):
         """Use these weights from now on; everything cached under the old ones is dropped."""
         ...
 
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """These episodes are over; whatever is cached of them can go."""
+        ...
+
     def close(self) -> None:
         """Give back memory, processes and connections."""
         ...

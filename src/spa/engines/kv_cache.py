@@ -1,0 +1,105 @@
+"""Key/value caches of single episodes, and the batched cache that they are played in.
+
+Between turns every episode owns its keys and values without gaps (`EpisodeKV`). For a call of the engine they are laid
+side by side into one `GrowingCache`; rows of different length leave holes, which the attention mask closes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeKV:
+    """What is cached of one episode.
+
+    ids: int32 [c], the tokens whose keys and values are held. keys, values: one [H, c, D] tensor per layer.
+    """
+
+    ids: np.ndarray
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+
+    def covers(self, token_ids: np.ndarray) -> bool:
+        """Whether this is a proper prefix of `token_ids` (at least one token is left to be read)."""
+        return len(self.ids) < len(token_ids) and np.array_equal(self.ids, token_ids[: len(self.ids)])
+
+
+class GrowingLayer(DynamicLayer):
+    """A cache layer that writes into a buffer with room to grow, instead of copying itself at every token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Append [B, H, q, D] keys and values; returns all of them, [B, H, length, D] views of the buffer."""
+        end = self.length + key_states.shape[-2]
+        if not self.is_initialized:
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            self._keys = key_states.new_empty((*key_states.shape[:2], 0, key_states.shape[-1]))
+            self._values = value_states.new_empty((*value_states.shape[:2], 0, value_states.shape[-1]))
+        if end > self._keys.shape[-2]:
+            self._keys = _grown(self._keys, self.length, end + max(64, end // 4))
+            self._values = _grown(self._values, self.length, end + max(64, end // 4))
+        self._keys[:, :, self.length : end] = key_states
+        self._values[:, :, self.length : end] = value_states
+        self.length = end
+        self.keys, self.values = self._keys[:, :, :end], self._values[:, :, :end]
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        """Columns in use."""
+        return self.length
+
+    def select_rows(self, rows: torch.Tensor) -> None:
+        """Keep only these rows of the batch."""
+        self._keys, self._values = self._keys[rows], self._values[rows]
+        self.keys, self.values = self._keys[:, :, : self.length], self._values[:, :, : self.length]
+
+
+def _grown(buffer: torch.Tensor, used: int, columns: int) -> torch.Tensor:
+    rows, heads, _, width = buffer.shape
+    out = buffer.new_empty((rows, heads, columns, width))
+    out[:, :, :used] = buffer[:, :, :used]
+    return out
+
+
+class GrowingCache(DynamicCache):
+    """A Hugging Face cache made of growing layers."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = [GrowingLayer() for _ in range(layers)]
+
+    def lay_out(self, rows: list[EpisodeKV | None]) -> None:
+        """Fill the empty cache with these rows, each starting at column 0; None is an empty row."""
+        first = next((row for row in rows if row is not None), None)
+        if first is None:
+            return
+        width = max(len(row.ids) for row in rows if row is not None)
+        for index, layer in enumerate(self.layers):
+            heads, _, size = first.keys[index].shape
+            keys = first.keys[index].new_zeros((len(rows), heads, width, size))
+            values = first.values[index].new_zeros((len(rows), heads, width, size))
+            for r, row in enumerate(rows):
+                if row is not None:
+                    keys[r, :, : len(row.ids)] = row.keys[index]
+                    values[r, :, : len(row.ids)] = row.values[index]
+            layer.update(keys, values)
+
+    def select_rows(self, rows: torch.Tensor) -> None:
+        """Keep only these rows of the batch (repeats allowed)."""
+        for layer in self.layers:
+            layer.select_rows(rows)
+
+    def take_row(self, row: int, columns: torch.Tensor, ids: np.ndarray) -> EpisodeKV:
+        """A copy of one row without its holes: `columns` int64 [c] are the cache columns that hold `ids` int32 [c]."""
+        return EpisodeKV(
+            ids=ids,
+            keys=tuple(layer.keys[row].index_select(1, columns) for layer in self.layers),
+            values=tuple(layer.values[row].index_select(1, columns) for layer in self.layers),
+        )

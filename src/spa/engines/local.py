@@ -1,0 +1,256 @@
+"""Batched sampling over any Hugging Face causal LM, in this process.
+
+* Keys and values are kept from turn to turn: a turn reads only the tokens that are new.
+* Equal prompts (the members of a group at their first turn) are read once.
+* Rows that have finished leave the batch.
+* Models whose layers do not all attend to the whole sequence (sliding windows, linear attention) take the safe path:
+  the whole conversation is read again at every turn and rows stay until the end. It is announced once.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers.cache_utils import DynamicCache
+
+from spa.engines.kv_cache import EpisodeKV, GrowingCache
+from spa.engines.sampling import sample_tokens
+from spa.prompts.template import ChatTemplate
+from spa.types import Completion, Prompt, SamplingParams
+
+log = logging.getLogger(__name__)
+
+_SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them still write
+
+
+class LocalEngine:
+    """The default engine. Shares the model with the trainer, so `load_weights` with that model only drops the caches.
+
+    `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows` bounds one batch.
+    """
+
+    def __init__(
+        self, model: Any, template: ChatTemplate, *, keep_cache: bool = True, max_rows: int = 1024, version: int = 0
+    ) -> None:
+        self.model, self.template, self.version = model, template, version
+        self.max_rows = max_rows
+        self.safe = not _attends_to_everything(model.config)
+        self.keep_cache = keep_cache and not self.safe
+        self._episodes: dict[str, EpisodeKV] = {}
+        if self.safe:
+            log.warning("this model has windowed or linear attention layers: conversations are read anew at every turn")
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """One completion per prompt, in order."""
+        out: list[Completion] = []
+        was_training = self.model.training
+        self.model.eval()
+        with torch.inference_mode():
+            for start in range(0, len(prompts), self.max_rows):
+                batch = _Batch(self, prompts[start : start + self.max_rows], sampling)
+                out += batch.run()
+        self.model.train(was_training)
+        return out
+
+    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+        """Weights of the shared model have changed (or come from another module of the same shape)."""
+        if isinstance(model, Path):
+            model = type(self.model).from_pretrained(model)
+        if model is not self.model:
+            self.model.load_state_dict(model.state_dict())
+        self._episodes.clear()
+        self.version = version
+
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """These episodes are over: their caches go."""
+        for episode_id in episode_ids:
+            self._episodes.pop(episode_id, None)
+
+    def close(self) -> None:
+        """Drop the caches."""
+        self._episodes.clear()
+
+
+def _attends_to_everything(config: Any) -> bool:
+    text = config.get_text_config(decoder=True)
+    kinds = getattr(text, "layer_types", None)
+    if kinds is not None:
+        return all(kind == "full_attention" for kind in kinds)
+    return getattr(text, "sliding_window", None) is None
+
+
+class _Batch:
+    """The rows of one `generate` call while they are being written."""
+
+    def __init__(self, engine: LocalEngine, prompts: Sequence[Prompt], sampling: SamplingParams) -> None:
+        self.engine, self.prompts, self.sampling = engine, prompts, sampling
+        self.device = next(engine.model.parameters()).device
+        self.dtype = next(engine.model.parameters()).dtype
+        self.uniforms = torch.from_numpy(
+            np.stack([np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens) for p in prompts])
+        ).to(self.device)
+        self.ids: list[list[int]] = [[] for _ in prompts]
+        self.logprobs: list[list[float]] = [[] for _ in prompts]
+        self.rows = list(range(len(prompts)))  # batch row -> prompt
+
+    def run(self) -> list[Completion]:
+        logits = self._read_prompts()
+        stop_ids = torch.tensor(sorted(self.engine.template.stop_ids), device=self.device)
+        alive = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
+        for step in range(self.sampling.max_tokens):
+            ids, logprobs = sample_tokens(logits, self.uniforms[self.rows, step], self.sampling)
+            ended = torch.isin(ids, stop_ids)
+            for row, is_alive, token, value in zip(
+                self.rows, alive.tolist(), ids.tolist(), logprobs.tolist(), strict=True
+            ):
+                if is_alive:
+                    self.ids[row].append(token)
+                    self.logprobs[row].append(value)
+            alive &= ~ended
+            if not alive.any() or step + 1 == self.sampling.max_tokens:
+                break
+            if not self.engine.safe and alive.float().mean() < _SHRINK_AT:
+                keep = alive.nonzero()[:, 0]
+                self._leave([i for i, is_alive in enumerate(alive.tolist()) if not is_alive])
+                self._keep_rows(keep)
+                ids, alive = ids[keep], alive[keep]
+            logits = self._read_next(ids, alive)
+        self._leave(range(len(self.rows)))
+        return [self._completion(row) for row in range(len(self.prompts))]
+
+    def _completion(self, row: int) -> Completion:
+        ids = self.ids[row]
+        stopped = bool(ids) and ids[-1] in self.engine.template.stop_ids
+        return Completion(
+            text=self.engine.template.decode_reply(ids),
+            token_ids=np.asarray(ids, dtype=np.int32),
+            logprobs=np.asarray(self.logprobs[row], dtype=np.float32),
+            finish_reason="stop" if stopped else "length",
+            version=self.engine.version,
+        )
+
+    def _read_prompts(self) -> torch.Tensor:
+        """Read every prompt's new tokens; returns the logits [B, V] after each prompt."""
+        if self.engine.safe:
+            return self._read_prompts_whole()
+        cached = [self.engine._episodes.pop(p.episode_id, None) for p in self.prompts]
+        cached = [kv if kv and kv.covers(p.token_ids) else None for kv, p in zip(cached, self.prompts, strict=True)]
+        # Equal prompts without a cache are read once and shared.
+        firsts: dict[bytes, int] = {}
+        source = [
+            firsts.setdefault(p.token_ids.tobytes(), i) if kv is None else i
+            for i, (p, kv) in enumerate(zip(self.prompts, cached, strict=True))
+        ]
+        unique = sorted(set(source))
+        rows = [cached[i] for i in unique]
+        self.cache = GrowingCache(_layer_count(self.engine.model.config))
+        self.cache.lay_out(rows)
+        old = [0 if kv is None else len(kv.ids) for kv in rows]
+        new = [self.prompts[i].token_ids[length:] for i, length in zip(unique, old, strict=True)]
+        logits, valid = self._read_chunk(new, old)
+        place = {prompt: row for row, prompt in enumerate(unique)}
+        expand = torch.tensor([place[s] for s in source], device=self.device)
+        if len(unique) < len(source):
+            self.cache.select_rows(expand)
+            logits, valid = logits[expand], valid[expand]
+        self.valid = valid  # bool [B, columns]: which cache columns hold a token of the row
+        self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
+        return logits
+
+    def _read_chunk(self, new: list[np.ndarray], old: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read new tokens, right-aligned so that every row's last token is in the last column."""
+        rows, width, past = len(new), max(map(len, new)), max(old)
+        ids = torch.zeros((rows, width), dtype=torch.int64)
+        real = torch.zeros((rows, width), dtype=torch.bool)
+        for r, tokens in enumerate(new):
+            ids[r, width - len(tokens) :] = torch.from_numpy(np.asarray(tokens, dtype=np.int64))
+            real[r, width - len(tokens) :] = True
+        ids, real = ids.to(self.device), real.to(self.device)
+        old_lengths = torch.tensor(old, device=self.device)
+        positions = (old_lengths[:, None] + real.cumsum(1) - 1).clamp(min=0)
+        past_valid = torch.arange(past, device=self.device)[None] < old_lengths[:, None]
+        causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
+        # Pad queries look at themselves, so that no row of the softmax is empty; nobody reads their output.
+        own = torch.eye(width, dtype=torch.bool, device=self.device)
+        inner = (causal[None] & real[:, None, :]) | own[None]
+        allowed = torch.cat([past_valid[:, None, :].expand(-1, width, -1), inner], dim=-1)
+        logits = self._forward(ids, positions, allowed)
+        return logits, torch.cat([past_valid, real], dim=-1)
+
+    def _read_next(self, ids: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
+        """Read the token just sampled in every row; returns logits [B, V]."""
+        self.valid = torch.cat([self.valid, alive[:, None]], dim=-1)
+        if self.engine.safe:
+            out = self.engine.model(
+                input_ids=ids[:, None],
+                attention_mask=self.valid.long(),
+                position_ids=self.positions[:, None],
+                past_key_values=self.cache,
+                use_cache=True,
+            )
+            logits = out.logits[:, -1]
+        else:
+            allowed = self.valid.clone()
+            allowed[:, -1] = True
+            logits = self._forward(ids[:, None], self.positions[:, None], allowed[:, None, :])
+        self.positions = self.positions + 1
+        return logits
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(allowed.shape, dtype=self.dtype, device=self.device)
+        mask.masked_fill_(~allowed, torch.finfo(self.dtype).min)
+        out = self.engine.model(
+            input_ids=ids,
+            attention_mask=mask[:, None],
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1]
+
+    def _read_prompts_whole(self) -> torch.Tensor:
+        """The safe path: left-padded prompts, an ordinary mask, an ordinary cache."""
+        width = max(len(p.token_ids) for p in self.prompts)
+        ids = torch.zeros((len(self.prompts), width), dtype=torch.int64)
+        self.valid = torch.zeros((len(self.prompts), width), dtype=torch.bool)
+        for r, prompt in enumerate(self.prompts):
+            ids[r, width - len(prompt.token_ids) :] = torch.from_numpy(prompt.token_ids.astype(np.int64))
+            self.valid[r, width - len(prompt.token_ids) :] = True
+        ids, self.valid = ids.to(self.device), self.valid.to(self.device)
+        self.cache = DynamicCache(config=self.engine.model.config)
+        self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
+        out = self.engine.model(
+            input_ids=ids,
+            attention_mask=self.valid.long(),
+            position_ids=(self.valid.cumsum(1) - 1).clamp(min=0),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1]
+
+    def _leave(self, batch_rows: Sequence[int] | range) -> None:
+        """Put the finished rows' keys and values aside for their next turn."""
+        if not self.engine.keep_cache:
+            return
+        columns = torch.arange(self.valid.shape[1], device=self.device)
+        for b in batch_rows:
+            row = self.rows[b]
+            prompt = self.prompts[row]
+            held = columns[self.valid[b]]
+            ids = np.concatenate([prompt.token_ids, np.asarray(self.ids[row], dtype=np.int32)])[: len(held)]
+            self.engine._episodes[prompt.episode_id] = self.cache.take_row(b, held, ids)
+
+    def _keep_rows(self, keep: torch.Tensor) -> None:
+        self.cache.select_rows(keep)
+        self.valid, self.positions = self.valid[keep], self.positions[keep]
+        self.rows = [self.rows[i] for i in keep.tolist()]
+
+
+def _layer_count(config: Any) -> int:
+    return config.get_text_config(decoder=True).num_hidden_layers

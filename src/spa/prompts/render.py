@@ -1,0 +1,117 @@
+"""The words around a game: what the model is told first, and what it is told after every reply.
+
+Layout follows the original (REFERENCE: system line, instruction + legend + actions + turn block, then reward + turn
+block); the words are our own. Every limit that a prompt states is the limit that is enforced.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from spa.envs.base import StateText, TextEnv
+from spa.types import Message
+
+PromptMode = Literal["base", "add_worldmodel"]
+
+SYSTEM = "You are a helpful assistant."
+_STATE_NOW, _STATE_NEXT = "the state as it is now", "the state after your actions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompter:
+    """Renders messages for one environment tag. Holds settings only; the game itself is passed in.
+
+    `instruction`: text that replaces the environment's own rules (the original's `env_instruction`); None or "" keeps them.
+    `max_words`: the length hint of the prompt, in words.
+    `example`: a sample reply for the world-model format, made by `example_reply`; "" shows none.
+    """
+
+    mode: PromptMode = "base"
+    state_text: StateText = "grid_and_coords"
+    enable_think: bool = True
+    action_sep: str = "||"
+    max_turn: int = 5
+    max_actions_per_turn: int = 5
+    max_actions_per_traj: int = 10
+    max_words: int = 100
+    instruction: str | None = None
+    example: str = ""
+
+    @property
+    def opener(self) -> str:
+        """What every reply is forced to begin with."""
+        return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
+
+    def first_messages(self, env: TextEnv) -> tuple[Message, ...]:
+        """System and first user message of an episode."""
+        parts = [self.instruction or env.instruction(self.state_text)]
+        legend = env.legend()
+        if legend and self.state_text != "coords":
+            parts.append("Symbols: " + ", ".join(f"{symbol} {meaning}" for symbol, meaning in legend.items()) + ".")
+        if names := env.action_names():
+            parts.append(f"Actions: {', '.join(names)}.")
+        parts.append(self._limits())
+        if self.example:
+            parts.append(f"A sample reply:\n{self.example}")
+        text = "\n".join(part for part in parts if part) + "\n\n" + self._turn_block(env, 1, self.max_actions_per_traj)
+        return ({"role": "system", "content": SYSTEM}, {"role": "user", "content": text})
+
+    def next_message(self, env: TextEnv, *, turn: int, actions_left: int, reward: float) -> Message:
+        """The user message before turn `turn` (counted from 1): the last turn's reward and the new state."""
+        block = self._turn_block(env, turn, actions_left)
+        return {"role": "user", "content": f"Reward: {format_reward(reward)}\n\n{block}"}
+
+    def example_reply(self, env: TextEnv) -> str:
+        """A sample world-model reply played on `env`, a fresh instance of the same environment after `reset`."""
+        before, executed = env.state_text(self.state_text), []
+        for text in env.example_actions()[: self.max_actions_per_turn]:
+            action = env.to_action(text)
+            if action is None:
+                continue
+            _, _, terminated, truncated, _ = env.step(action)
+            executed.append(text)
+            if terminated or truncated:
+                break
+        answer = f" {self.action_sep} ".join(executed)
+        return world_model_reply(before, "", env.state_text(self.state_text), answer)
+
+    def _limits(self) -> str:
+        per_turn = f"At most {_count(self.max_actions_per_turn, 'action')} per turn"
+        if self.max_actions_per_turn > 1:
+            per_turn += f", separated by {self.action_sep}"
+        return f"{per_turn}; at most {_count(self.max_actions_per_traj, 'action')} and {_count(self.max_turn, 'turn')} in all."
+
+    def _turn_block(self, env: TextEnv, turn: int, actions_left: int) -> str:
+        return (
+            f"Turn {turn}:\nState:\n{env.state_text(self.state_text)}\n"
+            f"Actions left: {actions_left}. Reply only with {self._format()} in at most {self.max_words} words."
+        )
+
+    def _format(self) -> str:
+        if self.mode == "add_worldmodel":
+            return (
+                f"<think><observation>{_STATE_NOW}</observation> your plan "
+                f"<prediction>{_STATE_NEXT}</prediction></think><answer>actions</answer>"
+            )
+        if self.enable_think:
+            return "<think>your thoughts</think><answer>actions</answer>"
+        return "<answer>actions</answer>"
+
+
+def world_model_reply(observation: str, thoughts: str, prediction: str, answer: str) -> str:
+    """A reply in the world-model format, opener included."""
+    return (
+        f"<think><observation>\n{observation}\n</observation>{thoughts}<prediction>\n{prediction}\n</prediction></think>"
+        f"<answer>{answer}</answer>"
+    )
+
+
+def format_reward(reward: float) -> str:
+    """A reward without float noise: at most four decimals, no trailing zeros."""
+    text = f"{reward:.4f}".rstrip("0").rstrip(".")
+    return "0" if text in ("", "-0") else text
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+

@@ -1,0 +1,85 @@
+"""From episodes to tensors, and from tensors to fewer tensors."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+
+from spa.types import Episode, EpisodeBatch
+
+LossMask = Literal["sampled", "answer_only", "all_after_system"]
+Batch = TypeVar("Batch", bound=EpisodeBatch)
+
+
+def batch_episodes(
+    episodes: Sequence[Episode],
+    *,
+    tags: Sequence[str],
+    pad_id: int,
+    turn_scores: bool = False,
+    mask_of: Sequence[np.ndarray] | None = None,
+) -> EpisodeBatch:
+    """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes prediction-aligned [A].
+
+    `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or, with `turn_scores`, on
+    that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens.
+    """
+    width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
+    shape = (len(episodes), width)
+    ids = np.full(shape, pad_id, dtype=np.int64)
+    mask, ends = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    turns = np.full(shape, -1, dtype=np.int64)
+    logprobs, rewards = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
+    for row, episode in enumerate(episodes):
+        tokens, sampled, index = episode.token_ids, episode.sampled, episode.turn_index
+        if tokens is None or sampled is None or index is None or episode.logprobs is None:
+            raise ValueError(f"episode {episode.episode_id} has no tokens")
+        n = len(tokens)
+        ids[row, :n], turns[row, :n], logprobs[row, :n] = tokens, index, episode.logprobs
+        mask[row, :n] = sampled if mask_of is None else mask_of[row]
+        last = _last_sampled(sampled, index, len(episode.turns))
+        ends[row, last] = True
+        scores = [turn.reward + turn.penalty for turn in episode.turns]
+        if turn_scores:
+            rewards[row, last] = scores
+        else:
+            rewards[row, last[-1:]] = sum(scores)
+    shift = slice(1, None)  # the prediction of token t is entry t - 1
+    return EpisodeBatch(
+        input_ids=torch.from_numpy(ids),
+        lengths=torch.tensor([len(e.token_ids) for e in episodes if e.token_ids is not None]),
+        mask=torch.from_numpy(mask[:, shift].copy()),
+        turns=torch.from_numpy(turns[:, shift].copy()),
+        turn_ends=torch.from_numpy(ends[:, shift].copy()),
+        rewards=torch.from_numpy(rewards[:, shift].copy()),
+        scores=torch.tensor([episode.score for episode in episodes], dtype=torch.float32),
+        group_ids=torch.tensor([episode.group for episode in episodes]),
+        tag_ids=torch.tensor([tags.index(episode.tag) for episode in episodes]),
+        sampler_logprobs=torch.from_numpy(logprobs[:, shift].copy()),
+    )
+
+
+def _last_sampled(sampled: np.ndarray, turn_index: np.ndarray, turns: int) -> np.ndarray:
+    """int64 [turns]: index of the last sampled token of each turn."""
+    where = np.flatnonzero(sampled)
+    last = np.searchsorted(turn_index[where], np.arange(turns), side="right") - 1
+    return where[last]
+
+
+def select(batch: Batch, rows: torch.Tensor) -> Batch:
+    """The given rows (int64 or bool [B]), cut to the longest of them."""
+    picked = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    picked = {name: value[rows] if value is not None else None for name, value in picked.items()}
+    width = int(picked["lengths"].max()) if len(picked["lengths"]) else 1
+    for name, value in picked.items():
+        if value is not None and value.ndim == 2:
+            picked[name] = value[:, : width if name == "input_ids" else width - 1]
+    return type(batch)(**picked)
+
+
+def to_device(batch: Batch, device: torch.device | str) -> Batch:
+    """The batch on another device."""
+    moved = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    return type(batch)(**{name: None if value is None else value.to(device) for name, value in moved.items()})
