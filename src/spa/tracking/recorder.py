@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self
 
 from spa.errors import TrainingError
 from spa.tracking.console import ensure_logging, printable
 from spa.tracking.encoding import dump_line, read_lines, save_config, scalar, write_atomic
-from spa.tracking.sinks import Sinks
+from spa.tracking.sinks import Sinks, check_names
 
 if TYPE_CHECKING:  # spa.types imports torch, which a viewer has no use for
     from spa.types import Episode, Metrics
@@ -54,10 +54,10 @@ class Recorder:
         self.stage = stage
         self.enabled = enabled
         self._seconds: dict[str, float] = defaultdict(float)
-        self._files: dict[str, TextIO] = {}
         self._written: set[Path] = set()
         if not enabled:
             return
+        check_names(loggers)
         ensure_logging()
         with _disk_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -132,13 +132,11 @@ class Recorder:
             _LOGGER.info("%s", text)
 
     def close(self) -> None:
-        """Close files, trackers and the progress bar. Calling it again does nothing."""
+        """Close the log file, the trackers and the progress bar. Calling it again does nothing."""
         if not self.enabled:
             return
         self.enabled = False
         self._sinks.close()
-        for file in self._files.values():
-            file.close()
         logging.getLogger("spa").removeHandler(self._log_handler)
         self._log_handler.close()
 
@@ -149,11 +147,8 @@ class Recorder:
         self.close()
 
     def _append(self, name: str, step: int, values: dict[str, Any]) -> None:
-        with _disk_errors(self.directory / name):
-            if name not in self._files:
-                self._files[name] = (self.directory / name).open("a", encoding="utf-8")
-            self._files[name].write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
-            self._files[name].flush()
+        with _disk_errors(self.directory / name), (self.directory / name).open("a", encoding="utf-8") as file:
+            file.write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
 
     def _write_rows(self, folder: str, step: int, split: str, rows: Iterator[dict[str, Any]]) -> None:
         path = self.directory / folder / f"{split}-{step:06d}.jsonl"

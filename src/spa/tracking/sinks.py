@@ -59,6 +59,17 @@ class Sink(Protocol):
         ...
 
 
+TRACKERS = ("console", "tensorboard", "wandb", "trackio")
+"""What `trainer.logger` may name. The files are always written; "file" and "jsonl" are accepted and add nothing."""
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise a ConfigError if a logger is unknown."""
+    unknown = [name for name in names if name not in (*TRACKERS, "file", "jsonl")]
+    if unknown:
+        raise ConfigError(f"trainer.logger: unknown {', '.join(unknown)}; choose from {', '.join(TRACKERS)}.")
+
+
 class Sinks:
     """The chosen sinks, called one after the other; one that fails is dropped."""
 
@@ -80,9 +91,6 @@ class Sinks:
             "wandb": lambda: _WandbSink(directory, stage, config, project, name),
             "trackio": lambda: _TrackioSink(directory, stage, config, project, name),
         }
-        unknown = [name for name in names if name not in makers and name not in ("file", "jsonl")]
-        if unknown:
-            raise ConfigError(f"trainer.logger: unknown {', '.join(unknown)}; choose from {', '.join(makers)}.")
         self._active: dict[str, Sink] = {}
         for key in names:
             if key in makers:

@@ -1,0 +1,214 @@
+"""The record of a stage: deterministic, legal JSON, resumable byte for byte."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spa.errors import ConfigError, TrainingError
+from spa.tracking import console
+from spa.tracking.recorder import Recorder, read_metrics
+from spa.types import Episode, ParsedReply, Stop, Turn
+
+
+def episode(name: str = "train/1/0/0", text: str = "<answer>Up</answer>") -> Episode:
+    reply = ParsedReply(think=None, observation=None, prediction=None, actions=("Up",), well_formed=True)
+    turn = Turn(
+        state="P_", actions_left=5, reply_text=text, reply=reply, executed=("Up",), reward=1.0, penalty=0.0,
+        next_state="_P", infos=({"action_is_valid": np.True_, "success": True},),
+    )  # fmt: skip
+    return Episode(
+        episode_id=name, tag="FrozenLake", mode="base", state_text="grid", puzzle_seed=1, noise_seed=2, puzzle_hash="ab",
+        group=0, member=0, stop=Stop.SUCCESS, success=True, turns=(turn,),
+        messages=({"role": "user", "content": "go"}, {"role": "assistant", "content": text}),
+        token_ids=np.arange(4, dtype=np.int32), sampled=np.array([False, False, True, True]),
+        logprobs=np.array([0, 0, -0.5, -np.inf], np.float32), turn_index=np.array([-1, 0, 0, 0], np.int16),
+    )  # fmt: skip
+
+
+def record(directory: Path, first: int, last: int, resume: int | None = None) -> None:
+    with Recorder(directory, stage="ppo", loggers=[], resume_step=resume) as recorder:
+        for step in range(first, last + 1):
+            with recorder.timer("update"):
+                pass
+            recorder.log(step, {"actor/pg_loss": 0.1 * step, "actor/grad_norm": 1 / (step + 1)})
+            recorder.trajectories(step, "train", [episode(f"train/{step}/0/0")])
+
+
+def test_metrics_lines_are_sorted_and_hold_no_times(tmp_path: Path) -> None:
+    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+        with recorder.timer("rollout"):
+            pass
+        recorder.log(3, {"b": torch.tensor(2.0), "a": np.float32(0.5), "perf/tokens_per_second": 9.0, "n": 4})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step":3,"a":0.5,"b":2.0,"n":4}\n'
+    timings = json.loads((tmp_path / "timings.jsonl").read_text())
+    assert set(timings) == {"step", "timing_s/rollout", "perf/tokens_per_second", "unix_time"}
+    assert timings["perf/tokens_per_second"] == 9.0
+
+
+def test_non_finite_values_are_legal_json(tmp_path: Path) -> None:
+    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+        recorder.log(0, {"a": float("nan"), "b": float("inf"), "c": torch.tensor(-torch.inf)})
+    line = (tmp_path / "metrics.jsonl").read_text()
+    assert line == '{"step":0,"a":null,"b":"Infinity","c":"-Infinity"}\n'
+
+
+def test_resume_continues_byte_for_byte(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    record(whole, 0, 5)
+    record(parts, 0, 4)
+    with (parts / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "actor/pg_')  # killed in the middle of a line
+    record(parts, 3, 5, resume=2)
+    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    names = sorted(path.name for path in (whole / "trajectories").iterdir())
+    assert names == sorted(path.name for path in (parts / "trajectories").iterdir())
+    assert names == [f"train-{step:06d}.jsonl" for step in range(6)]
+    for name in names:
+        assert (parts / "trajectories" / name).read_bytes() == (whole / "trajectories" / name).read_bytes()
+    assert [row["step"] for row in read_metrics(parts / "timings.jsonl")] == [0, 1, 2, 3, 4, 5]
+
+
+def test_resume_drops_what_was_recorded_later(tmp_path: Path) -> None:
+    record(tmp_path, 0, 4)
+    Recorder(tmp_path, stage="ppo", loggers=[], resume_step=1).close()
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1]
+    assert sorted(p.name for p in (tmp_path / "trajectories").iterdir()) == ["train-000000.jsonl", "train-000001.jsonl"]
+
+
+def test_a_new_record_keeps_the_old_one(tmp_path: Path) -> None:
+    record(tmp_path, 0, 1)
+    old = (tmp_path / "metrics.jsonl").read_bytes()
+    record(tmp_path, 7, 7)
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [7]
+    assert (tmp_path / "previous" / "1" / "metrics.jsonl").read_bytes() == old
+    assert [p.name for p in (tmp_path / "trajectories").iterdir()] == ["train-000007.jsonl"]
+
+
+@pytest.mark.parametrize("text", ["<b>&</b>", "\x1b[31mred", "\u202egnp", "\ud800 lone", "x" * 1_000_000])
+def test_episodes_survive_the_file(tmp_path: Path, text: str) -> None:
+    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+        recorder.trajectories(2, "val", [episode("a", text)])
+        recorder.trajectories(2, "val", [episode("b", text)])  # a second call appends
+        recorder.token_scores(2, "val", {"a": {"advantages": [0.0, float("nan")]}})
+    lines = (tmp_path / "trajectories" / "val-000002.jsonl").read_text().splitlines()
+    restored = [Episode.from_json(json.loads(line)) for line in lines]
+    assert [item.episode_id for item in restored] == ["a", "b"]
+    assert restored[0].messages[1]["content"] == text
+    assert restored[0].logprobs is not None and restored[0].logprobs.tolist() == [0, 0, -0.5, -np.inf]
+    assert restored[0].turns[0].infos[0]["action_is_valid"] is True
+    scores = json.loads((tmp_path / "token_scores" / "val-000002.jsonl").read_text())
+    assert scores == {"episode_id": "a", "advantages": [0.0, None]}
+
+
+def test_other_ranks_write_nothing(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "x", stage="ppo", enabled=False) as recorder:
+        with recorder.timer("a"):
+            pass
+        recorder.log(0, {"a": 1.0})
+        recorder.trajectories(0, "train", [episode()])
+        recorder.message("hello")
+    assert not (tmp_path / "x").exists()
+
+
+def test_config_is_saved_as_yaml(tmp_path: Path) -> None:
+    Recorder(tmp_path, stage="sft", loggers=[], config={"path": Path("a"), "lr": 1e-4, "tags": ("A", "B")}).close()
+    assert (tmp_path / "config.yaml").read_text() == "path: a\nlr: 0.0001\ntags:\n- A\n- B\n"
+
+
+def test_a_path_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingError, match=r"cannot write .*file"):
+        Recorder(tmp_path / "file" / "ppo", stage="ppo", loggers=[])
+
+
+def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+        (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+        with pytest.raises(TrainingError, match="No space left"):
+            recorder.log(0, {"a": 1.0})
+
+
+def test_log_file_has_messages_and_warnings_without_escapes(tmp_path: Path) -> None:
+    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+        recorder.message("started \x1b[2J\ud800")
+        logging.getLogger("spa.worldmodel").warning("dropped %d rows", 3)
+    logging.getLogger("spa").warning("after the end")
+    text = (tmp_path / "log.txt").read_text()
+    assert "INFO started \\x1b[2J\\ud800" in text
+    assert "WARNING dropped 3 rows" in text
+    assert "after the end" not in text
+
+
+def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    console.set_verbosity()
+    with Recorder(tmp_path, stage="ppo", total_steps=2) as recorder:
+        recorder.log(1, {"train/FrozenLake/success": 0.25, "val-env/FrozenLake/success": 0.5, "actor/pg_loss": 0.1})
+        recorder.log(2, {"actor/pg_loss": 0.2})
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, last = captured.err.splitlines()
+    assert first.startswith("[ppo] step 1/2  success 0.500  pg_loss 0.1000")
+    assert last.startswith("[ppo] step 2/2  success 0.500  pg_loss 0.2000")
+
+
+def test_quiet_says_nothing_but_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    console.set_verbosity(quiet=True)
+    try:
+        with Recorder(tmp_path, stage="ppo", total_steps=1) as recorder:
+            recorder.message("hidden")
+            recorder.log(1, {"a": 1.0})
+            logging.getLogger("spa.x").warning("shown")
+    finally:
+        console.set_verbosity()
+    assert capsys.readouterr().err == "warning: shown\n"
+
+
+def test_a_failing_tracker_is_one_warning_and_never_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trackio.py").write_text(
+        "class Run:\n"
+        "    def log(self, *a, **k): raise RuntimeError('the server is gone')\n"
+        "def init(**k): return Run()\n"
+        "def finish(): raise RuntimeError('never called')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with Recorder(tmp_path / "run", stage="ppo", loggers=["trackio"]) as recorder:
+        for step in range(3):
+            recorder.log(step, {"a": 1.0})
+    assert capsys.readouterr().err.count("the server is gone") == 1
+    assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 3
+
+
+def test_a_missing_tracker_says_how_to_install_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    Recorder(tmp_path, stage="ppo", loggers=["wandb"]).close()
+    assert "pip install wandb" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_an_unknown_tracker_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.logger: unknown wandbb; choose from console"):
+        Recorder(tmp_path, stage="ppo", loggers=["wandbb"])
+
+
+def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from rich.console import Console
+
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "get_console", lambda: terminal)
+    monkeypatch.setattr("spa.tracking.sinks.get_console", lambda: terminal)
+    terminal = Console(file=screen, force_terminal=True, width=120)
+    with Recorder(tmp_path, stage="ppo [bold]", total_steps=4) as recorder:
+        recorder.log(4, {"train/FrozenLake/success": 0.25})
+    shown = screen.getvalue()
+    assert "ppo [bold]" in shown and "4/4" in shown and "success 0.250" in shown
