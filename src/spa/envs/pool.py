@@ -1,0 +1,48 @@
+"""Which episodes are played: tags, groups, members and their seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spa.seeds import stream_seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSpec:
+    """One episode to play. Members of a group share the puzzle and have noise of their own.
+
+    Example: EpisodeSpec(episode_id="train/3/17/0", tag="FrozenLake", group=17, member=0, puzzle_seed=10113, noise_seed=4)
+    """
+
+    episode_id: str
+    tag: str
+    group: int
+    member: int
+    puzzle_seed: int
+    noise_seed: int
+    sample_seed: int  # of the engine's draws
+
+
+def group_specs(
+    purpose: str, *, base_seed: int, step: int, tags: Sequence[str], n_groups: Sequence[int], group_size: int
+) -> list[EpisodeSpec]:
+    """The episodes of one step, group after group, tag after tag (REFERENCE 2.8).
+
+    The puzzle of group g at step s has seed `base_seed + s * groups + g`, as in the original, so that no puzzle seed
+    repeats during training and a resumed run plays what an undisturbed one would. Noise and sampling seeds are streams
+    of their own per member.
+    """
+    groups = sum(n_groups)
+    tag_of = [tag for tag, count in zip(tags, n_groups, strict=True) for _ in range(count)]
+    return [
+        EpisodeSpec(
+            episode_id=f"{purpose}/{step}/{group}/{member}",
+            tag=tag_of[group],
+            group=group,
+            member=member,
+            puzzle_seed=base_seed + step * groups + group,
+            noise_seed=stream_seed(base_seed, f"{purpose}/noise", step, group, member),
+            sample_seed=stream_seed(base_seed, f"{purpose}/sample", step, group, member),
+        )
+        for group in range(groups)
+        for member in range(group_size)
+    ]

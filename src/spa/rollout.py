@@ -1,0 +1,195 @@
+"""Playing: prompts go to the engine, replies are parsed and executed, until every episode has ended.
+
+An environment that raises costs its own episode, never the run.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spa.engines.base import Engine
+from spa.envs.base import TextEnv
+from spa.envs.pool import EpisodeSpec
+from spa.prompts.parse import parse_reply
+from spa.prompts.render import Prompter
+from spa.prompts.template import ChatTemplate, TokenBuffer
+from spa.seeds import stream_seed
+from spa.types import Completion, Episode, Message, Prompt, SamplingParams, Stop, Turn
+
+log = logging.getLogger(__name__)
+
+MakeEnv = Callable[[str], TextEnv]
+_NO_IDS = np.zeros(0, dtype=np.int32)
+
+
+def collect(
+    specs: Sequence[EpisodeSpec],
+    *,
+    make_env: MakeEnv,
+    prompters: Mapping[str, Prompter],
+    template: ChatTemplate | None,
+    engine: Engine,
+    sampling: SamplingParams,
+    format_penalty: float,
+    max_model_len: int,
+) -> list[Episode]:
+    """Play all of `specs` side by side; returns one episode per spec, in order.
+
+    `make_env` builds an environment for a tag; `template` None plays without tokens (text-only engines).
+    """
+    players = [_Player(spec, make_env, prompters[spec.tag], template) for spec in specs]
+    while active := [player for player in players if player.stop is None]:
+        completions = engine.generate([player.prompt() for player in active], sampling)
+        for player, completion in zip(active, completions, strict=True):
+            player.play(completion, format_penalty=format_penalty, room=max_model_len - sampling.max_tokens)
+        engine.forget([player.spec.episode_id for player in active if player.stop is not None])
+    return [player.episode() for player in players]
+
+
+class _Player:
+    """One episode while it is being played."""
+
+    def __init__(
+        self, spec: EpisodeSpec, make_env: MakeEnv, prompter: Prompter, template: ChatTemplate | None
+    ) -> None:
+        self.spec, self.prompter = spec, prompter
+        self.turns: list[Turn] = []
+        self.messages: list[Message] = []
+        self.used_actions = 0
+        self.stop: Stop | None = None
+        self.error, self.puzzle_hash = "", ""
+        self.version = 0
+        self.buffer: TokenBuffer | None = None
+        try:
+            self.env = make_env(spec.tag)
+            self.env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
+            self.puzzle_hash = hashlib.sha256(self.env.puzzle_text().encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            self.messages += prompter.first_messages(self.env)
+        except Exception as error:  # noqa: BLE001 - environments are other people's code
+            self._fail(error)
+            return
+        if template is not None:
+            self.buffer = TokenBuffer(template, tuple(self.messages), prompter.opener)
+
+    def prompt(self) -> Prompt:
+        """What the engine is asked to continue."""
+        ids = self.buffer.ids() if self.buffer is not None else _NO_IDS
+        return Prompt(
+            episode_id=self.spec.episode_id,
+            messages=tuple(self.messages),
+            token_ids=ids,
+            opener=self.prompter.opener,
+            seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
+            context=self.env,
+        )
+
+    def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:
+        """Take a reply: record its tokens, execute its actions, prepare the next turn or stop."""
+        if completion.finish_reason == "error":
+            self.stop, self.error = Stop.ERROR, completion.text
+            return
+        self.version = completion.version
+        if self.buffer is not None and completion.token_ids is not None and completion.logprobs is not None:
+            self.buffer.append_sampled(completion.token_ids, completion.logprobs)
+        try:
+            self._execute(completion, format_penalty)
+        except Exception as error:  # noqa: BLE001 - environments are other people's code
+            self._fail(error)
+            return
+        if self.stop is None and len(self.turns) >= self.prompter.max_turn:
+            self.stop = Stop.TURN_CAP
+        if self.stop is None:
+            self._next_turn(room)
+
+    def _execute(self, completion: Completion, format_penalty: float) -> None:
+        prompter, env = self.prompter, self.env
+        text = prompter.opener + completion.text
+        reply = parse_reply(
+            text,
+            mode=prompter.mode,
+            enable_think=prompter.enable_think,
+            action_sep=prompter.action_sep,
+            max_actions=prompter.max_actions_per_turn,
+        )
+        state, left = env.state_text(prompter.state_text), prompter.max_actions_per_traj - self.used_actions
+        mapped = [env.to_action(action) for action in reply.actions]
+        legal = [(text, action) for text, action in zip(reply.actions, mapped, strict=True) if action is not None]
+        penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
+        executed, infos, reward, ended = [], [], 0.0, False
+        for name, action in legal[:left]:
+            _, value, terminated, truncated, info = env.step(action)
+            executed.append(name)
+            infos.append({key: _plain(item) for key, item in info.items()})
+            reward += float(value)
+            ended = terminated or truncated
+            if ended:
+                break
+        self.used_actions += len(executed)
+        self.messages.append({"role": "assistant", "content": text})
+        self.turns.append(
+            Turn(
+                state=state,
+                actions_left=left,
+                reply_text=text,
+                reply=reply,
+                executed=tuple(executed),
+                reward=reward,
+                penalty=penalty,
+                next_state=env.state_text(prompter.state_text),
+                infos=tuple(infos),
+                finish_reason=completion.finish_reason,
+            )
+        )
+        if ended:
+            self.stop = Stop.SUCCESS if infos[-1].get("success") else Stop.FAILURE
+        elif self.used_actions >= prompter.max_actions_per_traj:
+            self.stop = Stop.ACTION_CAP
+
+    def _next_turn(self, room: int) -> None:
+        """Write the next user message, unless it would not fit."""
+        message = self.prompter.next_message(
+            self.env,
+            turn=len(self.turns) + 1,
+            actions_left=self.prompter.max_actions_per_traj - self.used_actions,
+            reward=self.turns[-1].reward,
+        )
+        if self.buffer is not None:
+            if len(self.buffer) + len(self.buffer.user_delta(message["content"])) > room:
+                self.stop = Stop.CONTEXT
+                return
+            self.buffer.append_user(message["content"])
+        self.messages.append(message)
+
+    def _fail(self, error: Exception) -> None:
+        self.stop, self.error = Stop.ERROR, f"{type(error).__name__}: {error}"
+        log.warning("episode %s (%s) failed: %s", self.spec.episode_id, self.spec.tag, self.error)
+
+    def episode(self) -> Episode:
+        """The finished episode."""
+        tokens = self.buffer.arrays() if self.buffer is not None and self.turns else {}
+        return Episode(
+            episode_id=self.spec.episode_id,
+            tag=self.spec.tag,
+            mode=self.prompter.mode,
+            state_text=self.prompter.state_text,
+            puzzle_seed=self.spec.puzzle_seed,
+            noise_seed=self.spec.noise_seed,
+            puzzle_hash=self.puzzle_hash,
+            group=self.spec.group,
+            member=self.spec.member,
+            stop=self.stop or Stop.ERROR,
+            success=self.stop is Stop.SUCCESS,
+            turns=tuple(self.turns),
+            messages=tuple(self.messages),
+            error=self.error,
+            version=self.version,
+            **tokens,
+        )
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars of an environment's info as plain Python numbers, so that episodes are JSON."""
+    return value.item() if isinstance(value, np.generic) else value
