@@ -1,0 +1,117 @@
+"""From a reply's text to its parts. Plain substring search: linear time, nothing that could backtrack."""
+
+from spa.types import ParsedReply
+
+TAGS = ("think", "observation", "prediction", "answer")
+MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
+MODES = ("base", "add_worldmodel")
+
+Span = tuple[int, int]
+
+
+def find_block(text: str, tag: str) -> Span | None:
+    """Start and end of the content of `<tag>...</tag>` if `text` holds exactly one opener and then one closer.
+
+    None if the block is missing, repeated, nested in its own kind, or unclosed. Tags are case-sensitive.
+    """
+    opener, closer = f"<{tag}>", f"</{tag}>"
+    if text.count(opener) != 1 or text.count(closer) != 1:
+        return None
+    start = text.index(opener) + len(opener)
+    end = text.index(closer)
+    return (start, end) if start <= end else None
+
+
+def contains_marker(text: str) -> bool:
+    """Whether the text holds an opener or closer of any block of the reply format."""
+    return any(marker in text for marker in MARKERS)
+
+
+def split_actions(answer: str, *, action_sep: str = "||", max_actions: int = 5) -> tuple[str, ...]:
+    """The actions of an answer: split at the separator, trimmed, empty ones dropped, the first `max_actions` kept."""
+    parts = answer.split(action_sep) if action_sep else [answer]
+    actions = [part.strip() for part in parts]
+    return tuple([action for action in actions if action][: max(max_actions, 0)])
+
+
+def parse_reply(
+    text: str,
+    *,
+    mode: str,
+    enable_think: bool = True,
+    action_sep: str = "||",
+    max_actions: int = 5,
+) -> ParsedReply:
+    """Take a reply (opener included) apart. Never raises, whatever the text is.
+
+    The asked format is `<think>..</think><answer>..</answer>` in mode "base", the same with
+    `<observation>..</observation> thoughts <prediction>..</prediction>` inside the think block in mode
+    "add_worldmodel", and the answer block alone if thinking is off. Each block stands once; only white space stands
+    between blocks, except for the thoughts; text before the first and after the last block is tolerated
+    (REFERENCE 3.2). Observation, prediction and answer hold no tags of the format.
+
+    If the format is broken but one answer block can be read, its actions count and `well_formed` is False
+    (DESIGN 5). `think` is the thoughts: the think block without the two state blocks.
+
+    Raises ValueError for a mode that does not exist.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
+    think = find_block(text, "think")
+    observation, prediction, answer = (_leaf(text, tag) for tag in ("observation", "prediction", "answer"))
+    answer_text = "" if answer is None else _cut(text, answer)
+    actions = split_actions(answer_text, action_sep=action_sep, max_actions=max_actions)
+    return ParsedReply(
+        think=None if think is None else _thoughts(text, think, observation, prediction),
+        observation=None if observation is None else _cut(text, observation).strip(),
+        prediction=None if prediction is None else _cut(text, prediction).strip(),
+        actions=actions,
+        well_formed=bool(actions)
+        and (not enable_think or _thinks_first(text, think, answer))
+        and (not enable_think or mode == "base" or _states_inside(text, think, observation, prediction)),
+    )
+
+
+def _leaf(text: str, tag: str) -> Span | None:
+    """Like `find_block`, and None if another tag of the format stands inside."""
+    span = find_block(text, tag)
+    return None if span is None or contains_marker(_cut(text, span)) else span
+
+
+def _cut(text: str, span: Span) -> str:
+    return text[span[0] : span[1]]
+
+
+def _blank_between(text: str, before: int, marker: str, after: int, next_marker: str) -> bool:
+    """Whether `marker` starts at `before`, `next_marker` ends at `after`, and only white space lies in between."""
+    start, end = before + len(marker), after - len(next_marker)
+    return start <= end and not text[start:end].strip()
+
+
+def _thinks_first(text: str, think: Span | None, answer: Span | None) -> bool:
+    if think is None or answer is None:
+        return False
+    return _blank_between(text, think[1], "</think>", answer[0], "<answer>")
+
+
+def _states_inside(text: str, think: Span | None, observation: Span | None, prediction: Span | None) -> bool:
+    if think is None or observation is None or prediction is None:
+        return False
+    opens = _blank_between(text, think[0], "", observation[0], "<observation>")
+    closes = _blank_between(text, prediction[1], "</prediction>", think[1], "")
+    return opens and observation[1] < prediction[0] and closes
+
+
+def _thoughts(text: str, think: Span, *states: Span | None) -> str:
+    """The think block's text with the state blocks that lie inside it cut out."""
+    start, end = think
+    pieces = []
+    for tag, span in sorted(zip(("observation", "prediction"), states, strict=True), key=lambda item: item[1] or ()):
+        if span is None:
+            continue
+        opening, closing = span[0] - len(f"<{tag}>"), span[1] + len(f"</{tag}>")
+        if start <= opening and closing <= end:
+            pieces.append(text[start:opening].strip())
+            start = closing
+    pieces.append(text[start:end].strip())
+    return "\n".join(piece for piece in pieces if piece)

@@ -1,0 +1,210 @@
+"""World-model rows in parquet files: the columns that the original publishes, and metadata in columns of our own."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spa.errors import DataError
+from spa.prompts.parse import find_block, parse_reply
+from spa.types import Message, WorldModelRow
+
+ROLES = ("system", "user", "assistant")
+
+SCHEMA = pa.schema(
+    [
+        # the original's six columns
+        ("data_source", pa.string()),
+        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
+        ("response", pa.string()),
+        ("ability", pa.string()),
+        ("reward_model", pa.string()),
+        ("extra_info", pa.string()),
+        # ours
+        ("episode_id", pa.string()),
+        ("turn", pa.int32()),
+        ("puzzle_seed", pa.int64()),
+        ("puzzle_hash", pa.string()),
+        ("success", pa.bool_()),
+        ("reward", pa.float64()),
+        ("state", pa.string()),
+        ("next_state", pa.string()),
+        ("executed", pa.list_(pa.string())),
+        ("predicted", pa.string()),
+        ("observed", pa.string()),
+    ]
+)
+
+
+def write_parquet(path: Path | str, rows: Sequence[WorldModelRow]) -> None:
+    """Write rows; the file appears complete or not at all.
+
+    Lone surrogates, which UTF-8 cannot hold, become U+FFFD. Raises DataError if the file cannot be written (disk full,
+    no permission); what stood at `path` before is then untouched.
+    """
+    write_table(path, pa.Table.from_pylist([_record(row) for row in rows], schema=SCHEMA))
+
+
+def write_table(path: Path | str, table: pa.Table) -> None:
+    """Write a table beside `path`, flush it to the disk, and rename it into place. Raises DataError."""
+    path = Path(path)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            pq.write_table(table, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error}); free some space or choose another place") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def read_table(path: Path | str) -> pa.Table:
+    """The file's table. Raises DataError if it is missing, not a parquet file, or has no prompt or response column."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; generate the data (spa generate) or set data.train_files / val_files")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read as parquet ({error}); generate or download it again") from error
+    for column in ("prompt", "response"):
+        if column not in table.column_names:
+            raise DataError(
+                f"{path}: column {column!r} is missing (it has {', '.join(table.column_names) or 'none'}); "
+                "world-model data needs 'prompt' and 'response'"
+            )
+    return table
+
+
+def read_parquet(path: Path | str) -> list[WorldModelRow]:
+    """Rows of a file written by `write_parquet` or published by the original (`prompt` a list or a JSON string).
+
+    Metadata that a file does not have is taken from the row itself: the states and actions from the response, the
+    puzzle hash from the prompt up to the first user message, which shows the initial state.
+
+    Raises DataError naming file, row (counted from 0) and column, and what to do.
+    """
+    table = read_table(path)
+    return [_row(record, f"{path}, row {index}", index) for index, record in enumerate(table.to_pylist())]
+
+
+def parse_prompt(value: Any, where: str = "prompt") -> tuple[Message, ...]:
+    """A prompt cell as messages: a list or array of role/content structs, or the same as a JSON string.
+
+    Raises DataError beginning with `where`.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where}, column 'prompt': not valid JSON ({error}); remove or repair the row") from error
+    messages = []
+    for item in value if _is_sequence(value) else ():
+        role, content = (item.get("role"), item.get("content")) if isinstance(item, dict) else (None, None)
+        if role not in ROLES or not isinstance(content, str):
+            raise DataError(
+                f"{where}, column 'prompt': message {len(messages)} needs a role of {', '.join(ROLES)} and a text "
+                "content; remove or repair the row"
+            )
+        messages.append({"role": role, "content": content})
+    if not messages:
+        raise DataError(f"{where}, column 'prompt': no list of messages; remove or repair the row")
+    return tuple(messages)
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, Sequence) or (hasattr(value, "tolist") and hasattr(value, "__len__"))
+
+
+def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
+    prompt = parse_prompt(record["prompt"], where)
+    response = record["response"]
+    if not isinstance(response, str) or not response.strip():
+        raise DataError(f"{where}, column 'response': empty or not a text; remove the row (spa filter does)")
+
+    def given(column: str, kind: type | tuple[type, ...], default: Any) -> Any:
+        value = record.get(column)
+        if value is None:
+            return default
+        if not isinstance(value, kind):
+            raise DataError(f"{where}, column {column!r}: {value!r} is not of the expected type; remove the column")
+        return value
+
+    reply = parse_reply(response, mode="add_worldmodel", max_actions=100)
+    return WorldModelRow(
+        prompt=prompt,
+        response=response,
+        tag=given("data_source", str, ""),
+        episode_id=given("episode_id", str, f"row-{index}"),
+        turn=given("turn", int, sum(message["role"] == "assistant" for message in prompt)),
+        puzzle_seed=given("puzzle_seed", int, -1),
+        puzzle_hash=given("puzzle_hash", str, None) or _prompt_hash(prompt),
+        success=given("success", bool, False),
+        reward=given("reward", (int, float), 0.0),
+        state=given("state", str, _block(response, "observation")),
+        next_state=given("next_state", str, _block(response, "prediction")),
+        executed=tuple(given("executed", list, reply.actions)),
+        predicted=given("predicted", str, None),
+        observed=given("observed", str, None),
+        extra=_extra(record.get("extra_info")),
+    )
+
+
+def _block(text: str, tag: str) -> str:
+    span = find_block(text, tag)
+    return "" if span is None else text[span[0] : span[1]].strip("\n")
+
+
+def _prompt_hash(prompt: Sequence[Message]) -> str:
+    first = next((message["content"] for message in prompt if message["role"] == "user"), prompt[0]["content"])
+    return hashlib.sha256(first.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _extra(text: Any) -> dict[str, Any]:
+    """`extra_info` as a dict; what others put there (the original: a Python literal) is kept as text."""
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError):
+        value = None
+    return value if isinstance(value, dict) else {"extra_info": str(text)}
+
+
+def _record(row: WorldModelRow) -> dict[str, Any]:
+    return {
+        "data_source": row.tag,
+        "prompt": [{"role": message["role"], "content": _unicode(message["content"])} for message in row.prompt],
+        "response": _unicode(row.response),
+        "ability": "world_model",
+        "reward_model": json.dumps({"style": "rule", "ground_truth": row.next_state}),
+        "extra_info": json.dumps(row.extra),
+        "episode_id": row.episode_id,
+        "turn": row.turn,
+        "puzzle_seed": row.puzzle_seed,
+        "puzzle_hash": row.puzzle_hash,
+        "success": row.success,
+        "reward": row.reward,
+        "state": _unicode(row.state),
+        "next_state": _unicode(row.next_state),
+        "executed": [_unicode(action) for action in row.executed],
+        "predicted": None if row.predicted is None else _unicode(row.predicted),
+        "observed": None if row.observed is None else _unicode(row.observed),
+    }
+
+
+def _unicode(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,72 @@
+"""Ground truth into a reply: the states that the model wrote are replaced by the states that there were."""
+
+from dataclasses import dataclass
+
+from spa.prompts.parse import find_block, parse_reply
+from spa.types import Turn
+
+MALFORMED = "malformed"
+NO_STATE_BLOCKS = "no_state_blocks"
+NOTHING_EXECUTED = "nothing_executed"
+NO_NEXT_STATE = "no_next_state"
+UNWRITABLE = "state_or_action_holds_format_tags"
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """A corrected reply, or None and the reason why there is none. `reason` is empty when there is a text."""
+
+    text: str | None
+    reason: str = ""
+
+
+def relabel_turn(turn: Turn, *, action_sep: str) -> Relabelled:
+    """The turn's reply with true states and executed actions (REFERENCE 1.3; defects D13 to D16).
+
+    The observation becomes `turn.state`, the prediction `turn.next_state` (the state after all executed actions), the
+    answer the executed actions. Thoughts stay byte for byte; text outside the blocks goes. Everything is slicing, so no
+    state is read as a pattern. The result is parsed again, and given up if it would not say exactly the truth.
+    """
+    text = turn.reply_text
+    if not turn.reply.well_formed:
+        return Relabelled(None, MALFORMED)
+    if find_block(text, "observation") is None or find_block(text, "prediction") is None:
+        return Relabelled(None, NO_STATE_BLOCKS)
+    if not parse_reply(text, mode="add_worldmodel", action_sep=action_sep).well_formed:
+        return Relabelled(None, MALFORMED)  # well formed in base mode, with state blocks in the wrong places
+    if not turn.executed:
+        return Relabelled(None, NOTHING_EXECUTED)
+    if not turn.next_state.strip():
+        return Relabelled(None, NO_NEXT_STATE)
+    text = replace_block(text, "prediction", _on_own_lines(turn.next_state))
+    text = replace_block(text, "observation", _on_own_lines(turn.state))
+    text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
+    text = text[text.find("<think>") : text.rfind("</answer>") + len("</answer>")]
+    if not _says_the_truth(text, turn, action_sep):
+        return Relabelled(None, UNWRITABLE)
+    return Relabelled(text)
+
+
+def replace_block(text: str, tag: str, content: str) -> str:
+    """`text` with the content of its only `<tag>` block replaced; unchanged if there is not exactly one."""
+    span = find_block(text, tag)
+    return text if span is None else text[: span[0]] + content + text[span[1] :]
+
+
+def replace_state(text: str, tag: str, state: str) -> str:
+    """`text` with the state inside its only `<tag>` block replaced, on lines of its own as everywhere in the data."""
+    return replace_block(text, tag, _on_own_lines(state))
+
+
+def _on_own_lines(state: str) -> str:
+    return f"\n{state}\n"
+
+
+def _says_the_truth(text: str, turn: Turn, action_sep: str) -> bool:
+    reply = parse_reply(text, mode="add_worldmodel", action_sep=action_sep, max_actions=len(turn.executed) + 1)
+    return (
+        reply.well_formed
+        and reply.observation == turn.state.strip()
+        and reply.prediction == turn.next_state.strip()
+        and reply.actions == turn.executed
+    )

@@ -1,0 +1,185 @@
+"""Episodes become rows of world-model data: relabel, shuffle for the control, split by puzzle. Files: `parquet.py`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from spa.errors import ConfigError, DataError
+from spa.prompts.parse import find_block
+from spa.seeds import stream
+from spa.types import Episode, Message, Stop, Turn, WorldModelRow
+from spa.worldmodel.parquet import read_parquet, write_parquet
+from spa.worldmodel.relabel import Relabelled, relabel_turn, replace_state
+
+__all__ = [
+    "corrected_messages",
+    "episode_rows",
+    "read_parquet",
+    "shuffle_next_states",
+    "split_by_puzzle",
+    "write_parquet",
+]
+
+EPISODE_ERROR = "episode_error"
+
+
+def episode_rows(episode: Episode, *, action_sep: str) -> tuple[list[WorldModelRow], Counter[str]]:
+    """One row per turn that can be relabelled, and how many turns were dropped for which reason.
+
+    A row's prompt is the conversation before the turn, with earlier replies as corrected; an earlier reply that could
+    not be corrected stays as it was. Episodes that ended in an error give no rows.
+
+    Raises DataError if the episode has fewer assistant messages than turns.
+    """
+    if episode.stop is Stop.ERROR:
+        return [], Counter({EPISODE_ERROR: len(episode.turns)})
+    replies = _assistant_positions(episode)
+    corrected = [relabel_turn(turn, action_sep=action_sep) for turn in episode.turns]
+    messages = _with_replies(episode.messages, replies, corrected)
+    rows: list[WorldModelRow] = []
+    dropped: Counter[str] = Counter()
+    for index, (turn, relabelled) in enumerate(zip(episode.turns, corrected, strict=True)):
+        if relabelled.text is None:
+            dropped[relabelled.reason] += 1
+            continue
+        rows.append(_row(episode, index, turn, messages[: replies[index]], relabelled.text))
+    return rows, dropped
+
+
+def corrected_messages(episode: Episode, *, action_sep: str) -> tuple[Message, ...]:
+    """The episode's messages with every reply that can be relabelled replaced by its corrected text."""
+    corrected = [relabel_turn(turn, action_sep=action_sep) for turn in episode.turns]
+    return _with_replies(episode.messages, _assistant_positions(episode), corrected)
+
+
+def _assistant_positions(episode: Episode) -> list[int]:
+    positions = [index for index, message in enumerate(episode.messages) if message["role"] == "assistant"]
+    if len(positions) < len(episode.turns):
+        raise DataError(
+            f"episode {episode.episode_id}: {len(episode.turns)} turns but {len(positions)} assistant messages; "
+            "the trajectory file is incomplete, generate it again"
+        )
+    return positions
+
+
+def _with_replies(
+    messages: Sequence[Message], positions: Sequence[int], corrected: Sequence[Relabelled]
+) -> tuple[Message, ...]:
+    out = list(messages)
+    for position, relabelled in zip(positions, corrected, strict=False):
+        if relabelled.text is not None:
+            out[position] = {"role": "assistant", "content": relabelled.text}
+    return tuple(out)
+
+
+def _row(episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], response: str) -> WorldModelRow:
+    return WorldModelRow(
+        prompt=prompt,
+        response=response,
+        tag=episode.tag,
+        episode_id=episode.episode_id,
+        turn=index,
+        puzzle_seed=episode.puzzle_seed,
+        puzzle_hash=episode.puzzle_hash,
+        success=episode.success,
+        reward=turn.reward,
+        state=turn.state,
+        next_state=turn.next_state,
+        executed=turn.executed,
+        predicted=turn.reply.prediction,
+        observed=turn.reply.observation,
+        extra={
+            "state_text": episode.state_text,
+            "noise_seed": episode.noise_seed,
+            "group": episode.group,
+            "member": episode.member,
+            "penalty": turn.penalty,
+            "score": episode.score,
+        },
+    )
+
+
+def split_by_puzzle(
+    rows: Sequence[WorldModelRow], *, val_fraction: float, seed: int
+) -> tuple[list[WorldModelRow], list[WorldModelRow]]:
+    """Training and validation rows; a puzzle is on one side only (defect D8).
+
+    `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side; with a single puzzle
+    all rows are for training. The choice depends on the set of puzzles and the seed, not on the order of the rows.
+    Raises ConfigError unless 0 < val_fraction < 1.
+    """
+    if not 0 < val_fraction < 1:
+        raise ConfigError(f"val_fraction must lie between 0 and 1, both excluded; got {val_fraction}")
+    puzzles = sorted({row.puzzle_hash for row in rows})
+    count = min(max(round(val_fraction * len(puzzles)), 1), len(puzzles) - 1)
+    order = stream(seed, "world_model_split").permutation(len(puzzles))
+    held_out = {puzzles[index] for index in order[: max(count, 0)]}
+    train = [row for row in rows if row.puzzle_hash not in held_out]
+    val = [row for row in rows if row.puzzle_hash in held_out]
+    return train, val
+
+
+def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
+    """The control data set: every prediction block holds the next state of another row.
+
+    The states are permuted over all rows of an environment tag, so their distribution stays what it was; no row keeps
+    its true text where that is possible (it is not for a text that more than half of the rows share). Replies in later
+    rows' prompts carry the same shuffled text. `next_state` and all else stay true; `extra["shuffled"]` is set.
+
+    Call it on the training rows after the split. Raises DataError for a row without exactly one prediction block.
+    """
+    responses = list(rows)
+    for tag in sorted({row.tag for row in rows}):
+        indices = [index for index, row in enumerate(rows) if row.tag == tag]
+        states = [_predicted_state(rows[index]) for index in indices]
+        donors = _derange(states, stream(seed, f"shuffled_next_states/{tag}"))
+        for index, donor in zip(indices, donors, strict=True):
+            response = replace_state(rows[index].response, "prediction", states[donor])
+            responses[index] = replace(rows[index], response=response, extra={**rows[index].extra, "shuffled": True})
+    by_turn = {(row.episode_id, row.turn): row.response for row in responses}
+    return [replace(row, prompt=_rewritten_history(row, by_turn)) for row in responses]
+
+
+def _predicted_state(row: WorldModelRow) -> str:
+    span = find_block(row.response, "prediction")
+    if span is None:
+        raise DataError(
+            f"episode {row.episode_id}, turn {row.turn}: the response has no single prediction block; "
+            "filter the data first (spa filter)"
+        )
+    return row.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")
+
+
+def _rewritten_history(row: WorldModelRow, responses: dict[tuple[str, int], str]) -> tuple[Message, ...]:
+    history: list[Message] = []
+    turn = 0
+    for message in row.prompt:
+        if message["role"] == "assistant":
+            content = responses.get((row.episode_id, turn), message["content"])
+            history.append({"role": "assistant", "content": content})
+            turn += 1
+        else:
+            history.append(message)
+    return tuple(history)
+
+
+def _derange(values: Sequence[str], rng: np.random.Generator) -> np.ndarray:
+    """A random permutation p, int64 [n], with values[p[i]] != values[i] for as many i as can be.
+
+    A uniform permutation first; then every i that kept its own value trades with a random j such that both end up with
+    a value that is not theirs. (Rotating the sorted values would do too, but would map each text to one other text,
+    which is a transition rule that can be learnt.)
+    """
+    codes = np.unique(np.asarray(values, dtype=object), return_inverse=True)[1].reshape(-1)
+    donors = rng.permutation(len(codes))
+    for i in range(len(codes)):
+        own = codes[i]
+        if codes[donors[i]] != own:
+            continue
+        partners = np.flatnonzero((codes != own) & (codes[donors] != own))
+        if len(partners):
+            j = partners[rng.integers(len(partners))]
+            donors[i], donors[j] = donors[j], donors[i]
+    return donors

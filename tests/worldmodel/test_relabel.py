@@ -1,0 +1,92 @@
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from worldmodel_examples import make_turn, reply
+
+from spa.prompts.parse import MARKERS, parse_reply
+from spa.worldmodel.relabel import relabel_turn
+
+GOLDEN = """<think>
+<observation>
+######
+#_P_X#
+</observation>
+I push it, \\1 box.
+<prediction>
+######
+#__PX#
+</prediction>
+</think>
+<answer>Right || Down</answer>"""
+
+
+def test_states_and_answer_become_the_truth_and_thoughts_stay():
+    text = reply("wrong", "wrong too", "Right||Down|| jump ", thoughts="I push it, \\1 box.")
+    turn = make_turn(text, state="######\n#_P_X#", next_state="######\n#__PX#", executed=("Right", "Down"))
+    assert relabel_turn(turn, action_sep="||").text == GOLDEN
+
+
+def test_text_outside_the_blocks_goes():
+    turn = make_turn(f"  {reply('a', 'b', 'Left')} and so on", state="S", next_state="N")
+    assert relabel_turn(turn, action_sep="||").text == reply("S", "N", "Left")
+
+
+@pytest.mark.parametrize(
+    "state", ["3_P_", r"\g<0>", r"\1", "\\", "$1 {0} %s", "a\n\nb", "İ ß 世界", "<b>&amp;", "\0", "||"]
+)
+def test_hostile_states_survive_byte_for_byte(state):
+    turn = make_turn(reply("x", "y", "Left"), state=state, next_state=state[::-1])
+    assert relabel_turn(turn, action_sep="||").text == reply(state, state[::-1], "Left")
+
+
+states = st.text(min_size=1).filter(lambda text: text.strip())
+
+
+@given(states, states, st.text())
+@example("0", "\\g<1>", "")
+def test_any_state_is_written_exactly_or_not_at_all(state, next_state, thoughts):
+    text = reply("x", "y", "Left", thoughts=thoughts)
+    out = relabel_turn(make_turn(text, state=state, next_state=next_state), action_sep="||")
+    if any(marker in part for marker in MARKERS for part in (state, next_state, thoughts)):
+        assert out.text is None
+    else:
+        assert out.text == reply(state, next_state, "Left", thoughts=thoughts)
+
+
+@pytest.mark.parametrize("tag", ["</observation>", "<prediction>", "<answer>", "</think>"])
+def test_a_state_that_holds_a_tag_is_given_up(tag):
+    for states_ in ({"state": f"a {tag} b"}, {"next_state": f"a {tag} b"}):
+        out = relabel_turn(make_turn(reply("x", "y", "Left"), **states_), action_sep="||")
+        assert (out.text, out.reason) == (None, "state_or_action_holds_format_tags")
+
+
+@pytest.mark.parametrize(
+    ("turn", "reason"),
+    [
+        (make_turn("<think>hm</think><answer>Left</answer>"), "malformed"),
+        (make_turn(reply("a", "b", "Left").replace("</observation>", "")), "malformed"),
+        (make_turn(reply("a", "b</prediction><prediction>c", "Left")), "malformed"),
+        (make_turn(reply("a", "b", "jump"), executed=()), "nothing_executed"),
+        (make_turn(reply("a", "b", "Left"), next_state=" "), "no_next_state"),
+        (make_turn("<think>hm</think><answer>Left</answer>", mode="base"), "no_state_blocks"),
+        (
+            make_turn(
+                "<think><prediction>b</prediction><observation>a</observation></think><answer>Left</answer>",
+                mode="base",
+            ),
+            "malformed",
+        ),
+        (make_turn(reply("a", "b", "x"), executed=("a || b",)), "state_or_action_holds_format_tags"),
+    ],
+)
+def test_turns_that_cannot_be_corrected_say_why(turn, reason):
+    out = relabel_turn(turn, action_sep="||")
+    assert (out.text, out.reason) == (None, reason)
+
+
+def test_a_corrected_reply_parses_to_the_truth():
+    out = relabel_turn(make_turn(reply("x", "y", "Left"), executed=("Left", "Up")), action_sep="||").text
+    assert out is not None
+    parsed = parse_reply(out, mode="add_worldmodel")
+    assert (parsed.observation, parsed.prediction, parsed.actions) == ("S0", "S1", ("Left", "Up"))
+    assert parsed.well_formed

@@ -1,0 +1,149 @@
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worldmodel_examples import make_episode, make_turn, reply
+
+from spa.errors import ConfigError, DataError
+from spa.types import Stop, WorldModelRow
+from spa.worldmodel.rows import _derange, corrected_messages, episode_rows, shuffle_next_states, split_by_puzzle
+
+
+def three_turns(name: str = "train/0", puzzle: str = "p0"):
+    return make_episode(
+        [
+            make_turn(reply("w0", "w1", "Left"), state=f"{name} s0", next_state=f"{name} s1"),
+            make_turn("<think>lost</think><answer>Left</answer>", state=f"{name} s1", next_state=f"{name} s2"),
+            make_turn(reply("w2", "w3", "Up"), state=f"{name} s2", next_state=f"{name} s3", executed=("Up",)),
+        ],
+        name=name,
+        puzzle=puzzle,
+    )
+
+
+def test_rows_carry_the_corrected_history_and_count_what_was_dropped():
+    episode = three_turns()
+    rows, dropped = episode_rows(episode, action_sep="||")
+    assert dropped == Counter(malformed=1)
+    assert [row.turn for row in rows] == [0, 2]
+    assert rows[0].prompt == episode.messages[:2]
+    assert rows[0].response == reply("train/0 s0", "train/0 s1", "Left")
+    assert [message["content"] for message in rows[1].prompt if message["role"] == "assistant"] == [
+        rows[0].response,
+        "<think>lost</think><answer>Left</answer>",
+    ]
+    assert [message for message in rows[1].prompt if message["role"] == "user"] == [
+        message for message in episode.messages if message["role"] == "user"
+    ]
+    assert rows[1].response == reply("train/0 s2", "train/0 s3", "Up")
+    assert (rows[1].predicted, rows[1].observed, rows[1].executed) == ("w3", "w2", ("Up",))
+    assert episode.messages[2]["content"] == reply("w0", "w1", "Left")  # the episode itself is as it was played
+
+
+def test_corrected_messages_are_the_history_of_a_next_turn():
+    episode = three_turns()
+    rows, _ = episode_rows(episode, action_sep="||")
+    assert corrected_messages(episode, action_sep="||") == (
+        *rows[1].prompt,
+        {"role": "assistant", "content": rows[1].response},
+    )
+
+
+def test_an_episode_that_failed_gives_no_rows():
+    rows, dropped = episode_rows(make_episode(three_turns().turns, stop=Stop.ERROR), action_sep="||")
+    assert rows == [] and dropped == Counter(episode_error=3)
+
+
+def test_an_episode_without_its_messages_is_a_data_error():
+    with pytest.raises(DataError, match="train/9: 3 turns but 0 assistant"):
+        episode_rows(make_episode(three_turns().turns, name="train/9", messages=()), action_sep="||")
+
+
+def rows_of(puzzles) -> list[WorldModelRow]:
+    return [
+        row for i, p in enumerate(puzzles) for row in episode_rows(three_turns(f"e{i}", str(p)), action_sep="||")[0]
+    ]
+
+
+@given(st.lists(st.integers(0, 12), max_size=20), st.floats(0.01, 0.99), st.integers(0, 5))
+def test_no_puzzle_is_on_both_sides(puzzles, fraction, seed):
+    rows = rows_of(puzzles)
+    train, val = split_by_puzzle(rows, val_fraction=fraction, seed=seed)
+    train_puzzles, val_puzzles = {row.puzzle_hash for row in train}, {row.puzzle_hash for row in val}
+    assert not train_puzzles & val_puzzles
+    assert len(train) + len(val) == len(rows)
+    count = len(set(puzzles))
+    if count >= 2:
+        assert train and val
+        assert len(val_puzzles) == min(max(round(fraction * count), 1), count - 1)
+    else:
+        assert not val
+    again = split_by_puzzle(rows[::-1], val_fraction=fraction, seed=seed)
+    assert {row.puzzle_hash for row in again[1]} == val_puzzles
+
+
+def test_another_seed_splits_otherwise():
+    rows = rows_of(range(40))
+    sides = {frozenset(row.puzzle_hash for row in split_by_puzzle(rows, val_fraction=0.2, seed=s)[1]) for s in range(4)}
+    assert len(sides) == 4 and {len(side) for side in sides} == {8}
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
+def test_an_impossible_fraction_is_refused(fraction):
+    with pytest.raises(ConfigError, match="val_fraction"):
+        split_by_puzzle([], val_fraction=fraction, seed=0)
+
+
+def test_shuffling_moves_only_predictions():
+    rows = rows_of(range(6))
+    shuffled = shuffle_next_states(rows, 3)
+    swapped = {}
+    for row, new in zip(rows, shuffled, strict=True):
+        head, tail = row.response.split(row.next_state)
+        assert new.response.startswith(head) and new.response.endswith(tail)
+        swapped[row.next_state] = new.response[len(head) : len(new.response) - len(tail)]
+        assert new.extra.pop("shuffled") is True
+        assert (new.next_state, new.state, new.extra, new.turn) == (row.next_state, row.state, row.extra, row.turn)
+    assert sorted(swapped) == sorted(swapped.values())
+    assert all(true != false for true, false in swapped.items())
+    for first, second in zip(shuffled[::2], shuffled[1::2], strict=True):
+        history = [message["content"] for message in second.prompt if message["role"] == "assistant"]
+        assert history == [first.response, "<think>lost</think><answer>Left</answer>"]
+        assert [m for m in second.prompt if m["role"] == "user"] == [
+            m for m in rows[shuffled.index(second)].prompt if m["role"] == "user"
+        ]
+    assert "w1" not in rows[0].response and rows == rows_of(range(6))
+    assert shuffle_next_states(rows, 3) == shuffle_next_states(rows, 3) != shuffle_next_states(rows, 4)
+
+
+def test_states_stay_within_their_environment():
+    rows = rows_of(range(4))
+    other = make_episode(three_turns("lake").turns, name="lake", tag="FrozenLake")
+    mixed = rows + episode_rows(other, action_sep="||")[0]
+    for row in shuffle_next_states(mixed, 0):
+        assert ("lake s" in row.response) == (row.tag == "FrozenLake")
+
+
+def test_shuffling_unfiltered_rows_says_what_to_do():
+    row = rows_of([1])[0]
+    broken = replace(row, response="no blocks")
+    with pytest.raises(DataError, match=r"e0, turn 0.*spa filter"):
+        shuffle_next_states([broken], 0)
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=30), st.integers(0, 3))
+def test_derangement_keeps_as_few_values_in_place_as_can_be(values, seed):
+    donors = _derange(values, np.random.default_rng(seed))
+    assert sorted(donors) == list(range(len(values)))
+    fixed = sum(values[i] == values[j] for i, j in enumerate(donors))
+    most_common = max(Counter(values).values(), default=0)
+    assert fixed == max(0, 2 * most_common - len(values))
+
+
+def test_derangement_is_no_rule_from_text_to_text():
+    values = list("abcd") * 50
+    donors = _derange(values, np.random.default_rng(0))
+    assert len({(value, values[j]) for value, j in zip(values, donors, strict=True)}) == 12
