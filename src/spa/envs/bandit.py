@@ -1,0 +1,143 @@
+"""A two-armed bandit whose arms are named: one pull, and the name is the only hint (REFERENCE 2.6)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.labels import action_index, find_label, label_space
+from spa.envs.options import require_rate, reset_seeds
+from spa.envs.spaces import text_space
+from spa.errors import ConfigError
+from spa.seeds import stream
+
+NAME = "bandit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BanditOptimum:
+    """Exact figures of a bandit: expected reward and success share per policy."""
+
+    best_reward: float
+    best_success: float
+    random_reward: float
+    random_success: float
+    high_arm_reward: float
+    low_arm_reward: float
+
+
+class Bandit(TextEnv):
+    """Pull one of two arms, once.
+
+    The low arm always pays `lo_arm_score`. The high arm pays `hi_arm_hiscore` with probability `hi_arm_hiscore_prob`,
+    else `hi_arm_loscore`. The puzzle is the order in which the arms are shown; the payout is noise, so that members of
+    a group see the same order and are paid independently. Success is pulling the high arm, whatever it paid.
+
+    Raises ConfigError for names that are empty or equal, and for a probability outside [0, 1].
+    """
+
+    def __init__(
+        self,
+        *,
+        lo_arm_name: str = "Phoenix",
+        hi_arm_name: str = "Dragon",
+        lo_arm_score: float = 0.1,
+        hi_arm_loscore: float = 0.0,
+        hi_arm_hiscore: float = 1.0,
+        hi_arm_hiscore_prob: float = 0.25,
+    ) -> None:
+        self.low = _arm_name("lo_arm_name", lo_arm_name)
+        self.high = _arm_name("hi_arm_name", hi_arm_name)
+        if self.low.lower() == self.high.lower():
+            raise ConfigError(f"{NAME}: options 'lo_arm_name' and 'hi_arm_name' are both {self.low!r}; name two arms")
+        self.low_pay = require_rate(NAME, "lo_arm_score", lo_arm_score, -1e6, 1e6)
+        self.high_pays = (
+            require_rate(NAME, "hi_arm_loscore", hi_arm_loscore, -1e6, 1e6),
+            require_rate(NAME, "hi_arm_hiscore", hi_arm_hiscore, -1e6, 1e6),
+        )
+        self.high_chance = require_rate(NAME, "hi_arm_hiscore_prob", hi_arm_hiscore_prob)
+        self.observation_space = text_space()
+        self.action_space = label_space(2)
+        self._arms = (self.low, self.high)
+        self._noise = stream(0, "bandit/noise")
+        self._pulled: tuple[str, float] | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Show the arms in the order that the puzzle seed fixes."""
+        super().reset(seed=seed)
+        puzzle_seed, noise_seed = reset_seeds(self, seed, options)
+        flip = stream(puzzle_seed, "bandit/puzzle").random() < 0.5
+        self._arms = (self.high, self.low) if flip else (self.low, self.high)
+        self._noise = stream(noise_seed, "bandit/noise")
+        self._pulled = None
+        return self.state_text("grid"), {}
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Pull an arm, by its place in the order shown or its name. Anything else is invalid and pulls nothing."""
+        index = action_index(action, self._arms)
+        valid = index is not None and self._pulled is None
+        pay, success = 0.0, False
+        if index is not None and self._pulled is None:
+            success = self._arms[index] == self.high
+            pay = self.high_pays[int(self._noise.random() < self.high_chance)] if success else self.low_pay
+            self._pulled = (self._arms[index], pay)
+        info = {"action_is_valid": valid, "action_is_effective": valid, "success": success}
+        return self.state_text("grid"), pay, self._pulled is not None, False, info
+
+    def state_text(self, mode: StateText) -> str:
+        """The arms in their order; after the pull also what it paid. The same for every mode."""
+        text = f"Arms: {self._arms[0]}, {self._arms[1]}"
+        if self._pulled is not None:
+            text += f"\nYou pulled {self._pulled[0]} and were paid {self._pulled[1]:g}."
+        return text
+
+    def to_action(self, text: str) -> Action | None:
+        """The place of the arm with this name, whatever its case."""
+        return find_label(text, self._arms)
+
+    def instruction(self, mode: StateText) -> str:
+        """The rules; which arm is better is left to its name."""
+        return (
+            "You face a slot machine with two arms and may pull one of them, once. Each arm pays by its own rule, and "
+            "the only hint is its name: think about what each name stands for, and which arm pays more on average. "
+            "Answer with the name of the arm."
+        )
+
+    def action_names(self) -> tuple[str, ...]:
+        """The arms in the order shown."""
+        return self._arms
+
+    def example_actions(self) -> tuple[str, ...]:
+        """One pull: the arm shown first."""
+        return self._arms[:1]
+
+    def puzzle_text(self) -> str:
+        """Names, order and payout rule; there are two puzzles per pair of names."""
+        low, (bad, good) = self.low_pay, self.high_pays
+        return f"{self._arms} low {self.low} {low:g} high {self.high} {bad:g} {good:g} {self.high_chance:g}"
+
+    def optimal_actions(self) -> tuple[str, ...]:
+        """The pull that succeeds."""
+        return (self.high,)
+
+    def optimum(self) -> BanditOptimum:
+        """Expected values in closed form; `best_reward` is what the better-paying arm pays on average."""
+        bad, good = self.high_pays
+        high = self.high_chance * good + (1.0 - self.high_chance) * bad
+        return BanditOptimum(
+            best_reward=max(high, self.low_pay),
+            best_success=1.0,
+            random_reward=float(np.mean([high, self.low_pay])),
+            random_success=0.5,
+            high_arm_reward=high,
+            low_arm_reward=self.low_pay,
+        )
+
+
+def _arm_name(option: str, value: object) -> str:
+    """An arm's name without white space around it; raises ConfigError if it cannot be written as an action."""
+    name = value.strip() if isinstance(value, str) else ""
+    if not name or len(name) > 100 or any(mark in name for mark in ("||", "<", ">", "\n")):
+        raise ConfigError(f"{NAME}: option {option!r} must be a short name without '||', '<' and '>', got {value!r}")
+    return name

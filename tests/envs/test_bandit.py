@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+from contract import check_contract
+
+from spa.envs.bandit import Bandit
+from spa.errors import ConfigError
+
+
+def test_contract():
+    check_contract(Bandit)
+
+
+def test_optimum_by_hand():
+    best = Bandit().optimum()
+    assert best.best_reward == 0.25 and best.low_arm_reward == 0.1
+    assert best.random_reward == pytest.approx(0.175)
+    assert best.best_success == 1.0 and best.random_success == 0.5
+    assert Bandit(hi_arm_hiscore_prob=0.5, hi_arm_loscore=-1.0, lo_arm_score=0.2).optimum().best_reward == 0.2
+
+
+def test_order_belongs_to_the_puzzle_and_pay_to_the_noise():
+    env = Bandit()
+    orders, pays = set(), []
+    for noise in range(400):
+        env.reset(seed=7, options={"noise_seed": noise})
+        orders.add(env.action_names())
+        action = env.to_action("dragon")
+        assert action is not None
+        pays.append(env.step(action)[1])
+    assert len(orders) == 1
+    assert set(pays) == {0.0, 1.0}
+    # 400 pulls at 0.25: four standard deviations are 0.087
+    assert abs(np.mean(pays) - 0.25) < 0.087
+    shown = [env.reset(seed=seed)[0] for seed in range(40)]
+    assert set(shown) == {"Arms: Phoenix, Dragon", "Arms: Dragon, Phoenix"}
+
+
+def test_low_arm_pays_its_score_and_is_no_success():
+    env = Bandit(lo_arm_name="Trader", hi_arm_name="Librarian")
+    env.reset(seed=0)
+    action = env.to_action("  tRaDeR ")
+    assert action is not None
+    state, reward, terminated, _, info = env.step(action)
+    assert (reward, terminated, info["success"]) == (0.1, True, False)
+    assert state.endswith("You pulled Trader and were paid 0.1.")
+    assert env.step(action)[4]["action_is_valid"] is False
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"lo_arm_name": "Dragon"}, {"hi_arm_name": " "}, {"hi_arm_hiscore_prob": 1.5}, {"lo_arm_name": "dragon"}],
+)
+def test_bad_options(options):
+    with pytest.raises(ConfigError):
+        Bandit(**options)
