@@ -1,0 +1,224 @@
+"""Advantage estimators. None of them whitens: see `WHITENED`.
+
+Rewards, values and results are float `[B, A]`, masks bool `[B, A]`. Positions outside the mask (prompts, environment
+text, padding) are skipped: what is carried backwards in time passes over them unchanged, so time is counted in
+sampled tokens.
+"""
+
+import pkgutil
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from spa.algo.groups import group_stats
+from spa.errors import ConfigError
+from spa.types import ScoredBatch
+
+Estimate = tuple[Tensor, Tensor]
+"""(advantages, returns), both [B, A], 0 outside the mask."""
+
+NEEDS_VALUES = frozenset({"gae"})
+WHITENED = frozenset({"gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline"})
+"""Estimators whose advantages are whitened over the masked tokens of the whole batch (all ranks) before the update."""
+
+
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Estimate:
+    """Generalised advantage estimation (arXiv 1506.02438) with observation skipping.
+
+    With gamma = lam = 1 the advantage of every masked token is the reward still to come minus its value.
+
+    Args:
+        rewards: `[B, A]`, non-zero only inside the mask.
+        values: `[B, A]`, the critic's; read only inside the mask.
+        mask: bool `[B, A]`.
+        gamma: discount per sampled token.
+        lam: trace decay per sampled token.
+
+    Returns:
+        advantages and returns = advantages + values, not whitened.
+
+    Raises:
+        ValueError: a reward lies outside the mask, where it would be lost.
+    """
+    no_turns = torch.zeros_like(mask)
+    return _backward_pass(rewards, values, mask, no_turns, gamma, lam, high_level_gamma=1.0)
+
+
+def bi_level_gae(
+    rewards: Tensor, values: Tensor, mask: Tensor, turn_ends: Tensor, gamma: float, lam: float, high_level_gamma: float
+) -> Estimate:
+    """Two-level advantages: over turns, then over the tokens of each turn (Bi-Level GAE of VAGEN, as in RAGEN).
+
+    Let e_1..e_n be the turn ends, R_i the reward at e_i and V the values. Over turns, A_i = R_i + high_level_gamma
+    V(e_{i+1}) - V(e_i) + high_level_gamma lam A_{i+1}, with nothing after the last. The tokens of turn i then see a
+    reward of A_i + V(e_i) at e_i, their own rewards elsewhere, and an episode that ends there.
+
+    Args:
+        rewards: `[B, A]`, non-zero only inside the mask; only the reward at a turn's end reaches earlier turns.
+        values: `[B, A]`.
+        mask: bool `[B, A]`.
+        turn_ends: bool `[B, A]`, True on the last masked token of each turn; turns without reward count like any other.
+        gamma: discount per sampled token.
+        lam: trace decay of both levels.
+        high_level_gamma: discount per turn.
+
+    Returns:
+        advantages and returns = advantages + values, not whitened.
+
+    Raises:
+        ValueError: a reward or a turn end lies outside the mask.
+    """
+    return _backward_pass(rewards, values, mask, turn_ends, gamma, lam, high_level_gamma)
+
+
+def _backward_pass(
+    rewards: Tensor, values: Tensor, mask: Tensor, turn_ends: Tensor, gamma: float, lam: float, high_level_gamma: float
+) -> Estimate:
+    if bool(((rewards != 0) & ~mask).any()):
+        raise ValueError("rewards: a non-zero reward lies outside the mask; place it on a masked token")
+    if bool((turn_ends & ~mask).any()):
+        raise ValueError("turn_ends: a turn ends outside the mask; turn ends must be masked tokens")
+    rows, width = rewards.shape
+    advantages = torch.zeros_like(rewards)
+    next_value, next_advantage = rewards.new_zeros(rows), rewards.new_zeros(rows)
+    next_turn_value, next_turn_advantage = rewards.new_zeros(rows), rewards.new_zeros(rows)
+    for t in reversed(range(width)):
+        reward, value, here, end = rewards[:, t], values[:, t], mask[:, t], turn_ends[:, t]
+        token_advantage = reward + gamma * next_value - value + gamma * lam * next_advantage
+        # The reward handed to the turn's tokens is A + V at the turn's end and nothing follows it: the token level
+        # leaves exactly A there, so that one pass serves both levels.
+        turn_advantage = reward + high_level_gamma * (next_turn_value + lam * next_turn_advantage) - value
+        advantage = torch.where(end, turn_advantage, token_advantage)
+        advantages[:, t] = torch.where(here, advantage, 0.0)
+        next_value = torch.where(here, value, next_value)
+        next_advantage = torch.where(here, advantage, next_advantage)
+        next_turn_value = torch.where(end, value, next_turn_value)
+        next_turn_advantage = torch.where(end, turn_advantage, next_turn_advantage)
+    returns = torch.where(mask, advantages + values, 0.0)
+    return advantages, returns
+
+
+def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> Estimate:
+    """Scores relative to their group, on every masked token (GRPO, arXiv 2402.03300; Dr. GRPO, arXiv 2503.20783).
+
+    Args:
+        scores: `[B]`, one outcome per episode.
+        group_ids: int64 `[B]`, equal for the episodes of one puzzle, in any order.
+        mask: bool `[B, A]`.
+        norm_by_std: divide by the group's unbiased standard deviation (GRPO) or not (Dr. GRPO).
+
+    Returns:
+        advantages and returns, equal. A group of one has nothing to compare with and gets 0.
+    """
+    stats = group_stats(scores, group_ids)
+    relative = scores.double() - stats.mean[stats.index]
+    if norm_by_std:
+        relative = relative / (stats.std[stats.index] + 1e-6)
+    return _broadcast(relative, scores, mask)
+
+
+def rloo(scores: Tensor, group_ids: Tensor, mask: Tensor) -> Estimate:
+    """Each score minus the mean of the other scores of its group (RLOO, arXiv 2402.14740); 0 for a group of one.
+
+    Shapes as for `grpo`.
+    """
+    stats = group_stats(scores, group_ids)
+    count = stats.count[stats.index].double()
+    relative = (scores.double() - stats.mean[stats.index]) * count / (count - 1).clamp(min=1)
+    return _broadcast(relative, scores, mask)
+
+
+def reinforce_plus_plus(rewards: Tensor, mask: Tensor, gamma: float) -> Estimate:
+    """Discounted reward to come, without a baseline (REINFORCE++, arXiv 2501.03262).
+
+    This is GAE with all values 0 and lam = 1, so that environment text is skipped here too. Shapes as for `gae`.
+    """
+    return gae(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)
+
+
+def reinforce_plus_plus_baseline(scores: Tensor, group_ids: Tensor, mask: Tensor) -> Estimate:
+    """Each score minus the mean of its group, on every masked token; shapes as for `grpo`."""
+    return grpo(scores, group_ids, mask, norm_by_std=False)
+
+
+def _broadcast(per_row: Tensor, like: Tensor, mask: Tensor) -> Estimate:
+    advantages = per_row.to(like.dtype).unsqueeze(1) * mask
+    return advantages, advantages.clone()
+
+
+def estimate_advantages(
+    name: str,
+    batch: ScoredBatch,
+    rewards: Tensor,
+    *,
+    gamma: float = 1.0,
+    lam: float = 1.0,
+    high_level_gamma: float = 1.0,
+    bi_level: bool = False,
+    norm_by_std: bool = True,
+) -> Estimate:
+    """Advantages and returns by the estimator called `name`, not whitened (whiten afterwards if `name in WHITENED`).
+
+    Args:
+        name: gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, or a dotted path
+            "package.module:function" of a function `(batch, rewards, *, gamma, lam) -> (advantages, returns)`.
+        batch: scored episodes; group estimators need whole groups, in any order of rows.
+        rewards: float32 `[B, A]` inside `batch.mask`: normalised, and with the KL penalty if that is part of the
+            reward.
+        gamma: discount per sampled token.
+        lam: trace decay.
+        high_level_gamma: discount per turn, for `bi_level`.
+        bi_level: with gae, estimate over turns and then over tokens.
+        norm_by_std: with grpo, divide by the group's standard deviation.
+
+    Raises:
+        ConfigError: the name is unknown, its module does not load, a critic is missing, or shapes do not fit.
+    """
+    if ":" in name:
+        return _custom(name)(batch, rewards, gamma=gamma, lam=lam)
+    outcomes = torch.where(batch.mask, rewards, 0.0).sum(dim=1)
+    match name:
+        case "gae":
+            if batch.values is None:
+                raise ConfigError("algorithm.adv_estimator: gae needs a critic; enable it or choose another estimator")
+            if bi_level:
+                ends = batch.turn_ends
+                return bi_level_gae(rewards, batch.values, batch.mask, ends, gamma, lam, high_level_gamma)
+            return gae(rewards, batch.values, batch.mask, gamma, lam)
+        case "grpo":
+            return grpo(outcomes, batch.group_ids, batch.mask, norm_by_std)
+        case "rloo":
+            return rloo(outcomes, batch.group_ids, batch.mask)
+        case "reinforce_plus_plus":
+            return reinforce_plus_plus(rewards, batch.mask, gamma)
+        case "reinforce_plus_plus_baseline":
+            return reinforce_plus_plus_baseline(outcomes, batch.group_ids, batch.mask)
+    raise ConfigError(
+        f"algorithm.adv_estimator: {name!r} is not known; use gae, grpo, rloo, reinforce_plus_plus, "
+        "reinforce_plus_plus_baseline, or your own function as 'package.module:function'"
+    )
+
+
+def _custom(path: str) -> Callable[..., Estimate]:
+    try:
+        function = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"algorithm.adv_estimator: cannot load {path!r} ({error}); "
+            "the form is 'package.module:function', importable from here"
+        ) from error
+    if not callable(function):
+        raise ConfigError(f"algorithm.adv_estimator: {path!r} is not a function")
+    estimator = cast(Callable[..., Estimate], function)
+
+    def checked(batch: ScoredBatch, rewards: Tensor, *, gamma: float, lam: float) -> Estimate:
+        advantages, returns = estimator(batch, rewards, gamma=gamma, lam=lam)
+        for label, value in (("advantages", advantages), ("returns", returns)):
+            if value.shape != rewards.shape:
+                shapes = f"{tuple(value.shape)} instead of {tuple(rewards.shape)}"
+                raise ConfigError(f"algorithm.adv_estimator: {path!r} returned {label} of shape {shapes}")
+        return torch.where(batch.mask, advantages, 0.0), torch.where(batch.mask, returns, 0.0)
+
+    return checked

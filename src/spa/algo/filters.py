@@ -1,0 +1,147 @@
+"""Which groups to train on: those whose members did differently well."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spa.algo.groups import group_stats
+from spa.types import Metrics
+
+FilterKind = Literal["std", "std_rev", "max_mean"]
+FilterStrategy = Literal["top_k", "top_k_abs", "top_p", "top_p_softmax", "min_p"]
+
+_ZERO = 1e-10
+
+
+def select_groups(
+    scores: Tensor,
+    group_ids: Tensor,
+    *,
+    ratio: float,
+    kind: FilterKind = "std",
+    strategy: FilterStrategy = "top_k",
+    include_zero: bool = False,
+    eps: float = 0.01,
+) -> tuple[Tensor, Metrics]:
+    """Keeps the groups with the strongest signal.
+
+    A group's signal s is the unbiased standard deviation of its scores (std; std_rev prefers the smallest) or its
+    maximum minus its mean (max_mean). Groups whose scores are all equal are dropped unless `include_zero`. Of the G
+    groups:
+
+    * top_k keeps max(1, int(ratio G)); with ratio >= 1 it filters nothing, groups without signal included.
+    * top_k_abs keeps int(ratio), at least 1.
+    * top_p keeps, from the strongest on, as many as it takes to reach ratio * sum(s) - eps; never a group with s = 0.
+    * top_p_softmax keeps the smallest number of the strongest whose softmax(s) add up to ratio. Both top_p strategies
+      filter nothing with ratio >= 1 and `include_zero`.
+    * min_p keeps s >= ratio max(s), or s <= min(s) / ratio for std_rev.
+
+    At least one group is kept as long as one is eligible. If none is, nothing is kept: the caller skips the update.
+
+    Args:
+        scores: float `[B]`, un-normalised; pass episode lengths or entropies instead to filter by these.
+        group_ids: int64 `[B]`, rows in any order.
+        ratio: fraction, number or mass, see above; positive.
+        kind: the signal.
+        strategy: the rule.
+        include_zero: let groups without signal be chosen.
+        eps: slack of top_p, in units of the scores.
+
+    Returns:
+        keep: bool `[B]`, whole groups.
+        metrics: rollout/in_group_std, _max, _mean averaged over all groups, rollout/chosen_in_group_* over the kept
+            ones (0 if none), rollout/kept_count, kept_ratio, zero_count in groups.
+
+    Raises:
+        ValueError: kind or strategy is unknown, or ratio is not positive.
+    """
+    if ratio <= 0:
+        raise ValueError(f"select_groups: ratio must be positive, got {ratio}")
+    if kind not in ("std", "std_rev", "max_mean"):
+        raise ValueError(f"select_groups: unknown kind {kind!r}; use std, std_rev or max_mean")
+    stats = group_stats(scores, group_ids)
+    signal = stats.max - stats.mean if kind == "max_mean" else stats.std
+    zero = stats.std <= _ZERO
+    off = ratio >= 1 and (strategy == "top_k" or (strategy in ("top_p", "top_p_softmax") and include_zero))
+    if off:
+        chosen = torch.ones_like(zero)
+    else:
+        eligible = torch.ones_like(zero) if include_zero else ~zero
+        chosen = _choose(signal, eligible, ratio, strategy, smallest=kind == "std_rev", eps=eps)
+
+    kept, groups = int(chosen.sum()), len(stats)
+    metrics: Metrics = {
+        "rollout/kept_count": float(kept),
+        "rollout/kept_ratio": kept / max(groups, 1),
+        "rollout/zero_count": float(zero.sum()),
+    }
+    for name, values in (("std", stats.std), ("max", stats.max), ("mean", stats.mean)):
+        metrics[f"rollout/in_group_{name}"] = _mean(values)
+        metrics[f"rollout/chosen_in_group_{name}"] = _mean(values[chosen])
+    return chosen[stats.index], metrics
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _choose(
+    signal: Tensor, eligible: Tensor, ratio: float, strategy: FilterStrategy, *, smallest: bool, eps: float
+) -> Tensor:
+    """Chosen groups, bool `[G]`. Ties go to the group with the smaller id."""
+    groups = len(signal)
+    rank = torch.argsort(signal, descending=not smallest, stable=True)
+    rank = rank[eligible[rank]]
+    match strategy:
+        case "top_k":
+            keep = max(1, int(ratio * groups))
+        case "top_k_abs":
+            keep = max(1, int(ratio))
+        case "top_p":
+            rank = rank[signal[rank] > 0]
+            reached = signal[rank].cumsum(0) >= min(ratio, 1.0) * signal[rank].sum() - eps
+            keep = _first_true(reached)
+        case "top_p_softmax":
+            mass = torch.softmax(-signal[rank] if smallest else signal[rank], dim=0)
+            keep = _first_true(mass.cumsum(0) >= min(ratio, 1.0) - 1e-12)
+        case "min_p":
+            ranked = signal[rank]
+            good = ranked <= ranked[:1] / ratio if smallest else ranked >= ranked[:1] * ratio
+            keep = max(1, int(good.sum()))
+        case _:
+            known = "top_k, top_k_abs, top_p, top_p_softmax or min_p"
+            raise ValueError(f"select_groups: unknown strategy {strategy!r}; use {known}")
+    chosen = torch.zeros(groups, dtype=torch.bool, device=signal.device)
+    chosen[rank[:keep]] = True
+    return chosen
+
+
+def _first_true(reached: Tensor) -> int:
+    """How many leading entries it takes to include the first True; all if there is none."""
+    return int((~reached).sum()) + 1
+
+
+def kept_scale(kept_ratio: float, mode: Literal["none", "linear", "sqrt"]) -> float:
+    """Factor on the advantages after filtering: 1, the kept fraction of the groups, or its square root.
+
+    Raises:
+        ValueError: the mode is unknown.
+    """
+    match mode:
+        case "none":
+            return 1.0
+        case "linear":
+            return kept_ratio
+        case "sqrt":
+            return kept_ratio**0.5
+    raise ValueError(f"kept_scale: unknown mode {mode!r}; use none, linear or sqrt")
+
+
+def soft_group_weights(scores: Tensor, group_ids: Tensor) -> Tensor:
+    """The soft alternative to dropping groups: each row's in-group std over the largest one. `[B]`, `[B]` -> float32
+    `[B]`."""
+    stats = group_stats(scores, group_ids)
+    if len(stats) == 0:
+        return torch.zeros_like(scores, dtype=torch.float32)
+    return (stats.std / (stats.std.max() + 1e-6))[stats.index].float()

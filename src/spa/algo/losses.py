@@ -1,0 +1,168 @@
+"""Losses as weighted sums over tokens.
+
+Every loss is sum(weights * per-token loss). `weights` `[b, A]` come from `loss_weights`, computed for the mini-batch
+of all ranks, so that the gradient does not depend on how the mini-batch is cut into micro-batches. Tokens of weight 0
+are never read. `info` holds plain sums over the tokens of weight > 0 and their number under "tokens": add the infos
+of all micro-batches and ranks, then divide by "tokens".
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
+Info = Mapping[str, Tensor]
+
+
+def loss_units(mask: Tensor, mode: LossAggMode) -> Tensor:
+    """What the mean of `mode` is over, counted in `mask` bool `[B, A]`: tokens, or rows with at least one token.
+
+    Sum it over ranks to get the `total` of `loss_weights`. Returns an int64 scalar tensor.
+    """
+    return mask.sum() if mode == "token-mean" else mask.any(dim=1).sum()
+
+
+def loss_weights(mask: Tensor, mode: LossAggMode, total: Tensor | float, *, horizon: int | None = None) -> Tensor:
+    """The weight of each token in the loss of the global mini-batch.
+
+    Args:
+        mask: bool `[B, A]`, this rank's rows.
+        mode: token-mean (every token counts the same), seq-mean-token-mean (every row counts the same),
+            seq-mean-token-sum (rows count by their length), seq-mean-token-sum-norm (the same divided by `horizon`,
+            Dr. GRPO arXiv 2503.20783).
+        total: `loss_units` summed over all rows of the mini-batch on all ranks; 0 gives weights 0.
+        horizon: for seq-mean-token-sum-norm, a constant number of tokens (the longest response that the run allows).
+
+    Returns:
+        float32 `[B, A]`, 0 outside the mask. They sum to 1 over the mini-batch for the two modes that end in mean.
+
+    Raises:
+        ValueError: the mode is unknown, or `horizon` is missing for seq-mean-token-sum-norm.
+    """
+    weights = mask.float() / torch.as_tensor(total, device=mask.device).clamp(min=1)
+    match mode:
+        case "token-mean" | "seq-mean-token-sum":
+            return weights
+        case "seq-mean-token-mean":
+            return weights / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        case "seq-mean-token-sum-norm":
+            if horizon is None:
+                raise ValueError("loss_weights: seq-mean-token-sum-norm needs horizon, the constant divisor in tokens")
+            return weights / horizon
+    raise ValueError(f"loss_weights: unknown mode {mode!r}")
+
+
+def policy_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    clip_c: float | None = 3.0,
+) -> tuple[Tensor, Info]:
+    """PPO's clipped surrogate (arXiv 1707.06347) with asymmetric range (arXiv 2503.14476) and dual clip (arXiv
+    1912.09729).
+
+    Per token: max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)) with r = exp(new - old); where A < 0 at most -A
+    clip_c.
+
+    Args:
+        logprobs: `[b, A]`, of the policy being trained; gradients flow through it.
+        old_logprobs: `[b, A]`, of the policy before this step's updates.
+        advantages: `[b, A]`.
+        weights: `[b, A]`, see the module.
+        clip_low: how far below 1 the ratio still counts.
+        clip_high: how far above 1 the ratio still counts.
+        clip_c: bound on the ratio for negative advantages; None switches it off.
+
+    Returns:
+        The loss, and sums: pg_clipfrac and pg_clipfrac_lower (tokens where either clip acts), ppo_kl (old - new),
+        tokens.
+    """
+    live = weights > 0
+    # exp(20) is far outside every clip range and finite in every dtype.
+    log_ratio = torch.where(live, logprobs - old_logprobs, 0.0).clamp(-20.0, 20.0)
+    ratio = log_ratio.exp()
+    advantages = torch.where(live, advantages, 0.0)
+    plain = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
+    per_token = torch.maximum(plain, clipped)
+    lower = torch.zeros_like(live)
+    if clip_c is not None:
+        bound = -advantages * clip_c
+        lower = (advantages < 0) & (per_token > bound)
+        per_token = torch.where(lower, bound, per_token)
+    info = {
+        "pg_clipfrac": (clipped > plain).sum(),
+        "pg_clipfrac_lower": lower.sum(),
+        "ppo_kl": -log_ratio.detach().sum(),
+        "tokens": live.sum(),
+    }
+    return (weights * per_token).sum(), info
+
+
+def value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, weights: Tensor, *, clip: float | None
+) -> tuple[Tensor, Info]:
+    """Half the squared error of the critic, optionally with clipped values.
+
+    With `clip`, values further than `clip` from the old ones are judged at the clipped place if that is worse. A clip
+    much smaller than the returns stops the critic from learning: scale one or the other, or pass None.
+
+    Args:
+        values: `[b, A]`, gradients flow through it.
+        old_values: `[b, A]`.
+        returns: `[b, A]`.
+        weights: `[b, A]`, see the module.
+        clip: in units of the returns, or None.
+
+    Returns:
+        The loss, and sums: vf_clipfrac (tokens where the clip acts), vpred_mean (values), tokens.
+    """
+    live = weights > 0
+    values, old_values, returns = (torch.where(live, part, 0.0) for part in (values, old_values, returns))
+    error = (values - returns).square()
+    worse = torch.zeros_like(live)
+    if clip is not None:
+        near = old_values + (values - old_values).clamp(-clip, clip)
+        clipped = (near - returns).square()
+        worse = clipped > error
+        error = torch.maximum(error, clipped)
+    info = {"vf_clipfrac": worse.sum(), "vpred_mean": values.detach().sum(), "tokens": live.sum()}
+    return 0.5 * (weights * error).sum(), info
+
+
+def entropy_bonus(entropy: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean entropy, to be subtracted from the loss times its coefficient. Both `[b, A]` -> scalar."""
+    return (weights * torch.where(weights > 0, entropy, 0.0)).sum()
+
+
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
+    """Per-token estimate of KL(policy || reference) from the sampled token (Schulman, "Approximating KL divergence").
+
+    Kinds: kl or k1 (difference), abs, mse or k2 (half square), low_var_kl or k3 (exp(d) - d - 1 with d = reference -
+    policy, d clamped to +-20 and the result to +-10). `[b, A]` twice -> `[b, A]`.
+
+    All but abs and mse have the right mean (before clamping). As a loss term, mse is the one whose gradient is that
+    of the KL divergence; the gradient of kl is 0 on average.
+
+    Raises:
+        ValueError: the kind is unknown.
+    """
+    difference = logprobs - ref_logprobs
+    match kind:
+        case "kl" | "k1":
+            return difference
+        case "abs":
+            return difference.abs()
+        case "mse" | "k2":
+            return 0.5 * difference.square()
+        case "low_var_kl" | "k3":
+            d = (-difference).clamp(-20.0, 20.0)
+            return (d.exp() - d - 1).clamp(-10.0, 10.0)
+    raise ValueError(f"kl_penalty: unknown kind {kind!r}; use kl, abs, mse or low_var_kl")

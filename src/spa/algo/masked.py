@@ -1,0 +1,59 @@
+"""Sums, means and whitening over a mask."""
+
+import torch
+from torch import Tensor
+
+
+def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
+    """Sum of `values` where `mask` is True; values outside may be anything, NaN included. Any shape -> scalar."""
+    return torch.where(mask, values, 0).sum()
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of `values` where `mask` is True; 0 for an empty mask. Any shape -> scalar."""
+    return masked_sum(values, mask) / mask.sum().clamp(min=1)
+
+
+def moments(values: Tensor, mask: Tensor) -> Tensor:
+    """What `whiten` must know of a batch: float64 `[3]` = sum, sum of squares, count over the mask.
+
+    Moments of the parts of a batch (ranks, micro-batches) add up to the moments of the whole.
+    """
+    kept = torch.where(mask, values.double(), 0.0)
+    return torch.stack([kept.sum(), kept.square().sum(), mask.sum().double()])
+
+
+def whiten(values: Tensor, mask: Tensor, moments_: Tensor | None = None) -> Tensor:
+    """`values` shifted and scaled to mean 0 and unbiased variance 1 over the mask.
+
+    Args:
+        values: `[B, A]`.
+        mask: bool `[B, A]`.
+        moments_: `moments` summed over all ranks; None takes those of `values`.
+
+    Returns:
+        `[B, A]` in the dtype of `values`; 0 outside the mask, and 0 everywhere when all values are equal.
+    """
+    total, squares, count = (moments(values, mask) if moments_ is None else moments_).double()
+    mean = total / count.clamp(min=1)
+    variance = ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)
+    # Rounding leaves a variance of about 1e-16 relative to the mean square when all values are equal.
+    constant = variance <= 1e-14 * mean.square()
+    scaled = (values.double() - mean) * torch.rsqrt(variance + 1e-8)
+    return torch.where(mask & ~constant, scaled, 0.0).to(values.dtype)
+
+
+def entropy_from_logits(logits: Tensor) -> Tensor:
+    """Entropy in nats of softmax(`logits`) over the last dimension: `[..., V]` -> `[...]`. Logits of -inf are
+    allowed."""
+    log_probs = torch.log_softmax(logits, dim=-1)
+    probs = log_probs.exp()
+    return -torch.where(probs > 0, probs * log_probs, 0.0).sum(dim=-1)
+
+
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+    """1 - Var(returns - values) / Var(returns) over the mask; 0 when the returns do not vary. `[B, A]` -> scalar."""
+    spread = returns[mask].var(correction=0) if mask.any() else returns.new_zeros(())
+    if spread <= 0:
+        return returns.new_zeros(())
+    return 1 - (returns - values)[mask].var(correction=0) / spread

@@ -1,0 +1,69 @@
+"""Pass@k: the chance that at least one of k attempts at a puzzle succeeds."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from spa.types import Metrics
+
+
+def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
+    """Unbiased Pass@k from c successes in n attempts, 1 - C(n - c, k) / C(n, k) (arXiv 2107.03374).
+
+    Args:
+        n: attempts per puzzle, any shape that broadcasts with `c`.
+        c: successes per puzzle.
+        k: attempts that would be allowed.
+
+    Returns:
+        One probability per puzzle; exactly 1 if n - c < k, and whether any attempt succeeded if n = k.
+
+    Raises:
+        ValueError: k < 1, k > n somewhere, or c is not within 0..n.
+    """
+    attempts, successes = np.broadcast_arrays(np.asarray(n, dtype=np.int64), np.asarray(c, dtype=np.int64))
+    if k < 1:
+        raise ValueError(f"pass_at_k: k must be at least 1, got {k}")
+    if np.any(attempts < k):
+        raise ValueError(f"pass_at_k: k = {k} is larger than the number of attempts ({int(attempts.min())})")
+    if np.any((successes < 0) | (successes > attempts)):
+        raise ValueError("pass_at_k: successes must lie between 0 and the number of attempts")
+    fail = np.ones(attempts.shape)
+    for i in range(k):  # the chance that attempts 1..k, drawn without replacement, all fail
+        fail = fail * np.maximum(attempts - successes - i, 0) / (attempts - i)
+    return 1.0 - fail
+
+
+def per_puzzle(successes: ArrayLike, puzzle_ids: ArrayLike) -> tuple[NDArray, NDArray[np.int64], NDArray[np.int64]]:
+    """Counts per puzzle from one success flag and one puzzle id per episode, in any order.
+
+    Returns:
+        puzzle ids (sorted, unique), attempts n, successes c; each `[P]`.
+    """
+    ids, index = np.unique(np.asarray(puzzle_ids), return_inverse=True)
+    won = np.asarray(successes, dtype=bool)
+    return ids, np.bincount(index, minlength=len(ids)), np.bincount(index[won], minlength=len(ids))
+
+
+def pass_metrics(successes: ArrayLike, puzzle_ids: ArrayLike, ks: Iterable[int]) -> Metrics:
+    """Pass@k averaged over puzzles, for each k.
+
+    Args:
+        successes: bool `[N]`, one per episode.
+        puzzle_ids: `[N]`, equal for the attempts at one puzzle.
+        ks: the wanted k. A puzzle with fewer than k attempts does not count for that k; a k without any puzzle is
+            left out.
+
+    Returns:
+        pass@k for each possible k, and pass@any: the fraction of puzzles solved at least once.
+    """
+    _, n, c = per_puzzle(successes, puzzle_ids)
+    metrics: Metrics = {}
+    for k in ks:
+        enough = n >= k
+        if enough.any():
+            metrics[f"pass@{k}"] = float(pass_at_k(n[enough], c[enough], k).mean())
+    if len(n):
+        metrics["pass@any"] = float((c > 0).mean())
+    return metrics
