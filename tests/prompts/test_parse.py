@@ -1,0 +1,87 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spa.prompts.parse import MARKERS, find_block, parse_reply
+from spa.types import ParsedReply
+
+CASES = json.loads((Path(__file__).parent.parent / "golden" / "replies.json").read_text())["cases"]
+MODES = ("base", "add_worldmodel")
+
+noise = st.text(st.characters(), max_size=20)  # every code point, lone surrogates included
+hostile = st.lists(st.sampled_from([*MARKERS, "||", "Left", "\n"]) | noise, max_size=25).map("".join)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_hostile_replies(case):
+    options = {name: case[name] for name in ("enable_think", "action_sep", "max_actions") if name in case}
+    expect = ParsedReply(**{**case["expect"], "actions": tuple(case["expect"]["actions"])})
+    assert parse_reply(case["text"], mode=case["mode"], **options) == expect
+
+
+@given(hostile, st.sampled_from(MODES), st.booleans(), st.sampled_from(["||", ";", "", "\n"]), st.integers(-1, 6))
+def test_any_text_gives_a_reply_made_of_its_own_pieces(text, mode, enable_think, sep, max_actions):
+    reply = parse_reply(text, mode=mode, enable_think=enable_think, action_sep=sep, max_actions=max_actions)
+    assert len(reply.actions) <= max(max_actions, 0)
+    for action in reply.actions:
+        assert action and action == action.strip() and action in text
+        assert not any(marker in action for marker in MARKERS)
+    if reply.actions:
+        assert text.count("<answer>") == text.count("</answer>") == 1
+    for part in (reply.observation, reply.prediction):
+        assert part is None or (part == part.strip() and part in text)
+    if reply.well_formed:
+        assert reply.actions
+        if enable_think:
+            assert reply.think is not None
+            if mode == "add_worldmodel":
+                assert reply.observation is not None and reply.prediction is not None
+
+
+plain = st.text(max_size=20).filter(lambda text: not any(marker in text for marker in MARKERS))
+labels = st.lists(plain.map(lambda text: text.replace("|", "").strip()).filter(bool), min_size=1, max_size=5)
+
+
+@given(plain, plain, plain, labels, plain)
+def test_what_was_written_in_the_format_is_read_back(observation, thoughts, prediction, actions, after):
+    text = (
+        f"<think><observation>{observation}</observation>{thoughts}<prediction>{prediction}</prediction></think>"
+        f"<answer>{'||'.join(actions)}</answer>{after}"
+    )
+    assert parse_reply(text, mode="add_worldmodel") == ParsedReply(
+        think=thoughts.strip(),
+        observation=observation.strip(),
+        prediction=prediction.strip(),
+        actions=tuple(actions),
+        well_formed=True,
+    )
+
+
+@given(hostile, st.sampled_from(["think", "observation", "prediction", "answer"]))
+def test_a_block_is_found_exactly_when_there_is_one(text, tag):
+    span = find_block(text, tag)
+    pieces = text.split(f"<{tag}>")
+    unique = len(pieces) == 2 and text.count(f"</{tag}>") == 1 and f"</{tag}>" in pieces[1]
+    assert (span is not None) == unique
+    if span is not None:
+        assert text[span[0] : span[1]] == pieces[1].split(f"</{tag}>")[0]
+
+
+@pytest.mark.parametrize(
+    "piece", ["<", "<think>", "</think><think>", "<think><observation>", "||", " ", "<answer", "\0"]
+)
+def test_a_megabyte_of_noise_is_read_in_one_pass(piece):
+    """Anything worse than linear would not come back."""
+    bulk = piece * (1_000_000 // len(piece))
+    assert not parse_reply(bulk, mode="add_worldmodel").actions
+    assert parse_reply(f"<answer>{bulk}", mode="add_worldmodel").actions == ()
+    end = parse_reply(f"{bulk}<answer>Left</answer>", mode="add_worldmodel")
+    assert (end.actions, end.well_formed) == (("Left",), False)
+
+
+def test_a_mode_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="add_worldmodel"):
+        parse_reply("", mode="worldmodel")
