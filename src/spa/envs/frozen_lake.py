@@ -1,0 +1,247 @@
+"""FrozenLake: cross the ice to the goal without falling into a hole (REFERENCE section 2.2)."""
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from spa import seeds
+from spa.envs import coords
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.options import (
+    choose_state_text,
+    numbered_actions,
+    read_actions,
+    read_symbols,
+    require_bool,
+    require_int,
+    require_rate,
+    reset_seeds,
+    uniforms,
+)
+from spa.errors import ConfigError
+
+NAME = "frozen_lake"
+SYMBOLS = {0: "P", 1: "_", 2: "O", 3: "G", 4: "X", 5: "√"}
+MEANINGS = {0: "player", 1: "empty", 2: "hole", 3: "goal", 4: "player in hole", 5: "player on goal"}
+ACTIONS = {1: "Left", 2: "Down", 3: "Right", 4: "Up"}
+TURNS = ("left", "down", "right", "up")  # a slip goes to a neighbour in this circle
+STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A puzzle: a square lake of `size` x `size` cells. Cells are numbered row by row, from the top left corner."""
+
+    size: int
+    start: int
+    goal: int
+    holes: frozenset[int]
+
+
+def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
+    """A random lake whose goal can be reached: cells are frozen with probability `p`, start and goal are uniform.
+
+    Raises ConfigError if none is found in 10,000 draws (`p` is too small).
+    """
+    draw, cells = uniforms(rng), size * size
+    for _ in range(10_000):
+        holes = frozenset(cell for cell in range(cells) if draw() >= p)
+        start, goal = int(draw() * cells), int(draw() * cells)
+        if start != goal:
+            lake = Lake(size, start, goal, holes - {start, goal})
+            if _reachable(lake):
+                return lake
+    raise ConfigError(f"{NAME}: no lake with a way to the goal in 10,000 draws; raise option 'p' above {p:g}")
+
+
+def moves(size: int, direction: str) -> tuple[int, ...]:
+    """The cell that each cell leads to in one direction; moving off the lake stays."""
+    down, right = STEPS[direction]
+    last = size - 1
+    return tuple(
+        min(max(row + down, 0), last) * size + min(max(col + right, 0), last)
+        for row in range(size)
+        for col in range(size)
+    )
+
+
+def _reachable(lake: Lake) -> bool:
+    tables = [moves(lake.size, direction) for direction in TURNS]
+    seen, frontier = {lake.start}, [lake.start]
+    while frontier:
+        cell = frontier.pop()
+        if cell == lake.goal:
+            return True
+        near = {table[cell] for table in tables} - seen - lake.holes
+        seen |= near
+        frontier.extend(near)
+    return False
+
+
+class FrozenLake(TextEnv):
+    """A square lake with holes, a player and a goal. Reward 1 on reaching the goal, else 0.
+
+    On slippery ice an action goes where it points with probability `success_rate`, else to one of the two sides.
+    """
+
+    metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
+
+    def __init__(
+        self,
+        *,
+        size: int = 4,
+        p: float = 0.8,
+        is_slippery: bool = True,
+        success_rate: float = 1 / 3,
+        max_steps: int = 100,
+        grid_lookup: Mapping[int, str] | None = None,
+        grid_vocab: Mapping[str, str] | None = None,
+        action_lookup: Mapping[int, str] | None = None,
+        render_mode: str = "text",
+        state_text: StateText | None = None,
+    ) -> None:
+        """`p`: probability that a cell is frozen. `success_rate`: of the intended move on slippery ice."""
+        self.size = require_int(NAME, "size", size, 2, 64)
+        self.p = require_rate(NAME, "p", p)
+        self.is_slippery = require_bool(NAME, "is_slippery", is_slippery)
+        self.success_rate = require_rate(NAME, "success_rate", success_rate)
+        self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
+        self.default_state_text = choose_state_text(NAME, state_text, render_mode, self.metadata["render_modes"])
+        self.render_mode = render_mode
+        self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
+        self._labels, self._means = read_actions(NAME, action_lookup, ACTIONS)
+        self._ids = {label.strip().lower(): identity for identity, label in self._labels.items()}
+        self._tables = [moves(self.size, direction) for direction in TURNS]
+        self._turn = {identity: TURNS.index(direction) for identity, direction in self._means.items()}
+        charset = frozenset(string.printable) | frozenset(self._symbols.values())
+        longest = self.size * (self.size + 1) + 16 * self.size**2 + 200
+        self.observation_space = gymnasium.spaces.Text(longest, charset=charset)
+        self.action_space = numbered_actions(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text` writes it)."""
+        super().reset(seed=seed)
+        puzzle_seed, noise_seed = reset_seeds(self, seed, options)
+        board = (options or {}).get("board")
+        if board is None:
+            self.lake = generate_lake(seeds.stream(puzzle_seed, "frozen_lake/puzzle"), self.size, self.p)
+        else:
+            self.lake = self._parse(board)
+        self.player = self.lake.start
+        self.steps = 0
+        # Most slips are never drawn: the stream is made when the first one is.
+        self._noise_seed, self._noise = noise_seed, None
+        return self.state_text(self.default_state_text), {}
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One move. An unknown action is an invalid turn that changes nothing."""
+        self.steps += 1
+        before = self.player
+        over = before == self.lake.goal or before in self.lake.holes
+        turn = self._turn_of(action)
+        if turn is not None and not over:
+            self.player = self._tables[(turn + self._slip()) % 4][before]
+        success = self.player == self.lake.goal
+        terminated = success or self.player in self.lake.holes
+        info = {
+            "action_is_valid": turn is not None,
+            "action_is_effective": self.player != before,
+            "success": success,
+        }
+        truncated = self.steps >= self.max_steps and not terminated
+        reward = 1.0 if success and not over else 0.0
+        return self.state_text(self.default_state_text), reward, terminated, truncated, info
+
+    def _turn_of(self, action: object) -> int | None:
+        if isinstance(action, str):
+            action = self.to_action(action)
+        return self._turn.get(int(action)) if isinstance(action, int | np.integer) else None
+
+    def _slip(self) -> int:
+        """-1, 0 or 1: how many quarter turns the move goes astray."""
+        if not self.is_slippery:
+            return 0
+        if self._noise is None:
+            self._noise = uniforms(seeds.stream(self._noise_seed, "frozen_lake/noise"), 16)
+        number = self._noise()
+        if number < self.success_rate:
+            return 0
+        return -1 if number < (1 + self.success_rate) / 2 else 1
+
+    def state_text(self, mode: StateText) -> str:
+        """The grid, the coordinate sentence, or both."""
+        if mode == "grid":
+            return self._grid()
+        if mode == "coords":
+            return self._sentence()
+        return f"{self._grid()}\n{self._sentence()}"
+
+    def _cell(self, cell: int) -> int:
+        if cell == self.player:
+            return 4 if cell in self.lake.holes else 5 if cell == self.lake.goal else 0
+        return 2 if cell in self.lake.holes else 3 if cell == self.lake.goal else 1
+
+    def _grid(self) -> str:
+        size, symbols = self.size, self._symbols
+        rows = range(0, size * size, size)
+        return "\n".join("".join(symbols[self._cell(cell)] for cell in range(row, row + size)) for row in rows)
+
+    def _sentence(self) -> str:
+        lake, size, symbols = self.lake, self.size, self._symbols
+        where = " in a hole" if self.player in lake.holes else " on the goal" if self.player == lake.goal else ""
+        player = coords.phrase("Player", "Players", symbols[0], [divmod(self.player, size)])
+        goal = coords.phrase("goal", "goals", symbols[3], [divmod(lake.goal, size)])
+        holes = coords.phrase("hole", "holes", symbols[2], [divmod(hole, size) for hole in lake.holes])
+        return f"{player}{where}; {goal}; {holes}."
+
+    def _parse(self, board: str) -> Lake:
+        """The lake that `board` shows in the standard symbols; raises ConfigError if it shows none of this size."""
+        rows = board.split("\n")
+        flat = "".join(rows)
+        fits = len(rows) == self.size and all(len(row) == self.size for row in rows) and set(flat) <= set("P_OG")
+        if not fits or flat.count("P") != 1 or flat.count("G") != 1:
+            raise ConfigError(f"{NAME}: not a {self.size}x{self.size} board of one P, one G, O and _: {board!r}")
+        holes = frozenset(cell for cell, symbol in enumerate(flat) if symbol == "O")
+        return Lake(self.size, flat.index("P"), flat.index("G"), holes)
+
+    def puzzle_text(self) -> str:
+        """The initial board in the standard symbols, whatever this instance's symbols are."""
+        lake, size = self.lake, self.size
+        flat = ["O" if cell in lake.holes else "_" for cell in range(size * size)]
+        flat[lake.start], flat[lake.goal] = "P", "G"
+        return "\n".join("".join(flat[row : row + size]) for row in range(0, size * size, size))
+
+    def to_action(self, text: str) -> int | None:
+        """The id of the action with this label, in any case; None for anything else."""
+        return self._ids.get(text.strip().lower())
+
+    def action_names(self) -> tuple[str, ...]:
+        """The labels in the order of their ids."""
+        return tuple(self._labels.values())
+
+    def legend(self) -> dict[str, str]:
+        """Symbol -> meaning."""
+        return dict(self._legend)
+
+    def render(self) -> str:
+        """The state text that the render mode stands for."""
+        return self.state_text(self.default_state_text)
+
+    def instruction(self, mode: StateText) -> str:
+        """The rules, and how coordinates count if they are shown."""
+        text = (
+            "You are crossing a frozen lake. Walk over the ice to the goal and do not step into a hole: a hole ends "
+            "the game. Each action moves you by one cell; a move off the lake leaves you where you are."
+        )
+        if self.is_slippery:
+            text += (
+                " The ice is slippery: a move goes where you want with probability "
+                f"{self.success_rate:.2g}, otherwise to one of the two sides of that direction."
+            )
+        if mode != "grid":
+            text += " " + coords.counting(self.size, self.size)
+        return text

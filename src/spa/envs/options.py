@@ -1,0 +1,152 @@
+"""What environments share: checking options, reading label tables, uniform draws, seeds of a reset."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from spa.envs.base import StateText
+from spa.errors import ConfigError
+
+STATE_TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
+RENDER_MODES: dict[str, StateText] = {"text": "grid", "text_with_coordinates": "grid_and_coords", "rgb_array": "grid"}
+"""The original's render modes and the state text that each stands for."""
+
+
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """A hint that names the closest valid name, or all of them."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names)}"
+
+
+def require_int(env: str, name: str, value: object, low: int, high: int) -> int:
+    """`value` if it is an integer in [low, high]; raises ConfigError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+        raise ConfigError(f"{env}: option {name!r} must be an integer from {low} to {high}, got {value!r}")
+    return int(value)
+
+
+def require_rate(env: str, name: str, value: object, low: float = 0.0, high: float = 1.0) -> float:
+    """`value` as a float if it is a number in [low, high]; raises ConfigError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ConfigError(f"{env}: option {name!r} must be a number from {low:g} to {high:g}, got {value!r}")
+    return float(value)
+
+
+def require_bool(env: str, name: str, value: object) -> bool:
+    """`value` if it is a boolean; raises ConfigError otherwise."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{env}: option {name!r} must be true or false, got {value!r}")
+    return value
+
+
+def require_choice(env: str, name: str, value: object, choices: Iterable[str]) -> str:
+    """`value` if it is one of `choices`; raises ConfigError that names the nearest one otherwise."""
+    choices = list(choices)
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(f"{env}: option {name!r} cannot be {value!r}; {nearest(value, choices)}")
+    return value
+
+
+def choose_state_text(env: str, state_text: object, render_mode: object, modes: Iterable[str]) -> StateText:
+    """The state text of an instance: `state_text` if given, else what the original's `render_mode` stands for."""
+    require_choice(env, "render_mode", render_mode, modes)
+    if state_text is None:
+        return RENDER_MODES[str(render_mode)]
+    require_choice(env, "state_text", state_text, STATE_TEXTS)
+    return state_text  # type: ignore[return-value]
+
+
+def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -> dict[int, str]:
+    """A table id -> text: `default` overlaid with the user's `table`. Ids may be integers or digits.
+
+    Raises ConfigError on an unknown id, an empty text, or a text used twice.
+    """
+    merged = dict(default)
+    if table is None:
+        return merged
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{env}: option {name!r} must be a mapping of ids to texts, got {table!r}")
+    for key, text in table.items():
+        identity = int(key) if isinstance(key, int) or (isinstance(key, str) and key.isdecimal()) else -1
+        if identity not in default:
+            raise ConfigError(f"{env}: option {name!r} has no id {key!r}; valid: {', '.join(map(str, default))}")
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"{env}: option {name!r}, id {key}: expected a text, got {text!r}")
+        merged[identity] = text
+    if len({text.strip() for text in merged.values()}) < len(merged):
+        raise ConfigError(f"{env}: option {name!r} uses a text twice: {', '.join(merged.values())}")
+    return merged
+
+
+def read_symbols(
+    env: str, lookup: object, vocab: object, symbols: Mapping[int, str], meanings: Mapping[int, str]
+) -> tuple[dict[int, str], dict[str, str]]:
+    """The symbols by cell id, and the legend symbol -> meaning, from the options `grid_lookup` and `grid_vocab`."""
+    table = read_table(env, "grid_lookup", lookup, symbols)
+    if any(len(symbol) != 1 for symbol in table.values()):
+        raise ConfigError(f"{env}: option 'grid_lookup' must map cell ids to single characters, got {lookup!r}")
+    legend = {table[identity]: meanings[identity] for identity in table}
+    if vocab is not None:
+        if not isinstance(vocab, Mapping):
+            raise ConfigError(f"{env}: option 'grid_vocab' must map symbols to meanings, got {vocab!r}")
+        for symbol, meaning in vocab.items():
+            if symbol not in legend:
+                raise ConfigError(f"{env}: option 'grid_vocab' explains {symbol!r}, which is not in 'grid_lookup'")
+            legend[symbol] = str(meaning)
+    return table, legend
+
+
+def read_actions(env: str, lookup: object, default: Mapping[int, str]) -> tuple[dict[int, str], dict[int, str]]:
+    """Action labels by id, and the direction (a value of `default`, in lower case) that each id moves in.
+
+    A label that is the name of a direction means that direction, whatever its id is; other labels ("North") stand for
+    the default direction of their id. Raises ConfigError if two labels mean the same direction.
+    """
+    labels = read_table(env, "action_lookup", lookup, default)
+    known = {name.lower() for name in default.values()}
+    means = {
+        identity: label.strip().lower() if label.strip().lower() in known else default[identity].lower()
+        for identity, label in labels.items()
+    }
+    if len(set(means.values())) < len(means):
+        raise ConfigError(f"{env}: option 'action_lookup' gives two labels the same direction: {labels}")
+    return labels, means
+
+
+def numbered_actions(count: int) -> gymnasium.Space[Any]:
+    """The action space of environments whose actions are the numbers 1 to `count`."""
+    return gymnasium.spaces.Discrete(count, start=1)
+
+
+def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
+    """A function that returns uniform numbers in [0, 1) from `rng`, drawn in blocks because single draws are slow.
+
+    Puzzles are made from these alone: the doubles of a bit generator are the same in every NumPy version, which NumPy
+    does not promise for `integers`, `choice` or `shuffle`.
+    """
+
+    def numbers() -> Iterable[float]:
+        while True:
+            yield from rng.random(block).tolist()
+
+    return iter(numbers()).__next__
+
+
+def shuffled(items: Iterable[Any], draw: Callable[[], float]) -> list[Any]:
+    """A uniformly shuffled copy (Fisher and Yates), from uniform numbers."""
+    out = list(items)
+    for last in range(len(out) - 1, 0, -1):
+        other = int(draw() * (last + 1))
+        out[last], out[other] = out[other], out[last]
+    return out
+
+
+def reset_seeds(env: gymnasium.Env[Any, Any], seed: int | None, options: Mapping[str, Any] | None) -> tuple[int, int]:
+    """The puzzle seed and the noise seed of a reset, after `gymnasium.Env.reset(seed=seed)`."""
+    puzzle = int(env.np_random.integers(2**31)) if seed is None else int(seed)
+    noise = (options or {}).get("noise_seed")
+    return puzzle, puzzle if noise is None else int(noise)

@@ -1,0 +1,227 @@
+"""Sokoban: push every box onto a target (REFERENCE section 2.1)."""
+
+import string
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from spa import seeds
+from spa.envs import coords
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.options import choose_state_text, numbered_actions, read_actions, read_symbols, require_int, reset_seeds
+from spa.envs.sokoban_rooms import Room, generate_room
+from spa.errors import ConfigError
+
+NAME = "sokoban"
+WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
+SYMBOLS = {0: "#", 1: "_", 2: "O", 3: "√", 4: "X", 5: "P", 6: "S"}
+MEANINGS = {
+    0: "wall",
+    1: "empty",
+    2: "target",
+    3: "box on target",
+    4: "box",
+    5: "player",
+    6: "player on target",
+}
+ACTIONS = {1: "Up", 2: "Down", 3: "Left", 4: "Right"}
+
+
+class Sokoban(TextEnv):
+    """A room with boxes, as many targets, and a player who pushes.
+
+    Reward: -0.1 for each action, +1 when more boxes stand on targets than before, -1 when fewer do, +10 when all do.
+    """
+
+    metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
+
+    def __init__(
+        self,
+        *,
+        dim_x: int = 6,
+        dim_y: int = 6,
+        num_boxes: int = 1,
+        max_steps: int = 100,
+        search_depth: int = 300,
+        grid_lookup: Mapping[int, str] | None = None,
+        grid_vocab: Mapping[str, str] | None = None,
+        action_lookup: Mapping[int, str] | None = None,
+        render_mode: str = "text",
+        state_text: StateText | None = None,
+    ) -> None:
+        """`dim_x`: rows, `dim_y`: columns, walls included. `search_depth`: longest backwards play of the generator."""
+        self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
+        self.cols = require_int(NAME, "dim_y", dim_y, 3, 64)
+        # Three floor cells are the least for one box: the player, the box and its target.
+        room_for = (self.rows - 2) * (self.cols - 2) - 2
+        if room_for < 1:
+            raise ConfigError(f"{NAME}: no room for a box on a {self.rows}x{self.cols} board; raise 'dim_x' or 'dim_y'")
+        self.num_boxes = require_int(NAME, "num_boxes", num_boxes, 1, room_for)
+        self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
+        self.search_depth = require_int(NAME, "search_depth", search_depth, 3, 1_000_000)
+        self.default_state_text = choose_state_text(NAME, state_text, render_mode, self.metadata["render_modes"])
+        self.render_mode = render_mode
+        self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
+        self._labels, self._means = read_actions(NAME, action_lookup, ACTIONS)
+        self._ids = {label.strip().lower(): identity for identity, label in self._labels.items()}
+        stride = self.cols + 1
+        steps = {"up": -stride, "down": stride, "left": -1, "right": 1}
+        self._delta = {identity: steps[direction] for identity, direction in self._means.items()}
+        charset = frozenset(string.printable) | frozenset(self._symbols.values())
+        longest = self.rows * stride + 3 * 16 * self.num_boxes + 200
+        self.observation_space = gymnasium.spaces.Text(longest, charset=charset)
+        self.action_space = numbered_actions(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text` writes it)."""
+        super().reset(seed=seed)
+        puzzle_seed, _ = reset_seeds(self, seed, options)
+        board = (options or {}).get("board")
+        if board is None:
+            rng = seeds.stream(puzzle_seed, "sokoban/puzzle")
+            self.room = generate_room(rng, self.rows, self.cols, self.num_boxes, self.search_depth)
+        else:
+            self.room = self._parse(board)
+        self._targets = frozenset(self.room.targets)
+        self.player = self.room.player
+        self.boxes = set(self.room.boxes)
+        self.on_target = len(self.boxes & self._targets)
+        self.steps = 0
+        self._drawing = self._draw(self._symbols)
+        return self.state_text(self.default_state_text), {}
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One move; walking into a box pushes it if the cell behind is free. An unknown action changes nothing."""
+        self.steps += 1
+        delta = self._delta_of(action)
+        moved = delta is not None and self._move(delta)
+        reward = -0.1
+        if moved:
+            on_target = len(self.boxes & self._targets)
+            if on_target != self.on_target:
+                reward += 1.0 if on_target > self.on_target else -1.0
+                self.on_target = on_target
+        solved = self.on_target == self.num_boxes
+        if solved:
+            reward += 10.0
+        info = {"action_is_valid": delta is not None, "action_is_effective": moved, "success": solved}
+        truncated = self.steps >= self.max_steps and not solved
+        return self.state_text(self.default_state_text), reward, solved, truncated, info
+
+    def _delta_of(self, action: object) -> int | None:
+        if isinstance(action, str):
+            action = self.to_action(action)
+        return self._delta.get(int(action)) if isinstance(action, int | np.integer) else None
+
+    def _move(self, delta: int) -> bool:
+        start, ahead, floor, boxes = self.player, self.player + delta, self.room.floor, self.boxes
+        if ahead not in floor:
+            return False
+        if ahead in boxes:
+            beyond = ahead + delta
+            if beyond not in floor or beyond in boxes:
+                return False
+            boxes.remove(ahead)
+            boxes.add(beyond)
+            self._drawing[beyond] = self._symbols[BOX_ON_TARGET if beyond in self._targets else BOX]
+        self.player = ahead
+        self._drawing[start] = self._symbols[TARGET if start in self._targets else FLOOR]
+        self._drawing[ahead] = self._symbols[PLAYER_ON_TARGET if ahead in self._targets else PLAYER]
+        return True
+
+    def state_text(self, mode: StateText) -> str:
+        """The grid, the coordinate sentence (which leaves the walls out), or both."""
+        if mode == "grid":
+            return "".join(self._drawing)
+        if mode == "coords":
+            return self._sentence()
+        return f"{''.join(self._drawing)}\n{self._sentence()}"
+
+    def _draw(self, symbols: Mapping[int, str]) -> list[str]:
+        """The room's characters, line breaks included: cells are numbered like them."""
+        stride = self.cols + 1
+        out = [symbols[WALL]] * (self.rows * stride - 1)
+        out[self.cols :: stride] = "\n" * (self.rows - 1)
+        for cell in self.room.floor:
+            out[cell] = symbols[FLOOR]
+        for cell in self._targets:
+            out[cell] = symbols[TARGET]
+        for cell in self.boxes:
+            out[cell] = symbols[BOX_ON_TARGET if cell in self._targets else BOX]
+        out[self.player] = symbols[PLAYER_ON_TARGET if self.player in self._targets else PLAYER]
+        return out
+
+    def _sentence(self) -> str:
+        stride, symbols = self.cols + 1, self._symbols
+        boxes = [divmod(box, stride) for box in self.boxes]
+        parts = [
+            coords.phrase("Player", "Players", symbols[PLAYER], [divmod(self.player, stride)]),
+            coords.phrase("box", "boxes", symbols[BOX], boxes),
+            coords.phrase("target", "targets", symbols[TARGET], [divmod(target, stride) for target in self._targets]),
+        ]
+        if self.player in self._targets:
+            parts[0] += " on a target"
+        covered = [divmod(box, stride) for box in self.boxes & self._targets]
+        if covered:
+            parts.append(coords.phrase("box on target", "boxes on targets", symbols[BOX_ON_TARGET], covered))
+        return "; ".join(parts) + "."
+
+    def _parse(self, board: str) -> Room:
+        """The room that `board` shows in the standard symbols; raises ConfigError if it shows none of this kind."""
+        stride = self.cols + 1
+        rows = board.split("\n")
+        cells: dict[str, list[int]] = {symbol: [] for symbol in SYMBOLS.values()}
+        for row, line in enumerate(rows):
+            for col, symbol in enumerate(line):
+                cells.setdefault(symbol, []).append(row * stride + col)
+        _wall, floor, target, both, box, player, player_on_target = (cells[symbol] for symbol in SYMBOLS.values())
+        targets, boxes, players = target + both + player_on_target, box + both, player + player_on_target
+        inner = {row * stride + col for row in range(1, self.rows - 1) for col in range(1, self.cols - 1)}
+        fits = len(rows) == self.rows and all(len(line) == self.cols for line in rows) and len(cells) == len(SYMBOLS)
+        free = frozenset(floor + target + both + box + player + player_on_target)
+        if not fits or len(players) != 1 or not len(targets) == len(boxes) == self.num_boxes or free - inner:
+            raise ConfigError(
+                f"{NAME}: not a walled {self.rows}x{self.cols} board with one player and {self.num_boxes} boxes "
+                f"and targets, in the symbols {''.join(SYMBOLS.values())}: {board!r}"
+            )
+        return Room(self.rows, self.cols, free, tuple(sorted(targets)), tuple(sorted(boxes)), players[0])
+
+    def puzzle_text(self) -> str:
+        """The initial board in the standard symbols, whatever this instance's symbols are."""
+        room, stride = self.room, self.cols + 1
+        out = ["\n" if cell % stride == self.cols else "#" for cell in range(self.rows * stride - 1)]
+        for cell in room.floor:
+            box, target, player = cell in room.boxes, cell in room.targets, cell == room.player
+            plain, on_target = ("P", "S") if player else ("X", "√") if box else ("_", "O")
+            out[cell] = on_target if target else plain
+        return "".join(out)
+
+    def to_action(self, text: str) -> int | None:
+        """The id of the action with this label, in any case; None for anything else."""
+        return self._ids.get(text.strip().lower())
+
+    def action_names(self) -> tuple[str, ...]:
+        """The labels in the order of their ids."""
+        return tuple(self._labels.values())
+
+    def legend(self) -> dict[str, str]:
+        """Symbol -> meaning."""
+        return dict(self._legend)
+
+    def render(self) -> str:
+        """The state text that the render mode stands for."""
+        return self.state_text(self.default_state_text)
+
+    def instruction(self, mode: StateText) -> str:
+        """The rules, and how coordinates count if they are shown."""
+        text = (
+            "You are playing Sokoban. Push every box onto a target. You push a box by walking into it, and it moves "
+            "one cell in your direction; you cannot pull a box, push two boxes at once, or walk or push into a wall."
+        )
+        if mode != "grid":
+            text += " " + coords.counting(self.rows, self.cols)
+        if mode == "coords":
+            text += " The outermost rows and columns are walls; there may be more walls, which are not listed."
+        return text

@@ -1,0 +1,269 @@
+"""Sudoku: fill the board so that every row, column and box holds each digit once (REFERENCE section 2.3)."""
+
+import re
+from collections.abc import Callable
+from math import isqrt
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from spa import seeds
+from spa.envs import coords
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.options import choose_state_text, require_choice, require_int, reset_seeds, shuffled, uniforms
+from spa.errors import ConfigError
+
+NAME = "sudoku"
+CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
+FEWEST_CLUES = {4: 4, 9: 17, 16: 55}  # no board with fewer has a single solution (known for 4 and 9, best known for 16)
+
+Board = tuple[int, ...]
+"""Digits row by row, 0 for an empty cell."""
+
+
+def peers_of(size: int) -> list[list[int]]:
+    """For each cell the cells that share its row, column or box."""
+    base = isqrt(size)
+    cells = range(size**2)
+    house = [(cell // size, cell % size, cell // size // base * base + cell % size // base) for cell in cells]
+
+    def together(one: int, other: int) -> bool:
+        return one != other and any(a == b for a, b in zip(house[one], house[other], strict=True))
+
+    return [[other for other in cells if together(cell, other)] for cell in cells]
+
+
+def count_solutions(board: Board, size: int, limit: int = 2) -> int:
+    """How many solutions `board` has, counted up to `limit`. Fills the cell with the fewest candidates first."""
+    peers, cells = peers_of(size), list(board)
+    full = (1 << size + 1) - 2
+
+    def count(found: int) -> int:
+        fewest, where, options = size + 1, -1, 0
+        for cell, digit in enumerate(cells):
+            if digit:
+                continue
+            mask = full
+            for peer in peers[cell]:
+                mask &= ~(1 << cells[peer])
+            if mask.bit_count() < fewest:
+                fewest, where, options = mask.bit_count(), cell, mask
+                if fewest <= 1:
+                    break
+        if where < 0:
+            return found + 1
+        for digit in range(1, size + 1):
+            if options >> digit & 1:
+                cells[where] = digit
+                found = count(found)
+                cells[where] = 0
+                if found >= limit:
+                    break
+        return found
+
+    return count(0)
+
+
+def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Board, Board]:
+    """A puzzle with exactly `clues` given digits and one solution, and that solution.
+
+    Raises ConfigError if 100 solved boards cannot be thinned out that far.
+    """
+    draw = uniforms(rng, 128)
+    for _ in range(100):
+        solution = _solved(draw, size)
+        puzzle = _thin_out(draw, solution, size, clues)
+        if puzzle is not None:
+            return puzzle, solution
+    raise ConfigError(f"{NAME}: no {size}x{size} board with {clues} clues and one solution was found; raise 'clues'")
+
+
+def _solved(draw: Callable[[], float], size: int) -> Board:
+    """A solved board: a regular one with bands, rows, stacks, columns and digits shuffled."""
+    base = isqrt(size)
+
+    def lines() -> list[int]:
+        return [band * base + line for band in shuffled(range(base), draw) for line in shuffled(range(base), draw)]
+
+    rows, cols, digits = lines(), lines(), shuffled(range(1, size + 1), draw)
+    return tuple(digits[(row * base + row // base + col) % size] for row in rows for col in cols)
+
+
+def _thin_out(draw: Callable[[], float], solution: Board, size: int, clues: int) -> Board | None:
+    """`solution` with digits removed in random order while it stays unique; None if `clues` is not reached."""
+    board, left = list(solution), size * size
+    for _ in range(9):
+        for cell in shuffled([cell for cell, digit in enumerate(board) if digit], draw):
+            if left == clues:
+                return tuple(board)
+            digit, board[cell] = board[cell], 0
+            if count_solutions(tuple(board), size) == 1:
+                left -= 1
+            else:
+                board[cell] = digit
+    return tuple(board) if left == clues else None
+
+
+class Sudoku(TextEnv):
+    """A Sudoku with a single solution. Reward 1 when the board is complete and right, else 0.
+
+    An action is `row,column,digit`, counted from 1. A digit that clashes with its row, column or box is not written; a
+    written digit can be replaced by another, and given digits stay.
+    """
+
+    metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
+
+    def __init__(
+        self,
+        *,
+        board_size: int = 4,
+        clues: int | None = None,
+        difficulty: str = "easy",
+        max_steps: int = 50,
+        render_mode: str = "text",
+        state_text: StateText | None = None,
+    ) -> None:
+        """`clues`: given digits; without it `difficulty` decides: 12, 9, 6 of 16 and 36, 30, 24 of 81."""
+        self.size = require_int(NAME, "board_size", board_size, 4, 16)
+        if self.size not in FEWEST_CLUES:
+            raise ConfigError(f"{NAME}: option 'board_size' must be 4, 9 or 16, got {board_size!r}")
+        require_choice(NAME, "difficulty", difficulty, ("easy", "medium", "hard"))
+        shares = {"easy": 0.65, "medium": 0.6, "hard": 0.55}
+        default = CLUES.get(self.size, {level: int(share * self.size**2) for level, share in shares.items()})
+        fewest, most = FEWEST_CLUES[self.size], self.size**2 - 1
+        self.clues = default[difficulty] if clues is None else require_int(NAME, "clues", clues, fewest, most)
+        self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
+        self.default_state_text = choose_state_text(NAME, state_text, render_mode, self.metadata["render_modes"])
+        self.render_mode = render_mode
+        self._peers = peers_of(self.size)
+        self.observation_space = gymnasium.spaces.Text(
+            12 * self.size**2 + 200, charset="0123456789|.,;()=\n abcdefghijklmnopqrstuvwxyzEFN"
+        )
+        self.action_space = gymnasium.spaces.Text(8, min_length=1, charset="0123456789,")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text` writes it)."""
+        super().reset(seed=seed)
+        puzzle_seed, _ = reset_seeds(self, seed, options)
+        board = (options or {}).get("board")
+        if board is None:
+            self.given, _ = generate_board(seeds.stream(puzzle_seed, "sudoku/puzzle"), self.size, self.clues)
+        else:
+            self.given = self._parse(board)
+        self.cells = list(self.given)
+        self.steps = 0
+        return self.state_text(self.default_state_text), {}
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Write a digit. Anything that is no move, and a move onto a given digit, is invalid and changes nothing."""
+        self.steps += 1
+        move = self._read(action) if isinstance(action, str) else None
+        valid = move is not None and not self.given[move[0]]
+        effective = False
+        if move is not None and valid:
+            cell, digit = move
+            effective = digit != self.cells[cell] and self.fits(cell, digit)
+            if effective:
+                self.cells[cell] = digit
+        # Only digits that fit are ever written, so a full board is a right one.
+        solved = all(self.cells)
+        info = {"action_is_valid": valid, "action_is_effective": effective, "success": solved}
+        truncated = self.steps >= self.max_steps and not solved
+        return self.state_text(self.default_state_text), float(solved), solved, truncated, info
+
+    def fits(self, cell: int, digit: int) -> bool:
+        """Whether no other cell of the same row, column or box holds `digit`."""
+        return all(self.cells[peer] != digit for peer in self._peers[cell])
+
+    def state_text(self, mode: StateText) -> str:
+        """The board on one line and the empty cells. Without the board, the filled cells are listed too."""
+        if mode == "grid":
+            return self._grid(self.cells)
+        empty = self._places(lambda digit: digit == 0)
+        where = coords.cell_list(empty)
+        tail = "no empty cells." if not empty else f"empty cell{' is' if len(empty) == 1 else 's are'} at {where}."
+        if mode == "grid_and_coords":
+            return f"{self._grid(self.cells)}\n{tail[0].upper()}{tail[1:]}"
+        digits = [digit for digit in self.cells if digit]
+        places = zip(self._places(bool), digits, strict=True)
+        filled = " ".join(f"({row},{col})={digit}" for (row, col), digit in places)
+        return f"Filled cells are {filled}; {tail}"
+
+    def _places(self, wanted: Callable[[int], bool]) -> list[tuple[int, int]]:
+        return [(cell // self.size + 1, cell % self.size + 1) for cell, digit in enumerate(self.cells) if wanted(digit)]
+
+    def _grid(self, board: Board | list[int]) -> str:
+        rows = (board[start : start + self.size] for start in range(0, self.size**2, self.size))
+        return " ".join("| " + " ".join(str(digit) if digit else "." for digit in row) for row in rows)
+
+    def _parse(self, board: str) -> Board:
+        """The puzzle that `board` shows; raises ConfigError if it is none of this size with one solution."""
+        rows = [row.split() for row in board.strip().removeprefix("|").split("|")]
+        valid = {".", *map(str, range(1, self.size + 1))}
+        if len(rows) != self.size or any(len(row) != self.size or not valid.issuperset(row) for row in rows):
+            raise ConfigError(f"{NAME}: not a {self.size}x{self.size} board: {board!r}")
+        cells = tuple(0 if cell == "." else int(cell) for row in rows for cell in row)
+        clash = any(cells[peer] == digit != 0 for cell, digit in enumerate(cells) for peer in self._peers[cell])
+        if clash or count_solutions(cells, self.size) != 1:
+            raise ConfigError(f"{NAME}: the board clashes or does not have exactly one solution: {board!r}")
+        return cells
+
+    def puzzle_text(self) -> str:
+        """The given digits, drawn."""
+        return self._grid(self.given)
+
+    def to_action(self, text: str) -> str | None:
+        """`row,column,digit`, from three numbers or a phrase such as "row 1, column 2: 4"; None if out of range."""
+        move = self._read(text)
+        if move is None:
+            return None
+        return f"{move[0] // self.size + 1},{move[0] % self.size + 1},{move[1]}"
+
+    def _read(self, text: str) -> tuple[int, int] | None:
+        """Cell and digit."""
+        numbers = re.findall(r"\d{1,9}", text) if len(text) <= 200 else []
+        row, col = (re.search(rf"\b{word}\w*\D{{0,8}}(\d{{1,9}})", text, re.IGNORECASE) for word in ("row", "col"))
+        if row and col:
+            used = (row.start(1), col.start(1))
+            others = [match[0] for match in re.finditer(r"\d{1,9}", text) if match.start() not in used]
+            numbers = [row[1], col[1], *others[:1]]
+        if len(numbers) != 3 or not all(1 <= int(number) <= self.size for number in numbers):
+            return None
+        return (int(numbers[0]) - 1) * self.size + int(numbers[1]) - 1, int(numbers[2])
+
+    def random_action(self, rng: Any) -> str:
+        """A digit that fits into a cell that is not given; if none is left, any digit for the first such cell."""
+        size = self.size
+        moves = [
+            (cell, digit)
+            for cell, given in enumerate(self.given)
+            if not given
+            for digit in range(1, size + 1)
+            if digit != self.cells[cell] and self.fits(cell, digit)
+        ] or [(self.given.index(0), digit) for digit in range(1, size + 1)]
+        cell, digit = moves[int(rng.integers(len(moves)))]
+        return f"{cell // size + 1},{cell % size + 1},{digit}"
+
+    def example_actions(self) -> tuple[str, ...]:
+        """Two moves in the right form."""
+        return "1,1,2", f"2,3,{self.size}"
+
+    def render(self) -> str:
+        """The state text that the render mode stands for."""
+        return self.state_text(self.default_state_text)
+
+    def instruction(self, mode: StateText) -> str:
+        """The rules and the form of a move."""
+        base = isqrt(self.size)
+        text = (
+            f"You are solving a {self.size}x{self.size} Sudoku. Fill the empty cells so that every row, every column "
+            f"and every {base}x{base} box holds each digit from 1 to {self.size} once. An action is row,column,digit, "
+            "counted from 1 from the top left corner: 1,2,3 writes a 3 into row 1, column 2. A digit that clashes with "
+            "its row, column or box is not written. You can overwrite your own digits, not the given ones."
+        )
+        if mode != "coords":
+            text += " The board is written row by row on one line, each row after a bar; a dot is an empty cell."
+        if mode != "grid":
+            text += f" Cells are written (row,column), from (1,1) to ({self.size},{self.size})."
+        return text
