@@ -51,7 +51,7 @@ def play(env: TextEnv, seed: int, steps: int) -> list[object]:
         assert isinstance(terminated, bool) and isinstance(truncated, bool) and math.isfinite(reward)
         assert all(isinstance(info[key], bool) for key in ("action_is_valid", "action_is_effective", "success"))
         assert json.loads(json.dumps(info)) == info
-        assert state == env.state_text(env.default_state_text) and state == state.rstrip("\n") and state
+        assert state == env.state_text(env.default_state_text) and state == state.strip() and state
         story += [text, state, reward, terminated, json.dumps(info)]
         if terminated or truncated:
             break

@@ -1,0 +1,77 @@
+"""The 2x2 Rubik's cube as a string of 24 stickers, and its twelve quarter turns as permutations of it."""
+
+from itertools import product
+
+FACES = "ULFRBD"
+COLOURS = {"W": "white", "O": "orange", "G": "green", "R": "red", "B": "blue", "Y": "yellow"}
+SOLVED = "".join(colour * 4 for colour in COLOURS)
+
+Vector = tuple[int, int, int]
+
+
+# Axes: x to the right, y up, z towards the viewer. Per face: outward normal, the direction in which its rows grow and
+# the direction in which its columns grow, as seen when the cube is unfolded around the front face.
+_FRAMES: dict[str, tuple[Vector, Vector, Vector]] = {
+    "U": ((0, 1, 0), (0, 0, 1), (1, 0, 0)),
+    "L": ((-1, 0, 0), (0, -1, 0), (0, 0, 1)),
+    "F": ((0, 0, 1), (0, -1, 0), (1, 0, 0)),
+    "R": ((1, 0, 0), (0, -1, 0), (0, 0, -1)),
+    "B": ((0, 0, -1), (0, -1, 0), (-1, 0, 0)),
+    "D": ((0, -1, 0), (0, 0, -1), (1, 0, 0)),
+}
+
+
+def _dot(a: Vector, b: Vector) -> int:
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+
+
+def _cross(a: Vector, b: Vector) -> Vector:
+    return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
+
+
+def _stickers() -> list[tuple[Vector, Vector]]:
+    """Corner and outward normal of each of the 24 stickers: face by face in the order of `FACES`, row by row."""
+    out = []
+    for face in FACES:
+        normal, down, right = _FRAMES[face]
+        for row, col in product((-1, 1), (-1, 1)):
+            x, y, z = (n + row * d + col * r for n, d, r in zip(normal, down, right, strict=True))
+            out.append(((x, y, z), normal))
+    return out
+
+
+def _clockwise(vector: Vector, axis: Vector) -> Vector:
+    """`vector` turned by a quarter, clockwise when looked at from the tip of `axis`."""
+    along, turned = _dot(vector, axis), _cross(vector, axis)
+    x, y, z = (along * a + t for a, t in zip(axis, turned, strict=True))
+    return (x, y, z)
+
+
+def _quarter_turns() -> dict[str, tuple[int, ...]]:
+    """Label -> where each sticker of the turned cube comes from. U is clockwise, U' counter-clockwise."""
+    stickers = _stickers()
+    place = {sticker: index for index, sticker in enumerate(stickers)}
+    turns = {}
+    for face in FACES:
+        axis = _FRAMES[face][0]
+        forward = list(range(24))
+        for index, (corner, normal) in enumerate(stickers):
+            if _dot(corner, axis) == 1:
+                forward[place[_clockwise(corner, axis), _clockwise(normal, axis)]] = index
+        turns[face] = tuple(forward)
+        turns[face + "'"] = tuple(forward.index(index) for index in range(24))
+    return turns
+
+
+TURNS = _quarter_turns()
+ACTIONS = tuple(TURNS)
+
+
+def turn(cube: str, label: str) -> str:
+    """The 24 stickers after a quarter turn."""
+    return "".join([cube[index] for index in TURNS[label]])
+
+
+def is_solved(cube: str) -> bool:
+    """Whether each face has one colour, however the whole cube is held."""
+    return all(cube[start : start + 4] == cube[start] * 4 for start in range(0, 24, 4))

@@ -1,0 +1,180 @@
+"""2048: slide numbered tiles; equal ones merge (REFERENCE 8.6)."""
+
+import math
+from typing import Any
+
+from spa.envs import coords
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.labels import action_index, find_label, label_space
+from spa.envs.options import require_choice, require_int, require_rate, reset_seeds, uniforms
+from spa.envs.spaces import text_space
+from spa.errors import ConfigError
+from spa.seeds import stream
+
+NAME = "game_2048"
+ACTIONS = ("Up", "Right", "Down", "Left")
+
+Row = tuple[int, ...]
+Board = tuple[Row, ...]  # rows of tile values; 0 is an empty cell
+
+
+def slide_left(row: Row) -> tuple[Row, int]:
+    """A row after its tiles slid to the left, and the sum of the tiles that merging made.
+
+    Each tile merges at most once, the leftmost pair first: (2, 2, 2, 0) becomes (4, 2, 0, 0) and earns 4.
+    """
+    tiles = [tile for tile in row if tile]
+    out: list[int] = []
+    earned = place = 0
+    while place < len(tiles):
+        if place + 1 < len(tiles) and tiles[place] == tiles[place + 1]:
+            out.append(2 * tiles[place])
+            earned += out[-1]
+            place += 2
+        else:
+            out.append(tiles[place])
+            place += 1
+    return tuple(out) + (0,) * (len(row) - len(out)), earned
+
+
+def slide(board: Board, direction: str) -> tuple[Board, int]:
+    """The board after sliding all tiles in a direction of `ACTIONS`, before a new tile, and the sum of merged tiles."""
+    upright = direction in ("Up", "Down")
+    lines = tuple(zip(*board, strict=True)) if upright else board
+    turn = -1 if direction in ("Right", "Down") else 1
+    slid = [slide_left(line[::turn]) for line in lines]
+    moved = tuple(line[::turn] for line, _ in slid)
+    return (tuple(zip(*moved, strict=True)) if upright else moved), sum(earned for _, earned in slid)
+
+
+def can_move(board: Board) -> bool:
+    """Whether any direction changes the board."""
+    return any(slide(board, direction)[0] != board for direction in ACTIONS)
+
+
+class Game2048(TextEnv):
+    """Slide tiles on a square board until a tile of value `target` exists; two tiles lie there at the start.
+
+    After every move that changed the board, a tile appears on a random empty cell: 2, or 4 with probability
+    `four_chance`. The start is the puzzle; later tiles are noise. Reward: `reward="merge"` pays the sum of the tiles
+    that merging made, `reward="log"` 0.1 * log2(1 + that sum). A move that changes nothing is not allowed: it pays
+    `invalid_penalty` under both rewards and no tile appears. The episode ends with success as soon as `target` is made,
+    and with failure when no move is left.
+    """
+
+    def __init__(
+        self,
+        *,
+        size: int = 4,
+        target: int = 2048,
+        reward: str = "merge",
+        invalid_penalty: float = -0.1,
+        four_chance: float = 0.1,
+    ) -> None:
+        self.size = require_int(NAME, "size", size, 2, 8)
+        self.target = require_int(NAME, "target", target, 8, 2**17)
+        if self.target.bit_count() != 1:
+            raise ConfigError(f"{NAME}: option 'target' must be a power of two, got {target}")
+        self.reward = require_choice(NAME, "reward", reward, ("merge", "log"))
+        self.invalid_penalty = require_rate(NAME, "invalid_penalty", invalid_penalty, -1e6, 0.0)
+        self.four_chance = require_rate(NAME, "four_chance", four_chance)
+        self.observation_space = text_space()
+        self.action_space = label_space(len(ACTIONS))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Two tiles from the puzzle stream; the tiles to come are drawn from the noise stream."""
+        super().reset(seed=seed)
+        puzzle_seed, noise_seed = reset_seeds(self, seed, options)
+        self._draw = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
+        self.board: Board = ((0,) * self.size,) * self.size
+        self._add_tile()
+        self._add_tile()
+        self._start = self.board
+        self._draw = uniforms(stream(noise_seed, f"{NAME}/noise"))
+        return self.state_text(self.default_state_text), {}
+
+    def _add_tile(self) -> None:
+        empty = [(row, col) for row in range(self.size) for col in range(self.size) if not self.board[row][col]]
+        where = empty[int(self._draw() * len(empty))]
+        tile = 4 if self._draw() < self.four_chance else 2
+        rows = [list(row) for row in self.board]
+        rows[where[0]][where[1]] = tile
+        self.board = tuple(tuple(row) for row in rows)
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One move. An unknown action, or a move that changes nothing, leaves the board and is paid as a penalty."""
+        index = action_index(action, ACTIONS)
+        before, reward = self.board, self.invalid_penalty
+        if index is not None and not self._reached():
+            moved, earned = slide(before, ACTIONS[index])
+            if moved != before:
+                self.board = moved
+                self._add_tile()
+                reward = float(earned) if self.reward == "merge" else 0.1 * math.log2(1 + earned)
+        success, changed = self._reached(), self.board != before
+        info = {
+            "action_is_valid": changed,
+            "action_is_effective": changed,
+            "success": success and changed,
+            "largest_tile": max(map(max, self.board)),
+        }
+        terminated = success or not can_move(self.board)
+        return self.state_text(self.default_state_text), reward, terminated, False, info
+
+    def _reached(self) -> bool:
+        return max(map(max, self.board)) >= self.target
+
+    def state_text(self, mode: StateText) -> str:
+        """The board row by row, the sentence that lists the cells of each value, or both."""
+        if mode == "grid":
+            return self._grid()
+        if mode == "coords":
+            return self._sentence()
+        return f"{self._grid()}\n{self._sentence()}"
+
+    def _grid(self) -> str:
+        # One space between cells and no alignment: replies are compared with white space stripped from their ends.
+        return "\n".join(" ".join(str(tile) if tile else "_" for tile in row) for row in self.board)
+
+    def _sentence(self) -> str:
+        where: dict[int, list[coords.Cell]] = {}
+        for row, tiles in enumerate(self.board):
+            for col, tile in enumerate(tiles):
+                where.setdefault(tile, []).append((row, col))
+        empty = coords.cell_list(where.pop(0, [])) or "none"
+        tiles = [f"{tile} at {coords.cell_list(where[tile])}" for tile in sorted(where, reverse=True)]
+        return "; ".join([*tiles, f"empty: {empty}"]) + "."
+
+    def to_action(self, text: str) -> Action | None:
+        """The number of the direction with this name, in any case; None for anything else."""
+        return find_label(text, ACTIONS)
+
+    def action_names(self) -> tuple[str, ...]:
+        """Up, Right, Down, Left."""
+        return ACTIONS
+
+    def random_action(self, rng: Any) -> str:
+        """A uniformly random direction among those that change the board."""
+        legal = [name for name in ACTIONS if slide(self.board, name)[0] != self.board] or list(ACTIONS)
+        return legal[int(rng.integers(len(legal)))]
+
+    def legend(self) -> dict[str, str]:
+        """The one symbol that is no number."""
+        return {"_": "empty cell"}
+
+    def instruction(self, mode: StateText) -> str:
+        """The rules, and how coordinates count if they are shown."""
+        text = (
+            f"You are playing 2048 on a {self.size}x{self.size} board of numbered tiles. An action slides all tiles as "
+            "far as they go in one direction. Two equal tiles that meet merge into one of twice their value; a tile "
+            "merges at most once per action. After each action a new tile, 2 or seldom 4, appears on an empty cell. "
+            f"The goal is a tile of {self.target}; the game is lost when no action changes the board. "
+            f"An action that changes nothing costs {-self.invalid_penalty:g}."
+        )
+        if mode != "grid":
+            text += " " + coords.counting(self.size, self.size)
+        return text
+
+    def puzzle_text(self) -> str:
+        """The initial board; tiles that come later are noise."""
+        return f"target {self.target}\n" + "\n".join(" ".join(map(str, row)) for row in self._start)

@@ -1,0 +1,100 @@
+"""The 2x2 Rubik's cube: quarter turns until every face has one colour (REFERENCE 8.6)."""
+
+from typing import Any
+
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.cube import ACTIONS, COLOURS, FACES, SOLVED, is_solved, turn
+from spa.envs.labels import action_index, find_label, label_space
+from spa.envs.options import require_int, reset_seeds, uniforms
+from spa.envs.solvers import rubiks_cube as solver
+from spa.envs.spaces import text_space
+from spa.seeds import stream
+
+NAME = "rubiks_cube"
+NAMES = {"U": "Up", "L": "Left", "F": "Front", "R": "Right", "B": "Back", "D": "Down"}
+
+
+class RubiksCube(TextEnv):
+    """Solve a 2x2 cube by quarter turns of its faces: reward 1 when each face has one colour, else 0.
+
+    The puzzle is a scramble that needs exactly `scramble_depth` quarter turns, proved by the solver: turns that undo
+    each other or turn the cube as a whole do not count. `max_steps` truncates the episode.
+    """
+
+    def __init__(self, *, scramble_depth: int = 3, max_steps: int = 20) -> None:
+        self.scramble_depth = require_int(NAME, "scramble_depth", scramble_depth, 1, 9)
+        self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
+        self.observation_space = text_space()
+        self.action_space = label_space(len(ACTIONS))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Scramble; there is no chance in the episode."""
+        super().reset(seed=seed)
+        puzzle_seed, _ = reset_seeds(self, seed, options)
+        draw = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
+        self.cube = SOLVED
+        while solver.distance(self.cube, limit=self.scramble_depth) != self.scramble_depth:
+            self.cube = SOLVED
+            for _ in range(self.scramble_depth):
+                self.cube = turn(self.cube, ACTIONS[int(draw() * len(ACTIONS))])
+        self._start, self.steps = self.cube, 0
+        return self.state_text("grid"), {}
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One quarter turn. An unknown action, or one after the end, is invalid and turns nothing."""
+        index, over, before = action_index(action, ACTIONS), is_solved(self.cube), self.cube
+        self.steps += 1
+        if index is not None and not over:
+            self.cube = turn(before, ACTIONS[index])
+        terminated = is_solved(self.cube)
+        success = terminated and not over
+        info = {
+            "action_is_valid": index is not None and not over,
+            "action_is_effective": self.cube != before,
+            "success": success,
+        }
+        truncated = self.steps >= self.max_steps and not terminated
+        return self.state_text("grid"), float(success), terminated, truncated, info
+
+    def state_text(self, mode: StateText) -> str:
+        """One line per face, its upper row and then its lower row. The same for every mode."""
+        lines = []
+        for index, face in enumerate(FACES):
+            four = self.cube[4 * index : 4 * index + 4]
+            lines.append(f"{NAMES[face]} ({face}): {four[:2]} {four[2:]}")
+        return "\n".join(lines)
+
+    def to_action(self, text: str) -> Action | None:
+        """The number of the turn with this label, in any case; None for anything else."""
+        return find_label(text, ACTIONS)
+
+    def action_names(self) -> tuple[str, ...]:
+        """U, U', L, L', F, F', R, R', B, B', D, D'."""
+        return ACTIONS
+
+    def example_actions(self) -> tuple[str, ...]:
+        """A clockwise and a counter-clockwise turn."""
+        return ("U", "R'")
+
+    def legend(self) -> dict[str, str]:
+        """Sticker -> colour."""
+        return dict(COLOURS)
+
+    def instruction(self, mode: StateText) -> str:
+        """The rules and how the faces are written."""
+        return (
+            "You are solving a 2x2 Rubik's cube: it is solved when each of the six faces has one colour. An action "
+            "turns one face by a quarter: a letter (U up, L left, F front, R right, B back, D down) turns that face "
+            "clockwise as seen from its own side, a letter with ' turns it counter-clockwise. Each face is written as "
+            "its upper row and its lower row, seen from outside on the cube unfolded around its front: the lower row "
+            "of the up face and the upper row of the down face touch the front face; left, front, right and back "
+            "follow each other from left to right."
+        )
+
+    def puzzle_text(self) -> str:
+        """The 24 stickers of the scrambled cube."""
+        return self._start
+
+    def optimal_actions(self) -> tuple[str, ...]:
+        """A shortest solution of the current state."""
+        return solver.solve(self.cube)
