@@ -1,0 +1,162 @@
+"""How well a model knows its world: its observations against what it was shown, its predictions against what came.
+
+No judge is needed: states are text, so they are compared exactly, unit by unit, and on the units that changed
+(REFERENCE 8.4). Copying the shown state gets most units right; only what changed tells a world model from a copier.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spa.types import Episode, Metrics, Stop, Turn
+
+_CELL = r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)"
+_SENTENCE_UNIT = re.compile(rf"{_CELL}|\d+(?:\.\d+)?|[^\W\d_]+|[^\w\s]|_")
+_DRAWING_UNIT = re.compile(rf"{_CELL}|\S")
+_LETTERS = re.compile(r"[^\W\d_]{2,}")
+
+
+def state_units(text: str) -> list[str]:
+    """The units that a state is compared by: a cell like (1,2), a word, a number, or one character of a drawing.
+
+    A line with a word of two or more letters, one of them lower case, is a sentence; any other line is a row of a
+    drawing and is taken character by character. White space separates and never counts.
+
+    Example: state_units("#_P\\nPlayer at (0,2)") == ["#", "_", "P", "Player", "at", "(0,2)"]
+    """
+    return [unit for line in text.splitlines() for unit in _line_units(line)]
+
+
+def _line_units(line: str) -> list[str]:
+    is_sentence = any(letters != letters.upper() for letters in _LETTERS.findall(line))
+    units = (_SENTENCE_UNIT if is_sentence else _DRAWING_UNIT).findall(line)
+    return ["".join(unit.split()) for unit in units]
+
+
+def _grid(text: str) -> dict[tuple[int, int], str]:
+    """Units by line and place in the line, so that one broken row does not shift the rows after it."""
+    return {
+        (row, column): unit
+        for row, line in enumerate(text.strip().splitlines())
+        for column, unit in enumerate(_line_units(line))
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateScore:
+    """One predicted state against the truth, in counts, so that scores can be added up over turns."""
+
+    exact: bool  # equal text, white space around it aside
+    units: int  # places that the truth or the prediction has
+    units_right: int
+    changed: int  # places where the truth differs from the state before
+    changed_predicted: int  # places where the prediction differs from the state before
+    changed_right: int  # changed places where the prediction is the truth
+
+    @property
+    def unit_accuracy(self) -> float:
+        """Share of places that are right."""
+        return _ratio(self.units_right, self.units)
+
+    @property
+    def changed_precision(self) -> float:
+        """Share of the predicted changes that are true."""
+        return _ratio(self.changed_right, self.changed_predicted)
+
+    @property
+    def changed_recall(self) -> float:
+        """Share of the true changes that were predicted."""
+        return _ratio(self.changed_right, self.changed)
+
+    @property
+    def changed_f1(self) -> float:
+        """Harmonic mean of precision and recall."""
+        return _ratio(2 * self.changed_right, self.changed + self.changed_predicted)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def score_state(predicted: str | None, truth: str, before: str | None) -> StateScore:
+    """Compare a predicted state (None: there is none) with the true one, and their changes from the state `before`.
+
+    Without a state before, nothing counts as changed. Places are line and position in the line; a place that only one
+    of two texts has differs.
+    """
+    true_units, units = _grid(truth), _grid(predicted or "")
+    places = true_units.keys() | units.keys()
+    changed: set[tuple[int, int]] = set()
+    moved: set[tuple[int, int]] = set()
+    if before is not None:
+        old = _grid(before)
+        changed = {place for place in true_units.keys() | old.keys() if true_units.get(place) != old.get(place)}
+        if predicted is not None:
+            moved = {place for place in units.keys() | old.keys() if units.get(place) != old.get(place)}
+    return StateScore(
+        exact=predicted is not None and predicted.strip() == truth.strip(),
+        units=len(places),
+        units_right=sum(true_units.get(place) == units.get(place) for place in places),
+        changed=len(changed),
+        changed_predicted=len(moved),
+        changed_right=sum(true_units.get(place) == units.get(place) for place in changed & moved),
+    )
+
+
+def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
+    """What the world-model turns of the episodes say about the model's knowledge, under `wm/`.
+
+    The denominator is every turn of mode "add_worldmodel" in an episode without error; a malformed turn has no
+    prediction and is wrong. A prediction is held against the state that the model's own answer really led to.
+
+    * `wm/turns`: the denominator. If it is 0, it is the only key.
+    * `wm/format_rate`: share of well-formed turns.
+    * `wm/obs_exact`, `wm/pred_exact`: share of turns whose observation or prediction is the true text.
+    * `wm/pred_unit_acc`: share of units predicted right, over all turns.
+    * `wm/changed_acc`, `wm/changed_f1`: recall and F1 of the changed units, over all turns; 0 if nothing ever changed.
+    * `wm/copy_exact`: share of turns whose next state is the shown one: what copying would score on `wm/pred_exact`.
+    """
+    turns = [
+        turn
+        for episode in episodes
+        if episode.mode == "add_worldmodel" and episode.stop is not Stop.ERROR
+        for turn in episode.turns
+    ]
+    if not turns:
+        return {"wm/turns": 0.0}
+    scores = [score_state(_said(turn, turn.reply.prediction), turn.next_state, turn.state) for turn in turns]
+    total = _total(scores)
+    observed = [_said(turn, turn.reply.observation) for turn in turns]
+    return {
+        "wm/turns": float(len(turns)),
+        "wm/format_rate": _mean(turn.reply.well_formed for turn in turns),
+        "wm/obs_exact": _mean(
+            said is not None and said.strip() == turn.state.strip() for said, turn in zip(observed, turns, strict=True)
+        ),
+        "wm/pred_exact": _mean(score.exact for score in scores),
+        "wm/pred_unit_acc": total.unit_accuracy,
+        "wm/changed_acc": total.changed_recall,
+        "wm/changed_f1": total.changed_f1,
+        "wm/copy_exact": _mean(turn.next_state.strip() == turn.state.strip() for turn in turns),
+    }
+
+
+def _said(turn: Turn, part: str | None) -> str | None:
+    return part if turn.reply.well_formed else None
+
+
+def _mean(flags: Iterable[bool]) -> float:
+    values = list(flags)
+    return sum(values) / len(values)
+
+
+def _total(scores: Sequence[StateScore]) -> StateScore:
+    """The counts added up; `exact` if all are."""
+    return StateScore(
+        exact=all(score.exact for score in scores),
+        units=sum(score.units for score in scores),
+        units_right=sum(score.units_right for score in scores),
+        changed=sum(score.changed for score in scores),
+        changed_predicted=sum(score.changed_predicted for score in scores),
+        changed_right=sum(score.changed_right for score in scores),
+    )

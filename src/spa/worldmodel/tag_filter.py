@@ -1,0 +1,116 @@
+"""The stand-alone filter for world-model parquet files: keeps rows whose response has the state blocks.
+
+It works on any file with `prompt` and `response` columns, the published ones included, and keeps all columns. It looks
+at structure only, leniently and in any letter case (REFERENCE 5); relabelling applies the strict format.
+"""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spa.errors import ConfigError
+from spa.worldmodel.parquet import read_table, write_table
+
+KEPT = "kept"
+EMPTY = "empty_prompt_or_response"
+NO_THINK = "no_think_block"
+NO_ANSWER = "no_answer_block"
+ANSWER_FIRST = "answer_before_think"
+NO_STATES = "no_observation_or_prediction_in_think"
+PREDICTION_FIRST = "prediction_before_observation"
+TOO_SHORT = "too_short"
+TOO_LONG = "too_long"
+DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterOptions:
+    """Bounds on the response's length in characters, both included, and whether equal rows are kept once."""
+
+    min_len: int | None = None
+    max_len: int | None = None
+    dedup: bool = True
+
+    def __post_init__(self) -> None:
+        low, high = self.min_len or 0, self.max_len
+        if low < 0 or (high is not None and high < low):
+            raise ConfigError(f"length bounds: min-len {self.min_len} and max-len {self.max_len} admit no response")
+
+
+def filter_files(in_train: Path, in_val: Path, out_dir: Path, options: FilterOptions) -> dict[str, Counter[str]]:
+    """Filter both files into `out_dir/wm_train.parquet` and `out_dir/wm_val.parquet`.
+
+    Returns per output file name how many rows were kept or dropped for which reason. Both inputs are read before
+    anything is written, so that the inputs may lie in `out_dir`. Raises DataError for files that cannot be used.
+    """
+    results = {
+        "wm_train.parquet": filter_table(read_table(in_train), options),
+        "wm_val.parquet": filter_table(read_table(in_val), options),
+    }
+    for name, (table, _) in results.items():
+        write_table(Path(out_dir) / name, table)
+    return {name: counts for name, (_, counts) in results.items()}
+
+
+def filter_table(table: pa.Table, options: FilterOptions) -> tuple[pa.Table, Counter[str]]:
+    """The rows of `table` that pass, and the count of every verdict. Of equal rows the first stays."""
+    seen: set[tuple[str, str]] = set()
+    verdicts: list[str] = []
+    rows = zip(table.column("prompt").to_pylist(), table.column("response").to_pylist(), strict=True)
+    for prompt, response in rows:
+        verdict = check_row(prompt, response, options)
+        if verdict == KEPT and options.dedup:
+            key = (prompt if isinstance(prompt, str) else json.dumps(prompt, default=str), response)
+            verdict = DUPLICATE if key in seen else KEPT
+            seen.add(key)
+        verdicts.append(verdict)
+    mask = pa.array([verdict == KEPT for verdict in verdicts], type=pa.bool_())
+    return table.filter(mask), Counter(verdicts)
+
+
+def check_row(prompt: Any, response: Any, options: FilterOptions) -> str:
+    """`KEPT`, or why the row goes."""
+    if not prompt or (isinstance(prompt, str) and prompt.strip() in ("", "[]")):
+        return EMPTY
+    if not isinstance(response, str) or not response.strip():
+        return EMPTY
+    verdict = check_structure(response)
+    if verdict != KEPT:
+        return verdict
+    if options.min_len is not None and len(response) < options.min_len:
+        return TOO_SHORT
+    if options.max_len is not None and len(response) > options.max_len:
+        return TOO_LONG
+    return KEPT
+
+
+def check_structure(response: str) -> str:
+    """`KEPT` if a think block starts before an answer block and holds an observation and, after it, a prediction.
+
+    A block is the first opener with a closer after it, up to the nearest closer; later repeats do not matter.
+    """
+    text = response.lower()
+    think, answer = _first_block(text, "think"), _first_block(text, "answer")
+    if think is None:
+        return NO_THINK
+    if answer is None:
+        return NO_ANSWER
+    if answer[0] < think[0]:
+        return ANSWER_FIRST
+    inside = text[think[0] : think[1]]
+    observation, prediction = _first_block(inside, "observation"), _first_block(inside, "prediction")
+    if observation is None or prediction is None:
+        return NO_STATES
+    return PREDICTION_FIRST if prediction[0] < observation[0] else KEPT
+
+
+def _first_block(text: str, tag: str) -> tuple[int, int] | None:
+    start = text.find(f"<{tag}>")
+    if start < 0:
+        return None
+    end = text.find(f"</{tag}>", start)
+    return None if end < 0 else (start + len(tag) + 2, end)

@@ -1,0 +1,182 @@
+import json
+import resource
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from worldmodel_examples import reply
+
+from spa.errors import DataError
+from spa.types import WorldModelRow
+from spa.worldmodel.rows import read_parquet, write_parquet
+
+PROMPT = [{"role": "system", "content": "Play."}, {"role": "user", "content": "State:\n#P_"}]
+PUBLISHED = {
+    "data_source": "sokoban",
+    "prompt": PROMPT,
+    "response": reply("#P_", "#_P", "Right || Up"),
+    "ability": "bfs",
+    "reward_model": "{'style': 'rule'}",
+    "extra_info": "{'split': 'train'}",
+}
+
+ROW = WorldModelRow(
+    prompt=tuple(PROMPT),
+    response="<think>x</think>",
+    tag="SimpleSokoban",
+    episode_id="train/3",
+    turn=2,
+    puzzle_seed=2**62,
+    puzzle_hash="abc",
+    success=True,
+    reward=-0.30000000000000004,
+    state="#P_",
+    next_state="#_P",
+    executed=("Right", "Up"),
+    predicted=None,
+    observed="",
+    extra={"group": 3, "score": 1.5, "state_text": "grid"},
+)
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda prompt, response, state, executed, predicted: replace(
+                ROW,
+                prompt=tuple({"role": "user", "content": text} for text in prompt),
+                response=f"x{response}",
+                state=state,
+                executed=tuple(executed),
+                predicted=predicted,
+            ),
+            st.lists(texts, min_size=1, max_size=3),
+            texts,
+            texts,
+            st.lists(texts, max_size=2),
+            st.none() | texts,
+        ),
+        max_size=4,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+def test_rows_come_back_as_they_were(tmp_path, rows):
+    path = tmp_path / "a" / "rows.parquet"
+    write_parquet(path, rows)
+    assert read_parquet(path) == rows
+    assert [file.name for file in path.parent.iterdir()] == ["rows.parquet"]
+
+
+def test_the_original_six_columns_come_first(tmp_path):
+    write_parquet(tmp_path / "f", [ROW])
+    table = pq.read_table(tmp_path / "f")
+    assert table.column_names[:6] == list(PUBLISHED)
+    assert table.to_pylist()[0]["prompt"] == PROMPT
+    assert table.to_pylist()[0]["data_source"] == "SimpleSokoban"
+
+
+def test_lone_surrogates_become_replacement_characters(tmp_path):
+    write_parquet(tmp_path / "f", [replace(ROW, response="a\ud800b", predicted="\udfff", state="\ufeffx\0")])
+    row = read_parquet(tmp_path / "f")[0]
+    assert (row.response, row.predicted, row.state) == ("a\ufffdb", "\ufffd", "\ufeffx\0")
+
+
+@pytest.mark.parametrize("layout", ["list", "json"])
+def test_published_layouts_are_read(tmp_path, layout):
+    prompt = PROMPT if layout == "list" else json.dumps(PROMPT)
+    later = [*PROMPT, {"role": "assistant", "content": "r"}, {"role": "user", "content": "State:\n#_P"}]
+    rows = [{**PUBLISHED, "prompt": prompt}, {**PUBLISHED, "prompt": later if layout == "list" else json.dumps(later)}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "f")
+    first, second = read_parquet(tmp_path / "f")
+    assert first.prompt == tuple(PROMPT) and first.response == PUBLISHED["response"]
+    assert (first.tag, first.turn, second.turn) == ("sokoban", 0, 1)
+    assert (first.state, first.next_state, first.executed) == ("#P_", "#_P", ("Right", "Up"))
+    assert first.puzzle_hash == second.puzzle_hash != ""  # both conversations begin with the same state
+    assert first.extra == {"extra_info": "{'split': 'train'}"}
+
+
+def test_arrays_are_prompts_too():
+    from spa.worldmodel.parquet import parse_prompt
+
+    assert parse_prompt(np.array(PROMPT, dtype=object)) == tuple(PROMPT)
+
+
+def test_two_columns_are_enough(tmp_path):
+    pq.write_table(pa.table({"prompt": [PROMPT], "response": ["just text"]}), tmp_path / "f")
+    row = read_parquet(tmp_path / "f")[0]
+    assert (row.tag, row.state, row.executed, row.extra) == ("", "", (), {})
+
+
+def test_a_missing_file_says_so(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.parquet: no such file; .*spa generate"):
+        read_parquet(tmp_path / "nowhere.parquet")
+    with pytest.raises(DataError, match="no such file"):
+        read_parquet(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"", lambda b: b"PAR1", lambda b: b[: len(b) // 2], lambda b: b[:40] + b"\xff" * 400 + b[440:]]
+)
+def test_a_corrupt_file_is_one_clear_error(tmp_path, damage):
+    path = tmp_path / "broken.parquet"
+    write_parquet(path, [ROW] * 3)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=r"broken\.parquet"):
+        read_parquet(path)
+
+
+@pytest.mark.parametrize("column", ["prompt", "response"])
+def test_a_missing_column_is_named(tmp_path, column):
+    pq.write_table(pa.Table.from_pylist([PUBLISHED]).drop_columns([column]), tmp_path / "f.parquet")
+    with pytest.raises(DataError, match=rf"f\.parquet: column '{column}' is missing"):
+        read_parquet(tmp_path / "f.parquet")
+
+
+@pytest.mark.parametrize(
+    ("changes", "column"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [{"role": "robot", "content": "x"}]}, "prompt"),
+        ({"prompt": [{"role": "user", "content": None}]}, "prompt"),
+        ({"response": None}, "response"),
+        ({"response": "  "}, "response"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, changes, column):
+    pq.write_table(pa.Table.from_pylist([PUBLISHED, {**PUBLISHED, **changes}]), tmp_path / "f.parquet")
+    with pytest.raises(DataError, match=rf"f\.parquet, row 1, column '{column}'"):
+        read_parquet(tmp_path / "f.parquet")
+
+
+@pytest.mark.parametrize("prompt", ["not json", "{}", "3", "[1]", '[{"role": "user"}]', "null", '"text"', "[]"])
+def test_a_bad_json_prompt_is_named(tmp_path, prompt):
+    pq.write_table(pa.Table.from_pylist([{**PUBLISHED, "prompt": prompt}]), tmp_path / "f.parquet")
+    with pytest.raises(DataError, match=r"row 0, column 'prompt'"):
+        read_parquet(tmp_path / "f.parquet")
+
+
+def test_metadata_of_the_wrong_type_is_named(tmp_path):
+    pq.write_table(pa.Table.from_pylist([{**PUBLISHED, "turn": "first"}]), tmp_path / "f.parquet")
+    with pytest.raises(DataError, match=r"row 0, column 'turn': 'first'"):
+        read_parquet(tmp_path / "f.parquet")
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    path = tmp_path / "rows.parquet"
+    write_parquet(path, [ROW])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    try:
+        with pytest.raises(DataError, match=r"rows\.parquet: cannot be written"):
+            write_parquet(path, [ROW, ROW])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert read_parquet(path) == [ROW]
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
