@@ -1,0 +1,126 @@
+"""Combinations of values that cannot work, each named with what to do."""
+
+from spa.config.convert import Problems
+from spa.config.schema import Config, GroupsConfig
+
+ESTIMATORS = ("gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
+
+
+def check(cfg: Config, problems: Problems) -> None:
+    """Note every impossible combination in `problems`. Expects `n_groups` to be written out."""
+    for name, groups in (("train", cfg.es_manager.train), ("val", cfg.es_manager.val)):
+        _check_groups(cfg, f"es_manager.{name}", groups, problems)
+    _check_batches(cfg, problems)
+    _check_sft(cfg, problems)
+    _check_algorithm(cfg, problems)
+    _check_engine(cfg, problems)
+    if cfg.trainer.resume_mode == "resume_path" and not cfg.trainer.resume_from_path:
+        problems.add("trainer.resume_from_path", "must name a checkpoint when resume_mode is resume_path")
+    if not cfg.agent_proxy.action_sep.strip():
+        problems.add("agent_proxy.action_sep", "must not be blank; actions could not be told apart")
+
+
+def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Problems) -> None:
+    tags, counts = groups.env_configs.tags, groups.env_configs.n_groups or ()
+    if not tags:
+        return problems.add(f"{path}.env_configs.tags", "must name at least one environment tag")
+    for tag in tags:
+        if tag not in cfg.custom_envs:
+            known = ", ".join(map(str, cfg.custom_envs)) or "none"
+            problems.add(f"{path}.env_configs.tags", f"no environment {tag!r} in custom_envs; there are {known}")
+    if len(counts) != len(tags):
+        problems.add(
+            f"{path}.env_configs.n_groups", f"has {len(counts)} numbers for {len(tags)} tags; null spreads evenly"
+        )
+    elif sum(counts) != groups.env_groups:
+        problems.add(
+            f"{path}.env_configs.n_groups",
+            f"{list(counts)} adds up to {sum(counts)}, but env_groups is {groups.env_groups}; "
+            f"change one of them, or set n_groups=null",
+        )
+    elif min(counts) < 1:
+        problems.add(f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags")
+
+
+def kept_episodes(cfg: Config) -> int:
+    """Episodes per step that a filter by share keeps if every group has a spread; all of them for other filters."""
+    train, rollout = cfg.es_manager.train, cfg.actor_rollout_ref.rollout
+    if rollout.rollout_filter_type in ("std", "std_rev", "top_k") and rollout.rollout_filter_ratio < 1:
+        return max(1, int(rollout.rollout_filter_ratio * train.env_groups)) * train.group_size
+    return train.env_groups * train.group_size
+
+
+def _check_batches(cfg: Config, problems: Problems) -> None:
+    actor, critic, kept = cfg.actor_rollout_ref.actor, cfg.critic, kept_episodes(cfg)
+    train, ratio = cfg.es_manager.train, cfg.actor_rollout_ref.rollout.rollout_filter_ratio
+    story = f"{train.env_groups} groups x {train.group_size} episodes x filter ratio {ratio:g}"
+    if cfg.actor_rollout_ref.rollout.rollout_filter_type in ("std", "std_rev", "top_k") and ratio > 1:
+        problems.add("actor_rollout_ref.rollout.rollout_filter_ratio", f"is a share here, at most 1, got {ratio:g}")
+    if actor.ppo_num_mini_batches is not None:
+        if actor.ppo_num_mini_batches > kept:
+            problems.add(
+                "actor_rollout_ref.actor.ppo_num_mini_batches",
+                f"is {actor.ppo_num_mini_batches}, but only {kept} episodes are kept ({story})",
+            )
+        return
+    for path, section in (("actor_rollout_ref.actor", actor), ("critic", critic)):
+        mini, micro = section.ppo_mini_batch_size, section.ppo_micro_batch_size_per_gpu
+        if mini > kept:
+            problems.add(
+                f"{path}.ppo_mini_batch_size",
+                f"is {mini}, but a step keeps only {kept} episodes ({story}); lower it or play more",
+            )
+        if not section.use_dynamic_bsz and micro * cfg.trainer.n_gpus_per_node > mini:
+            problems.add(
+                f"{path}.ppo_micro_batch_size_per_gpu",
+                f"is {micro} on {cfg.trainer.n_gpus_per_node} process(es), more than the mini-batch of {mini}",
+            )
+
+
+def _check_sft(cfg: Config, problems: Problems) -> None:
+    data = cfg.sft.data
+    if data.micro_batch_size_per_gpu > data.train_batch_size:
+        problems.add(
+            "sft.data.micro_batch_size_per_gpu",
+            f"is {data.micro_batch_size_per_gpu}, more than train_batch_size {data.train_batch_size}",
+        )
+    if (data.train_files is None) != (data.val_files is None):
+        problems.add("sft.data", "train_files and val_files must be given together, or both be null")
+
+
+def _check_algorithm(cfg: Config, problems: Problems) -> None:
+    algorithm, actor = cfg.algorithm, cfg.actor_rollout_ref.actor
+    name = algorithm.adv_estimator
+    if name not in ESTIMATORS and ":" not in name:
+        problems.add(
+            "algorithm.adv_estimator",
+            f"must be one of {', '.join(ESTIMATORS)} or a path package.module:function; got {name!r}",
+        )
+    if algorithm.bi_level_gae and name != "gae":
+        problems.add("algorithm.bi_level_gae", f"needs adv_estimator gae, got {name}")
+    if (actor.use_kl_loss or algorithm.use_kl_in_reward) and not actor.use_ref:
+        problems.add("actor_rollout_ref.actor.use_ref", "must be true: a KL term needs the reference model")
+    if cfg.critic.share_body and cfg.critic.model.path != cfg.actor_rollout_ref.model.path:
+        problems.add("critic.share_body", "cannot share the body of a critic with a model path of its own")
+
+
+def _check_engine(cfg: Config, problems: Problems) -> None:
+    rollout = cfg.actor_rollout_ref.rollout
+    if rollout.tensor_model_parallel_size > 1 and rollout.name not in ("vllm", "auto"):
+        problems.add(
+            "actor_rollout_ref.rollout.tensor_model_parallel_size",
+            f"is {rollout.tensor_model_parallel_size}, but only the vllm engine splits a model, and name is {rollout.name}",
+        )
+    if rollout.response_length >= rollout.max_model_len:
+        problems.add(
+            "actor_rollout_ref.rollout.response_length",
+            f"is {rollout.response_length}, which leaves no room for a prompt in max_model_len {rollout.max_model_len}",
+        )
+    if cfg.model_info and cfg.model_config.model_name not in cfg.model_info:
+        problems.add(
+            "model_config.model_name",
+            f"no {cfg.model_config.model_name!r} in model_info; there are {', '.join(cfg.model_info)}",
+        )
+    for name, model in cfg.model_info.items():
+        if model.provider_name == "custom" and not model.base_url:
+            problems.add(f"model_info.{name}.base_url", "must be given for the provider custom")

@@ -1,0 +1,25 @@
+"""What the schema says about a key beside its type: a line of help, and the range of its value."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Annotation of a schema field. Bounds are inclusive (`ge`, `le`) or exclusive (`gt`); they skip null."""
+
+    help: str
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+
+    def problem(self, value: object) -> str:
+        """What is wrong with a number outside the range; "" for everything else."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return ""
+        if self.ge is not None and not value >= self.ge:
+            return f"must be at least {self.ge:g}, got {value:g}"
+        if self.gt is not None and not value > self.gt:
+            return f"must be greater than {self.gt:g}, got {value:g}"
+        if self.le is not None and not value <= self.le:
+            return f"must be at most {self.le:g}, got {value:g}"
+        return ""

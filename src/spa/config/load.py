@@ -1,0 +1,197 @@
+"""A configuration name or file, and overrides, to one frozen `Config`.
+
+Order of precedence: schema defaults < shipped YAML < the user's YAML < overrides.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from spa.config import compat
+from spa.config.check import check
+from spa.config.convert import Problems, convert, flatten, suggestion, to_plain
+from spa.config.schema import Config, GroupsConfig
+from spa.errors import ConfigError
+
+log = logging.getLogger("spa.config")
+
+PARTS = ("ppo_trainer", "sft_trainer", "envs")
+"""Shipped files that are parts of `base` and no configuration by themselves."""
+
+
+def config_names() -> list[str]:
+    """Names of the shipped configurations."""
+    files = resources.files("spa.config").iterdir()
+    return sorted(item.name.removesuffix(".yaml") for item in files if item.name.endswith(".yaml"))
+
+
+def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration `name_or_path` (a shipped name, a YAML file, or a folder with one) with `overrides`.
+
+    A user's file may name shipped ones in its `defaults` list; whatever it does not set is taken from `base`. Overrides
+    are `key=value`, `+key=value` (the same) and `~key` (back to the default; removes an environment tag).
+
+    Raises ConfigError listing every problem found.
+    """
+    name, problems = str(name_or_path), Problems()
+    tree = _compose(name)
+    for text in overrides:
+        _override(tree, text, problems)
+    notes = compat.translate(tree, problems)
+    plain = _resolve(tree, problems)
+    config = convert(Config, plain, "", problems)
+    if config is not None and not problems:
+        config = _spread_groups(config)
+        check(config, problems)
+    if problems or config is None:
+        count = len(problems.lines)
+        head = f"{count} problem{'s' if count > 1 else ''} in the configuration {name}:"
+        raise ConfigError("\n  ".join([head, *problems.lines]))
+    for note in notes:
+        log.warning(note)
+    return config
+
+
+def to_yaml(cfg: Config) -> str:
+    """The whole configuration as YAML that `load_config` reads back."""
+    return yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True, width=120)
+
+
+def config_diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (value in `a`, value in `b`) where they differ; a key that one side lacks is None there."""
+    left, right = flatten(to_plain(a)), flatten(to_plain(b))
+    return {
+        key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)
+    }  # fmt: skip
+
+
+def _compose(name: str) -> dict[Any, Any]:
+    """The composed file as a plain tree, interpolations unresolved."""
+    if name in config_names():
+        return _hydra("base" if name in PARTS else name, None)
+    path = _find(name)
+    tree = _hydra(path.stem, path.parent.resolve())
+    if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
+        tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
+    return _fill(tree, _hydra("base", None))
+
+
+def _find(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        files = sorted(path.glob("*.yaml"))
+        if (path / "config.yaml").is_file():
+            return path / "config.yaml"
+        if len(files) == 1:
+            return files[0]
+        found = f"it has {', '.join(file.name for file in files)}" if files else "it has no .yaml file"
+        raise ConfigError(f"{name} is a folder without config.yaml, and {found}. Name one file.")
+    for candidate in (path, Path(f"{path}.yaml")):
+        if candidate.is_file():
+            return candidate
+    names = ", ".join(item for item in config_names() if item not in PARTS)
+    raise ConfigError(f"no configuration {name!r}: neither a file nor one of {names}.")
+
+
+def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
+    """Hydra's composition of `name` from `folder` (the shipped files follow in the search path) or the package."""
+    where = f"{folder / name}.yaml" if folder else name
+    try:
+        if folder is None:
+            with initialize_config_module("spa.config", version_base=None):
+                composed = compose(name)
+        else:
+            with initialize_config_dir(str(folder), version_base=None):
+                composed = compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"cannot read {where}: {' '.join(str(error).split())}") from error
+    tree = OmegaConf.to_container(composed, resolve=False)
+    if not isinstance(tree, dict):
+        raise ConfigError(f"cannot read {where}: expected keys with values at the top level")
+    return tree
+
+
+def _fill(tree: dict[Any, Any], base: dict[Any, Any], path: str = "") -> dict[Any, Any]:
+    """`tree` with what it lacks taken from `base`. An environment tag or API model is taken as a whole."""
+    out = dict(base)
+    for name, value in tree.items():
+        whole = path in ("custom_envs", "model_info")
+        if isinstance(value, Mapping) and isinstance(out.get(name), dict) and not whole:
+            out[name] = _fill(dict(value), out[name], f"{path}.{name}" if path else str(name))
+        else:
+            out[name] = value
+    return out
+
+
+def _override(tree: dict[Any, Any], text: str, problems: Problems) -> None:
+    """Apply one override to `tree`."""
+    try:
+        parsed = OverridesParser.create().parse_override(text)
+        if parsed.is_sweep_override():
+            return problems.add("", f"override {text!r}: several values; write a list as key=[a,b], or quote the text")
+        value = parsed.value()
+    except HydraException:
+        hint = "quote a value with special characters, as in key='a=b'" if "=" in text else "write key=value"
+        return problems.add("", f"cannot read the override {text!r}; {hint}")
+    *parents, last = str(parsed.key_or_group).split(".")
+    node: Any = tree
+    for index, parent in enumerate(parents):
+        if parent not in node or node[parent] is None:
+            if parsed.type == OverrideType.DEL:
+                break
+            node[parent] = {}
+        node = node[parent]
+        if not isinstance(node, dict):
+            return problems.add(".".join(parents[: index + 1]), f"has no keys, so {text!r} cannot be applied")
+    if parsed.type != OverrideType.DEL:
+        node[last] = _fill(value, node[last]) if isinstance(value, dict) and isinstance(node.get(last), dict) else value
+    elif last in node:
+        del node[last]
+    else:
+        problems.add(".".join([*parents, last]), f"nothing to remove{suggestion('.'.join([*parents, last]))}")
+
+
+def _resolve(tree: dict[Any, Any], problems: Problems) -> dict[Any, Any]:
+    """`tree` with its interpolations resolved; those that cannot be are noted and left out."""
+
+    def walk(node: Any, path: str) -> Any:
+        if isinstance(node, ListConfig):
+            return [walk(node[index], f"{path}[{index}]") for index in range(len(node))]
+        if not isinstance(node, DictConfig):
+            return node
+        out = {}
+        for name in node:
+            key = f"{path}.{name}" if path else str(name)
+            try:
+                out[name] = walk(node[name], key)
+            except OmegaConfBaseException as error:
+                problems.add(key, f"cannot resolve {node._get_node(name)}: {str(error).splitlines()[0]}")
+        return out
+
+    return walk(OmegaConf.create(tree), "")
+
+
+def _spread_groups(cfg: Config) -> Config:
+    """`n_groups` written out where it is null: as even as possible, the first tags get the rest."""
+
+    def spread(groups: GroupsConfig) -> GroupsConfig:
+        envs = groups.env_configs
+        if envs.n_groups is not None or not envs.tags:
+            return groups
+        share, rest = divmod(groups.env_groups, len(envs.tags))
+        counts = tuple(share + (index < rest) for index in range(len(envs.tags)))
+        return replace(groups, env_configs=replace(envs, n_groups=counts))
+
+    manager = cfg.es_manager
+    return replace(cfg, es_manager=replace(manager, train=spread(manager.train), val=spread(manager.val)))

@@ -1,0 +1,156 @@
+"""The whole configuration as frozen, typed dataclasses. Sections mirror the YAML files.
+
+Defaults equal `config/base.yaml`; a test compares them. So a section can be built directly, without Hydra:
+`ActorConfig(optim=OptimConfig(lr=3e-4))`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from spa.config.key import Key
+from spa.config.schema_models import (
+    ActorConfig,
+    ActorRolloutRefConfig,
+    AlgorithmConfig,
+    CriticConfig,
+    KLCtrlConfig,
+    ModelConfig,
+    OptimConfig,
+    RefConfig,
+    RolloutConfig,
+    ValKwargs,
+)
+from spa.config.schema_play import (
+    AgentProxyConfig,
+    CtxManagerConfig,
+    EnvConfigs,
+    EnvSpec,
+    EsManagerConfig,
+    GroupsConfig,
+    RewardNormalizationConfig,
+    SeedConfig,
+)
+from spa.config.schema_stages import (
+    CompareConfig,
+    GateConfig,
+    GenerateConfig,
+    GenerationsToLogConfig,
+    SamplingConfig,
+    SFTConfig,
+    SFTDataConfig,
+    SFTModelConfig,
+    SFTOptimConfig,
+    SFTTrainerConfig,
+    TrainerConfig,
+)
+
+__all__ = [
+    "APIModelConfig",
+    "ActorConfig",
+    "ActorRolloutRefConfig",
+    "AgentProxyConfig",
+    "AlgorithmConfig",
+    "CompareConfig",
+    "Config",
+    "CriticConfig",
+    "CtxManagerConfig",
+    "DataConfig",
+    "EnvConfigs",
+    "EnvSpec",
+    "EsManagerConfig",
+    "GateConfig",
+    "GenerateConfig",
+    "GenerationsToLogConfig",
+    "GroupsConfig",
+    "KLCtrlConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "ModelSelection",
+    "OptimConfig",
+    "RefConfig",
+    "RewardNormalizationConfig",
+    "RolloutConfig",
+    "SFTConfig",
+    "SFTDataConfig",
+    "SFTModelConfig",
+    "SFTOptimConfig",
+    "SFTTrainerConfig",
+    "SamplingConfig",
+    "SeedConfig",
+    "TrainerConfig",
+    "ValKwargs",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters of policy and critic; the model sections take their values from here."""
+
+    rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
+    alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16
+    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters")] = "all-linear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """World-model data that already exists, for example a published set."""
+
+    train_files: Annotated[str | tuple[str, ...] | None, Key("parquet files; null: what stage 1 writes")] = None
+    val_files: Annotated[str | tuple[str, ...] | None, Key("parquet files; null: what stage 1 writes")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSelection:
+    """The model behind an API."""
+
+    model_name: Annotated[str, Key("a name of `model_info`")] = "gpt-4o"
+    max_concurrency: Annotated[int, Key("requests at a time", ge=1)] = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class APIModelConfig:
+    """One entry of `model_info`."""
+
+    provider_name: Annotated[
+        Literal["openai", "deepseek", "anthropic", "together", "custom"], Key("who serves it; custom needs `base_url`")
+    ]
+    model_name: Annotated[str, Key("the provider's name of the model")]
+    generation_kwargs: Annotated[Mapping[str, Any], Key("sent with every request")] = field(default_factory=dict)
+    base_url: Annotated[str | None, Key("address of an OpenAI-compatible server; null: the provider's")] = None
+    api_key_env: Annotated[
+        str | None, Key("environment variable that holds the key; null: the provider's usual one")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that a run needs to know."""
+
+    model_path: Annotated[str, Key("model of all stages: hub name, folder, or `builtin:tiny`")] = (
+        "Qwen/Qwen2.5-1.5B-Instruct"
+    )
+    state_text: Annotated[
+        Literal["grid", "coords", "grid_and_coords"], Key("how states are written: drawing, sentence, both")
+    ] = "grid_and_coords"
+    micro_batch_size_per_gpu: Annotated[int, Key("default of every micro-batch", ge=1)] = 1
+    ppo_mini_batch_size: Annotated[int, Key("default of actor and critic", ge=1)] = 32
+    grpo_advantage_length_weight: Annotated[bool, Key("default of the actor")] = False
+    launcher: Annotated[Literal["local", "ray"], Key("who starts the processes")] = "local"
+    seed: SeedConfig = field(default_factory=SeedConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    agent_proxy: AgentProxyConfig = field(default_factory=AgentProxyConfig)
+    es_manager: EsManagerConfig = field(default_factory=EsManagerConfig)
+    ctx_manager: CtxManagerConfig = field(default_factory=CtxManagerConfig)
+    custom_envs: Annotated[Mapping[str, EnvSpec], Key("environments by tag")] = field(default_factory=dict)
+    generate: GenerateConfig = field(default_factory=GenerateConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    sft: SFTConfig = field(default_factory=SFTConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    actor_rollout_ref: ActorRolloutRefConfig = field(default_factory=ActorRolloutRefConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    compare: CompareConfig = field(default_factory=CompareConfig)
+    model_config: ModelSelection = field(default_factory=ModelSelection)
+    model_info: Annotated[Mapping[str, APIModelConfig], Key("models behind APIs")] = field(default_factory=dict)

@@ -1,0 +1,186 @@
+"""Sections about models, rollouts and the RL update."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from spa.config.key import Key
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
+LossAgg = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A causal language model."""
+
+    path: Annotated[str, Key("hub name, folder, or `builtin:tiny`")] = "Qwen/Qwen2.5-1.5B-Instruct"
+    dtype: Annotated[Dtype, Key("of the weights; auto: bfloat16 on CUDA, float32 on CPU")] = "auto"
+    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it")] = "auto"
+    use_torch_compile: Annotated[bool, Key("compile the training forward pass")] = False
+    enable_gradient_checkpointing: Annotated[bool, Key("recompute activations in the backward pass")] = True
+    trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model")] = False
+    lora_rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
+    lora_alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16
+    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters")] = "all-linear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimConfig:
+    """AdamW and its schedule."""
+
+    lr: Annotated[float, Key("peak learning rate", gt=0)] = 1e-6
+    betas: Annotated[tuple[float, float], Key("decay rates of the moments")] = (0.9, 0.999)
+    weight_decay: Annotated[float, Key("decoupled weight decay", ge=0)] = 0.01
+    warmup_style: Annotated[Literal["constant", "cosine"], Key("schedule after the warm-up")] = "constant"
+    lr_warmup_steps: Annotated[int, Key("linear warm-up; -1 takes the ratio", ge=-1)] = -1
+    lr_warmup_steps_ratio: Annotated[float, Key("warm-up as a share of all steps", ge=0, le=1)] = 0.0
+    min_lr_ratio: Annotated[float | None, Key("end of the cosine as a share of `lr`; null is 0", ge=0, le=1)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorConfig:
+    """The policy update."""
+
+    ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", ge=1)] = 32
+    ppo_num_mini_batches: Annotated[
+        int | None, Key("updates per pass, for actor and critic, instead of `ppo_mini_batch_size`", ge=1)
+    ] = None
+    ppo_micro_batch_size_per_gpu: Annotated[
+        int, Key("episodes per forward pass; changes memory, not results", ge=1)
+    ] = 1
+    use_dynamic_bsz: Annotated[bool, Key("fill forward passes by tokens instead of episodes")] = False
+    ppo_max_token_len_per_gpu: Annotated[int, Key("tokens per forward pass with `use_dynamic_bsz`", ge=1)] = 16384
+    ppo_epochs: Annotated[int, Key("passes over the kept episodes", ge=1)] = 1
+    shuffle: Annotated[bool, Key("new mini-batches in every epoch")] = False
+    grad_clip: Annotated[float, Key("largest gradient norm", gt=0)] = 1.0
+    clip_ratio_low: Annotated[float, Key("ratio is clipped below 1 - this", ge=0, le=1)] = 0.2
+    clip_ratio_high: Annotated[float, Key("ratio is clipped above 1 + this", ge=0)] = 0.28
+    clip_ratio_c: Annotated[float, Key("dual clip: bound of the loss where the advantage is negative", gt=1)] = 3.0
+    loss_agg_mode: Annotated[LossAgg, Key("how token losses become one number, over the whole mini-batch")] = (
+        "token-mean"
+    )
+    loss_mask: Annotated[
+        Literal["sampled", "answer_only", "all_after_system"], Key("tokens that carry the policy loss")
+    ] = "sampled"
+    entropy_coeff: Annotated[float, Key("weight of the entropy bonus", ge=0)] = 0.001
+    use_ref: Annotated[bool, Key("allow a reference model; it is loaded only if a KL term uses it")] = True
+    use_kl_loss: Annotated[bool, Key("KL to the reference in the loss")] = False
+    kl_loss_coef: Annotated[float, Key("weight of that KL", ge=0)] = 0.0
+    kl_loss_type: Annotated[KLKind, Key("estimator of that KL")] = "kl"
+    grpo_advantage_length_weight: Annotated[bool, Key("divide outcome advantages by relative length")] = False
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefConfig:
+    """The frozen reference model."""
+
+    log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", ge=1)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValKwargs:
+    """Sampling in validation."""
+
+    temperature: Annotated[float, Key("0 is greedy", ge=0)] = 1.0
+    top_p: Annotated[float, Key("nucleus", gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Key("-1 keeps all", ge=-1)] = -1
+    do_sample: Annotated[bool, Key("false is greedy")] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    """The engine that plays, its sampling, and which groups are kept for training."""
+
+    name: Annotated[
+        Literal["auto", "local", "vllm", "openai", "random", "scripted"],
+        Key("engine; auto: vllm if it is installed and CUDA is there, else local"),
+    ] = "auto"
+    temperature: Annotated[float, Key("of training rollouts", ge=0)] = 1.0
+    top_p: Annotated[float, Key("of training rollouts", gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Key("of training rollouts; -1 keeps all", ge=-1)] = -1
+    do_sample: Annotated[bool, Key("false is greedy")] = True
+    response_length: Annotated[int, Key("most new tokens per turn", ge=1)] = 400
+    max_model_len: Annotated[int, Key("most tokens per episode, prompts and replies together", ge=2)] = 3600
+    max_num_seqs: Annotated[int, Key("episodes decoded together", ge=1)] = 1024
+    max_num_batched_tokens: Annotated[int, Key("most tokens per engine step", ge=1)] = 8192
+    dtype: Annotated[Dtype, Key("of the engine's copy of the weights (vllm)")] = "auto"
+    gpu_memory_utilization: Annotated[float, Key("share of GPU memory for the engine (vllm)", gt=0, le=1)] = 0.6
+    enforce_eager: Annotated[bool, Key("no CUDA graphs (vllm)")] = True
+    free_cache_engine: Annotated[bool, Key("give the cache back during updates (vllm)")] = True
+    enable_chunked_prefill: Annotated[bool, Key("split long prefills (vllm)")] = True
+    tensor_model_parallel_size: Annotated[int, Key("GPUs per engine copy (vllm)", ge=1)] = 1
+    engine_kwargs: Annotated[Mapping[str, Any], Key("handed to the engine as they are (vllm)")] = field(
+        default_factory=dict
+    )
+    log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per scoring pass", ge=1)] = 1
+    rollout_filter_ratio: Annotated[float, Key("share of groups that are kept; the value of the other types", gt=0)] = (
+        0.25
+    )
+    rollout_filter_type: Annotated[
+        Literal["std", "std_rev", "top_p", "top_p_softmax", "top_k", "top_k_abs", "min_p"],
+        Key("how groups are chosen by the spread of their scores"),
+    ] = "std"
+    rollout_filter_include_zero: Annotated[bool, Key("keep groups whose episodes all score the same")] = False
+    val_kwargs: ValKwargs = field(default_factory=ValKwargs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorRolloutRefConfig:
+    """The policy: its model, update, engine and reference."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    ref: RefConfig = field(default_factory=RefConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticConfig:
+    """The value model and its update."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    share_body: Annotated[bool, Key("value head on the policy's body instead of a model of its own")] = False
+    optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
+    ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", ge=1)] = 32
+    ppo_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", ge=1)] = 1
+    forward_micro_batch_size_per_gpu: Annotated[int, Key("episodes per scoring pass", ge=1)] = 1
+    use_dynamic_bsz: Annotated[bool, Key("fill forward passes by tokens instead of episodes")] = False
+    ppo_max_token_len_per_gpu: Annotated[int, Key("tokens per forward pass with `use_dynamic_bsz`", ge=1)] = 32768
+    ppo_epochs: Annotated[int, Key("passes over the kept episodes", ge=1)] = 1
+    shuffle: Annotated[bool, Key("new mini-batches in every epoch")] = False
+    grad_clip: Annotated[float, Key("largest gradient norm", gt=0)] = 1.0
+    cliprange_value: Annotated[float | None, Key("clip range of the value loss; null does not clip", gt=0)] = None
+    loss_agg_mode: Annotated[LossAgg, Key("how token losses become one number")] = "token-mean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KLCtrlConfig:
+    """The weight of the KL in the reward."""
+
+    type: Annotated[Literal["fixed", "adaptive"], Key("constant, or steered to `target_kl`")] = "fixed"
+    kl_coef: Annotated[float, Key("weight (at the start)", ge=0)] = 0.0
+    horizon: Annotated[int, Key("of the adaptive controller, in episodes", ge=1)] = 10000
+    target_kl: Annotated[float, Key("of the adaptive controller", gt=0)] = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmConfig:
+    """Advantages and rewards."""
+
+    adv_estimator: Annotated[
+        str,
+        Key("gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, or a path `package.module:function`"),
+    ] = "gae"
+    gamma: Annotated[float, Key("discount per token", ge=0, le=1)] = 1.0
+    lam: Annotated[float, Key("GAE lambda", ge=0, le=1)] = 1.0
+    bi_level_gae: Annotated[bool, Key("GAE over turns, then over the tokens of a turn")] = False
+    high_level_gamma: Annotated[float, Key("discount per turn of bi-level GAE", ge=0, le=1)] = 0.95
+    whiten_advantages: Annotated[bool, Key("zero mean, unit variance over the trained tokens")] = True
+    norm_adv_by_std_in_grpo: Annotated[bool, Key("divide group advantages by the group's spread")] = True
+    use_kl_in_reward: Annotated[bool, Key("subtract KL to the reference from the reward")] = False
+    kl_penalty: Annotated[KLKind, Key("estimator of that KL")] = "kl"
+    kl_ctrl: KLCtrlConfig = field(default_factory=KLCtrlConfig)

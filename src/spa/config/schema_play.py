@@ -1,0 +1,95 @@
+"""Sections about playing: environments, groups, prompts, limits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from spa.config.key import Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedConfig:
+    """Base seeds. Puzzle g of step s has seed `train + s * env_groups + g`."""
+
+    train: Annotated[int, Key("base seed of training: puzzles, noise, sampling, shuffling", ge=0)] = 10000
+    val: Annotated[int, Key("base seed of validation puzzles", ge=0)] = 123
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """One environment tag of `custom_envs`."""
+
+    env_type: Annotated[str, Key("registered type, or a dotted path `package.module:Class`")]
+    max_actions_per_traj: Annotated[int, Key("actions that an episode may take in all", ge=1)] = 10
+    max_tokens: Annotated[int, Key("length hint of the prompt, in words", ge=1)] = 100
+    env_instruction: Annotated[str | None, Key("rules for the first prompt; null takes the environment's own")] = None
+    env_instruction_add_worldmodel: Annotated[
+        str | None, Key("rules in the world-model format; null falls back to `env_instruction`, then the environment's")
+    ] = None
+    env_config: Annotated[Mapping[str, Any] | None, Key("options of the environment class; null takes its own")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvConfigs:
+    """Which tags are played, and in how many groups each."""
+
+    tags: Annotated[tuple[str, ...], Key("tags of `custom_envs`")] = ("SimpleSokoban",)
+    n_groups: Annotated[
+        tuple[int, ...] | None, Key("groups per tag, in the order of `tags`; null spreads `env_groups` evenly")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsConfig:
+    """A set of episodes: groups of the same puzzle."""
+
+    env_groups: Annotated[int, Key("puzzles per step", ge=1)] = 32
+    group_size: Annotated[int, Key("episodes of each puzzle", ge=1)] = 8
+    env_configs: EnvConfigs = field(default_factory=EnvConfigs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EsManagerConfig:
+    """Training and validation episodes."""
+
+    format_penalty: Annotated[
+        float, Key("added to the score of a turn with a malformed or unknown action", le=0)
+    ] = -0.1
+    train: GroupsConfig = field(default_factory=GroupsConfig)
+    val: GroupsConfig = field(default_factory=lambda: GroupsConfig(env_groups=128))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardNormalizationConfig:
+    """How episode scores are normalised, after the format penalty is added (REFERENCE 4.1)."""
+
+    grouping: Annotated[
+        Literal["state", "inductive", "batch"], Key("scores compared with each other: same puzzle, same tag, all")
+    ] = "state"
+    method: Annotated[
+        Literal["identity", "mean", "mean_std", "asym_clip"],
+        Key("nothing, minus mean, z-score, z-score clamped to [-1, 3]"),
+    ] = "identity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentProxyConfig:
+    """The shape of an episode."""
+
+    max_turn: Annotated[int, Key("replies per episode", ge=1)] = 5
+    action_sep: Annotated[str, Key("text between the actions of one answer")] = "||"
+    max_actions_per_turn: Annotated[int, Key("actions that are read from one answer", ge=1)] = 5
+    use_turn_scores: Annotated[bool, Key("each turn's reward on that turn's last token, not the sum on the last")] = (
+        False
+    )
+    enable_think: Annotated[bool, Key("replies begin with a think block")] = True
+    reward_normalization: RewardNormalizationConfig = field(default_factory=RewardNormalizationConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CtxManagerConfig:
+    """Prompts of PPO and evaluation. Self-play always uses the world-model format."""
+
+    mode: Annotated[
+        Literal["base", "add_worldmodel"], Key("reply format: think and answer, or with observation and prediction")
+    ] = "base"

@@ -1,0 +1,172 @@
+"""Sections about the stages: data generation, SFT, gate, PPO run, comparison."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from spa.config.key import Key
+from spa.config.schema_models import Attention, Dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingConfig:
+    """Sampling of self-play."""
+
+    temperature: Annotated[float, Key("0 is greedy", ge=0)] = 1.0
+    top_p: Annotated[float, Key("nucleus", gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Key("-1 keeps all", ge=-1)] = -1
+    response_length: Annotated[int, Key("most new tokens per turn", ge=1)] = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateConfig:
+    """Stage 1: self-play with ground-truth states. Plays the groups of `es_manager.train`."""
+
+    num_batches: Annotated[int, Key("times that all training groups are played, each time on new puzzles", ge=1)] = 5
+    output_dir: Annotated[str | None, Key("null: `<trainer.run_dir>/data`")] = None
+    val_fraction: Annotated[float, Key("share of puzzles in the validation file", ge=0, le=0.9)] = 0.2
+    split_seed: Annotated[int, Key("of the split by puzzle", ge=0)] = 42
+    require_tags: Annotated[bool, Key("keep only turns with every block of the format")] = True
+    shuffle_next_states: Annotated[bool, Key("control: true next states of other turns")] = False
+    success_only: Annotated[bool, Key("keep only turns of successful episodes")] = False
+    policy: Annotated[
+        Literal["self", "random", "expert"], Key("who plays: the model, uniform legal actions, a solver")
+    ] = "self"
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTDataConfig:
+    """Stage 2: data."""
+
+    train_files: Annotated[str | tuple[str, ...] | None, Key("null: what stage 1 wrote")] = None
+    val_files: Annotated[str | tuple[str, ...] | None, Key("null: what stage 1 wrote")] = None
+    train_batch_size: Annotated[int, Key("rows per optimiser step", ge=1)] = 16
+    micro_batch_size_per_gpu: Annotated[int, Key("rows per forward pass; changes memory, not results", ge=1)] = 1
+    max_token_len_per_gpu: Annotated[int | None, Key("fill forward passes by tokens instead of rows", ge=1)] = None
+    max_length: Annotated[int, Key("most tokens per row", ge=2)] = 2048
+    truncation: Annotated[Literal["left", "error"], Key("longer rows: drop the oldest turns, or stop")] = "left"
+    merge_turns: Annotated[bool, Key("train rows of an episode that are prefixes of each other as one sequence")] = True
+    loss_on: Annotated[
+        Literal["response", "states_only", "no_states"],
+        Key("tokens that carry the loss: the reply, only its state blocks, all but its state blocks"),
+    ] = "response"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTModelConfig:
+    """Stage 2: model."""
+
+    partial_pretrain: Annotated[str, Key("the model to start from")] = "Qwen/Qwen2.5-1.5B-Instruct"
+    dtype: Annotated[Dtype, Key("of the forward pass; auto: bfloat16 on CUDA, float32 on CPU")] = "auto"
+    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it")] = "auto"
+    enable_gradient_checkpointing: Annotated[bool, Key("recompute activations in the backward pass")] = False
+    trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model")] = False
+    lora_rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
+    lora_alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16
+    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters")] = "all-linear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTOptimConfig:
+    """Stage 2: optimiser and schedule."""
+
+    name: Annotated[Literal["adamw", "muon"], Key("muon: Muon on the matrices, AdamW on the rest")] = "adamw"
+    lr: Annotated[float, Key("peak learning rate of AdamW", gt=0)] = 1e-4
+    muon_lr: Annotated[float, Key("peak learning rate of Muon", gt=0)] = 0.02
+    betas: Annotated[tuple[float, float], Key("decay rates of the moments")] = (0.9, 0.95)
+    eps: Annotated[float, Key("AdamW epsilon", gt=0)] = 1e-8
+    weight_decay: Annotated[float, Key("decoupled weight decay", ge=0)] = 0.01
+    warmup_steps_ratio: Annotated[float, Key("linear warm-up as a share of all steps", ge=0, le=1)] = 0.1
+    clip_grad: Annotated[float, Key("largest gradient norm", gt=0)] = 1.0
+    lr_scheduler: Annotated[Literal["cosine", "constant"], Key("schedule after the warm-up")] = "cosine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTTrainerConfig:
+    """Stage 2: length, saving, evaluation."""
+
+    default_local_dir: Annotated[str, Key("where checkpoints go")] = "runs/test/sft"
+    resume_path: Annotated[str | None, Key("checkpoint to go on from; null: the last one of this run")] = None
+    total_epochs: Annotated[int, Key("passes over the training rows", ge=1)] = 5
+    total_training_steps: Annotated[int | None, Key("stop after this many steps instead", ge=1)] = None
+    test_freq: Annotated[int | None, Key("steps between evaluations; null: each epoch", ge=1)] = None
+    save_freq: Annotated[int | None, Key("steps between checkpoints; null: each epoch", ge=1)] = None
+    keep: Annotated[int | None, Key("newest checkpoints that are kept; null keeps all", ge=1)] = None
+    eval_episodes: Annotated[int, Key("held-out puzzles played to measure world-model accuracy", ge=0)] = 64
+    seed: Annotated[int, Key("of the order of rows", ge=0)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTConfig:
+    """Stage 2: world-model fine-tuning."""
+
+    data: SFTDataConfig = field(default_factory=SFTDataConfig)
+    model: SFTModelConfig = field(default_factory=SFTModelConfig)
+    optim: SFTOptimConfig = field(default_factory=SFTOptimConfig)
+    trainer: SFTTrainerConfig = field(default_factory=SFTTrainerConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateConfig:
+    """The look at the world model between SFT and PPO."""
+
+    enable: Annotated[bool, Key("train or play more while the world model is too weak")] = False
+    prediction_exact_min: Annotated[float, Key("least share of exactly right predictions", ge=0, le=1)] = 0.28
+    entropy_min: Annotated[float, Key("least entropy of replies, in nats per token", ge=0)] = 0.2
+    max_extra_rounds: Annotated[int, Key("rounds of more self-play or SFT", ge=0)] = 0
+    extra_steps: Annotated[int, Key("SFT steps per extra round", ge=0)] = 0
+    time_cap_s: Annotated[float | None, Key("seconds that extra rounds may take in all; null is no cap", gt=0)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationsToLogConfig:
+    """Sample episodes that trackers get as tables."""
+
+    train: Annotated[int, Key("per training step", ge=0)] = 128
+    val: Annotated[int, Key("per validation", ge=0)] = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerConfig:
+    """Stage 3 and the run as a whole."""
+
+    project_name: Annotated[str, Key("for trackers")] = "textgame-ppo"
+    experiment_name: Annotated[str, Key("the run's name")] = "test"
+    run_dir: Annotated[str, Key("folder of the run: data/, sft/, ppo/")] = "runs/test"
+    default_local_dir: Annotated[str, Key("where PPO checkpoints go")] = "runs/test/ppo"
+    total_training_steps: Annotated[int, Key("PPO steps", ge=1)] = 1000
+    save_freq: Annotated[int, Key("steps between checkpoints; -1: only at the end", ge=-1)] = 100
+    test_freq: Annotated[int, Key("steps between validations; -1: only before and after", ge=-1)] = 10
+    val_before_train: Annotated[bool, Key("validate before the first step")] = True
+    validation_steps: Annotated[int, Key("passes per validation, each on puzzles of its own", ge=1)] = 2
+    critic_warmup: Annotated[int, Key("steps that train only the critic", ge=0)] = 0
+    resume_mode: Annotated[Literal["auto", "disable", "resume_path"], Key("auto: from the last checkpoint")] = "auto"
+    resume_from_path: Annotated[str | None, Key("checkpoint for `resume_mode: resume_path`")] = None
+    max_actor_ckpt_to_keep: Annotated[int | None, Key("newest checkpoints that are kept; null keeps all", ge=1)] = 1
+    logger: Annotated[
+        tuple[Literal["console", "tensorboard", "wandb", "trackio"], ...],
+        Key("trackers; metrics.jsonl is always written"),
+    ] = ("console",)
+    generations_to_log_to_wandb: GenerationsToLogConfig = field(default_factory=GenerationsToLogConfig)
+    n_gpus_per_node: Annotated[int, Key("GPUs to use; clamped to what is there", ge=1)] = 1
+    nnodes: Annotated[int, Key("machines", ge=1)] = 1
+    device: Annotated[str, Key("auto, cpu, cuda or cuda:N")] = "auto"
+    threads: Annotated[int | None, Key("CPU threads per process; null: PyTorch's own choice", ge=1)] = None
+    kl_warn: Annotated[float, Key("warn if KL(trainer, sampler) per token exceeds this", ge=0)] = 0.01
+    kl_stop: Annotated[float, Key("stop at the first step if it exceeds this", gt=0)] = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareConfig:
+    """`spa compare`: the same number of episodes for every arm."""
+
+    arms: Annotated[
+        tuple[Literal["vanilla", "vanilla_wm", "vanilla_grid", "state_estimation", "spa", "spa_shuffled"], ...],
+        Key("methods that are compared"),
+    ] = ("vanilla", "spa")
+    seeds: Annotated[int, Key("full pipelines per arm", ge=1)] = 1
+    parallel: Annotated[int, Key("processes at a time", ge=1)] = 2
+    val_groups: Annotated[
+        int | None, Key("puzzles of the final evaluation; null: `es_manager.val.env_groups`", ge=1)
+    ] = None
+    bootstrap: Annotated[int, Key("resamples of the confidence interval", ge=1)] = 2000
