@@ -35,10 +35,10 @@ def test_any_text_gives_a_reply_made_of_its_own_pieces(text, mode, enable_think,
         assert part is None or (part == part.strip() and part in text)
     if reply.well_formed:
         assert reply.actions
-        if enable_think:
+        if enable_think or mode == "add_worldmodel":
             assert reply.think is not None
-            if mode == "add_worldmodel":
-                assert reply.observation is not None and reply.prediction is not None
+        if mode == "add_worldmodel":
+            assert reply.observation is not None and reply.prediction is not None
 
 
 plain = st.text(max_size=20).filter(lambda text: not any(marker in text for marker in MARKERS))

@@ -46,9 +46,10 @@ def parse_reply(
 
     The asked format is `<think>..</think><answer>..</answer>` in mode "base", the same with
     `<observation>..</observation> thoughts <prediction>..</prediction>` inside the think block in mode
-    "add_worldmodel", and the answer block alone if thinking is off. Each block stands once; only white space stands
-    between blocks, except for the thoughts; text before the first and after the last block is tolerated
-    (REFERENCE 3.2). Observation, prediction and answer hold no tags of the format.
+    "add_worldmodel". `enable_think=False` asks for the answer block alone, in mode "base" only: the states have to stand
+    somewhere (defect D26). Each block stands once; only white space stands between blocks, except for the thoughts;
+    text before the first and after the last block is tolerated (REFERENCE 3.2). Observation, prediction and answer
+    hold no tags of the format.
 
     If the format is broken but one answer block can be read, its actions count and `well_formed` is False
     (DESIGN 5). `think` is the thoughts: the think block without the two state blocks.
@@ -61,14 +62,17 @@ def parse_reply(
     observation, prediction, answer = (_leaf(text, tag) for tag in ("observation", "prediction", "answer"))
     answer_text = "" if answer is None else _cut(text, answer)
     actions = split_actions(answer_text, action_sep=action_sep, max_actions=max_actions)
+    in_order = True
+    if mode == "add_worldmodel":
+        in_order = _thinks_first(text, think, answer) and _states_inside(text, think, observation, prediction)
+    elif enable_think:
+        in_order = _thinks_first(text, think, answer)
     return ParsedReply(
         think=None if think is None else _thoughts(text, think, observation, prediction),
         observation=None if observation is None else _cut(text, observation).strip(),
         prediction=None if prediction is None else _cut(text, prediction).strip(),
         actions=actions,
-        well_formed=bool(actions)
-        and (not enable_think or _thinks_first(text, think, answer))
-        and (not enable_think or mode == "base" or _states_inside(text, think, observation, prediction)),
+        well_formed=bool(actions) and in_order,
     )
 
 
