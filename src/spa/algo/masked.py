@@ -14,7 +14,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return masked_sum(values, mask) / mask.sum().clamp(min=1)
 
 
-def moments(values: Tensor, mask: Tensor) -> Tensor:
+def masked_moments(values: Tensor, mask: Tensor) -> Tensor:
     """What `whiten` must know of a batch: float64 `[3]` = sum, sum of squares, count over the mask.
 
     Moments of the parts of a batch (ranks, micro-batches) add up to the moments of the whole.
@@ -23,18 +23,18 @@ def moments(values: Tensor, mask: Tensor) -> Tensor:
     return torch.stack([kept.sum(), kept.square().sum(), mask.sum().double()])
 
 
-def whiten(values: Tensor, mask: Tensor, moments_: Tensor | None = None) -> Tensor:
+def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tensor:
     """`values` shifted and scaled to mean 0 and unbiased variance 1 over the mask.
 
     Args:
         values: `[B, A]`.
         mask: bool `[B, A]`.
-        moments_: `moments` summed over all ranks; None takes those of `values`.
+        moments: `masked_moments` summed over all ranks; None takes those of `values`.
 
     Returns:
         `[B, A]` in the dtype of `values`; 0 outside the mask, and 0 everywhere when all values are equal.
     """
-    total, squares, count = (moments(values, mask) if moments_ is None else moments_).double()
+    total, squares, count = (masked_moments(values, mask) if moments is None else moments).double()
     mean = total / count.clamp(min=1)
     variance = ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)
     # Rounding leaves a variance of about 1e-16 relative to the mean square when all values are equal.
