@@ -1,19 +1,17 @@
 """FrozenLake: cross the ice to the goal without falling into a hole (REFERENCE section 2.2)."""
 
-import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.labels import action_index, find_label, label_space
 from spa.envs.options import (
     choose_state_text,
-    numbered_actions,
     read_actions,
     read_symbols,
     require_bool,
@@ -22,6 +20,7 @@ from spa.envs.options import (
     reset_seeds,
     uniforms,
 )
+from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "frozen_lake"
@@ -43,19 +42,15 @@ class Lake:
 
 
 def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
-    """A random lake whose goal can be reached: cells are frozen with probability `p`, start and goal are uniform.
-
-    Raises ConfigError if none is found in 10,000 draws (`p` is too small).
-    """
+    """A random lake whose goal can be reached: cells are frozen with probability `p`, start and goal are uniform."""
     draw, cells = uniforms(rng), size * size
-    for _ in range(10_000):
+    while True:  # even without ice, start and goal are neighbours now and then
         holes = frozenset(cell for cell in range(cells) if draw() >= p)
         start, goal = int(draw() * cells), int(draw() * cells)
         if start != goal:
             lake = Lake(size, start, goal, holes - {start, goal})
             if _reachable(lake):
                 return lake
-    raise ConfigError(f"{NAME}: no lake with a way to the goal in 10,000 draws; raise option 'p' above {p:g}")
 
 
 def moves(size: int, direction: str) -> tuple[int, ...]:
@@ -113,14 +108,12 @@ class FrozenLake(TextEnv):
         self.default_state_text = choose_state_text(NAME, state_text, render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
         self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
-        self._labels, self._means = read_actions(NAME, action_lookup, ACTIONS)
-        self._ids = {label.strip().lower(): identity for identity, label in self._labels.items()}
+        self._labels, means = read_actions(NAME, action_lookup, ACTIONS)
         self._tables = [moves(self.size, direction) for direction in TURNS]
-        self._turn = {identity: TURNS.index(direction) for identity, direction in self._means.items()}
-        charset = frozenset(string.printable) | frozenset(self._symbols.values())
+        self._turns = [TURNS.index(direction) for direction in means]
         longest = self.size * (self.size + 1) + 16 * self.size**2 + 200
-        self.observation_space = gymnasium.spaces.Text(longest, charset=charset)
-        self.action_space = numbered_actions(4)
+        self.observation_space = text_space(longest)
+        self.action_space = label_space(4)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text` writes it)."""
@@ -142,24 +135,19 @@ class FrozenLake(TextEnv):
         self.steps += 1
         before = self.player
         over = before == self.lake.goal or before in self.lake.holes
-        turn = self._turn_of(action)
-        if turn is not None and not over:
-            self.player = self._tables[(turn + self._slip()) % 4][before]
+        index = action_index(action, self._labels)
+        if index is not None and not over:
+            self.player = self._tables[(self._turns[index] + self._slip()) % 4][before]
         success = self.player == self.lake.goal
         terminated = success or self.player in self.lake.holes
         info = {
-            "action_is_valid": turn is not None,
+            "action_is_valid": index is not None,
             "action_is_effective": self.player != before,
             "success": success,
         }
         truncated = self.steps >= self.max_steps and not terminated
         reward = 1.0 if success and not over else 0.0
         return self.state_text(self.default_state_text), reward, terminated, truncated, info
-
-    def _turn_of(self, action: object) -> int | None:
-        if isinstance(action, str):
-            action = self.to_action(action)
-        return self._turn.get(int(action)) if isinstance(action, int | np.integer) else None
 
     def _slip(self) -> int:
         """-1, 0 or 1: how many quarter turns the move goes astray."""
@@ -217,11 +205,11 @@ class FrozenLake(TextEnv):
 
     def to_action(self, text: str) -> int | None:
         """The id of the action with this label, in any case; None for anything else."""
-        return self._ids.get(text.strip().lower())
+        return find_label(text, self._labels)
 
     def action_names(self) -> tuple[str, ...]:
         """The labels in the order of their ids."""
-        return tuple(self._labels.values())
+        return self._labels
 
     def legend(self) -> dict[str, str]:
         """Symbol -> meaning."""

@@ -100,26 +100,22 @@ def read_symbols(
     return table, legend
 
 
-def read_actions(env: str, lookup: object, default: Mapping[int, str]) -> tuple[dict[int, str], dict[int, str]]:
-    """Action labels by id, and the direction (a value of `default`, in lower case) that each id moves in.
+def read_actions(env: str, lookup: object, default: Mapping[int, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Action labels in the order of their ids, and the direction (a value of `default`, in lower case) of each.
 
     A label that is the name of a direction means that direction, whatever its id is; other labels ("North") stand for
-    the default direction of their id. Raises ConfigError if two labels mean the same direction.
+    the default direction of their id. Raises ConfigError if two labels are or mean the same.
     """
-    labels = read_table(env, "action_lookup", lookup, default)
+    table = read_table(env, "action_lookup", lookup, default)
+    labels = tuple(table[identity].strip() for identity in sorted(table))
     known = {name.lower() for name in default.values()}
-    means = {
-        identity: label.strip().lower() if label.strip().lower() in known else default[identity].lower()
-        for identity, label in labels.items()
-    }
-    if len(set(means.values())) < len(means):
-        raise ConfigError(f"{env}: option 'action_lookup' gives two labels the same direction: {labels}")
+    means = tuple(
+        label.lower() if label.lower() in known else default[identity].lower()
+        for identity, label in zip(sorted(table), labels, strict=True)
+    )
+    if len(set(means)) < len(means) or len({label.lower() for label in labels}) < len(labels):
+        raise ConfigError(f"{env}: option 'action_lookup' gives two labels the same direction: {', '.join(labels)}")
     return labels, means
-
-
-def numbered_actions(count: int) -> gymnasium.Space[Any]:
-    """The action space of environments whose actions are the numbers 1 to `count`."""
-    return gymnasium.spaces.Discrete(count, start=1)
 
 
 def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:

@@ -1,17 +1,15 @@
 """Sokoban: push every box onto a target (REFERENCE section 2.1)."""
 
-import string
 from collections.abc import Mapping
 from typing import Any
-
-import gymnasium
-import numpy as np
 
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.options import choose_state_text, numbered_actions, read_actions, read_symbols, require_int, reset_seeds
+from spa.envs.labels import action_index, find_label, label_space
+from spa.envs.options import choose_state_text, read_actions, read_symbols, require_int, reset_seeds
 from spa.envs.sokoban_rooms import Room, generate_room
+from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "sokoban"
@@ -64,15 +62,13 @@ class Sokoban(TextEnv):
         self.default_state_text = choose_state_text(NAME, state_text, render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
         self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
-        self._labels, self._means = read_actions(NAME, action_lookup, ACTIONS)
-        self._ids = {label.strip().lower(): identity for identity, label in self._labels.items()}
+        self._labels, means = read_actions(NAME, action_lookup, ACTIONS)
         stride = self.cols + 1
         steps = {"up": -stride, "down": stride, "left": -1, "right": 1}
-        self._delta = {identity: steps[direction] for identity, direction in self._means.items()}
-        charset = frozenset(string.printable) | frozenset(self._symbols.values())
+        self._deltas = [steps[direction] for direction in means]
         longest = self.rows * stride + 3 * 16 * self.num_boxes + 200
-        self.observation_space = gymnasium.spaces.Text(longest, charset=charset)
-        self.action_space = numbered_actions(4)
+        self.observation_space = text_space(longest)
+        self.action_space = label_space(4)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text` writes it)."""
@@ -95,8 +91,8 @@ class Sokoban(TextEnv):
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """One move; walking into a box pushes it if the cell behind is free. An unknown action changes nothing."""
         self.steps += 1
-        delta = self._delta_of(action)
-        moved = delta is not None and self._move(delta)
+        index = action_index(action, self._labels)
+        moved = index is not None and self._move(self._deltas[index])
         reward = -0.1
         if moved:
             on_target = len(self.boxes & self._targets)
@@ -106,14 +102,9 @@ class Sokoban(TextEnv):
         solved = self.on_target == self.num_boxes
         if solved:
             reward += 10.0
-        info = {"action_is_valid": delta is not None, "action_is_effective": moved, "success": solved}
+        info = {"action_is_valid": index is not None, "action_is_effective": moved, "success": solved}
         truncated = self.steps >= self.max_steps and not solved
         return self.state_text(self.default_state_text), reward, solved, truncated, info
-
-    def _delta_of(self, action: object) -> int | None:
-        if isinstance(action, str):
-            action = self.to_action(action)
-        return self._delta.get(int(action)) if isinstance(action, int | np.integer) else None
 
     def _move(self, delta: int) -> bool:
         start, ahead, floor, boxes = self.player, self.player + delta, self.room.floor, self.boxes
@@ -200,11 +191,11 @@ class Sokoban(TextEnv):
 
     def to_action(self, text: str) -> int | None:
         """The id of the action with this label, in any case; None for anything else."""
-        return self._ids.get(text.strip().lower())
+        return find_label(text, self._labels)
 
     def action_names(self) -> tuple[str, ...]:
         """The labels in the order of their ids."""
-        return tuple(self._labels.values())
+        return self._labels
 
     def legend(self) -> dict[str, str]:
         """Symbol -> meaning."""

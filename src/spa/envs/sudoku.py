@@ -5,64 +5,19 @@ from collections.abc import Callable
 from math import isqrt
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
 from spa.envs.options import choose_state_text, require_choice, require_int, reset_seeds, shuffled, uniforms
+from spa.envs.solvers.sudoku import Board, peers, solve, stays_unique
+from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "sudoku"
 CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
 FEWEST_CLUES = {4: 4, 9: 17, 16: 55}  # no board with fewer has a single solution (known for 4 and 9, best known for 16)
-
-Board = tuple[int, ...]
-"""Digits row by row, 0 for an empty cell."""
-
-
-def peers_of(size: int) -> list[list[int]]:
-    """For each cell the cells that share its row, column or box."""
-    base = isqrt(size)
-    cells = range(size**2)
-    house = [(cell // size, cell % size, cell // size // base * base + cell % size // base) for cell in cells]
-
-    def together(one: int, other: int) -> bool:
-        return one != other and any(a == b for a, b in zip(house[one], house[other], strict=True))
-
-    return [[other for other in cells if together(cell, other)] for cell in cells]
-
-
-def count_solutions(board: Board, size: int, limit: int = 2) -> int:
-    """How many solutions `board` has, counted up to `limit`. Fills the cell with the fewest candidates first."""
-    peers, cells = peers_of(size), list(board)
-    full = (1 << size + 1) - 2
-
-    def count(found: int) -> int:
-        fewest, where, options = size + 1, -1, 0
-        for cell, digit in enumerate(cells):
-            if digit:
-                continue
-            mask = full
-            for peer in peers[cell]:
-                mask &= ~(1 << cells[peer])
-            if mask.bit_count() < fewest:
-                fewest, where, options = mask.bit_count(), cell, mask
-                if fewest <= 1:
-                    break
-        if where < 0:
-            return found + 1
-        for digit in range(1, size + 1):
-            if options >> digit & 1:
-                cells[where] = digit
-                found = count(found)
-                cells[where] = 0
-                if found >= limit:
-                    break
-        return found
-
-    return count(0)
 
 
 def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Board, Board]:
@@ -97,11 +52,9 @@ def _thin_out(draw: Callable[[], float], solution: Board, size: int, clues: int)
         for cell in shuffled([cell for cell, digit in enumerate(board) if digit], draw):
             if left == clues:
                 return tuple(board)
-            digit, board[cell] = board[cell], 0
-            if count_solutions(tuple(board), size) == 1:
+            if stays_unique(tuple(board), size, cell):
+                board[cell] = 0
                 left -= 1
-            else:
-                board[cell] = digit
     return tuple(board) if left == clues else None
 
 
@@ -136,11 +89,9 @@ class Sudoku(TextEnv):
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
         self.default_state_text = choose_state_text(NAME, state_text, render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
-        self._peers = peers_of(self.size)
-        self.observation_space = gymnasium.spaces.Text(
-            12 * self.size**2 + 200, charset="0123456789|.,;()=\n abcdefghijklmnopqrstuvwxyzEFN"
-        )
-        self.action_space = gymnasium.spaces.Text(8, min_length=1, charset="0123456789,")
+        self._peers = peers(self.size)
+        self.observation_space = text_space(12 * self.size**2 + 200)
+        self.action_space = text_space(200)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text` writes it)."""
@@ -204,9 +155,8 @@ class Sudoku(TextEnv):
         if len(rows) != self.size or any(len(row) != self.size or not valid.issuperset(row) for row in rows):
             raise ConfigError(f"{NAME}: not a {self.size}x{self.size} board: {board!r}")
         cells = tuple(0 if cell == "." else int(cell) for row in rows for cell in row)
-        clash = any(cells[peer] == digit != 0 for cell, digit in enumerate(cells) for peer in self._peers[cell])
-        if clash or count_solutions(cells, self.size) != 1:
-            raise ConfigError(f"{NAME}: the board clashes or does not have exactly one solution: {board!r}")
+        if 0 not in cells or len(solve(cells, self.size, limit=2)) != 1:
+            raise ConfigError(f"{NAME}: the board is full or does not have exactly one solution: {board!r}")
         return cells
 
     def puzzle_text(self) -> str:
@@ -222,11 +172,13 @@ class Sudoku(TextEnv):
 
     def _read(self, text: str) -> tuple[int, int] | None:
         """Cell and digit."""
-        numbers = re.findall(r"\d{1,9}", text) if len(text) <= 200 else []
-        row, col = (re.search(rf"\b{word}\w*\D{{0,8}}(\d{{1,9}})", text, re.IGNORECASE) for word in ("row", "col"))
+        numbers = re.findall(r"[0-9]{1,9}", text) if len(text) <= 200 else []
+        row, col = (
+            re.search(rf"\b{word}\w*[^0-9]{{0,8}}([0-9]{{1,9}})", text, re.IGNORECASE) for word in ("row", "col")
+        )
         if row and col:
             used = (row.start(1), col.start(1))
-            others = [match[0] for match in re.finditer(r"\d{1,9}", text) if match.start() not in used]
+            others = [match[0] for match in re.finditer(r"[0-9]{1,9}", text) if match.start() not in used]
             numbers = [row[1], col[1], *others[:1]]
         if len(numbers) != 3 or not all(1 <= int(number) <= self.size for number in numbers):
             return None

@@ -1,0 +1,1 @@
+"""Exact solvers: for the cards, the tests, hints and expert play."""

@@ -1,0 +1,75 @@
+"""Sudoku by search, always at the cell with the fewest candidates."""
+
+from functools import lru_cache
+from math import isqrt
+
+Board = tuple[int, ...]
+"""Digits row by row, 0 for an empty cell."""
+
+
+@lru_cache
+def houses(size: int) -> tuple[tuple[int, int, int], ...]:
+    """For each cell its row, its column, and its box, each counted from 0."""
+    base = isqrt(size)
+    return tuple((row, col, row // base * base + col // base) for row in range(size) for col in range(size))
+
+
+@lru_cache
+def peers(size: int) -> tuple[tuple[int, ...], ...]:
+    """For each cell the other cells of its row, column and box."""
+    house = houses(size)
+    cells = range(size * size)
+
+    def together(one: int, other: int) -> bool:
+        return one != other and any(a == b for a, b in zip(house[one], house[other], strict=True))
+
+    return tuple(tuple(other for other in cells if together(cell, other)) for cell in cells)
+
+
+def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
+    """The first `limit` solutions of `board`; an empty list if it has none or already breaks a rule."""
+    house, full = houses(size), (1 << size + 1) - 2
+    rows, cols, boxes = [full] * size, [full] * size, [full] * size  # bits of the digits still free
+    for (row, col, box), digit in zip(house, board, strict=True):
+        bit = 1 << digit if digit else 0
+        if bit & ~(rows[row] & cols[col] & boxes[box]):
+            return []
+        rows[row], cols[col], boxes[box] = rows[row] ^ bit, cols[col] ^ bit, boxes[box] ^ bit
+    cells = list(board)
+    found: list[Board] = []
+
+    def search(empty: list[int]) -> None:
+        if not empty:
+            found.append(tuple(cells))
+            return
+        fewest, where, options = size + 1, -1, 0
+        for cell in empty:
+            row, col, box = house[cell]
+            mask = rows[row] & cols[col] & boxes[box]
+            if mask.bit_count() < fewest:
+                fewest, where, options = mask.bit_count(), cell, mask
+                if fewest <= 1:
+                    break
+        row, col, box = house[where]
+        rest = [cell for cell in empty if cell != where]
+        while options and len(found) < limit:
+            bit = options & -options
+            options ^= bit
+            cells[where] = bit.bit_length() - 1
+            rows[row], cols[col], boxes[box] = rows[row] ^ bit, cols[col] ^ bit, boxes[box] ^ bit
+            search(rest)
+            rows[row], cols[col], boxes[box] = rows[row] ^ bit, cols[col] ^ bit, boxes[box] ^ bit
+        cells[where] = 0
+
+    search([cell for cell, digit in enumerate(board) if not digit])
+    return found
+
+
+def stays_unique(board: Board, size: int, cell: int) -> bool:
+    """Whether `board`, which has one solution, still has just one when the digit of `cell` is removed.
+
+    A second solution would differ in `cell` itself: it is enough to look for one with each other digit there.
+    """
+    before, after = board[:cell], board[cell + 1 :]
+    others = set(range(1, size + 1)) - {board[cell]} - {board[peer] for peer in peers(size)[cell]}
+    return not any(solve((*before, digit, *after), size) for digit in others)

@@ -1,0 +1,47 @@
+import subprocess
+import sys
+
+import pytest
+
+from spa.envs.base import TextEnv
+from spa.envs.frozen_lake import FrozenLake
+from spa.envs.registry import ENVS, env_class, make_env
+from spa.errors import ConfigError
+
+
+@pytest.mark.parametrize("env_type", sorted(ENVS))
+def test_every_type_is_a_text_env(env_type):
+    assert issubclass(env_class(env_type), TextEnv)
+
+
+def test_options_reach_the_environment():
+    env = make_env("frozen_lake", {"size": 6, "is_slippery": False})
+    assert isinstance(env, FrozenLake) and env.size == 6 and not env.is_slippery
+    assert isinstance(make_env("frozen_lake", None), FrozenLake)
+    assert isinstance(make_env("spa.envs.frozen_lake:FrozenLake", {"size": 5}), FrozenLake)
+
+
+@pytest.mark.parametrize(
+    "env_type, config, message",
+    [
+        ("frozen_lak", {}, "did you mean 'frozen_lake'"),
+        ("frozen_lake", {"sice": 4}, "unknown option 'sice', did you mean 'size'"),
+        ("sokoban", {"boxes": 2}, "did you mean 'num_boxes'"),
+        ("no_such_package.env:Env", {}, "cannot import"),
+        ("spa.envs.frozen_lake:Lake", {}, "no TextEnv"),
+        ("spa.envs.frozen_lake:", {}, "no TextEnv"),
+        (":", {}, "cannot import"),
+        (["sokoban"], {}, "unknown env_type"),
+    ],
+)
+def test_errors_name_the_nearest(env_type, config, message):
+    with pytest.raises(ConfigError, match=message):
+        make_env(env_type, config)
+
+
+def test_the_registry_imports_no_environment():
+    code = (
+        "import sys, spa.envs.registry;"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'spa.envs.sokoban')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
