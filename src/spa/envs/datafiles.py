@@ -1,0 +1,136 @@
+"""Rows of puzzle files: parquet and JSON lines on disk, or a data set of the Hugging Face hub."""
+
+import importlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from spa.errors import DataError
+
+SUFFIXES = (".parquet", ".jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row and where it came from; `number` counts from 1 (for JSON lines it is the line)."""
+
+    source: str
+    number: int
+    values: Mapping[str, Any]
+
+    def fail(self, column: str, wanted: str) -> DataError:
+        """The error that this row's `column` is not what it should be."""
+        shown = repr(self.values.get(column))
+        shown = shown if len(shown) <= 80 else shown[:80] + "…"
+        return DataError(f"{self.source}, row {self.number}, column {column!r}: expected {wanted}, got {shown}")
+
+    def text(self, column: str) -> str:
+        """The column's text; raises DataError if it is empty or no text."""
+        value = self.values[column]
+        if not isinstance(value, str) or not value.strip():
+            raise self.fail(column, "a text")
+        return value
+
+    def integer(self, column: str) -> int:
+        """The column's integer; raises DataError if it is none."""
+        value = self.values[column]
+        if not _is_integer(value):
+            raise self.fail(column, "an integer")
+        return int(value)
+
+    def integers(self, column: str) -> tuple[int, ...]:
+        """The column's list of integers; raises DataError if it is none."""
+        value = self.values[column]
+        if not isinstance(value, Sequence) or isinstance(value, str) or not all(map(_is_integer, value)):
+            raise self.fail(column, "a list of integers")
+        return tuple(int(item) for item in value)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def file_stamp(source: str) -> tuple[int, int] | None:
+    """Time and size of a local file, so that a cache of its rows notices a change; None for a hub name."""
+    try:
+        found = Path(source).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def read_rows(source: str, columns: Sequence[str], *, split: str = "train", limit: int | None = None) -> Iterator[Row]:
+    """The first `limit` rows of `source`, each with at least `columns`.
+
+    `source` is a `.parquet` or `.jsonl` file, or what `datasets.load_dataset` takes (a hub name, a folder), of which
+    `split` is read. Raises DataError that names file, row and column if something cannot be read or is missing.
+    """
+    path = Path(source)
+    if path.suffix in SUFFIXES:
+        if not path.is_file():
+            raise DataError(f"{source}: there is no such file")
+        rows = _parquet(source, columns) if path.suffix == ".parquet" else _jsonl(source, columns)
+    elif path.is_file():
+        raise DataError(f"{source}: expected a file that ends in {' or '.join(SUFFIXES)}")
+    else:
+        rows = _hub(source, columns, split)
+    return itertools.islice(rows, limit)
+
+
+def _require(source: str, columns: Sequence[str], present: Sequence[str]) -> None:
+    missing = [column for column in columns if column not in present]
+    if missing:
+        raise DataError(f"{source}: no column {', '.join(map(repr, missing))}; it has {', '.join(present) or 'none'}")
+
+
+def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
+    try:
+        with pyarrow.parquet.ParquetFile(source) as table:
+            _require(source, columns, table.schema_arrow.names)
+            number = 0
+            for batch in table.iter_batches(batch_size=4096, columns=list(columns)):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Row(source, number, values)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{source}: not a readable parquet file: {error}") from error
+
+
+def _jsonl(source: str, columns: Sequence[str]) -> Iterator[Row]:
+    number = 0
+    try:
+        with Path(source).open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                values = json.loads(line)
+                if not isinstance(values, dict):
+                    raise DataError(f"{source}, row {number}: expected a JSON object, got {line.strip()[:80]}")
+                _require(f"{source}, row {number}", columns, list(values))
+                yield Row(source, number, values)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{source}, near row {max(number, 1)}: not readable as JSON lines: {error}") from error
+
+
+def _hub(source: str, columns: Sequence[str], split: str) -> Iterator[Row]:
+    try:
+        datasets = importlib.import_module("datasets")
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"{source}: is neither a {' nor a '.join(SUFFIXES)} file here, and reading it from the hub needs the "
+            "package 'datasets': pip install datasets"
+        ) from error
+    try:
+        table = datasets.load_dataset(source, split=split)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DataError(f"{source}, split {split!r}: cannot be loaded: {error}") from error
+    _require(source, columns, table.column_names)
+    for number, values in enumerate(table.select_columns(list(columns)), start=1):
+        yield Row(source, number, values)

@@ -1,0 +1,65 @@
+"""Exact search for an expression that uses every number once and has a wanted value."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import combinations, product
+
+MAX_NUMBERS = 6
+"""More numbers than these are not searched: pairing six already tries a few million expressions at worst."""
+
+_Term = tuple[Fraction, str]
+
+
+def sign_solution(numbers: Sequence[int], target: int) -> str | None:
+    """The numbers in their order with plus and minus signs so that they add up to `target`; None if impossible."""
+    for signs in product((1, -1), repeat=len(numbers)):
+        if sum(sign * number for sign, number in zip(signs, numbers, strict=True)) == target:
+            pieces = [f"{'+' if sign > 0 else '-'} {number}" for sign, number in zip(signs, numbers, strict=True)]
+            text = " ".join(pieces)
+            return text[2:] if text.startswith("+ ") else "-" + text[2:]
+    return None
+
+
+def solve(numbers: Sequence[int], target: int) -> str | None:
+    """An expression over all `numbers` with the value `target`: signs alone if they do, else with `* /` and brackets.
+
+    None if there is none. Raises ValueError for more than `MAX_NUMBERS` numbers that signs alone do not solve.
+    """
+    found = sign_solution(numbers, target)
+    if found is not None:
+        return found
+    if len(numbers) > MAX_NUMBERS:
+        raise ValueError(f"at most {MAX_NUMBERS} numbers, got {len(numbers)}")
+    text = _search([(Fraction(number), str(number)) for number in numbers], Fraction(target), set())
+    return None if text is None else text.removeprefix("(").removesuffix(")") if len(numbers) > 1 else text
+
+
+def _search(terms: list[_Term], target: Fraction, seen: set[tuple[Fraction, ...]]) -> str | None:
+    """Combine two terms in every way until one is left. `seen` holds the values of failed positions."""
+    if len(terms) == 1:
+        return terms[0][1] if terms[0][0] == target else None
+    key = tuple(sorted(value for value, _ in terms))
+    if key in seen:
+        return None
+    seen.add(key)
+    for first, second in combinations(range(len(terms)), 2):
+        rest = [term for place, term in enumerate(terms) if place not in (first, second)]
+        for combined in _combine(terms[first], terms[second]):
+            found = _search([*rest, combined], target, seen)
+            if found is not None:
+                return found
+    return None
+
+
+def _combine(a: _Term, b: _Term) -> list[_Term]:
+    out = [
+        (a[0] + b[0], f"({a[1]} + {b[1]})"),
+        (a[0] * b[0], f"({a[1]} * {b[1]})"),
+        (a[0] - b[0], f"({a[1]} - {b[1]})"),
+        (b[0] - a[0], f"({b[1]} - {a[1]})"),
+    ]
+    if b[0]:
+        out.append((a[0] / b[0], f"({a[1]} / {b[1]})"))
+    if a[0]:
+        out.append((b[0] / a[0], f"({b[1]} / {a[1]})"))
+    return out

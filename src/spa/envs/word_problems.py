@@ -1,0 +1,144 @@
+"""Generated arithmetic word problems with whole-number answers: the offline default of the question environment."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from spa.envs.options import uniforms
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question and its answer as text."""
+
+    question: str
+    answer: str
+
+
+_PEOPLE = (
+    "Ada",
+    "Bela",
+    "Chidi",
+    "Dana",
+    "Emil",
+    "Farah",
+    "Goran",
+    "Hana",
+    "Ivo",
+    "Juno",
+    "Kaya",
+    "Liam",
+    "Mira",
+    "Noor",
+)
+_THINGS = (
+    "apples",
+    "beads",
+    "books",
+    "buttons",
+    "cards",
+    "candles",
+    "coins",
+    "eggs",
+    "marbles",
+    "pens",
+    "shells",
+    "stamps",
+)
+_PLACES = ("bakery", "book shop", "market", "garden centre", "toy shop", "workshop")
+
+Pick = Callable[[int, int], int]  # low, high -> an integer from low to high
+
+
+def generate_problem(rng: np.random.Generator) -> Problem:
+    """A problem of two or three steps, drawn from eight kinds; answers are positive whole numbers."""
+    draw = uniforms(rng, 16)
+
+    def pick(low: int, high: int) -> int:
+        return low + int(draw() * (high - low + 1))
+
+    def choose(words: tuple[str, ...]) -> str:
+        return words[pick(0, len(words) - 1)]
+
+    who, other = choose(_PEOPLE), choose(_PEOPLE)
+    while other == who:
+        other = choose(_PEOPLE)
+    question, answer = _KINDS[pick(0, len(_KINDS) - 1)](pick, who, other, choose(_THINGS), choose(_PLACES))
+    return Problem(question, str(answer))
+
+
+def _boxes(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    boxes, each, loose = pick(3, 30), pick(4, 40), pick(2, 60)
+    text = (
+        f"{who} has {boxes} boxes with {each} {things} in each, and {loose} loose {things}. "
+        f"How many {things} is that in all?"
+    )
+    return text, boxes * each + loose
+
+
+def _giving(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    given, bought = pick(5, 90), pick(5, 90)
+    start = given + pick(10, 200)
+    text = (
+        f"{who} owns {start} {things}. After giving {given} of them to {other} and buying {bought} new ones at the "
+        f"{place}, how many {things} does {who} own?"
+    )
+    return text, start - given + bought
+
+
+def _sharing(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    friends, each, kept = pick(3, 24), pick(3, 40), pick(1, 50)
+    text = (
+        f"{who} keeps {kept} of {friends * each + kept} {things} and shares the rest equally among {friends} friends. "
+        f"How many {things} does each friend get?"
+    )
+    return text, each
+
+
+def _prices(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    count, price, fee = pick(3, 40), pick(2, 30), pick(5, 80)
+    text = (
+        f"At the {place} {who} buys {count} {things} for {price} dollars each and pays {fee} dollars for delivery. "
+        "What is the bill in dollars?"
+    )
+    return text, count * price + fee
+
+
+def _change(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    count, price, left = pick(3, 30), pick(2, 25), pick(1, 90)
+    text = (
+        f"{who} goes to the {place} with {count * price + left} dollars and buys {count} {things} at {price} dollars "
+        "each. How many dollars are left?"
+    )
+    return text, left
+
+
+def _twice(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    count, factor, more = pick(5, 80), pick(2, 6), pick(1, 60)
+    text = (
+        f"{other} has {count} {things}. {who} has {factor} times as many, and {more} more. "
+        f"How many {things} do the two have together?"
+    )
+    return text, count + factor * count + more
+
+
+def _weeks(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    daily, weeks, sold = pick(3, 25), pick(2, 9), pick(1, 40)
+    text = (
+        f"Every day of the week, {who} makes {daily} {things} for the {place}. After {weeks} weeks {sold} of them have "
+        f"been sold. How many {things} are left?"
+    )
+    return text, daily * weeks * 7 - sold
+
+
+def _rates(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    first, second, hours = pick(4, 40), pick(4, 40), pick(2, 12)
+    text = (
+        f"{who} packs {first} {things} an hour and {other} packs {second} an hour. How many {things} do they pack "
+        f"together in {hours} hours?"
+    )
+    return text, (first + second) * hours
+
+
+_KINDS = (_boxes, _giving, _sharing, _prices, _change, _twice, _weeks, _rates)
