@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from spa.seeds import stream
 
 Floats = NDArray[np.float64]
+Strata = Sequence[ArrayLike] | NDArray[np.floating]
+"""One array of numbers per training seed (or environment); the arrays may differ in length."""
 
 _CHUNK = 1_000_000  # draws held in memory at once
 
@@ -31,7 +33,7 @@ class Interval:
 
 
 def bootstrap_mean(
-    values: Sequence[ArrayLike],
+    values: Strata,
     *,
     seed: int,
     level: float = 0.95,
@@ -70,8 +72,8 @@ def bootstrap_mean(
 
 
 def paired_difference(
-    first: Sequence[ArrayLike],
-    second: Sequence[ArrayLike],
+    first: Strata,
+    second: Strata,
     *,
     seed: int,
     level: float = 0.95,
@@ -90,7 +92,7 @@ def paired_difference(
     return bootstrap_mean(differences, seed=seed, level=level, resamples=resamples, resample_seeds=resample_seeds)
 
 
-def rate_interval(values: Sequence[ArrayLike], *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
+def rate_interval(values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
     """`bootstrap_mean` for rates within 0..1 (Pass@k per puzzle).
 
     When every puzzle has rate 0, or every one 1, resampling shows no spread at all; the Wilson interval over puzzles
@@ -141,7 +143,7 @@ def _iqm_rows(values: Floats) -> Floats:
     return np.sort(values, axis=1) @ (inside / inside.sum())
 
 
-def iqm_interval(scores: Sequence[ArrayLike], *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
+def iqm_interval(scores: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
     """IQM over environments and runs, bootstrapped over runs inside each environment (arXiv 2108.13264).
 
     Args:

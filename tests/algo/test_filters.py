@@ -1,0 +1,100 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spa.algo.filters import kept_scale, select_groups, soft_group_weights
+
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "filters.json").read_text())["cases"]
+
+
+def pairs(stds):
+    scores = torch.tensor([x for s in stds for x in (0.0, s * 2**0.5)])
+    return scores, torch.arange(len(stds)).repeat_interleave(2)
+
+
+def kept_groups(keep, group_ids):
+    return sorted(set(group_ids[keep].tolist()))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['strategy']}-{case['ratio']}-{case['stds']}")
+def test_golden_choices(case):
+    options = {key: value for key, value in case.items() if key not in ("stds", "kept")}
+    scores, ids = pairs(case["stds"])
+    keep, metrics = select_groups(scores, ids, **options)
+    assert kept_groups(keep, ids) == case["kept"]
+    assert int(keep.sum()) == 2 * len(case["kept"])
+    assert metrics["rollout/kept_count"] == len(case["kept"])
+    assert metrics["rollout/zero_count"] == case["stds"].count(0)
+    assert metrics["rollout/kept_ratio"] == pytest.approx(len(case["kept"]) / max(len(case["stds"]), 1))
+
+
+def test_metrics_by_hand():
+    # group 7: 0, 2 (mean 1, std sqrt 2, max 2); group 3: 5, 5
+    keep, metrics = select_groups(torch.tensor([5.0, 0.0, 5.0, 2.0]), torch.tensor([3, 7, 3, 7]), ratio=0.5)
+    assert keep.tolist() == [False, True, False, True]
+    assert metrics == pytest.approx(
+        {
+            "rollout/in_group_std": 2**0.5 / 2,
+            "rollout/in_group_max": 3.5,
+            "rollout/in_group_mean": 3.0,
+            "rollout/chosen_in_group_std": 2**0.5,
+            "rollout/chosen_in_group_max": 2.0,
+            "rollout/chosen_in_group_mean": 1.0,
+            "rollout/kept_count": 1.0,
+            "rollout/kept_ratio": 0.5,
+            "rollout/zero_count": 1.0,
+        }
+    )
+
+
+def test_max_mean_differs_from_std():
+    # group 0: one of eight succeeds (max - mean 0.875, std 0.354); group 1: half succeed (0.5, 0.535)
+    scores = torch.tensor([1.0] + [0.0] * 7 + [1.0] * 4 + [0.0] * 4)
+    ids = torch.arange(2).repeat_interleave(8)
+    assert kept_groups(select_groups(scores, ids, ratio=0.5, kind="max_mean")[0], ids) == [0]
+    assert kept_groups(select_groups(scores, ids, ratio=0.5, kind="std")[0], ids) == [1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_order_of_rows_does_not_matter(data):
+    rows = data.draw(st.integers(1, 16))
+    scores = torch.tensor(
+        data.draw(st.lists(st.sampled_from([-0.1, 0.0, 0.1, 0.3, 1.0]), min_size=rows, max_size=rows))
+    )
+    ids = torch.tensor(data.draw(st.lists(st.integers(0, 4), min_size=rows, max_size=rows)))
+    order = torch.tensor(data.draw(st.permutations(range(rows))))
+    options = {
+        "ratio": data.draw(st.sampled_from([0.1, 0.25, 0.5, 0.9, 1.0])),
+        "kind": data.draw(st.sampled_from(["std", "std_rev", "max_mean"])),
+        "strategy": data.draw(st.sampled_from(["top_k", "top_k_abs", "top_p", "top_p_softmax", "min_p"])),
+        "include_zero": data.draw(st.booleans()),
+    }
+    keep, metrics = select_groups(scores, ids, **options)
+    moved, same = select_groups(scores[order], ids[order], **options)
+    assert torch.equal(keep[order], moved)
+    assert metrics == same
+    for group in ids.unique():
+        assert len(set(keep[ids == group].tolist())) == 1  # whole groups
+    if metrics["rollout/zero_count"] < len(ids.unique()):
+        assert keep.any()
+
+
+def test_unusable_options_are_refused():
+    scores, ids = pairs([1, 2])
+    for options in ({"ratio": 0}, {"ratio": 0.5, "kind": "variance"}, {"ratio": 0.5, "strategy": "best"}):
+        with pytest.raises(ValueError, match="select_groups"):
+            select_groups(scores, ids, **options)
+
+
+def test_scales():
+    assert [kept_scale(0.25, mode) for mode in ("none", "linear", "sqrt")] == [1.0, 0.25, 0.5]
+    scores, ids = pairs([1, 4, 0])
+    torch.testing.assert_close(
+        soft_group_weights(scores, ids), torch.tensor([0.25, 0.25, 1, 1, 0, 0]), atol=1e-6, rtol=0
+    )
+    assert len(soft_group_weights(scores[:0], ids[:0])) == 0

@@ -1,0 +1,160 @@
+import numpy as np
+import pytest
+
+from spa.evaluate.statistics import (
+    Interval,
+    bootstrap_mean,
+    iqm,
+    iqm_interval,
+    paired_difference,
+    rate_interval,
+    sentence,
+    two_proportion_p,
+    two_proportions,
+    wilson_interval,
+)
+from spa.seeds import stream
+
+
+def draws(seed, *shape):
+    return stream(seed, "test").random(shape)
+
+
+def test_equal_seeds_give_equal_intervals():
+    values = draws(1, 3, 40)
+    assert bootstrap_mean(values, seed=5) == bootstrap_mean(values, seed=5)
+    assert bootstrap_mean(values, seed=5) != bootstrap_mean(values, seed=6)
+
+
+def test_interval_of_the_mean_is_near_the_normal_one():
+    values = draws(2, 1, 200)
+    interval = bootstrap_mean(values, seed=0)
+    half = 1.96 * values.std() / 200**0.5
+    assert interval.mean == pytest.approx(values.mean())
+    assert interval.n == 200
+    assert interval.low == pytest.approx(values.mean() - half, abs=half / 10)
+    assert interval.high == pytest.approx(values.mean() + half, abs=half / 10)
+
+
+def test_seeds_weigh_the_same_and_need_not_have_equal_puzzles():
+    interval = bootstrap_mean([[1.0] * 3, [0.0] * 9], seed=0)
+    assert (interval.mean, interval.low, interval.high, interval.n) == (0.5, 0.5, 0.5, 12)
+    between = bootstrap_mean([[1.0] * 3, [0.0] * 9], seed=0, resample_seeds=True)
+    assert (between.low, between.high) == (0.0, 1.0)
+
+
+def test_pairing_removes_what_puzzles_share():
+    hard = draws(3, 3, 60)
+    paired = paired_difference(list(hard + 0.01), list(hard), seed=0)
+    assert paired.low == pytest.approx(0.01)
+    assert paired.high == pytest.approx(0.01)
+    assert paired.excludes_zero
+    with pytest.raises(ValueError, match="same puzzles"):
+        paired_difference([[1.0, 2.0]], [[1.0]], seed=0)
+    with pytest.raises(ValueError, match="shorter"):
+        paired_difference([[1.0], [2.0]], [[1.0]], seed=0)
+
+
+def test_paired_intervals_cover_at_their_level():
+    # Puzzles of different difficulty, 8 attempts each, 3 training seeds of 40 puzzles; the second method is 0.1 worse.
+    rng, hits, trials = stream(7, "coverage"), 0, 300
+    for trial in range(trials):
+        rates = rng.uniform(0.2, 0.9, size=(3, 40))
+        first, second = rng.binomial(8, rates) / 8, rng.binomial(8, rates - 0.1) / 8
+        interval = paired_difference(list(first), list(second), seed=trial, resamples=400)
+        hits += interval.low <= 0.1 <= interval.high
+    assert 0.91 <= hits / trials <= 0.985  # nominal 0.95, 3 standard errors of the simulation
+
+
+def test_wilson_intervals_cover_at_their_level():
+    rng, hits, trials = stream(8, "coverage"), 0, 1000
+    for successes in rng.binomial(50, 0.15, size=trials):
+        interval = wilson_interval(int(successes), 50)
+        hits += interval.low <= 0.15 <= interval.high
+    assert 0.92 <= hits / trials <= 0.975
+
+
+def test_two_proportion_intervals_cover_at_their_level():
+    rng, hits, trials = stream(9, "coverage"), 0, 1000
+    for a, b in zip(rng.binomial(40, 0.3, size=trials), rng.binomial(60, 0.1, size=trials), strict=True):
+        interval = two_proportions(int(a), 40, int(b), 60)
+        hits += interval.low <= 0.2 <= interval.high
+    assert 0.92 <= hits / trials <= 0.975
+
+
+def test_wilson_published_values():
+    # Newcombe 1998, Statistics in Medicine 17:857, table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29
+    for successes, n, low, high in [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ]:
+        interval = wilson_interval(successes, n)
+        assert (interval.low, interval.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+
+
+def test_newcombe_published_values():
+    # Newcombe 1998, Statistics in Medicine 17:873, table II, method 10: 56/70 - 48/80 and 10/10 - 0/10
+    for a, m, b, n, low, high in [(56, 70, 48, 80, 0.0524, 0.3339), (10, 10, 0, 10, 0.6075, 1.0)]:
+        interval = two_proportions(a, m, b, n)
+        assert (interval.low, interval.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+
+
+def test_two_proportion_p_by_hand():
+    # 30/50 against 20/50: pooled 0.5, error 0.1, z = 2
+    assert two_proportion_p(30, 50, 20, 50) == pytest.approx(0.0455, abs=1e-4)
+    assert two_proportion_p(0, 50, 0, 20) == 1.0
+
+
+def test_rates_without_spread_get_the_wilson_interval():
+    zero = rate_interval([[0.0] * 10, [0.0] * 10], seed=0)
+    assert (zero.low, zero.high) == (0.0, pytest.approx(0.1611, abs=5e-5))
+    one = rate_interval([[1.0] * 20], seed=0)
+    assert (one.low, one.high) == (pytest.approx(1 - 0.1611, abs=5e-5), 1.0)
+    mixed = [[0.0, 0.5, 1.0] * 5]
+    assert rate_interval(mixed, seed=3) == bootstrap_mean(mixed, seed=3)
+
+
+def test_iqm_by_hand():
+    assert iqm([0, 1, 2, 100]) == 1.5  # the middle two
+    assert iqm([5]) == 5
+    assert iqm([0, 3, 12]) == pytest.approx((0 + 4 * 3 + 12) / 6)
+    assert iqm(np.arange(8)) == 3.5
+    assert iqm([1, 0, 100, 2, -50, 3, 1, 4]) == pytest.approx((1 + 1 + 2 + 3) / 4)
+
+
+def test_iqm_interval_keeps_environments_apart():
+    interval = iqm_interval([[0.2, 0.2, 0.2], [0.5, 0.5, 0.5], [0.9, 0.9, 0.9]], seed=0)
+    assert interval.low == interval.high == pytest.approx(interval.mean)
+    spread = iqm_interval(draws(4, 4, 5), seed=0, resamples=2000)
+    assert spread.low < spread.mean < spread.high
+    assert spread.n == 20
+
+
+@pytest.mark.parametrize("function", [bootstrap_mean, iqm_interval])
+def test_nothing_to_average_is_refused(function):
+    for empty in ([], [[]], [[1.0], []]):
+        with pytest.raises(ValueError, match="at least one"):
+            function(empty, seed=0)
+
+
+def test_large_samples_are_drawn_in_pieces():
+    values = draws(5, 1, 3000)
+    interval = bootstrap_mean(values, seed=0, resamples=1000)
+    assert interval.high - interval.low == pytest.approx(2 * 1.96 * values.std() / 3000**0.5, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"),
+    [
+        ((0.18, 0.11, 0.25), "spa is better than vanilla by 18 points (95 % interval 11 to 25)."),
+        ((-0.18, -0.25, -0.11), "vanilla is better than spa by 18 points (95 % interval 11 to 25)."),
+        ((0.02, -0.05, 0.09), "No difference found between spa and vanilla: 2 points (95 % interval -5 to 9)."),
+        ((0.051, 0.004, 0.09), "spa is better than vanilla by 5.1 points (95 % interval 0.4 to 9.0)."),
+        ((0.0, 0.0, 0.0), "No difference found between spa and vanilla: 0 points (95 % interval 0 to 0)."),
+    ],
+)
+def test_sentences(difference, text):
+    mean, low, high = difference
+    assert sentence("spa", "vanilla", Interval(mean=mean, low=low, high=high, n=30)) == text
