@@ -1,0 +1,46 @@
+"""`spa view`: look at the episodes of a run in a browser."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main(args: list[str]) -> int:
+    """Serve the viewer until interrupted, or write it to a file. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="spa view", description="Replay the episodes of a run in a browser. Works while the run goes on."
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="directory of a run, for example runs/demo")
+    parser.add_argument("--port", type=int, default=8265, help="port on 127.0.0.1; 0 takes a free one (default: 8265)")
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser window")
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write one HTML file that needs no server, and stop"
+    )
+    parser.add_argument("--max-episodes", type=int, default=200, help="episodes in the exported file (default: 200)")
+    options = parser.parse_args(args)
+
+    from spa.report.viewer import Viewer, export, serve
+
+    viewer = Viewer(options.run)
+    if options.export:
+        number = export(viewer, options.export, limit=options.max_episodes)
+        sys.stdout.write(f"{options.export}: {number} episodes\n")
+        return 0
+    try:
+        server = serve(viewer, options.port)
+    except OSError as error:
+        parser.error(f"port {options.port} cannot be used: {error.strerror}. Choose another one with --port, or 0.")
+    address = f"http://127.0.0.1:{server.server_address[1]}/"
+    sys.stdout.write(f"{address}  (Ctrl+C stops it)\n")
+    sys.stdout.flush()
+    if not options.no_browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+    return 0

@@ -1,0 +1,149 @@
+"""States as boards: cells to lay out, and which of them differ from the truth.
+
+A state is text: a drawing, a coordinate sentence, or a drawing followed by the sentence. Whatever it is, it ends up as
+rows of cells; text that is no board ends up as words.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spa.tracking.console import printable
+
+_COORDINATE = re.compile(r"\((\d{1,3}),\s?(\d{1,3})\)")
+_ENTITY = re.compile(r"\((\S)\) (?:is|are) at ((?:\(\d{1,3},\s?\d{1,3}\)[ ,]*)+)")
+_CORNER = re.compile(r"bottom right corner is \((\d{1,3}),\s?(\d{1,3})\)")
+_MAX_SIDE = 40
+_MAX_WORDS = 400
+EMPTY = "·"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One square of a board, or one word of a text."""
+
+    text: str
+    differs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A state to look at: `rows` (none if the text is no board), and `words`, the text beside the board."""
+
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    words: tuple[Cell, ...] = ()
+    same: bool = True
+
+    def to_json(self) -> dict[str, object]:
+        """Cells as [text, differs] pairs."""
+        rows = [[[cell.text, int(cell.differs)] for cell in row] for row in self.rows]
+        return {"rows": rows, "words": [[cell.text, int(cell.differs)] for cell in self.words], "same": self.same}
+
+
+Size = tuple[int, int]
+
+
+def board_size(texts: Iterable[str]) -> Size | None:
+    """Rows and columns of the boards that `texts` (instruction and states of an episode) talk about, if they say so.
+
+    The instruction's "bottom right corner" counts first; otherwise the largest coordinates.
+    """
+    rows = cols = 0
+    for text in texts:
+        if corner := _CORNER.search(text):
+            return _clip(int(corner[1]) + 1, int(corner[2]) + 1)
+        for row, col in _COORDINATE.findall(text[:4000]):
+            rows, cols = max(rows, int(row) + 1), max(cols, int(col) + 1)
+    return _clip(rows, cols) if rows else None
+
+
+def _clip(rows: int, cols: int) -> Size:
+    return min(rows, _MAX_SIDE), min(cols, _MAX_SIDE)
+
+
+def read_board(text: str, size: Size | None = None) -> Board:
+    """The board that `text` describes; differences are not marked."""
+    return compare(text, None, size)
+
+
+def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
+    """The board that `text` describes, with the cells and words that differ from those of `truth` marked."""
+    drawing, sentence = _split(text)
+    rows = _drawn(drawing) or _placed(sentence, size)
+    words = _words(sentence if drawing else text)
+    if truth is None:
+        return Board(tuple(tuple(Cell(cell) for cell in row) for row in rows), tuple(map(Cell, words)))
+    true_drawing, true_sentence = _split(truth)
+    true_rows = _drawn(true_drawing) or _placed(true_sentence, size)
+    true_words = _words(true_sentence if true_drawing else truth)
+    return Board(_mark_cells(rows, true_rows), _mark_words(words, true_words), same=text.strip() == truth.strip())
+
+
+def _split(text: str) -> tuple[list[str], str]:
+    """The lines of the drawing, and the sentence after it. A drawing is two or more lines of equally many cells."""
+    lines = printable(text.strip("\n")).split("\n")[: 2 * _MAX_SIDE]
+    end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
+    drawing = [line.rstrip() for line in lines[:end] if line.strip()]
+    widths = {len(_cells(line)) for line in drawing}
+    if len(drawing) < 2 or len(widths) > 2 or max(widths) > _MAX_SIDE or _prose(drawing):
+        return [], "\n".join(lines)
+    return drawing, "\n".join(lines[end:])
+
+
+def _prose(lines: Sequence[str]) -> bool:
+    return sum(len(word) > 3 for line in lines for word in line.split() if word.isalpha()) > len(lines)
+
+
+def _cells(line: str) -> list[str]:
+    if "\t" in line.strip() or " " in line.strip():
+        return line.split()
+    return list(line.strip())
+
+
+def _drawn(drawing: Sequence[str]) -> list[list[str]]:
+    return [_cells(line) for line in drawing]
+
+
+def _placed(sentence: str, size: Size | None) -> list[list[str]]:
+    """A board made from a coordinate sentence: every "(S) is at (row,col) ..." puts symbol S on its cells."""
+    if size is None:
+        return []
+    entities = [(symbol, _COORDINATE.findall(cells)) for symbol, cells in _ENTITY.findall(sentence)]
+    if not entities:
+        return []
+    rows = [[EMPTY] * size[1] for _ in range(size[0])]
+    for symbol, cells in entities:
+        for row, col in ((int(row), int(col)) for row, col in cells):
+            if row < size[0] and col < size[1]:
+                here = rows[row][col]
+                rows[row][col] = symbol if here == EMPTY else here + symbol
+    return rows
+
+
+def _words(text: str) -> list[str]:
+    words = text.split()
+    return words if len(words) <= _MAX_WORDS else [*words[:_MAX_WORDS], f"… {len(words) - _MAX_WORDS:,} more words"]
+
+
+def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Cell, ...], ...]:
+    """Rows of cells, marked where they differ from the cell in the same place; missing cells are added, marked."""
+    if not rows or not truth:
+        return tuple(tuple(Cell(cell) for cell in row) for row in rows)
+    height = max(len(rows), len(truth))
+    marked = []
+    for index in range(height):
+        row = rows[index] if index < len(rows) else []
+        true_row = truth[index] if index < len(truth) else []
+        width = max(len(row), len(true_row))
+        pairs = zip(row + [" "] * (width - len(row)), true_row + [" "] * (width - len(true_row)), strict=True)
+        marked.append(tuple(Cell(cell, cell != true) for cell, true in pairs))
+    return tuple(marked)
+
+
+def _mark_words(words: list[str], truth: list[str]) -> tuple[Cell, ...]:
+    matcher = difflib.SequenceMatcher(None, truth, words, autojunk=False)
+    cells: list[Cell] = []
+    for kind, _, _, start, end in matcher.get_opcodes():
+        cells.extend(Cell(word, kind != "equal") for word in words[start:end])
+    return tuple(cells)

@@ -1,0 +1,177 @@
+"""Run directories, read only: which stages a run has, what they recorded, what its summary says.
+
+Layout: `runs/<name>/{data,sft,ppo}`, with arms `runs/<name>/<arm>/{data,sft,ppo}`, with several seeds
+`runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Everything may still be growing while it is read.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spa.errors import DataError
+from spa.tracking.encoding import read_lines
+
+STAGES = ("data", "sft", "ppo", "eval")
+_SKIPPED = ("previous", "trajectories", "token_scores", "tensorboard", "wandb")
+_FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
+_MAX_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class TrajectoryFile:
+    """One file of episodes."""
+
+    path: Path
+    split: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage directory of a run. `arm` is "" for a run without arms, `seed` None without seed directories."""
+
+    path: Path
+    name: str
+    arm: str
+    seed: int | None
+
+    @cached_property
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """Step -> metric -> value. Values that were not finite are left out."""
+        return _by_step(self.path / "metrics.jsonl")
+
+    @cached_property
+    def timings(self) -> dict[int, dict[str, float]]:
+        """Step -> timing -> seconds."""
+        return _by_step(self.path / "timings.jsonl")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """`config.yaml`, or an empty dict."""
+        path = self.path / "config.yaml"
+        if not path.exists():
+            return {}
+        try:
+            loaded = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+        except yaml.YAMLError as error:
+            raise DataError(f"{path} is not valid YAML: {error}") from error
+        return loaded if isinstance(loaded, dict) else {}
+
+    def trajectory_files(self) -> list[TrajectoryFile]:
+        """The files of episodes, by step."""
+        found = []
+        for path in (self.path / "trajectories").glob("*.jsonl"):
+            if match := _FILE.match(path.name):
+                found.append(TrajectoryFile(path, match[1], int(match[2])))
+        return sorted(found, key=lambda file: (file.step, file.split))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory."""
+
+    path: Path
+    stages: tuple[Stage, ...]
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+        return self.path.resolve().name
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """`summary.json`, or None as long as there is none."""
+        path = self.path / "summary.json"
+        if not path.exists():
+            return None
+        try:
+            loaded = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} is not valid JSON: {error}. Remove it, or run the comparison again.") from error
+        return loaded if isinstance(loaded, dict) else None
+
+    def arms(self) -> list[str]:
+        """The arms that have a stage, in the order of a report."""
+        found = {stage.arm for stage in self.stages}
+        known = [arm for arm in ARM_ORDER if arm in found]
+        return known + sorted(found - set(known))
+
+    def find(self, stage: str, arm: str | None = None) -> list[Stage]:
+        """The stages of this name (and arm), by seed."""
+        found = [item for item in self.stages if item.name == stage and arm in (None, item.arm)]
+        return sorted(found, key=lambda item: (item.arm, -1 if item.seed is None else item.seed))
+
+
+ARM_ORDER = ("spa", "vanilla", "vanilla_wm", "spa_shuffled", "vanilla_grid", "")
+"""The method that a report is about comes first, then what it is held against."""
+
+
+def open_run(path: Path) -> Run:
+    """The run in directory `path`. Raises DataError if there is nothing that a run would have left."""
+    if not path.is_dir():
+        raise DataError(f"{path} is not a directory. Give the directory of a run, for example runs/demo.")
+    stages = tuple(_find_stages(path))
+    if not stages and not (path / "summary.json").exists():
+        raise DataError(
+            f"{path} holds no run: neither a summary.json nor a stage with metrics.jsonl or trajectories. "
+            "`spa runs` lists the runs of a folder."
+        )
+    return Run(path, stages)
+
+
+def is_stage(path: Path) -> bool:
+    """Whether a recorder wrote into this directory."""
+    return (path / "metrics.jsonl").exists() or (path / "trajectories").is_dir()
+
+
+def _find_stages(root: Path) -> Iterator[Stage]:
+    if is_stage(root):
+        yield _stage(root, root.resolve().parent)
+    yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH) if is_stage(path))
+
+
+def _walk(root: Path, depth: int) -> Iterator[Path]:
+    for path in sorted(root.iterdir()) if depth else []:
+        if path.is_dir() and not path.name.startswith((".", "global_step_")) and path.name not in _SKIPPED:
+            yield path
+            yield from _walk(path, depth - 1)
+
+
+def _stage(path: Path, root: Path) -> Stage:
+    *parents, name = path.resolve().relative_to(root.resolve()).parts
+    seed = None
+    arm = []
+    for part in parents:
+        if match := re.fullmatch(r"seed_(\d+)", part):
+            seed = int(match[1])
+        else:
+            arm.append(part)
+    return Stage(path, name, "/".join(arm), seed)
+
+
+def _by_step(path: Path) -> dict[int, dict[str, float]]:
+    table: dict[int, dict[str, float]] = {}
+    for _, row in read_lines(path) if path.exists() else ():
+        step = row.pop("step", None)
+        if isinstance(step, int):
+            values = {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
+            table.setdefault(step, {}).update(values)
+    return dict(sorted(table.items()))
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat

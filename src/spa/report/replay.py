@@ -1,0 +1,194 @@
+"""An episode, taken from its line in a trajectory file, as everything that a page shows of it.
+
+Works on the plain JSON of an episode, so that looking at a run needs neither torch nor a model. All text is made safe
+to show: control characters and direction marks appear as escapes, very long text is cut and says so.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spa.report import boards
+from spa.tracking.console import printable
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MAX_TEXT = 20_000
+MAX_TOKENS = 8_000
+
+
+def shown(text: str | None, limit: int = MAX_TEXT) -> str:
+    """`text`, printable, and cut at `limit` characters with a note that says how much is missing."""
+    if not text:
+        return ""
+    if len(text) > limit:
+        return printable(text[:limit]) + f" … [{len(text) - limit:,} more characters]"
+    return printable(text)
+
+
+def prediction_wrong(turn: dict[str, Any]) -> bool | None:
+    """Whether the turn's prediction is not exactly the state that was reached; None if there is no prediction."""
+    return _differs(turn["reply"].get("prediction"), turn["next_state"]) if turn.get("executed") else None
+
+
+def observation_wrong(turn: dict[str, Any]) -> bool | None:
+    """Whether the turn's observation is not exactly the state that was shown; None if there is no observation."""
+    return _differs(turn["reply"].get("observation"), turn["state"])
+
+
+def _differs(claim: str | None, truth: str) -> bool | None:
+    return None if claim is None else claim.strip() != truth.strip()
+
+
+def any_wrong(turns: Sequence[dict[str, Any]]) -> bool | None:
+    """Whether a prediction of the episode is wrong; None if it makes none."""
+    known = [wrong for turn in turns if (wrong := prediction_wrong(turn)) is not None]
+    return any(known) if known else None
+
+
+def replay(
+    episode: dict[str, Any], *, tokenizer: "Tokenizer | None" = None, scores: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a page needs to replay `episode` (an `Episode.to_json()`).
+
+    `scores` holds token-aligned lists by name ("advantages", "values") from the stage's `token_scores`.
+    """
+    turns = episode.get("turns") or []
+    texts = [message["content"] for message in episode.get("messages", ())[:2]]
+    states = [text for turn in turns for text in (turn["state"], turn["next_state"])]
+    size = boards.board_size([*texts, *states])
+    tokens = _tokens(episode, tokenizer, scores or {})
+    facts = ("tag", "mode", "state_text", "puzzle_seed", "noise_seed", "puzzle_hash", "group", "member", "version")
+    return {
+        "id": shown(str(episode.get("episode_id", "")), 200),
+        "stop": shown(str(episode.get("stop", "")), 100),
+        "success": bool(episode.get("success")),
+        "score": round(sum(turn["reward"] + turn["penalty"] for turn in turns), 6),
+        "error": shown(episode.get("error")),
+        "facts": {name: shown(str(episode[name]), 200) for name in facts if name in episode},
+        "messages": [
+            {"role": shown(m["role"], 40), "content": shown(m["content"])} for m in episode.get("messages", ())
+        ],
+        "turns": [_turn(turn, size, tokens.get(index)) for index, turn in enumerate(turns)],
+        "prompt_tokens": tokens.get(-1),
+    }
+
+
+def _turn(turn: dict[str, Any], size: boards.Size | None, tokens: dict[str, Any] | None) -> dict[str, Any]:
+    reply = turn["reply"]
+    observation, prediction = reply.get("observation"), reply.get("prediction")
+    return {
+        "state": boards.read_board(turn["state"], size).to_json(),
+        "observed": None if observation is None else boards.compare(observation, turn["state"], size).to_json(),
+        "next_state": boards.read_board(turn["next_state"], size).to_json(),
+        "predicted": None if prediction is None else boards.compare(prediction, turn["next_state"], size).to_json(),
+        "observation_wrong": observation_wrong(turn),
+        "prediction_wrong": prediction_wrong(turn),
+        "think": shown(reply.get("think")),
+        "reply": shown(turn["reply_text"]),
+        "well_formed": bool(reply.get("well_formed")),
+        "cut_off": turn.get("finish_reason") == "length",
+        "actions": _actions(turn),
+        "actions_left": turn.get("actions_left"),
+        "reward": turn["reward"],
+        "penalty": turn["penalty"],
+        "tokens": tokens,
+    }
+
+
+def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
+    """The actions of the reply, and what became of each: executed, without effect, refused, or never reached."""
+    asked, executed, infos = turn["reply"].get("actions") or [], turn.get("executed") or [], turn.get("infos") or []
+    done = []
+    position = 0
+    for action in asked:
+        if position < len(executed) and _same_action(action, executed[position]):
+            info = infos[position] if position < len(infos) else {}
+            done.append({"text": shown(executed[position], 200), "fate": _fate(info)})
+            position += 1
+        else:
+            done.append({"text": shown(action, 200), "fate": "not executed"})
+    rest = executed[position:]
+    done += [{"text": shown(action, 200), "fate": _fate({})} for action in rest]
+    return done
+
+
+def _same_action(asked: str, executed: str) -> bool:
+    return asked.strip().casefold() == executed.strip().casefold()
+
+
+def _fate(info: dict[str, Any]) -> str:
+    if info.get("action_is_valid") is False:
+        return "refused"
+    if info.get("action_is_effective") is False:
+        return "no effect"
+    return "executed"
+
+
+def _tokens(
+    episode: dict[str, Any], tokenizer: "Tokenizer | None", scores: dict[str, Any]
+) -> dict[int, dict[str, Any]]:
+    """Turn -> its tokens as columns: `text`, `id`, `sampled` (trained on), and numbers per sampled token by name."""
+    ids = episode.get("token_ids")
+    if not ids:
+        return {}
+    numbers = {"logprob": episode.get("logprobs"), **{key.rstrip("s"): row for key, row in scores.items()}}
+    numbers = {key: row for key, row in numbers.items() if isinstance(row, list) and len(row) == len(ids)}
+    sampled, turn_index = episode.get("sampled") or [False] * len(ids), episode.get("turn_index") or [-1] * len(ids)
+    positions: dict[int, list[int]] = {}
+    for position in range(min(len(ids), MAX_TOKENS)):
+        positions.setdefault(int(turn_index[position]), []).append(position)
+    return {
+        turn: {
+            "id": [ids[position] for position in places],
+            "text": _texts([ids[position] for position in places], tokenizer),
+            "sampled": [int(sampled[position]) for position in places],
+            "numbers": {
+                key: [_rounded(row[position]) if sampled[position] else None for position in places]
+                for key, row in numbers.items()
+            },
+        }
+        for turn, places in positions.items()
+    }
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
+    """The text of each token. Where one character spans tokens, the last one shows it and the others are empty."""
+    if tokenizer is None:
+        return [f"[{number}]" for number in ids]
+    texts = []
+    pending: list[int] = []
+    for number in ids:
+        pending.append(number)
+        text = tokenizer.decode(pending, skip_special_tokens=False)
+        if text.endswith("\ufffd") and len(pending) < 4:
+            texts.append("")
+            continue
+        texts.append(printable(text))
+        pending.clear()
+    return texts
+
+
+def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
+    """The tokenizer of a stage: that of its checkpoints, else of any checkpoint of the run, else the built-in one.
+
+    None if there is no `tokenizer.json` anywhere; tokens are then shown by their ids.
+    """
+    from tokenizers import Tokenizer
+
+    builtin = Path(__file__).parent.parent / "assets"
+    for folder, pattern in ((stage, "global_step_*/"), (root, "**/global_step_*/"), (builtin, "**/")):
+        for path in sorted(folder.glob(pattern + "**/tokenizer.json"), key=_newest_first):
+            return Tokenizer.from_file(str(path))
+    return None
+
+
+def _newest_first(path: Path) -> int:
+    numbers = re.findall(r"global_step_(\d+)", str(path))
+    return -int(numbers[-1]) if numbers else 0
