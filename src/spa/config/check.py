@@ -1,7 +1,9 @@
 """Combinations of values that cannot work, each named with what to do."""
 
 from spa.config.convert import Problems
-from spa.config.schema import Config, GroupsConfig
+from spa.config.schema import Config, EnvSpec, GroupsConfig
+from spa.envs.options import nearest
+from spa.envs.registry import ENVS
 
 ESTIMATORS = ("gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
 
@@ -10,6 +12,9 @@ def check(cfg: Config, problems: Problems) -> None:
     """Note every impossible combination in `problems`. Expects `n_groups` to be written out."""
     for name, groups in (("train", cfg.es_manager.train), ("val", cfg.es_manager.val)):
         _check_groups(cfg, f"es_manager.{name}", groups, problems)
+    played = cfg.es_manager.train.env_configs.tags + cfg.es_manager.val.env_configs.tags
+    for tag in dict.fromkeys(tag for tag in played if tag in cfg.custom_envs):
+        _check_env(f"custom_envs.{tag}", cfg.custom_envs[tag], problems)
     _check_batches(cfg, problems)
     _check_sft(cfg, problems)
     _check_algorithm(cfg, problems)
@@ -26,8 +31,7 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
         return problems.add(f"{path}.env_configs.tags", "must name at least one environment tag")
     for tag in tags:
         if tag not in cfg.custom_envs:
-            known = ", ".join(map(str, cfg.custom_envs)) or "none"
-            problems.add(f"{path}.env_configs.tags", f"no environment {tag!r} in custom_envs; there are {known}")
+            problems.add(f"{path}.env_configs.tags", f"no tag {tag!r} in custom_envs; {nearest(tag, cfg.custom_envs)}")
     if len(counts) != len(tags):
         problems.add(
             f"{path}.env_configs.n_groups", f"has {len(counts)} numbers for {len(tags)} tags; null spreads evenly"
@@ -40,6 +44,13 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
         )
     elif min(counts) < 1:
         problems.add(f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags")
+
+
+def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
+    """The name of the type only: its options are checked when it is made, since its module may be heavy to import."""
+    if spec.env_type not in ENVS and ":" not in spec.env_type:
+        hint = f"{nearest(spec.env_type, ENVS)} or a path package.module:Class"
+        problems.add(f"{path}.env_type", f"no environment type {spec.env_type!r}; {hint}")
 
 
 def kept_episodes(cfg: Config) -> int:
@@ -109,7 +120,7 @@ def _check_engine(cfg: Config, problems: Problems) -> None:
     if rollout.tensor_model_parallel_size > 1 and rollout.name not in ("vllm", "auto"):
         problems.add(
             "actor_rollout_ref.rollout.tensor_model_parallel_size",
-            f"is {rollout.tensor_model_parallel_size}, but only the vllm engine splits a model, and name is {rollout.name}",
+            f"is {rollout.tensor_model_parallel_size}, but only vllm splits a model, and name is {rollout.name}",
         )
     if rollout.response_length >= rollout.max_model_len:
         problems.add(

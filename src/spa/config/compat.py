@@ -1,10 +1,165 @@
-"""Keys of the original recipe that are spelled differently here."""
+"""What of the original recipe works here, what is spelled differently, and what is not there: scripts, environment
+variables, presets, and every configuration key (`original_keys.json`, with the original's values per file).
 
-from typing import Any
+A key of the table is `supported`, `mapped` to another, `ignored` (accepted without effect) or `refused`
+(an error unless its value is the original's own). `docs/parity.md` prints these tables.
+"""
 
-from spa.config.convert import Problems
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal
+
+from spa.config.convert import Problems, show
+
+Status = Literal["supported", "mapped", "ignored", "refused"]
 
 
-def translate(tree: dict[Any, Any], problems: Problems) -> list[str]:
-    """Rewrite `tree` in place; returns warning lines."""
-    return []
+@dataclass(frozen=True, slots=True)
+class OriginalKey:
+    """A configuration key of the original. `files`: its value in each file that sets it."""
+
+    files: Mapping[str, Any]
+    status: Status
+    note: str = ""
+    to: str = ""  # of a mapped key: ours
+    allow: tuple[Any, ...] = ()  # of a refused key: harmless values beside those of `files`
+
+    def harmless(self, value: Any) -> bool:
+        """Whether a refused key may have this value."""
+        return value is None or value in self.files.values() or value in self.allow
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A script, environment variable or preset of the original."""
+
+    name: str
+    status: Status
+    note: str
+
+
+SCRIPTS = (
+    Item(
+        "run_spa.sh", "supported", "`spa run CONFIG [CKPT=last] [GENERATE_DATA]`; the script hands its arguments over"
+    ),
+    Item("run_baseline.sh", "supported", "`spa baseline CONFIG [vanilla|state_estimation]`; every configuration"),
+    Item("SPA_agent.generate_sft_data", "mapped", "`spa generate CONFIG`"),
+    Item("sft/finetune_ft.sh", "mapped", "`spa sft CONFIG`; a failure ends with a non-zero exit"),
+    Item("sft/spa_sft_trainer.py", "mapped", "`spa sft CONFIG`"),
+    Item("sft/filter_sft_by_tag.py", "mapped", "`spa filter`, also on an existing parquet"),
+    Item("train_ppo_sfted.sh", "mapped", "`spa ppo CONFIG model_path=CHECKPOINT`; its values are the defaults"),
+    Item("train.py", "mapped", "`spa ppo CONFIG`"),
+    Item("ragen.llm_agent.agent_proxy (evaluation)", "mapped", "`spa eval CKPT_OR_MODEL CONFIG`"),
+)
+
+ENVIRONMENT = (
+    Item("MODE", "mapped", "`ctx_manager.mode`; the shell scripts translate it"),
+    Item("MODEL", "mapped", "`model_path`; it only named folders and runs"),
+    Item("OUTPUT_DIR", "mapped", "`generate.output_dir`; the shell scripts translate it"),
+    Item("BT_NUM", "mapped", "`generate.num_batches`; the shell scripts translate it"),
+    Item("RENDER_MODE", "mapped", "`state_text`: text is grid, text_with_coordinates is grid_and_coords"),
+    Item("BASE_DIR", "mapped", "`trainer.default_local_dir`; the shell scripts translate it"),
+    Item("CUDA_VISIBLE_DEVICES", "supported", "read by PyTorch, as always"),
+    Item("WANDB_ENTITY", "supported", "read by wandb itself"),
+    Item("PYTHONHASHSEED", "ignored", "no result depends on it"),
+    Item("PENALTY_VALUE", "ignored", "read nowhere in the original; `es_manager.format_penalty`"),
+    Item("REWARD", "ignored", "read nowhere in the original"),
+    Item("COS", "ignored", "read nowhere in the original"),
+)
+
+PRESETS = (
+    Item("base", "supported", ""),
+    Item("ppo_trainer", "supported", "part of base"),
+    Item("envs", "supported", "part of base; a copy of the original's own file loads"),
+    Item("sft_trainer", "supported", "part of base, under the key `sft`; a file in the original's layout loads"),
+    Item("base-lora", "supported", ""),
+    Item("stream", "supported", ""),
+    Item("evaluate_api_llm", "supported", ""),
+    Item("_1_bandit", "supported", ""),
+    Item("_2_sokoban", "supported", ""),
+    Item("_3_frozen_lake", "supported", ""),
+    Item("_4_countdown", "supported", ""),
+    Item("_5_metamathqa", "supported", ""),
+    Item("_6_webshop", "supported", ""),
+    Item("_10_sudoku", "supported", ""),
+    Item("evaluation/llama-30b", "refused", "an empty file in the original"),
+)
+
+STATE_TEXTS = {"text": "grid", "text_with_coordinates": "grid_and_coords"}
+LOSS_MASKS = {True: "sampled", False: "all_after_system"}
+MOST_NAMES = 12
+
+
+@functools.cache
+def original_keys() -> dict[str, OriginalKey]:
+    """Every key of the original by its dotted path here; those of `sft_trainer` begin with `sft.`."""
+    text = resources.files("spa.config").joinpath("original_keys.json").read_text(encoding="utf-8")
+    table = json.loads(text)
+    return {key: OriginalKey(**{**entry, "allow": tuple(entry.get("allow", ()))}) for key, entry in table.items()}
+
+
+def translate(tree: dict[str, Any], problems: Problems) -> list[str]:
+    """Take the original's keys out of the resolved `tree`: mapped ones become ours, refused ones are noted.
+
+    Returns the lines to warn with.
+    """
+    notes, ignored = _render_mode(tree, problems), []
+    for key, entry in original_keys().items():
+        if entry.status == "supported" or not _has(tree, key):
+            continue
+        value = _pop(tree, key)
+        if entry.status == "ignored":
+            ignored.append(key)
+        elif entry.status == "mapped":
+            notes += _loss_mask(tree, key, value, entry.to, problems)
+        elif not entry.harmless(value):
+            problems.add(key, f"cannot be {show(value)} here: {entry.note}")
+    if ignored:
+        more = f" and {len(ignored) - MOST_NAMES} more" if len(ignored) > MOST_NAMES else ""
+        notes.append(f"accepted without effect (docs/parity.md says why): {', '.join(ignored[:MOST_NAMES])}{more}")
+    return notes
+
+
+def _render_mode(tree: dict[str, Any], problems: Problems) -> list[str]:
+    if "render_mode" not in tree:
+        return []
+    value = tree.pop("render_mode")
+    if value not in STATE_TEXTS:
+        problems.add("render_mode", f"must be one of {', '.join(STATE_TEXTS)}; got {show(value)}; or set state_text")
+        return []
+    tree["state_text"] = STATE_TEXTS[value]
+    return [f"render_mode={value} is read as state_text={STATE_TEXTS[value]}"]
+
+
+def _loss_mask(tree: dict[str, Any], key: str, value: Any, to: str, problems: Problems) -> list[str]:
+    if not isinstance(value, bool):
+        problems.add(key, f"expected true or false, got {show(value)}; or set {to}")
+        return []
+    *parents, last = to.split(".")
+    node = tree
+    for parent in parents:
+        node = node.setdefault(parent, {})
+    node[last] = LOSS_MASKS[value]
+    return [f"{key}={str(value).lower()} is read as {to}={LOSS_MASKS[value]}"]
+
+
+def _has(tree: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(tree, dict) or part not in tree:
+            return False
+        tree = tree[part]
+    return True
+
+
+def _pop(tree: dict[str, Any], key: str) -> Any:
+    """Remove `key`, and the sections that this leaves empty."""
+    head, _, rest = key.partition(".")
+    if not rest:
+        return tree.pop(head)
+    value = _pop(tree[head], rest)
+    if not tree[head]:
+        del tree[head]
+    return value

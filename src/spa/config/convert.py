@@ -1,10 +1,10 @@
-"""Plain nested mappings to schema dataclasses and back, with every problem collected instead of the first one raised."""
+"""Plain nested mappings to schema dataclasses and back. Every problem is collected, not only the first."""
 
 import dataclasses
 import difflib
 import functools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spa.config.key import Key
@@ -15,14 +15,19 @@ class Problems:
     """A growing list of problems, each with the key that it is about."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.items: list[tuple[str, str]] = []
 
     def add(self, key: str, text: str) -> None:
         """Note a problem of `key`."""
-        self.lines.append(f"{key}: {text}" if key else text)
+        self.items.append((key, text))
 
-    def __bool__(self) -> bool:
-        return bool(self.lines)
+    @property
+    def lines(self) -> list[str]:
+        """One line per problem."""
+        return [f"{key}: {text}" if key else text for key, text in self.items]
+
+    def __len__(self) -> int:
+        return len(self.items)
 
 
 @functools.cache
@@ -91,15 +96,21 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def suggestion(path: str) -> str:
-    """The schema key closest to an unknown one, as `; did you mean ...?`, or ""."""
+    """The schema keys closest to an unknown one, as `; did you mean ...?`, or ""."""
     known = [name for name, _, _ in schema_keys()]
     head, _, last = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == head]
-    close = difflib.get_close_matches(path, siblings, n=1, cutoff=0.8)
-    close = close or [name for name in known if name.endswith("." + path)][:1]
-    close = close or [name for name in known if name.rpartition(".")[2] == last][:1]
-    close = close or difflib.get_close_matches(path, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = (
+        [f"{head}.{name}".strip(".") for name in _similar(last, [name.rpartition(".")[2] for name in siblings], 0.75)]
+        or [name for name in known if name.endswith(f".{path}")]
+        or [name for name in known if name.rpartition(".")[2] == last]
+        or _similar(path, known, 0.6)
+    )
+    return f"; did you mean {' or '.join(close)}?" if 0 < len(close) <= 3 else ""
+
+
+def _similar(name: str, options: Sequence[str], cutoff: float) -> list[str]:
+    return difflib.get_close_matches(name, options, n=1, cutoff=cutoff)
 
 
 def show(value: Any) -> str:
@@ -127,10 +138,11 @@ def _strip(hint: Any) -> tuple[Any, Key | None]:
 def _section(cls: type, value: Any, path: str, problems: Problems) -> Any:
     if not isinstance(value, Mapping):
         return problems.add(path, f"expected a section with keys, got {show(value)}")
-    hints, prefix, before = field_types(cls), path + "." if path else "", len(problems.lines)
+    hints, prefix, before = field_types(cls), path + "." if path else "", len(problems)
     for name in value:
         if name not in hints:
-            problems.add(f"{prefix}{name}", f"unknown key{_suggest_in(cls, f'{prefix}{name}', str(name))}")
+            for leaf in flatten({name: value[name]}, prefix):
+                problems.add(leaf, f"unknown key{suggestion(leaf)}")
     parts = {
         name: convert(hint, value[name], f"{prefix}{name}", problems) for name, hint in hints.items() if name in value
     }
@@ -138,14 +150,7 @@ def _section(cls: type, value: Any, path: str, problems: Problems) -> Any:
         required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
         if required and item.name not in value:
             problems.add(f"{prefix}{item.name}", "missing")
-    return None if len(problems.lines) > before else cls(**parts)
-
-
-def _suggest_in(cls: type, path: str, name: str) -> str:
-    close = difflib.get_close_matches(name, list(field_types(cls)), n=1, cutoff=0.75)
-    if close:
-        return f"; did you mean {path[: len(path) - len(name)]}{close[0]}?"
-    return suggestion(path)
+    return None if len(problems) > before else cls(**parts)
 
 
 def _union(args: tuple[Any, ...], key: Key | None, value: Any, path: str, problems: Problems) -> Any:
@@ -163,7 +168,7 @@ def _union(args: tuple[Any, ...], key: Key | None, value: Any, path: str, proble
     if len(options) > 1:
         trial = Problems()
         trial.add(path, f"expected {' or '.join(map(type_name, options))}, got {show(value)}")
-    problems.lines += trial.lines
+    problems.items += trial.items
     return None
 
 
@@ -211,5 +216,5 @@ def type_name(kind: Any) -> str:
 
 
 def _closest(value: Any, options: tuple[Any, ...]) -> str:
-    close = difflib.get_close_matches(str(value), [str(option) for option in options], n=1, cutoff=0.6)
+    close = _similar(str(value), [str(option) for option in options], 0.6)
     return f"; did you mean {close[0]}?" if close else ""

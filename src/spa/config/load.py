@@ -4,6 +4,7 @@ Order of precedence: schema defaults < shipped YAML < the user's YAML < override
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -48,16 +49,16 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Conf
     tree = _compose(name)
     for text in overrides:
         _override(tree, text, problems)
-    notes = compat.translate(tree, problems)
     plain = _resolve(tree, problems)
+    notes = compat.translate(plain, problems)
     config = convert(Config, plain, "", problems)
     if config is not None and not problems:
         config = _spread_groups(config)
         check(config, problems)
     if problems or config is None:
-        count = len(problems.lines)
-        head = f"{count} problem{'s' if count > 1 else ''} in the configuration {name}:"
-        raise ConfigError("\n  ".join([head, *problems.lines]))
+        lines = _without_echoes(problems, flatten(tree))
+        head = f"{len(lines)} problem{'s' if len(lines) > 1 else ''} in the configuration {name}:"
+        raise ConfigError("\n  ".join([head, *lines]))
     for note in notes:
         log.warning(note)
     return config
@@ -180,6 +181,17 @@ def _resolve(tree: dict[Any, Any], problems: Problems) -> dict[Any, Any]:
         return out
 
     return walk(OmegaConf.create(tree), "")
+
+
+def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
+    """One line per problem, without those of keys that only repeat another key's value."""
+    blamed = {key for key, _ in problems.items}
+
+    def echo(key: str) -> bool:
+        match = re.fullmatch(r"\$\{([^${}:]+)\}", str(raw.get(key)))
+        return match is not None and match[1] in blamed
+
+    return [line for (key, _), line in zip(problems.items, problems.lines, strict=True) if not echo(key)]
 
 
 def _spread_groups(cfg: Config) -> Config:

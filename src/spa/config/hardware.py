@@ -1,0 +1,49 @@
+"""Resources that a configuration asks for, made to fit what is there. Nothing else is ever changed."""
+
+import importlib.util
+from dataclasses import replace
+
+from spa.config.schema import Config
+
+
+def vllm_installed() -> bool:
+    """Whether vLLM can be imported; it is not imported."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def clamp_to_hardware(cfg: Config, *, gpus: int, vllm: bool | None = None) -> tuple[Config, list[str]]:
+    """`cfg` with its engine chosen and its GPU counts within `gpus`, and a warning for everything that was lowered.
+
+    `rollout.name` auto becomes vllm if it is installed and there is a GPU, else local; without either, vllm becomes
+    local with a warning. `vllm`: whether it is installed; None looks.
+    """
+    rollout, trainer, warnings = cfg.actor_rollout_ref.rollout, cfg.trainer, []
+    usable = gpus > 0 and (vllm_installed() if vllm is None else vllm)
+    name, parallel = rollout.name, rollout.tensor_model_parallel_size
+    if name == "auto":
+        name = "vllm" if usable else "local"
+    elif name == "vllm" and not usable:
+        reason = "there is no GPU" if gpus == 0 else "vllm is not installed (pip install vllm)"
+        warnings.append(f"actor_rollout_ref.rollout.name: vllm asked for, local used: {reason}")
+        name = "local"
+    most = max(gpus, 1)
+    count = min(trainer.n_gpus_per_node, most)
+    if count < trainer.n_gpus_per_node:
+        warnings.append(f"trainer.n_gpus_per_node: {trainer.n_gpus_per_node} asked for, {count} used: {_there(gpus)}")
+    limit = most if name == "vllm" else 1
+    if parallel > limit:
+        reason = _there(gpus) if name == "vllm" else f"the {name} engine does not split a model"
+        warnings.append(
+            f"actor_rollout_ref.rollout.tensor_model_parallel_size: {parallel} asked for, {limit} used: {reason}"
+        )
+        parallel = limit
+    rollout = replace(rollout, name=name, tensor_model_parallel_size=parallel)
+    return replace(
+        cfg,
+        actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout),
+        trainer=replace(trainer, n_gpus_per_node=count),
+    ), warnings
+
+
+def _there(gpus: int) -> str:
+    return "this machine has no GPU" if gpus == 0 else f"this machine has {gpus} GPU{'s' if gpus > 1 else ''}"
