@@ -43,7 +43,7 @@ def test_whitened_values_have_mean_zero_and_variance_one(seed, count, shift):
 def test_whiten_of_equal_single_or_no_values_is_zero():
     for value in (0.1, -7.3, 1234.567):
         values = torch.full((4, 25), value)
-        assert not whiten(values, torch.ones(4, 25, dtype=torch.bool)).any()
+        assert whiten(values, torch.ones(4, 25, dtype=torch.bool)).abs().max() < 1e-6
     one = torch.tensor([[True, False, False], [False] * 3])
     assert not whiten(VALUES, one).any()
     assert not whiten(VALUES, torch.zeros_like(MASK)).any()

@@ -32,15 +32,13 @@ def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tenso
         moments: `masked_moments` summed over all ranks; None takes those of `values`.
 
     Returns:
-        `[B, A]` in the dtype of `values`; 0 outside the mask, and 0 everywhere when all values are equal.
+        `[B, A]` in the dtype of `values`; 0 outside the mask, and within rounding when all values are equal.
     """
     total, squares, count = (masked_moments(values, mask) if moments is None else moments).double()
     mean = total / count.clamp(min=1)
     variance = ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)
-    # Rounding leaves a variance of about 1e-16 relative to the mean square when all values are equal.
-    constant = variance <= 1e-14 * mean.square()
     scaled = (values.double() - mean) * torch.rsqrt(variance + 1e-8)
-    return torch.where(mask & ~constant, scaled, 0.0).to(values.dtype)
+    return torch.where(mask, scaled, 0.0).to(values.dtype)
 
 
 def entropy_from_logits(logits: Tensor) -> Tensor:
