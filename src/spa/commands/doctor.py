@@ -1,0 +1,134 @@
+"""`spa doctor`: what is installed, what is missing and how to get it, and what a run will use."""
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from spa.config.hardware import vllm_installed
+
+OPTIONAL = {
+    "vllm": "fast rollouts on GPUs",
+    "peft": "LoRA adapters",
+    "datasets": "Countdown and MetaMathQA from the hub",
+    "openai": "models behind OpenAI-compatible APIs",
+    "ray[train]": "several machines",
+    "wandb": "tracking with Weights & Biases",
+    "tensorboard": "tracking with TensorBoard",
+    "trackio": "tracking with trackio",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the diagnosis."""
+
+    name: str
+    state: str
+    hint: str = ""
+    ok: bool = True
+
+    def text(self) -> str:
+        """The line as printed."""
+        mark = " " if self.ok else "!"
+        return f"{mark} {self.name:<14} {self.state:<16} {self.hint}".rstrip()
+
+
+def main(args: list[str]) -> int:
+    """Print the diagnosis; 0 if everything that spa needs is there, else 1."""
+    argparse.ArgumentParser(prog="spa doctor", description="What is installed, missing, and will be used.").parse_args(
+        args
+    )
+    required = list(required_packages())
+    sections = {
+        f"spa {_version('spa') or 'from source'}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}": required,
+        "Optional": list(optional_packages()),
+        "This machine": list(machine()),
+    }
+    for title, lines in sections.items():
+        sys.stdout.write("\n".join([title, *(line.text() for line in lines)]) + "\n\n")
+    broken = [line.name for lines in sections.values() for line in lines if not line.ok]
+    sys.stdout.write(f"Needs attention: {', '.join(broken)}\n" if broken else "Everything that spa needs is here.\n")
+    return 1 if broken else 0
+
+
+def required_packages() -> Iterator[Line]:
+    """Every dependency in spa's own metadata: its version, or how to get it."""
+    try:
+        lines = metadata.requires("spa") or []
+    except metadata.PackageNotFoundError:
+        yield Line("spa", "not installed", "pip install -e . in the project folder", ok=False)
+        return
+    for requirement in map(Requirement, lines):
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        found = _version(requirement.name)
+        fits = found is not None and requirement.specifier.contains(found, prereleases=True)
+        wanted = f"{requirement.name}{requirement.specifier}"
+        yield Line(requirement.name, found or "missing", "" if fits else f"pip install '{wanted}'", ok=fits)
+
+
+def optional_packages() -> Iterator[Line]:
+    """Packages that some features need."""
+    for name, purpose in OPTIONAL.items():
+        found = _version(name.partition("[")[0])
+        yield Line(name, found or "not installed", purpose if found else f"{purpose}: pip install '{name}'")
+
+
+def machine() -> Iterator[Line]:
+    """Device, engine, threads, memory and disk that a run will use."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        yield Line("torch", "does not load", " ".join(str(error).split())[:200], ok=False)
+        return
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus:
+        free, total = torch.cuda.mem_get_info(0)
+        name = torch.cuda.get_device_name(0)
+        yield Line("device", f"cuda x {gpus}", f"{name}, {_gb(free)} of {_gb(total)} free; weights in bfloat16")
+    else:
+        yield Line("device", "cpu", "no CUDA device found; weights in float32")
+    engine = "vllm" if gpus and vllm_installed() else "local"
+    yield Line("engine", engine, "chosen by actor_rollout_ref.rollout.name: auto")
+    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    yield Line("threads", str(threads), f"of {cores or os.cpu_count()} cores; trainer.threads changes it")
+    total, free = memory()
+    if total:
+        yield Line("memory", _gb(total), f"{_gb(free)} free")
+    stat = os.statvfs(".") if hasattr(os, "statvfs") else None
+    if stat:
+        yield Line("disk", f"{_gb(stat.f_bavail * stat.f_frsize)} free", f"in {Path.cwd()}")
+
+
+def memory() -> tuple[int, int]:
+    """Total and available bytes of main memory, within the container's limit; (0, 0) if the system does not say."""
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    except OSError:
+        return 0, 0
+    total, free = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):  # no control group, or no limit ("max")
+        return total, free
+    return min(total, limit), min(free, max(limit - used, 0))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
