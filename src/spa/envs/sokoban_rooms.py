@@ -112,40 +112,61 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     Depth-first over up, down, left, right; moving away from a box pulls it along. A state's score is the number of
     times that the pulled box changed, times the displacement; 0 if anything stands on a target. The first of the best
     wins. As in the original, a box that was pulled back to where it was is another state than one never pulled.
+
+    Floor cells are renumbered from 0. `flags` holds the boxes as bits, and `count` bits further up those once pulled.
     """
-    floor, deltas, stride = room.floor, room.deltas(), room.cols + 1
-    width = room.rows * stride
-    target_bits = sum(1 << target for target in room.targets)
-    backwards = tuple(reversed(deltas))  # a stack returns the last entry first
-    start = sum(1 << box for box in room.boxes)
-    # player, boxes, key without player, swaps, last box pulled, depth
-    stack = [(room.player, room.boxes, start, 0, -1, 1)]
-    seen: set[tuple[int, int]] = set()
-    best, best_score = room, 0
-    while stack:
-        player, boxes, key, swaps, last, depth = stack.pop()
-        if (player, key) in seen or len(seen) >= MAX_STATES or depth >= search_depth:
+    cells = sorted(room.floor)
+    number = {cell: index for index, cell in enumerate(cells)}
+    count, width = len(cells), len(cells).bit_length()
+    targets = [number[target] for target in room.targets]
+    target_bits = sum(1 << target for target in targets)
+    distances = _distances(cells, targets, room.cols + 1)
+    # A stack returns the last entry first, so the moves are pushed in reverse: right, left, down, up.
+    steps = tuple(reversed(room.deltas()))
+    ways = [
+        [
+            (number[cell + step], 1 << number[cell + step], number.get(cell - step, -1), _bit(number.get(cell - step)))
+            for step in steps
+            if cell + step in number
+        ]
+        for cell in cells
+    ]
+    seen: set[int] = set()
+    best, best_score = (number[room.player], tuple(targets)), 0
+    stack = [(target_bits, best[0], best[1], 0, 0, -1, 1)]
+    while stack and len(seen) < MAX_STATES:
+        flags, player, boxes, moved, swaps, last, depth = stack.pop()
+        state = flags << width | player
+        if state in seen or depth >= search_depth:
             continue
-        seen.add((player, key))
-        if swaps and not (key | key >> width | 1 << player) & target_bits:
-            candidate = Room(room.rows, room.cols, floor, room.targets, boxes, player)
-            score = swaps * _displacement(candidate)
-            if score > best_score:
-                best, best_score = candidate, score
-        for delta in backwards:
-            ahead, behind = player + delta, player - delta
-            if ahead not in floor or ahead in boxes:
+        seen.add(state)
+        if moved * swaps > best_score and not (flags | 1 << player) & target_bits:
+            best, best_score = (player, boxes), moved * swaps
+        depth += 1
+        for ahead, ahead_bit, behind, behind_bit in ways[player]:
+            if flags & ahead_bit:
                 continue
-            if behind not in boxes:
-                stack.append((ahead, boxes, key, swaps, last, depth + 1))
-                continue
-            index = boxes.index(behind)
-            pulled = (*boxes[:index], player, *boxes[index + 1 :])
-            # A box's bit moves up by `width` when it is first pulled.
-            flag = 1 << behind if key >> behind & 1 else 1 << behind + width
-            pulled_key = key ^ flag | 1 << player + width
-            stack.append((ahead, pulled, pulled_key, swaps + (index != last), index, depth + 1))
-    return best
+            if flags & behind_bit:
+                index = boxes.index(behind)
+                after = flags & ~(behind_bit | behind_bit << count) | 1 << player | 1 << player + count
+                if after << width | ahead not in seen:
+                    pulled = (*boxes[:index], player, *boxes[index + 1 :])
+                    gain = distances[index][player] - distances[index][behind]
+                    stack.append((after, ahead, pulled, moved + gain, swaps + (index != last), index, depth))
+            elif flags << width | ahead not in seen:
+                stack.append((flags, ahead, boxes, moved, swaps, last, depth))
+    player, boxes = best
+    return Room(room.rows, room.cols, room.floor, room.targets, tuple(cells[box] for box in boxes), cells[player])
+
+
+def _bit(index: int | None) -> int:
+    return 0 if index is None else 1 << index
+
+
+def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[int]]:
+    """For each target the Manhattan distance from each cell."""
+    places = [divmod(cell, stride) for cell in cells]
+    return [[abs(row - places[target][0]) + abs(col - places[target][1]) for row, col in places] for target in targets]
 
 
 def _stroll(draw: Callable[[], float], room: Room, probability: float) -> Room:
