@@ -60,6 +60,22 @@ class TextEnv(gymnasium.Env[str, Action]):
         """Two or three action texts for the prompt's sample answer."""
         return self.action_names()[:2]
 
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """Best play from the current state as action texts, at most `limit` of them; empty if the environment has no
+        solver or the goal cannot be reached any more. Where chance decides, only the next action."""
+        return ()
+
+    def optimal_steps(self) -> int | None:
+        """The fewest actions from the current state to the goal if each does what it is meant to; None if there is no
+        solver or no way."""
+        return None
+
+    def best_success(self, limit: int) -> float | None:
+        """The probability that the best policy reaches the goal from the current state within `limit` actions; None if
+        it is not known."""
+        steps = self.optimal_steps()
+        return None if steps is None else float(steps <= limit)
+
     @abstractmethod
     def puzzle_text(self) -> str:
         """Text that identifies the puzzle (the initial state with everything hidden from view): two episodes with the
