@@ -102,6 +102,7 @@ def suggestion(path: str) -> str:
     siblings = [name for name in known if name.rpartition(".")[0] == head]
     close = (
         [f"{head}.{name}".strip(".") for name in _similar(last, [name.rpartition(".")[2] for name in siblings], 0.75)]
+        or _similar(path, known, 0.85)
         or [name for name in known if name.endswith(f".{path}")]
         or [name for name in known if name.rpartition(".")[2] == last]
         or _similar(path, known, 0.6)

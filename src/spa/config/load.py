@@ -3,6 +3,8 @@
 Order of precedence: schema defaults < shipped YAML < the user's YAML < overrides.
 """
 
+import copy
+import functools
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,10 @@ PARTS = ("ppo_trainer", "sft_trainer", "envs")
 """Shipped files that are parts of `base` and no configuration by themselves."""
 
 
+FREE = ("custom_envs", "model_info")
+"""Sections whose keys are the user's own."""
+
+
 def config_names() -> list[str]:
     """Names of the shipped configurations."""
     files = resources.files("spa.config").iterdir()
@@ -41,7 +47,7 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Conf
     """The configuration `name_or_path` (a shipped name, a YAML file, or a folder with one) with `overrides`.
 
     A user's file may name shipped ones in its `defaults` list; whatever it does not set is taken from `base`. Overrides
-    are `key=value`, `+key=value` (the same) and `~key` (back to the default; removes an environment tag).
+    are `key=value`, `+key=value` (the same) and `~key` (back to the value of `base`; removes an environment tag).
 
     Raises ConfigError listing every problem found.
     """
@@ -77,15 +83,25 @@ def config_diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
     }  # fmt: skip
 
 
+@functools.cache
+def _shipped_once(name: str) -> dict[Any, Any]:
+    return _hydra(name, None)
+
+
+def _shipped(name: str) -> dict[Any, Any]:
+    """The composed tree of a shipped name, for the caller to change."""
+    return copy.deepcopy(_shipped_once(name))
+
+
 def _compose(name: str) -> dict[Any, Any]:
     """The composed file as a plain tree, interpolations unresolved."""
     if name in config_names():
-        return _hydra("base" if name in PARTS else name, None)
+        return _shipped("base" if name in PARTS else name)
     path = _find(name)
     tree = _hydra(path.stem, path.parent.resolve())
     if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
-    return _fill(tree, _hydra("base", None))
+    return _fill(tree, _shipped("base"))
 
 
 def _find(name: str) -> Path:
@@ -127,7 +143,7 @@ def _fill(tree: dict[Any, Any], base: dict[Any, Any], path: str = "") -> dict[An
     """`tree` with what it lacks taken from `base`. An environment tag or API model is taken as a whole."""
     out = dict(base)
     for name, value in tree.items():
-        whole = path in ("custom_envs", "model_info")
+        whole = path in FREE
         if isinstance(value, Mapping) and isinstance(out.get(name), dict) and not whole:
             out[name] = _fill(dict(value), out[name], f"{path}.{name}" if path else str(name))
         else:
@@ -157,10 +173,17 @@ def _override(tree: dict[Any, Any], text: str, problems: Problems) -> None:
             return problems.add(".".join(parents[: index + 1]), f"has no keys, so {text!r} cannot be applied")
     if parsed.type != OverrideType.DEL:
         node[last] = _fill(value, node[last]) if isinstance(value, dict) and isinstance(node.get(last), dict) else value
-    elif last in node:
-        del node[last]
-    else:
-        problems.add(".".join([*parents, last]), f"nothing to remove{suggestion('.'.join([*parents, last]))}")
+        return None
+    path = ".".join([*parents, last])
+    if last not in node:
+        return problems.add(path, f"nothing to remove{suggestion(path)}")
+    del node[last]
+    default: Any = {} if parents and parents[0] in FREE else _shipped("base")
+    for part in parents:
+        default = default.get(part, {})
+    if last in default:
+        node[last] = default[last]
+    return None
 
 
 def _resolve(tree: dict[Any, Any], problems: Problems) -> dict[Any, Any]:

@@ -1,0 +1,28 @@
+import pytest
+
+from spa.commands.config import main
+from spa.config.load import load_config
+from spa.errors import ConfigError
+
+
+def test_show_prints_the_resolved_file(capsys, tmp_path):
+    assert main(["show", "_3_frozen_lake", "seed.val=9", "~custom_envs.Bandit", "+trainer.threads=1"]) == 0
+    path = tmp_path / "shown.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert "${" not in path.read_text()
+    shown = load_config(path, ["~custom_envs.Bandit"])
+    assert shown == load_config("_3_frozen_lake", ["seed.val=9", "~custom_envs.Bandit", "trainer.threads=1"])
+
+
+def test_list_prints_names_that_load(capsys):
+    assert main(["list"]) == 0
+    names = capsys.readouterr().out.split()
+    assert {"demo", "_2_sokoban", "base-lora"} <= set(names) and "envs" not in names
+
+
+def test_errors_are_ours_or_argparses(capsys):
+    with pytest.raises(ConfigError):
+        main(["show", "nothing"])
+    with pytest.raises(SystemExit) as stopped:
+        main([])
+    assert stopped.value.code == 2

@@ -1,0 +1,158 @@
+import logging
+
+import pytest
+
+from spa.config import compat
+from spa.config.compat import original_keys
+from spa.config.convert import flatten, schema_keys, to_plain
+from spa.config.load import config_names, load_config
+from spa.errors import ConfigError
+
+KNOWN = {path for path, _, _ in schema_keys()}
+FREE = ("custom_envs.", "model_info.", "actor_rollout_ref.rollout.engine_kwargs.")
+
+
+def keys(status):
+    return [key for key, entry in original_keys().items() if entry.status == status]
+
+
+def warnings(caplog):
+    return [record.message for record in caplog.records if record.name == "spa.config"]
+
+
+def test_every_file_of_the_original_is_in_the_table():
+    files = {name for entry in original_keys().values() for name in entry.files}
+    yamls = {item.name for item in compat.PRESETS if item.status == "supported"}
+    assert files == yamls | {"train_ppo_sfted.sh", "finetune_ft.sh"}
+    assert yamls <= set(config_names())
+
+
+@pytest.mark.parametrize("key", keys("supported"))
+def test_a_supported_key_is_in_the_schema(key):
+    assert key in KNOWN or key.startswith(FREE)
+
+
+def test_supported_environments_have_the_original_options():
+    ours = flatten({"custom_envs": to_plain(load_config("envs").custom_envs)})
+    for key, entry in original_keys().items():
+        if key.startswith("custom_envs."):
+            (value,) = entry.files.values()
+            assert ours.get(key, value) == value
+
+
+@pytest.mark.parametrize("status", ["ignored", "mapped", "refused"])
+def test_every_other_key_has_a_reason_and_is_not_in_the_schema(status):
+    for key in keys(status):
+        assert original_keys()[key].note
+        assert key not in KNOWN
+
+
+def test_mapped_keys_name_one_of_ours():
+    assert {original_keys()[key].to for key in keys("mapped")} <= KNOWN
+
+
+def test_ignored_keys_change_nothing_and_are_named_once(caplog):
+    names = keys("ignored")
+    with caplog.at_level(logging.WARNING):
+        assert load_config("base", [f"{name}=17" for name in names]) == load_config("base")
+    (line,) = warnings(caplog)
+    assert line.startswith("accepted without effect (docs/parity.md says why): ")
+    assert line.endswith(f" and {len(names) - compat.MOST_NAMES} more")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        load_config("base", ["trainer.total_epochs=3", "+ray_init.num_cpus=2"])
+    (line,) = warnings(caplog)
+    assert line.endswith("): ray_init.num_cpus, trainer.total_epochs")
+
+
+def test_refused_keys_accept_the_originals_value_and_nothing_else(caplog):
+    for key in keys("refused"):
+        with pytest.raises(ConfigError) as caught:
+            load_config("base", [f"{key}=something"])
+        assert str(caught.value).splitlines()[1] == (
+            f"  {key}: cannot be the text 'something' here: {original_keys()[key].note}"
+        )
+    harmless = [f"{key}=null" for key in keys("refused")]
+    with caplog.at_level(logging.WARNING):
+        assert load_config("base", harmless) == load_config("base")
+    assert not caplog.records
+
+
+def test_render_mode_and_response_mask_become_our_keys(caplog):
+    with caplog.at_level(logging.WARNING):
+        cfg = load_config("base", ["render_mode=text", "enable_response_mask=false"])
+    assert (cfg.state_text, cfg.actor_rollout_ref.actor.loss_mask) == ("grid", "all_after_system")
+    assert warnings(caplog) == [
+        "render_mode=text is read as state_text=grid",
+        "enable_response_mask=false is read as actor_rollout_ref.actor.loss_mask=all_after_system",
+    ]
+    cfg = load_config("base", ["render_mode=text_with_coordinates", "enable_response_mask=true"])
+    assert (cfg.state_text, cfg.actor_rollout_ref.actor.loss_mask) == ("grid_and_coords", "sampled")
+    with pytest.raises(
+        ConfigError, match="render_mode: must be one of text, text_with_coordinates; got the text 'ascii'"
+    ):
+        load_config("base", ["render_mode=ascii"])
+    with pytest.raises(ConfigError, match="enable_response_mask: expected true or false, got 3"):
+        load_config("base", ["enable_response_mask=3"])
+
+
+ORIGINAL_ENVS = """
+custom_envs:
+  SimpleSokoban:
+    env_type: sokoban
+    max_actions_per_traj: 10
+    env_instruction: "Push the box."
+    env_instruction_add_worldmodel: |
+      Push the box and say what you see.
+    max_tokens: 100
+    env_config:
+      dim_x: 6
+      dim_y: 6
+      num_boxes: 1
+      max_steps: 100
+  SokobanDifferentGridVocab:
+    env_type: sokoban
+    max_actions_per_traj: 10
+    env_instruction: "Push."
+    max_tokens: 30
+    env_config:
+      search_depth: 30
+      grid_lookup: {0: "W", 1: ".", 2: "G", 3: "C", 4: "B", 5: "A", 6: "@"}
+      grid_vocab: {"W": "wall", ".": "empty", "@": "player on target"}
+  FrozenLake:
+    env_type: frozen_lake
+    max_actions_per_traj: 10
+    env_instruction: "Reach the goal."
+    max_tokens: 100
+    env_config: null
+"""
+
+
+def test_a_copy_of_the_original_environments_loads(tmp_path):
+    (tmp_path / "envs.yaml").write_text(ORIGINAL_ENVS)
+    (tmp_path / "mine.yaml").write_text("defaults: [base, _self_]\n")
+    for name in ("envs.yaml", "mine.yaml"):  # alone, or in the place of ours in the chain
+        cfg = load_config(tmp_path / name)
+        assert cfg.custom_envs["SimpleSokoban"].env_instruction_add_worldmodel == "Push the box and say what you see.\n"
+        grid = cfg.custom_envs["SokobanDifferentGridVocab"].env_config
+        assert grid is not None and grid["grid_lookup"][6] == "@" and grid["grid_vocab"]["."] == "empty"
+        assert cfg.custom_envs["FrozenLake"].env_config is None
+
+
+def test_the_original_sft_file_is_read_as_the_sft_section(tmp_path):
+    text = "data: {train_batch_size: 64, prompt_key: question}\nmodel: {partial_pretrain: a/b}\noptim: {lr: 1e-5}\ntrainer: {seed: 3}\n"
+    (tmp_path / "sft_trainer.yaml").write_text(text)
+    cfg = load_config(tmp_path / "sft_trainer.yaml")
+    assert (cfg.sft.data.train_batch_size, cfg.sft.optim.lr, cfg.sft.trainer.seed) == (64, 1e-5, 3)
+    assert cfg.sft.model.partial_pretrain == "a/b"
+    assert cfg.trainer.total_training_steps == 1000
+
+
+def test_a_file_that_reads_an_unset_environment_variable_says_so(tmp_path, monkeypatch):
+    (tmp_path / "old.yaml").write_text("ctx_manager: {mode: '${oc.env:MODE}'}\n")
+    monkeypatch.delenv("MODE", raising=False)
+    with pytest.raises(ConfigError, match=r"ctx_manager\.mode: cannot resolve .*MODE.*not found"):
+        load_config(tmp_path / "old.yaml")
+    assert load_config(tmp_path / "old.yaml", ["ctx_manager.mode=base"]).ctx_manager.mode == "base"
+    monkeypatch.setenv("MODE", "add_worldmodel")
+    assert load_config(tmp_path / "old.yaml").ctx_manager.mode == "add_worldmodel"

@@ -1,0 +1,118 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spa.config.convert import schema_keys
+from spa.config.load import load_config
+from spa.errors import ConfigError
+
+# override -> the line that it must cause in a configuration that is right otherwise
+MESSAGES = {
+    "trainer.total_trainin_steps=3": "trainer.total_trainin_steps: unknown key; did you mean trainer.total_training_steps?",
+    "sft.optm.lr=3": "sft.optm.lr: unknown key; did you mean sft.optim.lr?",
+    "optim.lr=3": "optim.lr: unknown key; did you mean sft.optim.lr or actor_rollout_ref.actor.optim.lr or critic.optim.lr?",
+    "max_turn=3": "max_turn: unknown key; did you mean agent_proxy.max_turn?",
+    "zzz.qqq=3": "zzz.qqq: unknown key",
+    "critic.optim.lr=fast": "critic.optim.lr: expected a number, got the text 'fast'",
+    "agent_proxy.max_turn=2.5": "agent_proxy.max_turn: expected a whole number, got 2.5",
+    "agent_proxy.max_turn=true": "agent_proxy.max_turn: expected a whole number, got true",
+    "agent_proxy.max_turn=null": "agent_proxy.max_turn: expected a whole number, got null",
+    "agent_proxy.enable_think=1": "agent_proxy.enable_think: expected true or false, got 1",
+    "agent_proxy.max_turn=0": "agent_proxy.max_turn: must be at least 1, got 0",
+    "es_manager.train.group_size=0": "es_manager.train.group_size: must be at least 1, got 0",
+    "algorithm.gamma=1.5": "algorithm.gamma: must be at most 1, got 1.5",
+    "actor_rollout_ref.actor.optim.lr=0": "actor_rollout_ref.actor.optim.lr: must be greater than 0, got 0",
+    "actor_rollout_ref.actor.optim.lr=nan": "actor_rollout_ref.actor.optim.lr: must be greater than 0, got nan",
+    "actor_rollout_ref.actor.optim.betas=[0.9]": "actor_rollout_ref.actor.optim.betas: expected a list of 2 values, got 1",
+    "state_text=grids": "state_text: must be one of grid, coords, grid_and_coords; got the text 'grids'; did you mean grid?",
+    "es_manager.train=3": "es_manager.train: expected a section with keys, got 3",
+    "custom_envs=[a]": "custom_envs: expected a mapping, got the list ['a']",
+    "custom_envs.Mine={max_tokens: 3}": "custom_envs.Mine.env_type: missing",
+    "es_manager.val.env_configs.tags=Sudoku": "es_manager.val.env_configs.tags: expected a list, got the text 'Sudoku'",
+    "es_manager.val.env_configs.tags=[Sudoko]": "es_manager.val.env_configs.tags: no tag 'Sudoko' in custom_envs; did you mean 'Sudoku'?",
+    "es_manager.val.env_configs.tags=[]": "es_manager.val.env_configs.tags: must name at least one environment tag",
+    "custom_envs.FrozenLake.env_type=frozenlake": "custom_envs.FrozenLake.env_type: no environment type 'frozenlake'; did you mean 'frozen_lake'? or a path package.module:Class",
+    "es_manager.train.env_configs.n_groups=[5]": "es_manager.train.env_configs.n_groups: [5] adds up to 5, but env_groups is 32; change one of them, or set n_groups=null",
+    "es_manager.train.env_configs.n_groups=[16,16]": "es_manager.train.env_configs.n_groups: has 2 numbers for 1 tags; null spreads evenly",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=128": "actor_rollout_ref.actor.ppo_mini_batch_size: is 128, but a step keeps only 64 episodes (32 groups x 8 episodes x filter ratio 0.25); lower it or play more",
+    "actor_rollout_ref.actor.ppo_num_mini_batches=65": "actor_rollout_ref.actor.ppo_num_mini_batches: is 65, but only 64 episodes are kept (32 groups x 8 episodes x filter ratio 0.25)",
+    "critic.ppo_micro_batch_size_per_gpu=64": "critic.ppo_micro_batch_size_per_gpu: is 64 on 1 process(es), more than the mini-batch of 32",
+    "actor_rollout_ref.rollout.rollout_filter_ratio=1.5": "actor_rollout_ref.rollout.rollout_filter_ratio: is a share here, at most 1, got 1.5",
+    "sft.data.micro_batch_size_per_gpu=32": "sft.data.micro_batch_size_per_gpu: is 32, more than train_batch_size 16",
+    "sft.data.train_files=a.parquet": "sft.data: train_files and val_files must be given together, or both be null",
+    "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline or a path package.module:function; got 'remax'",
+    "agent_proxy.action_sep=' '": "agent_proxy.action_sep: must not be blank; actions could not be told apart",
+    "actor_rollout_ref.rollout.response_length=3600": "actor_rollout_ref.rollout.response_length: is 3600, which leaves no room for a prompt in max_model_len 3600",
+    "trainer.resume_mode=resume_path": "trainer.resume_from_path: must name a checkpoint when resume_mode is resume_path",
+    "model_path=${nothing.here}": "model_path: cannot resolve ${nothing.here}: Interpolation key 'nothing.here' not found",
+    "seed.train=1,2": "override 'seed.train=1,2': several values; write a list as key=[a,b], or quote the text",
+    "seed.train": "cannot read the override 'seed.train'; write key=value",
+    "model_path=a=b": "cannot read the override 'model_path=a=b'; quote a value with special characters, as in key='a=b'",
+    "seed.train.more=1": "seed.train: has no keys, so 'seed.train.more=1' cannot be applied",
+    "~critic.optm": "critic.optm: nothing to remove; did you mean critic.optim?",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("override", MESSAGES)
+def test_message(override):
+    with pytest.raises(ConfigError) as caught:
+        load_config("_3_frozen_lake", [override])
+    head, *lines = str(caught.value).splitlines()
+    assert lines[0] == f"  {MESSAGES[override]}"
+    assert head.startswith(f"{len(lines)} problem") and "_3_frozen_lake" in head
+
+
+def test_pairs_that_exclude_each_other():
+    for overrides, line in (
+        (("algorithm.bi_level_gae=true", "algorithm.adv_estimator=grpo"), "needs adv_estimator gae, got grpo"),
+        (
+            ("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.use_ref=false"),
+            "actor_rollout_ref.actor.use_ref: must be true",
+        ),
+        (("critic.share_body=true", "critic.model.path=other"), "critic.share_body: cannot share"),
+        (
+            (
+                "actor_rollout_ref.rollout.name=local",
+                "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+            ),
+            "is 2, but only vllm splits a model, and name is local",
+        ),
+        (("es_manager.val.env_groups=1", "es_manager.val.env_configs.tags=[Sudoku,Bandit]"), "1 groups are too few"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_config("_3_frozen_lake", overrides)
+        assert line in str(caught.value)
+
+
+def test_everything_wrong_is_reported_at_once(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "defaults: [_3_frozen_lake, _self_]\nagent_proxy: {max_turns: 3, enable_think: maybe}\nsead: {train: 1}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ["critic.optim.lr=-1", "launcher=slurm"])
+    assert str(caught.value).splitlines() == [
+        f"5 problems in the configuration {path}:",
+        "  sead.train: unknown key; did you mean seed.train?",
+        "  launcher: must be one of local, ray; got the text 'slurm'",
+        "  agent_proxy.max_turns: unknown key; did you mean agent_proxy.max_turn?",
+        "  agent_proxy.enable_think: expected true or false, got the text 'maybe'",
+        "  critic.optim.lr: must be greater than 0, got -1",
+    ]  # fmt: skip
+
+
+def test_a_wrong_value_is_blamed_on_the_key_that_has_it():
+    with pytest.raises(ConfigError) as caught:
+        load_config("base", ["lora.rank=-1"])  # three other keys take their value from it
+    assert str(caught.value).splitlines()[1:] == ["  lora.rank: must be at least 0, got -1"]
+
+
+@settings(max_examples=30)
+@given(
+    st.sampled_from(sorted({path for path, _, key in schema_keys() if key and "*" not in path})), st.text(max_size=20)
+)
+def test_any_text_as_an_override_loads_or_is_a_config_error(key, value):
+    try:
+        load_config("base", [f"{key}={value}"])
+    except ConfigError as error:
+        assert "problem" in str(error)

@@ -1,0 +1,58 @@
+from dataclasses import replace
+
+import pytest
+
+from spa.config.convert import to_plain
+from spa.config.hardware import clamp_to_hardware
+from spa.config.load import load_config
+
+
+def asked(*overrides):
+    return load_config("base", overrides)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "vllm", "chosen", "warned"),
+    [
+        ("auto", 0, False, "local", 0),
+        ("auto", 0, True, "local", 0),
+        ("auto", 1, False, "local", 0),
+        ("auto", 1, True, "vllm", 0),
+        ("vllm", 1, True, "vllm", 0),
+        ("vllm", 1, False, "local", 1),
+        ("vllm", 0, True, "local", 1),
+        ("random", 1, True, "random", 0),
+    ],
+)
+def test_engine(name, gpus, vllm, chosen, warned):
+    cfg, warnings = clamp_to_hardware(asked(f"actor_rollout_ref.rollout.name={name}"), gpus=gpus, vllm=vllm)
+    assert (cfg.actor_rollout_ref.rollout.name, len(warnings)) == (chosen, warned)
+
+
+def test_the_originals_four_gpus_on_smaller_machines():
+    four = asked("trainer.n_gpus_per_node=4", "actor_rollout_ref.rollout.tensor_model_parallel_size=4")
+    cfg, warnings = clamp_to_hardware(four, gpus=2, vllm=True)
+    assert (cfg.trainer.n_gpus_per_node, cfg.actor_rollout_ref.rollout.tensor_model_parallel_size) == (2, 2)
+    assert warnings == [
+        "trainer.n_gpus_per_node: 4 asked for, 2 used: this machine has 2 GPUs",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size: 4 asked for, 2 used: this machine has 2 GPUs",
+    ]
+    cfg, warnings = clamp_to_hardware(four, gpus=0, vllm=False)
+    assert (cfg.trainer.n_gpus_per_node, cfg.actor_rollout_ref.rollout.tensor_model_parallel_size) == (1, 1)
+    assert warnings == [
+        "trainer.n_gpus_per_node: 4 asked for, 1 used: this machine has no GPU",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size: 4 asked for, 1 used: the local engine does not split a model",
+    ]
+
+
+def test_only_resources_change():
+    four = asked("trainer.n_gpus_per_node=4", "actor_rollout_ref.rollout.tensor_model_parallel_size=4")
+    cfg, _ = clamp_to_hardware(four, gpus=1, vllm=True)
+    rollout = replace(cfg.actor_rollout_ref.rollout, name="auto", tensor_model_parallel_size=4)
+    back = replace(
+        cfg,
+        actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout),
+        trainer=replace(cfg.trainer, n_gpus_per_node=4),
+    )
+    assert to_plain(back) == to_plain(four)
+    assert clamp_to_hardware(cfg, gpus=1, vllm=True) == (cfg, [])

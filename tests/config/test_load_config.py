@@ -1,0 +1,170 @@
+import dataclasses
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spa.config.load import PARTS, config_diff, config_names, load_config, to_yaml
+from spa.config.schema import ActorConfig, Config, OptimConfig
+from spa.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", config_names())
+def test_every_shipped_file_loads_and_prints_yaml_that_loads_back(name, tmp_path):
+    cfg = load_config(name)
+    path = tmp_path / "again.yaml"
+    path.write_text(to_yaml(cfg), encoding="utf-8")
+    assert load_config(path) == cfg
+    assert yaml.safe_load(path.read_text(encoding="utf-8"))["model_path"] == cfg.model_path
+
+
+def test_base_equals_the_defaults_of_the_schema():
+    only_in_yaml = ("custom_envs", "es_manager.train.env_configs.n_groups", "es_manager.val.env_configs.n_groups")
+    assert not [key for key in config_diff(load_config("base"), Config()) if not key.startswith(only_in_yaml)]
+
+
+def test_effective_values_of_the_original_recipe():
+    cfg = load_config("_2_sokoban")
+    assert cfg.es_manager.train.env_configs.tags == ("SimpleSokoban",)
+    assert (cfg.es_manager.train.env_groups, cfg.es_manager.train.group_size) == (32, 8)
+    assert (cfg.es_manager.val.env_groups, cfg.es_manager.val.group_size) == (128, 8)
+    assert (cfg.agent_proxy.max_turn, cfg.agent_proxy.max_actions_per_turn) == (5, 5)
+    sft = cfg.sft
+    assert (sft.optim.lr, sft.data.train_batch_size, sft.data.micro_batch_size_per_gpu) == (1e-4, 16, 1)
+    assert (sft.trainer.total_epochs, sft.data.max_length, sft.optim.betas) == (5, 2048, (0.9, 0.95))
+    actor = cfg.actor_rollout_ref.actor
+    assert (actor.optim.lr, cfg.critic.optim.lr, actor.optim.betas) == (1e-6, 1e-5, (0.9, 0.999))
+    assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c) == (0.2, 0.28, 3.0)
+    assert (cfg.trainer.total_training_steps, cfg.trainer.save_freq, cfg.trainer.test_freq) == (1000, 100, 10)
+    assert (cfg.seed.train, cfg.seed.val, cfg.generate.num_batches) == (10000, 123, 5)
+    assert cfg.trainer.run_dir == "runs/sokoban-main"
+
+
+def test_task_files_change_what_the_original_changes():
+    bandit = load_config("_1_bandit")
+    assert bandit.actor_rollout_ref.rollout.response_length == 500
+    assert bandit.es_manager.val.env_configs.n_groups == (256, 256)
+    shop = load_config("_6_webshop")
+    assert (shop.agent_proxy.max_turn, shop.agent_proxy.max_actions_per_turn) == (9, 1)
+    assert shop.actor_rollout_ref.rollout.max_model_len == 15000
+    lora = load_config("base-lora")
+    assert (lora.lora.rank, lora.critic.model.lora_rank, lora.actor_rollout_ref.actor.optim.lr) == (64, 64, 1e-5)
+
+
+def test_overrides_win_over_files_and_reach_interpolated_keys(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [_3_frozen_lake, _self_]\nmodel_path: a/b\nseed: {train: 7}\n")
+    cfg = load_config(tmp_path / "mine.yaml", ["model_path=builtin:tiny", "+seed.val=8"])
+    assert cfg.actor_rollout_ref.model.path == cfg.critic.model.path == cfg.sft.model.partial_pretrain == "builtin:tiny"
+    assert (cfg.seed.train, cfg.seed.val) == (7, 8)
+    assert cfg.es_manager.train.env_configs.tags == ("FrozenLake",)
+
+
+def test_a_users_file_without_defaults_is_completed_from_base(tmp_path):
+    (tmp_path / "config.yaml").write_text("ppo_mini_batch_size: 8\nagent_proxy: {max_turn: 2}\n")
+    cfg = load_config(tmp_path)
+    assert cfg.agent_proxy.max_turn == 2
+    assert cfg.agent_proxy.max_actions_per_turn == 5
+    assert cfg.critic.ppo_mini_batch_size == 8
+
+
+def test_a_users_environment_replaces_the_shipped_one_as_a_whole(tmp_path):
+    text = "custom_envs:\n  FrozenLake: {env_type: frozen_lake, env_config: null}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    cfg = load_config(tmp_path / "mine.yaml")
+    assert cfg.custom_envs["FrozenLake"].env_config is None
+    assert cfg.custom_envs["SimpleSokoban"].env_config == {"dim_x": 6, "dim_y": 6, "num_boxes": 1, "max_steps": 100}
+
+
+def test_removing_a_key_gives_its_default_and_removing_a_tag_drops_it():
+    cfg = load_config("_3_frozen_lake", ["~trainer.experiment_name", "~custom_envs.Bandit"])
+    assert cfg.trainer.experiment_name == "test"
+    assert "Bandit" not in cfg.custom_envs
+
+
+def test_options_can_be_given_to_an_environment_without_any():
+    cfg = load_config("_4_countdown", ["custom_envs.Countdown.env_config.split=test"])
+    assert cfg.custom_envs["Countdown"].env_config == {"split": "test"}
+
+
+def test_groups_are_spread_over_the_tags():
+    tags = "es_manager.train.env_configs.tags=[FrozenLake,Sudoku,Bandit]"
+    cfg = load_config("base", [tags, "es_manager.train.env_groups=32"])
+    assert cfg.es_manager.train.env_configs.n_groups == (11, 11, 10)
+
+
+def test_numbers_may_be_names():
+    cfg = load_config("base", ["es_manager.val.env_configs.tags=[2048]", "trainer.experiment_name=17"])
+    assert cfg.es_manager.val.env_configs.tags == ("2048",)
+    assert cfg.trainer.run_dir == "runs/17"
+
+
+def test_sections_are_frozen_and_can_be_built_directly():
+    cfg = load_config("base")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        cfg.seed.train = 1  # type: ignore[misc]
+    assert ActorConfig(optim=OptimConfig(lr=3e-4)).optim.lr == 3e-4
+
+
+def test_config_diff_names_what_differs():
+    a = load_config("base")
+    b = load_config("base", ["seed.val=5", "~custom_envs.RubiksCube"])
+    diff = config_diff(a, b)
+    assert diff.pop("seed.val") == (123, 5)
+    assert {key.rpartition(".")[0] for key in diff} == {"custom_envs.RubiksCube"}
+    assert all(new is None for _, new in diff.values())
+
+
+def test_loading_is_quiet_and_imports_nothing_heavy():
+    code = (
+        "import sys, spa.config, spa.config.load as load\n"
+        "load.load_config('demo')\n"
+        "sys.exit(len({'torch', 'transformers', 'pyarrow'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_nothing_is_said_about_shipped_files(caplog):
+    with caplog.at_level(logging.WARNING):
+        for name in config_names():
+            load_config(name)
+    assert not caplog.records
+
+
+def test_parts_are_read_as_base():
+    assert all(load_config(name) == load_config("base") for name in PARTS)
+
+
+def test_environment_variables_are_not_read(monkeypatch):
+    for name, value in {"MODE": "add_worldmodel", "RENDER_MODE": "text", "BT_NUM": "9", "MODEL": "x"}.items():
+        monkeypatch.setenv(name, value)
+    assert load_config("_10_sudoku").ctx_manager.mode == "base"
+    assert load_config("_10_sudoku").generate.num_batches == 5
+
+
+def test_a_broken_file_is_one_clear_error(tmp_path: Path):
+    (tmp_path / "bad.yaml").write_text("a: [1, 2\nb: 3\n")
+    with pytest.raises(ConfigError, match=r"cannot read .*bad\.yaml.*line 2"):
+        load_config(tmp_path / "bad.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
+    with pytest.raises(ConfigError, match=r"cannot read .*list\.yaml"):
+        load_config(tmp_path / "list.yaml")
+    (tmp_path / "lost.yaml").write_text("defaults: [nowhere]\n")
+    with pytest.raises(ConfigError, match=r"cannot read .*lost\.yaml.*nowhere"):
+        load_config(tmp_path / "lost.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(ConfigError, match=r"cannot read .*binary\.yaml"):
+        load_config(tmp_path / "binary.yaml")
+    (tmp_path / "twice.yaml").write_text("seed: {train: 1}\nseed: {train: 2}\n")
+    with pytest.raises(ConfigError, match=r"cannot read .*twice\.yaml.*duplicate"):
+        load_config(tmp_path / "twice.yaml")
+
+
+def test_an_unknown_name_lists_the_known_ones(tmp_path):
+    with pytest.raises(ConfigError, match=r"no configuration '_3_frozenlake'.*_3_frozen_lake"):
+        load_config("_3_frozenlake")
+    with pytest.raises(ConfigError, match=r"is a folder without config\.yaml, and it has no \.yaml file"):
+        load_config(tmp_path)
