@@ -1,14 +1,12 @@
 """FrozenLake: cross the ice to the goal without falling into a hole (REFERENCE section 2.2)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.frozen_lake_maps import TURNS, Lake, generate_lake, moves
 from spa.envs.labels import action_index, find_label, label_space
 from spa.envs.options import (
     choose_state_text,
@@ -20,6 +18,7 @@ from spa.envs.options import (
     reset_seeds,
     uniforms,
 )
+from spa.envs.solvers.frozen_lake import best_turn, shortest_path, values
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
@@ -27,54 +26,6 @@ NAME = "frozen_lake"
 SYMBOLS = {0: "P", 1: "_", 2: "O", 3: "G", 4: "X", 5: "√"}
 MEANINGS = {0: "player", 1: "empty", 2: "hole", 3: "goal", 4: "player in hole", 5: "player on goal"}
 ACTIONS = {1: "Left", 2: "Down", 3: "Right", 4: "Up"}
-TURNS = ("left", "down", "right", "up")  # a slip goes to a neighbour in this circle
-STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-
-
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """A puzzle: a square lake of `size` x `size` cells. Cells are numbered row by row, from the top left corner."""
-
-    size: int
-    start: int
-    goal: int
-    holes: frozenset[int]
-
-
-def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
-    """A random lake whose goal can be reached: cells are frozen with probability `p`, start and goal are uniform."""
-    draw, cells = uniforms(rng), size * size
-    while True:  # even without ice, start and goal are neighbours now and then
-        holes = frozenset(cell for cell in range(cells) if draw() >= p)
-        start, goal = int(draw() * cells), int(draw() * cells)
-        if start != goal:
-            lake = Lake(size, start, goal, holes - {start, goal})
-            if _reachable(lake):
-                return lake
-
-
-def moves(size: int, direction: str) -> tuple[int, ...]:
-    """The cell that each cell leads to in one direction; moving off the lake stays."""
-    down, right = STEPS[direction]
-    last = size - 1
-    return tuple(
-        min(max(row + down, 0), last) * size + min(max(col + right, 0), last)
-        for row in range(size)
-        for col in range(size)
-    )
-
-
-def _reachable(lake: Lake) -> bool:
-    tables = [moves(lake.size, direction) for direction in TURNS]
-    seen, frontier = {lake.start}, [lake.start]
-    while frontier:
-        cell = frontier.pop()
-        if cell == lake.goal:
-            return True
-        near = {table[cell] for table in tables} - seen - lake.holes
-        seen |= near
-        frontier.extend(near)
-    return False
 
 
 class FrozenLake(TextEnv):
@@ -214,6 +165,31 @@ class FrozenLake(TextEnv):
     def legend(self) -> dict[str, str]:
         """Symbol -> meaning."""
         return dict(self._legend)
+
+    def _rate(self) -> float:
+        return self.success_rate if self.is_slippery else 1.0
+
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The first moves of a shortest way; on slippery ice only the next move, the best one with `limit` left."""
+        if self.is_slippery:
+            turn = best_turn(self.lake, self._rate(), self.player, limit)
+            return () if turn is None else (self._labels[self._turns.index(turn)],)
+        way, cell = [], self.player
+        while (
+            len(way) < limit
+            and (turn := best_turn(self.lake, 1.0, cell, shortest_path(self.lake, cell) or 0)) is not None
+        ):
+            way.append(self._labels[self._turns.index(turn)])
+            cell = self._tables[turn][cell]
+        return tuple(way)
+
+    def optimal_steps(self) -> int | None:
+        """The length of a shortest way to the goal, slips left out; None in a hole."""
+        return shortest_path(self.lake, self.player)
+
+    def best_success(self, limit: int) -> float:
+        """The probability that the best policy reaches the goal within `limit` actions, by value iteration."""
+        return values(self.lake, self._rate(), limit)[limit][self.player]
 
     def render(self) -> str:
         """The state text that the render mode stands for."""

@@ -1,6 +1,7 @@
 """Sokoban: push every box onto a target (REFERENCE section 2.1)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from spa import seeds
@@ -9,6 +10,7 @@ from spa.envs.base import Action, StateText, TextEnv
 from spa.envs.labels import action_index, find_label, label_space
 from spa.envs.options import choose_state_text, read_actions, read_symbols, require_int, reset_seeds
 from spa.envs.sokoban_rooms import Room, generate_room
+from spa.envs.solvers.sokoban import fewest_moves, shortest_moves
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
@@ -200,6 +202,20 @@ class Sokoban(TextEnv):
     def legend(self) -> dict[str, str]:
         """Symbol -> meaning."""
         return dict(self._legend)
+
+    def _now(self) -> Room:
+        """The current state as a room."""
+        return replace(self.room, boxes=tuple(self.boxes), player=self.player)
+
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The first moves of a shortest solution."""
+        moves = shortest_moves(self._now()) or ()
+        labels = [self._labels[self._deltas.index(delta)] for delta in self.room.deltas()]
+        return tuple(labels[move] for move in moves[:limit])
+
+    def optimal_steps(self) -> int | None:
+        """The length of a shortest solution; None if a box is stuck."""
+        return fewest_moves(self._now())
 
     def render(self) -> str:
         """The state text that the render mode stands for."""

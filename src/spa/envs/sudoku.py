@@ -197,6 +197,30 @@ class Sudoku(TextEnv):
         cell, digit = moves[int(rng.integers(len(moves)))]
         return f"{cell // size + 1},{cell % size + 1},{digit}"
 
+    def _missing(self) -> list[tuple[int, int]]:
+        """Cell and digit of what the solution still lacks, row by row; empty if own digits left none."""
+        solutions = solve(tuple(self.cells), self.size)
+        if not solutions:
+            return []
+        return [(cell, solutions[0][cell]) for cell, digit in enumerate(self.cells) if not digit]
+
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The digits of the solution, row by row. A wrong digit of the player's is replaced first where it can be."""
+        size = self.size
+        moves = self._missing() or self._corrections()
+        return tuple(f"{cell // size + 1},{cell % size + 1},{digit}" for cell, digit in moves[:limit])
+
+    def _corrections(self) -> list[tuple[int, int]]:
+        """One wrong digit whose right value fits now."""
+        solution = solve(self.given, self.size)[0]
+        wrong = [cell for cell, digit in enumerate(self.cells) if digit not in (0, solution[cell])]
+        return [(cell, solution[cell]) for cell in wrong if self.fits(cell, solution[cell])][:1]
+
+    def optimal_steps(self) -> int | None:
+        """The number of empty cells, if the solution can be reached without replacing a digit; None otherwise."""
+        missing = self._missing()
+        return len(missing) if missing or all(self.cells) else None
+
     def example_actions(self) -> tuple[str, ...]:
         """Two moves in the right form."""
         return "1,1,2", f"2,3,{self.size}"

@@ -1,0 +1,58 @@
+"""Random lakes (REFERENCE section 2.2) and where moves lead on them."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from spa.envs.options import uniforms
+
+TURNS = ("left", "down", "right", "up")  # a slip goes to a neighbour in this circle
+STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A puzzle: a square lake of `size` x `size` cells. Cells are numbered row by row, from the top left corner."""
+
+    size: int
+    start: int
+    goal: int
+    holes: frozenset[int]
+
+
+def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
+    """A random lake whose goal can be reached: cells are frozen with probability `p`, start and goal are uniform."""
+    draw, cells = uniforms(rng), size * size
+    while True:  # even without ice, start and goal are neighbours now and then
+        holes = frozenset(cell for cell in range(cells) if draw() >= p)
+        start, goal = int(draw() * cells), int(draw() * cells)
+        if start != goal:
+            lake = Lake(size, start, goal, holes - {start, goal})
+            if _reachable(lake):
+                return lake
+
+
+@lru_cache(maxsize=256)
+def moves(size: int, direction: str) -> tuple[int, ...]:
+    """The cell that each cell leads to in one direction; moving off the lake stays."""
+    down, right = STEPS[direction]
+    last = size - 1
+    return tuple(
+        min(max(row + down, 0), last) * size + min(max(col + right, 0), last)
+        for row in range(size)
+        for col in range(size)
+    )
+
+
+def _reachable(lake: Lake) -> bool:
+    tables = [moves(lake.size, direction) for direction in TURNS]
+    seen, frontier = {lake.start}, [lake.start]
+    while frontier:
+        cell = frontier.pop()
+        if cell == lake.goal:
+            return True
+        near = {table[cell] for table in tables} - seen - lake.holes
+        seen |= near
+        frontier.extend(near)
+    return False
