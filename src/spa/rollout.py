@@ -49,12 +49,15 @@ def collect(
     return [player.episode() for player in players]
 
 
+def puzzle_hash(env: TextEnv) -> str:
+    """The content hash of an environment's current puzzle."""
+    return hashlib.sha256(env.puzzle_text().encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
 class _Player:
     """One episode while it is being played."""
 
-    def __init__(
-        self, spec: EpisodeSpec, make_env: MakeEnv, prompter: Prompter, template: ChatTemplate | None
-    ) -> None:
+    def __init__(self, spec: EpisodeSpec, make_env: MakeEnv, prompter: Prompter, template: ChatTemplate | None) -> None:
         self.spec, self.prompter = spec, prompter
         self.turns: list[Turn] = []
         self.messages: list[Message] = []
@@ -66,7 +69,7 @@ class _Player:
         try:
             self.env = make_env(spec.tag)
             self.env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
-            self.puzzle_hash = hashlib.sha256(self.env.puzzle_text().encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            self.puzzle_hash = puzzle_hash(self.env)
             self.messages += prompter.first_messages(self.env)
         except Exception as error:  # noqa: BLE001 - environments are other people's code
             self._fail(error)
@@ -116,7 +119,11 @@ class _Player:
         )
         state, left = env.state_text(prompter.state_text), prompter.max_actions_per_traj - self.used_actions
         mapped = [env.to_action(action) for action in reply.actions]
-        legal = [(text, action) for text, action in zip(reply.actions, mapped, strict=True) if action is not None]
+        legal = [
+            (_label(env, name), action)
+            for name, action in zip(reply.actions, mapped, strict=True)
+            if action is not None
+        ]
         penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
         executed, infos, reward, ended = [], [], 0.0, False
         for name, action in legal[:left]:
@@ -188,6 +195,11 @@ class _Player:
             version=self.version,
             **tokens,
         )
+
+
+def _label(env: TextEnv, text: str) -> str:
+    """The environment's own spelling of an action; free-text actions stay as they are."""
+    return next((name for name in env.action_names() if name.lower() == text.strip().lower()), text)
 
 
 def _plain(value: Any) -> Any:

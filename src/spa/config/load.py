@@ -33,6 +33,9 @@ PARTS = ("ppo_trainer", "sft_trainer", "envs")
 """Shipped files that are parts of `base` and no configuration by themselves."""
 
 
+HYDRA_TRIPS = (AttributeError, TypeError, ValueError)
+"""What Hydra raises over keys of its own with impossible values, such as `defaults: null` or `hydra: null`."""
+
 FREE = ("custom_envs", "model_info")
 """Sections whose keys are the user's own."""
 
@@ -131,7 +134,7 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
         else:
             with initialize_config_dir(str(folder), version_base=None):
                 composed = compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, *HYDRA_TRIPS) as error:
         raise ConfigError(f"cannot read {where}: {' '.join(str(error).split())}") from error
     tree = OmegaConf.to_container(composed, resolve=False)
     if not isinstance(tree, dict):

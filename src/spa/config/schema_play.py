@@ -93,3 +93,4 @@ class CtxManagerConfig:
     mode: Annotated[
         Literal["base", "add_worldmodel"], Key("reply format: think and answer, or with observation and prediction")
     ] = "base"
+    example: Annotated[bool, Key("show a sample reply, made by playing, in world-model prompts")] = True

@@ -55,6 +55,14 @@ class GrowingLayer(DynamicLayer):
         """Columns in use."""
         return self.length
 
+    def row_keys(self, row: int) -> torch.Tensor:
+        """[H, length, D], a view."""
+        return self._keys[row, :, : self.length]
+
+    def row_values(self, row: int) -> torch.Tensor:
+        """[H, length, D], a view."""
+        return self._values[row, :, : self.length]
+
     def select_rows(self, rows: torch.Tensor) -> None:
         """Keep only these rows of the batch."""
         self._keys, self._values = self._keys[rows], self._values[rows]
@@ -73,7 +81,8 @@ class GrowingCache(DynamicCache):
 
     def __init__(self, layers: int) -> None:
         super().__init__()
-        self.layers = [GrowingLayer() for _ in range(layers)]
+        self._growing = [GrowingLayer() for _ in range(layers)]
+        self.layers = list(self._growing)
 
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:
         """Fill the empty cache with these rows, each starting at column 0; None is an empty row."""
@@ -81,7 +90,7 @@ class GrowingCache(DynamicCache):
         if first is None:
             return
         width = max(len(row.ids) for row in rows if row is not None)
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._growing):
             heads, _, size = first.keys[index].shape
             keys = first.keys[index].new_zeros((len(rows), heads, width, size))
             values = first.values[index].new_zeros((len(rows), heads, width, size))
@@ -93,13 +102,13 @@ class GrowingCache(DynamicCache):
 
     def select_rows(self, rows: torch.Tensor) -> None:
         """Keep only these rows of the batch (repeats allowed)."""
-        for layer in self.layers:
+        for layer in self._growing:
             layer.select_rows(rows)
 
     def take_row(self, row: int, columns: torch.Tensor, ids: np.ndarray) -> EpisodeKV:
         """A copy of one row without its holes: `columns` int64 [c] are the cache columns that hold `ids` int32 [c]."""
         return EpisodeKV(
             ids=ids,
-            keys=tuple(layer.keys[row].index_select(1, columns) for layer in self.layers),
-            values=tuple(layer.values[row].index_select(1, columns) for layer in self.layers),
+            keys=tuple(layer.row_keys(row).index_select(1, columns) for layer in self._growing),
+            values=tuple(layer.row_values(row).index_select(1, columns) for layer in self._growing),
         )

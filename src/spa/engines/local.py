@@ -30,14 +30,22 @@ _SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them 
 class LocalEngine:
     """The default engine. Shares the model with the trainer, so `load_weights` with that model only drops the caches.
 
-    `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows` bounds one batch.
+    `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows` bounds one batch;
+    `autocast` is the precision of the forward pass if it is not that of the weights.
     """
 
     def __init__(
-        self, model: Any, template: ChatTemplate, *, keep_cache: bool = True, max_rows: int = 1024, version: int = 0
+        self,
+        model: Any,
+        template: ChatTemplate,
+        *,
+        keep_cache: bool = True,
+        max_rows: int = 1024,
+        autocast: torch.dtype | None = None,
+        version: int = 0,
     ) -> None:
         self.model, self.template, self.version = model, template, version
-        self.max_rows = max_rows
+        self.max_rows, self.autocast = max_rows, autocast
         self.safe = not _attends_to_everything(model.config)
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
@@ -49,7 +57,8 @@ class LocalEngine:
         out: list[Completion] = []
         was_training = self.model.training
         self.model.eval()
-        with torch.inference_mode():
+        device = next(self.model.parameters()).device.type
+        with torch.inference_mode(), torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
             for start in range(0, len(prompts), self.max_rows):
                 batch = _Batch(self, prompts[start : start + self.max_rows], sampling)
                 out += batch.run()
@@ -58,10 +67,9 @@ class LocalEngine:
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
         """Weights of the shared model have changed (or come from another module of the same shape)."""
-        if isinstance(model, Path):
-            model = type(self.model).from_pretrained(model)
-        if model is not self.model:
-            self.model.load_state_dict(model.state_dict())
+        source = type(self.model).from_pretrained(model) if isinstance(model, Path) else model
+        if source is not self.model:
+            self.model.load_state_dict(source.state_dict())
         self._episodes.clear()
         self.version = version
 
@@ -89,7 +97,7 @@ class _Batch:
     def __init__(self, engine: LocalEngine, prompts: Sequence[Prompt], sampling: SamplingParams) -> None:
         self.engine, self.prompts, self.sampling = engine, prompts, sampling
         self.device = next(engine.model.parameters()).device
-        self.dtype = next(engine.model.parameters()).dtype
+        self.dtype = engine.autocast or next(engine.model.parameters()).dtype
         self.uniforms = torch.from_numpy(
             np.stack([np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens) for p in prompts])
         ).to(self.device)
@@ -147,7 +155,7 @@ class _Batch:
         ]
         unique = sorted(set(source))
         rows = [cached[i] for i in unique]
-        self.cache = GrowingCache(_layer_count(self.engine.model.config))
+        self.cache: Any = GrowingCache(_layer_count(self.engine.model.config))
         self.cache.lay_out(rows)
         old = [0 if kv is None else len(kv.ids) for kv in rows]
         new = [self.prompts[i].token_ids[length:] for i, length in zip(unique, old, strict=True)]
@@ -222,7 +230,7 @@ class _Batch:
             ids[r, width - len(prompt.token_ids) :] = torch.from_numpy(prompt.token_ids.astype(np.int64))
             self.valid[r, width - len(prompt.token_ids) :] = True
         ids, self.valid = ids.to(self.device), self.valid.to(self.device)
-        self.cache = DynamicCache(config=self.engine.model.config)
+        self.cache: Any = DynamicCache(config=self.engine.model.config)
         self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
         out = self.engine.model(
             input_ids=ids,

@@ -12,12 +12,13 @@ LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
 
 
 def token_logprobs(
-    model: Any, input_ids: torch.Tensor, mask: torch.Tensor, *, with_entropy: bool = False
+    model: Any, input_ids: torch.Tensor, mask: torch.Tensor, *, with_entropy: bool = False, entropy_grad: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob and entropy (in nats) of the masked predictions under the raw logits.
 
     input_ids: int64 [B, T], right-padded; mask: bool [B, A], True where the prediction of the next token is wanted.
-    Returns two float32 [B, A], zero where the mask is False; entropies are zero unless asked for.
+    Returns two float32 [B, A], zero where the mask is False; entropies are zero unless asked for, and carry a gradient
+    only with `entropy_grad`.
     """
     body = model.base_model if not hasattr(model, "get_base_model") else model.get_base_model().base_model
     hidden = body(input_ids=input_ids, use_cache=False).last_hidden_state
@@ -25,11 +26,14 @@ def token_logprobs(
     targets = input_ids[:, 1:][mask]  # [N]
     head = model.get_output_embeddings()
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
+    entropy = (with_entropy, entropy_grad)
     rows = max(1, LOGITS_CHUNK // head.weight.shape[0])
     parts = [
-        checkpoint(_chunk, picked[i : i + rows], targets[i : i + rows], head, softcap, with_entropy, use_reentrant=False)
+        checkpoint(
+            _chunk, picked[i : i + rows], targets[i : i + rows], head, softcap, with_entropy, use_reentrant=False
+        )
         if torch.is_grad_enabled() and len(picked) > rows
-        else _chunk(picked[i : i + rows], targets[i : i + rows], head, softcap, with_entropy)
+        else _chunk(picked[i : i + rows], targets[i : i + rows], head, softcap, entropy)
         for i in range(0, len(picked), rows)
     ]
     logprobs = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
@@ -41,16 +45,18 @@ def token_logprobs(
 
 
 def _chunk(
-    hidden: torch.Tensor, targets: torch.Tensor, head: Any, softcap: float | None, with_entropy: bool
+    hidden: torch.Tensor, targets: torch.Tensor, head: Any, softcap: float | None, entropy: tuple[bool, bool]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits = head(hidden).float()
     if softcap:
         logits = torch.tanh(logits / softcap) * softcap
     normalizer = logits.logsumexp(-1)
     logprobs = logits.gather(-1, targets[:, None])[:, 0] - normalizer
+    with_entropy, entropy_grad = entropy
     if not with_entropy:
         return logprobs, torch.zeros_like(logprobs)
-    return logprobs, normalizer - (logits.softmax(-1) * logits).sum(-1)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_grad):
+        return logprobs, normalizer - (logits.softmax(-1) * logits).sum(-1)
 
 
 def token_values(critic: Critic, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,9 @@ def model_source(name: str) -> str:
         if not (path / "config.json").is_file():
             raise ModelError(f"{path}: no config.json, so this is not a model folder. Point to the folder that has it.")
         if not any(path.glob("*.safetensors")):
-            raise ModelError(f"{path}: no *.safetensors weights. Only safetensors are read; convert other formats first.")
+            raise ModelError(
+                f"{path}: no *.safetensors weights. Only safetensors are read; convert other formats first."
+            )
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise ModelError(f"{name}: there is no such model folder. Give a folder, a Hub name (owner/name) or {BUILTIN}.")
@@ -36,8 +38,11 @@ def model_source(name: str) -> str:
 
 
 def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a model. Folders that name PreTrainedTokenizerFast are loaded as just that, because the automatic
-    class replaces unusual tokenizers by the one it expects for the architecture."""
+    """The tokenizer of a model.
+
+    Folders that name PreTrainedTokenizerFast are loaded as just that, because the automatic class replaces unusual
+    tokenizers by the one it expects for the architecture.
+    """
     source = model_source(name)
     path = Path(source) / "tokenizer_config.json"
     if path.is_file():
@@ -102,7 +107,7 @@ def load_critic(
     return critic
 
 
-class _explained:  # noqa: N801 - reads as a word in a with statement
+class _explained:
     """Turns the loader's errors into one line that says what to do."""
 
     def __init__(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ def batch_episodes(
 ) -> EpisodeBatch:
     """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes prediction-aligned [A].
 
-    `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or, with `turn_scores`, on
-    that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens.
+    `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or, with `turn_scores`,
+    on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
@@ -70,16 +70,23 @@ def _last_sampled(sampled: np.ndarray, turn_index: np.ndarray, turns: int) -> np
 
 def select(batch: Batch, rows: torch.Tensor) -> Batch:
     """The given rows (int64 or bool [B]), cut to the longest of them."""
-    picked = {f.name: getattr(batch, f.name) for f in fields(batch)}
-    picked = {name: value[rows] if value is not None else None for name, value in picked.items()}
-    width = int(picked["lengths"].max()) if len(picked["lengths"]) else 1
-    for name, value in picked.items():
-        if value is not None and value.ndim == 2:
-            picked[name] = value[:, : width if name == "input_ids" else width - 1]
+    picked: dict[str, Any] = {}
+    width = int(batch.lengths[rows].max()) if len(rows) else 1
+    for name in (f.name for f in fields(batch)):
+        value = getattr(batch, name)
+        if value is not None:
+            value = value[rows]
+            if value.ndim == 2:
+                value = value[:, : width if name == "input_ids" else width - 1]
+        picked[name] = value
     return type(batch)(**picked)
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
     """The batch on another device."""
-    moved = {f.name: getattr(batch, f.name) for f in fields(batch)}
-    return type(batch)(**{name: None if value is None else value.to(device) for name, value in moved.items()})
+    moved: dict[str, Any] = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    return type(batch)(**_values(moved, device))
+
+
+def _values(moved: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
+    return {name: None if value is None else value.to(device) for name, value in moved.items()}

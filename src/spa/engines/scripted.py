@@ -1,0 +1,67 @@
+"""Engines without a model: given replies, random legal play. They need no tokens, but make them on request.
+
+With a chat template, replies are tokenised and get a log-prob of zero, so that every loop can be run and tested.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from spa.prompts.render import world_model_reply
+from spa.prompts.template import ChatTemplate
+from spa.types import Completion, Prompt, SamplingParams
+
+Reply = Callable[[Prompt], str]
+
+
+class ScriptedEngine:
+    """Replies by a function of the prompt; what it returns includes the opener."""
+
+    def __init__(self, reply: Reply, template: ChatTemplate | None = None) -> None:
+        self.reply, self.template = reply, template
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """One scripted reply per prompt."""
+        return [self._complete(prompt) for prompt in prompts]
+
+    def _complete(self, prompt: Prompt) -> Completion:
+        reply = self.reply(prompt)
+        ids = np.asarray(self.template.reply_ids(reply, prompt.opener), dtype=np.int32) if self.template else None
+        return Completion(
+            text=reply.removeprefix(prompt.opener),
+            token_ids=ids,
+            logprobs=None if ids is None else np.zeros(len(ids), dtype=np.float32),
+            finish_reason="stop",
+        )
+
+    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+        """There are no weights."""
+
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """Nothing is cached."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def random_engine(template: ChatTemplate | None = None, *, max_actions: int, action_sep: str = "||") -> ScriptedEngine:
+    """Uniformly random legal actions, one to `max_actions` of them, in the format that the prompt asks for."""
+
+    def reply(prompt: Prompt) -> str:
+        rng = np.random.Generator(np.random.PCG64(prompt.seed))
+        count = int(rng.integers(1, max_actions + 1))
+        answer = f" {action_sep} ".join(prompt.context.random_action(rng) for _ in range(count))
+        return formatted(prompt, answer)
+
+    return ScriptedEngine(reply, template)
+
+
+def formatted(prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown") -> str:
+    """An answer in the format that the prompt's last message asks for."""
+    if prompt.opener == "<answer>":
+        return f"<answer>{answer}</answer>"
+    if "<observation>" in prompt.messages[-1]["content"]:
+        return world_model_reply(observation, "", prediction, answer)
+    return f"<think></think><answer>{answer}</answer>"

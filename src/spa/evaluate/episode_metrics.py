@@ -1,0 +1,62 @@
+"""What episodes say about the policy that played them."""
+
+from collections.abc import Sequence
+
+from spa.evaluate.passk import pass_metrics
+from spa.types import Episode, Metrics, Stop
+from spa.worldmodel.accuracy import world_model_metrics
+
+
+def episode_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
+    """Metrics per environment tag as `<prefix>/<tag>/<name>`, under the original's names.
+
+    Ratios of actions are per executed action, over all episodes of the tag. Episodes that ended in an error do not
+    count.
+    """
+    metrics: Metrics = {}
+    for tag in dict.fromkeys(episode.tag for episode in episodes):
+        of_tag = [episode for episode in episodes if episode.tag == tag]
+        played = [episode for episode in of_tag if episode.stop is not Stop.ERROR]
+        for name, value in _metrics(played).items():
+            metrics[f"{prefix}/{tag}/{name}"] = value
+        metrics[f"{prefix}/{tag}/errors"] = float(len(of_tag) - len(played))
+    return metrics
+
+
+def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
+    """The same metrics over all tags together, as `<prefix>/<name>`."""
+    played = [episode for episode in episodes if episode.stop is not Stop.ERROR]
+    return {f"{prefix}/{name}": value for name, value in _metrics(played).items()}
+
+
+def _metrics(episodes: Sequence[Episode]) -> Metrics:
+    if not episodes:
+        return {"episodes": 0.0}
+    size = max(sum(other.group == episode.group for other in episodes) for episode in episodes[:1])
+    infos = [info for episode in episodes for turn in episode.turns for info in turn.infos]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    sampled = [int(episode.sampled.sum()) for episode in episodes if episode.sampled is not None]
+    successes = [episode.success for episode in episodes]
+    ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k < size] + [size]
+    metrics = {
+        "success": _mean(successes),
+        "episodes": float(len(episodes)),
+        "score": _mean([episode.score for episode in episodes]),
+        "reward": _mean([sum(turn.reward for turn in episode.turns) for episode in episodes]),
+        "num_actions": len(infos) / len(episodes),
+        "num_turns": len(turns) / len(episodes),
+        "action_is_valid": _mean([bool(info.get("action_is_valid")) for info in infos]),
+        "action_is_effective": _mean([bool(info.get("action_is_effective")) for info in infos]),
+        "format_rate": _mean([turn.reply.well_formed for turn in turns]),
+        "cut_off": _mean([turn.finish_reason == "length" for turn in turns]),
+    }
+    metrics |= pass_metrics(successes, [episode.group for episode in episodes], ks)
+    if sampled:
+        metrics["response_length"] = _mean(sampled)
+    if any(episode.mode == "add_worldmodel" for episode in episodes):
+        metrics |= world_model_metrics(episodes)
+    return metrics
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(sum(values)) / len(values) if values else 0.0

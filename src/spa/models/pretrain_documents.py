@@ -1,0 +1,173 @@
+"""The documents that the built-in model is pre-trained on: how to reply, how to quote, and where cells lie.
+
+They stand for what an instruct model brings along. A conversation shows states that have nothing to do with each other
+(every turn shows the start of another random puzzle), the reply quotes the state that is shown, "predicts" a corrupted
+copy of it, and acts at random. Beside the conversations there are documents about the displacement between two cells.
+No document holds a transition of any environment, and none tells what an action does.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spa.envs.base import StateText, TextEnv
+from spa.envs.registry import make_env
+from spa.prompts.render import Prompter, PromptMode, world_model_reply
+from spa.types import Message
+
+THOUGHTS = ("Let me try this.", "I will see what happens.", "This may work.")
+_CELL = re.compile(r"\(\d,\d\)")
+_AFTER_PLAYER = (" in a hole", " on the goal")
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """A kind of puzzle that states are drawn from, and how often."""
+
+    env_type: str
+    options: Mapping[str, object]
+    state_text: StateText
+    weight: float
+
+
+GAMES = (
+    Game("frozen_lake", {"is_slippery": False}, "coords", 0.66),
+    Game("frozen_lake", {"is_slippery": False}, "grid", 0.06),
+    Game("frozen_lake", {"is_slippery": True}, "grid_and_coords", 0.04),
+    Game("frozen_lake", {"is_slippery": False, "size": 6}, "coords", 0.04),
+    Game("sokoban", {}, "coords", 0.08),
+    Game("sokoban", {}, "grid_and_coords", 0.06),
+    Game("sudoku", {}, "grid_and_coords", 0.06),
+)
+
+
+class Documents:
+    """An endless stream of documents, drawn from one generator."""
+
+    def __init__(self, rng: np.random.Generator, *, displacement_share: float = 0.15) -> None:
+        self.rng, self.displacement_share = rng, displacement_share
+        self.envs = [make_env(game.env_type, game.options) for game in GAMES]
+        self.weights = np.cumsum([game.weight for game in GAMES]) / sum(game.weight for game in GAMES)
+
+    def next(self) -> str | tuple[Message, ...]:
+        """A plain text about displacements, or a conversation."""
+        if self.rng.random() < self.displacement_share:
+            return self._displacements()
+        kind = int(np.searchsorted(self.weights, self.rng.random()))
+        mode: PromptMode = "add_worldmodel" if self.rng.random() < 0.65 else "base"
+        return self._conversation(self.envs[kind], GAMES[kind].state_text, mode)
+
+    def _conversation(self, env: TextEnv, state_text: StateText, mode: PromptMode) -> tuple[Message, ...]:
+        rng = self.rng
+        limit = int(rng.choice((1, 2, 3, 3, 3, 4, 5, 5)))
+        prompter = Prompter(
+            mode=mode,
+            state_text=state_text,
+            max_turn=int(rng.choice((1, 3, 5, 5, 10))),
+            max_actions_per_turn=limit,
+            max_actions_per_traj=int(rng.choice((5, 10, 10, 20, 50))),
+        )
+        shown = _Shown(env)
+        shown.show(self._state(env, state_text))
+        messages = list(prompter.first_messages(shown))
+        left = prompter.max_actions_per_traj
+        turns = (1, 1, 2, 2, 3, 4, 5) if state_text == "coords" else (1, 1, 1, 2)  # drawings are long
+        for turn in range(1, int(rng.choice(turns)) + 1):
+            count = int(rng.integers(1, limit + 1))
+            messages.append({"role": "assistant", "content": self._reply(env, prompter, shown.text, count)})
+            left = max(1, left - count)
+            reward = float(rng.choice((0, 0, 0, 1, -0.1, -0.2, 0.9, -0.5)))
+            shown.show(self._state(env, state_text))
+            message = prompter.next_message(shown, turn=turn + 1, actions_left=left, reward=reward)
+            messages.append(message)
+        return tuple(messages[:-1])
+
+    def _reply(self, env: TextEnv, prompter: Prompter, state: str, count: int) -> str:
+        env.reset(seed=int(self.rng.integers(2**31)))
+        answer = f" {prompter.action_sep} ".join(env.random_action(self.rng) for _ in range(count))
+        if prompter.mode == "base":
+            return f"<think>{self.rng.choice(THOUGHTS)}</think><answer>{answer}</answer>"
+        return world_model_reply(state, "", corrupted(state, self.rng), answer)
+
+    def _state(self, env: TextEnv, state_text: StateText) -> str:
+        env.reset(seed=int(self.rng.integers(2**31)))
+        state = env.state_text(state_text)
+        if env.unwrapped.__class__.__name__ == "FrozenLake" and self.rng.random() < 0.1:
+            # Words of terminal states, at random, so that they can be quoted.
+            end = state.find(")", state.find("Player (P) is at") + len("Player (P) is at"))
+            state = state[: end + 1] + str(self.rng.choice(_AFTER_PLAYER)) + state[end + 1 :]
+        return state
+
+    def _displacements(self) -> str:
+        return "\n".join(self._displacement() for _ in range(8))
+
+    def _displacement(self) -> str:
+        size = 4 if self.rng.random() < 0.8 else int(self.rng.integers(5, 9))
+        a, b = self.rng.integers(size, size=2), self.rng.integers(size, size=2)
+        start, end = f"({a[0]},{a[1]})", f"({b[0]},{b[1]})"
+        offset = f"{b[0] - a[0]:+d} rows, {b[1] - a[1]:+d} columns"
+        return f"From {start} to {end}: {offset}." if self.rng.random() < 0.5 else f"From {start} by {offset}: {end}."
+
+
+class _Shown(TextEnv):
+    """An environment's prompts around states that are given."""
+
+    def __init__(self, env: TextEnv) -> None:
+        self._env, self.text = env, ""
+
+    def show(self, text: str) -> None:
+        self.text = text
+
+    def state_text(self, mode: StateText) -> str:
+        return self.text
+
+    def instruction(self, mode: StateText) -> str:
+        return self._env.instruction(mode)
+
+    def legend(self) -> dict[str, str]:
+        return self._env.legend()
+
+    def action_names(self) -> tuple[str, ...]:
+        return self._env.action_names()
+
+    def to_action(self, text: str) -> int | str | None:
+        return self._env.to_action(text)
+
+    def puzzle_text(self) -> str:
+        return self.text
+
+
+def corrupted(state: str, rng: np.random.Generator) -> str:
+    """The state with one thing in it replaced by another of its kind, at random: a cell (mostly the first), or, in a
+    state without cells, a character. One time in five it is left as it is."""
+    if rng.random() < 0.2:
+        return state
+    cells = list(_CELL.finditer(state))
+    if cells:
+        chosen = cells[0] if rng.random() < 0.8 else cells[int(rng.integers(len(cells)))]
+        size = 1 + max(int(digit) for cell in cells for digit in re.findall(r"\d", cell.group()))
+        other = rng.integers(max(size, 4), size=2)
+        return f"{state[: chosen.start()]}({other[0]},{other[1]}){state[chosen.end() :]}"
+    places = [i for i, character in enumerate(state) if not character.isspace()]
+    at = places[int(rng.integers(len(places)))]
+    return state[:at] + state[places[int(rng.integers(len(places)))]] + state[at + 1 :]
+
+
+def prompt_texts() -> tuple[list[str], Sequence[str]]:
+    """Prompts of every game in every mode, and the state texts in them: what the tokenizer's phrases are cut from."""
+    texts, states = [], []
+    for game in GAMES:
+        env = make_env(game.env_type, game.options)
+        for seed in range(200):
+            env.reset(seed=seed)
+            states.append(env.state_text(game.state_text))
+        for mode in ("base", "add_worldmodel"):
+            for actions in (1, 3):
+                prompter = Prompter(
+                    mode=mode, state_text=game.state_text, max_actions_per_turn=actions, max_turn=actions
+                )
+                texts += [message["content"] for message in prompter.first_messages(env)]
+                texts.append(prompter.next_message(env, turn=2, actions_left=3, reward=0.0)["content"])
+    return texts, states

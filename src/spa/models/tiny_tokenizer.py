@@ -1,0 +1,63 @@
+"""The tokenizer of the built-in model: byte-level, so that any text encodes; our prompts' phrases are single tokens.
+
+A model of a million parameters cannot afford to read a prompt word by word, so every fixed phrase of the prompts and
+state sentences is one token, every cell such as ` (1,2)` is one token, and everything else falls back to words it knows
+and then to bytes.
+"""
+
+import re
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_CELL = r" ?\(\d,\d\)"
+_VARYING = re.compile(_CELL + r"|\d")
+
+
+def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
+    """The pieces of `texts` between digits, cells and the `varying` strings, in order of first appearance."""
+    cut = re.compile("|".join([*map(re.escape, sorted(varying, key=len, reverse=True)), _VARYING.pattern]))
+    found: dict[str, None] = {}
+    for text in texts:
+        for piece in cut.split(text):
+            if len(piece) > 1:
+                found[piece] = None
+    return list(found)
+
+
+def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer that knows these phrases and words; a word is known with and without a space before it."""
+    phrases = sorted(dict.fromkeys(phrases), key=len, reverse=True)
+    cells = [f" ({row},{column})" for row in range(10) for column in range(10)]
+    known = [*phrases, *cells, *(form for word in words for form in (word, " " + word))]
+    encoder = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    vocabulary: dict[str, int] = {}
+    for text in [PAD, START, END, *sorted(pre_tokenizers.ByteLevel.alphabet())]:
+        vocabulary[text] = len(vocabulary)
+    for text in known:
+        vocabulary.setdefault(_byte_characters(encoder, text), len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    pattern = "|".join([*(re.escape(p) for p in phrases), _CELL, r" ?[A-Za-z]+", r"\d", r"\s", r"[^\sA-Za-z\d]"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), behavior="isolated"), encoder]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[START],
+        model_max_length=4096,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def _byte_characters(encoder: pre_tokenizers.ByteLevel, text: str) -> str:
+    return "".join(piece for piece, _ in encoder.pre_tokenize_str(text))

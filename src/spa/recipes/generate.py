@@ -1,0 +1,121 @@
+"""Stage 1: self-play with the base policy, then world-model data with the states that really were.
+
+The policy writes what it believes to see and to cause; afterwards both are replaced by the environment's truth.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from spa.config.schema import Config
+from spa.engines.base import Engine
+from spa.engines.local import LocalEngine
+from spa.engines.scripted import random_engine
+from spa.errors import DataError
+from spa.evaluate.episode_metrics import pooled_metrics
+from spa.recipes import setup
+from spa.tracking.recorder import Recorder
+from spa.types import Episode, Metrics, WorldModelRow
+from spa.worldmodel.rows import episode_rows, shuffle_next_states, split_by_puzzle, write_parquet
+
+TRAIN_FILE, VAL_FILE, SUMMARY = "wm_train.parquet", "wm_val.parquet", "summary.json"
+
+
+def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, num_batches: int | None = None) -> Path:
+    """Play `generate.num_batches` batches and write the data set; returns its folder.
+
+    Every batch plays new puzzles; `first_batch` continues where an earlier call stopped. Puzzles that validation uses
+    are left out of the data, so that nothing is fine-tuned on them.
+    """
+    out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
+    device = setup.pick_device(cfg)
+    batches = cfg.generate.num_batches if num_batches is None else num_batches
+    model, template = setup.load_actor(cfg, cfg.model_path, device)
+    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    engine = make_engine(cfg, model, template, device)
+    held_out = setup.validation_hashes(cfg, player)
+    episodes: list[Episode] = []
+    with Recorder(
+        out, stage="generate", config=cfg, loggers=cfg.trainer.logger, total_steps=first_batch + batches
+    ) as rec:
+        for batch in range(first_batch, first_batch + batches):
+            with rec.timer("selfplay"):
+                specs = setup.episode_specs(cfg.es_manager.train, "selfplay", base_seed=cfg.seed.train, step=batch)
+                played = player.play(engine, specs, setup.selfplay_sampling(cfg))
+            rec.trajectories(batch + 1, "generate", played)
+            rec.log(batch + 1, pooled_metrics(played, "selfplay"))
+            episodes += played
+        rows, counts = make_rows(cfg, episodes, held_out)
+        summary = write_dataset(cfg, out, rows, counts, episodes)
+        rec.message(
+            f"{summary['rows_train']} training and {summary['rows_val']} validation rows from {summary['episodes']} "
+            f"episodes; dropped: {json.dumps(summary['dropped'])}"
+        )
+    return out
+
+
+def make_engine(cfg: Config, model: Any, template: Any, device: Any) -> Engine:
+    """Who plays: the model itself, or uniformly random legal actions (an ablation)."""
+    if cfg.generate.policy == "random":
+        return random_engine(
+            template, max_actions=cfg.agent_proxy.max_actions_per_turn, action_sep=cfg.agent_proxy.action_sep
+        )
+    return LocalEngine(
+        model,
+        template,
+        max_rows=cfg.actor_rollout_ref.rollout.max_num_seqs,
+        autocast=setup.engine_autocast(cfg, device),
+    )
+
+
+def make_rows(
+    cfg: Config, episodes: list[Episode], held_out: frozenset[str]
+) -> tuple[list[WorldModelRow], Counter[str]]:
+    """All rows that can be relabelled, and how many turns were dropped for which reason."""
+    rows: list[WorldModelRow] = []
+    counts: Counter[str] = Counter()
+    for episode in episodes:
+        if episode.puzzle_hash in held_out:
+            counts["validation_puzzle"] += len(episode.turns)
+            continue
+        if cfg.generate.success_only and not episode.success:
+            counts["not_successful"] += len(episode.turns)
+            continue
+        found, dropped = episode_rows(episode, action_sep=cfg.agent_proxy.action_sep)
+        rows += found
+        counts += dropped
+    if not rows:
+        raise DataError(
+            f"none of the {len(episodes)} episodes has a turn in the world-model format (dropped: {dict(counts)}). The "
+            "model does not follow the format: try an instruct model, a longer generate.sampling.response_length, or "
+            "generate.policy=random."
+        )
+    return rows, counts
+
+
+def write_dataset(
+    cfg: Config, out: Path, rows: list[WorldModelRow], counts: Counter[str], episodes: list[Episode]
+) -> dict[str, Any]:
+    """wm_train.parquet, wm_val.parquet and summary.json; returns the summary."""
+    train, val = split_by_puzzle(rows, val_fraction=cfg.generate.val_fraction, seed=cfg.generate.split_seed)
+    if cfg.generate.shuffle_next_states:
+        train, val = shuffle_next_states(train, cfg.seed.train), shuffle_next_states(val, cfg.seed.train)
+    write_parquet(out / TRAIN_FILE, train)
+    write_parquet(out / VAL_FILE, val)
+    summary: dict[str, Any] = {
+        "episodes": len(episodes),
+        "rows_train": len(train),
+        "rows_val": len(val),
+        "puzzles": len({row.puzzle_hash for row in rows}),
+        "dropped": dict(sorted(counts.items())),
+        "played": played_metrics(episodes),
+        "shuffled_next_states": cfg.generate.shuffle_next_states,
+    }
+    (out / SUMMARY).write_text(json.dumps(summary, indent=1, sort_keys=True), encoding="utf-8")
+    return summary
+
+
+def played_metrics(episodes: list[Episode]) -> Metrics:
+    """How the policy played before it learnt anything."""
+    return {name.removeprefix("selfplay/"): value for name, value in pooled_metrics(episodes, "selfplay").items()}

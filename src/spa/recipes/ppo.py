@@ -1,0 +1,290 @@
+"""Stage 3: multi-turn PPO (arXiv 1707.06347; SPA, arXiv 2510.15047).
+
+One step: play, keep the groups that differ, score, estimate advantages, update critic and policy. Read `main` from
+top to bottom; everything it calls is a pure function or one of the things it holds: an engine and two models.
+"""
+
+import logging
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spa.algo.advantages import WHITENED, estimate_advantages
+from spa.algo.filters import select_groups
+from spa.algo.kl import kl_in_reward
+from spa.algo.losses import entropy_bonus, kl_penalty, policy_loss, value_loss
+from spa.algo.masked import explained_variance, masked_mean, whiten
+from spa.algo.rewards import normalize_scores
+from spa.config.schema import ActorConfig, Config, CriticConfig
+from spa.errors import TrainingError
+from spa.evaluate.episode_metrics import episode_metrics
+from spa.models.forward import token_logprobs, token_values
+from spa.recipes import setup
+from spa.recipes.ppo_models import Models, load_models, save_models
+from spa.recipes.validation import validate
+from spa.seeds import torch_stream
+from spa.tracking.recorder import Recorder
+from spa.training.batch import batch_episodes, select
+from spa.training.checkpoint import latest_checkpoint, step_of
+from spa.training.update import (
+    LossFn,
+    LossInfo,
+    MicroBatching,
+    plan_mini_batches,
+    score_logprobs,
+    score_values,
+    update,
+)
+from spa.types import Episode, EpisodeBatch, Metrics, PPOBatch, ScoredBatch, Stop
+
+log = logging.getLogger(__name__)
+
+
+def main(cfg: Config, *, model_path: str | None = None, directory: Path | None = None) -> Path:
+    """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint."""
+    out = directory or Path(cfg.trainer.default_local_dir)
+    device = setup.pick_device(cfg)
+    resume = latest_checkpoint(out) if cfg.trainer.resume_mode == "auto" else None
+    models = load_models(cfg, model_path or cfg.model_path, resume, device)
+    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
+    first = step_of(resume) if resume else 0
+    total = cfg.trainer.total_training_steps
+    with Recorder(
+        out,
+        stage="ppo",
+        config=cfg,
+        loggers=cfg.trainer.logger,
+        total_steps=total,
+        resume_step=first if resume else None,
+        project=cfg.trainer.project_name,
+        name=cfg.trainer.experiment_name,
+    ) as rec:
+        if first == 0 and cfg.trainer.val_before_train:
+            rec.log(0, validate(cfg, player, models.engine, rec, 0))
+        for step in range(first + 1, total + 1):
+            with rec.timer("rollout"):
+                specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=cfg.seed.train, step=step - 1)
+                episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
+            metrics = episode_metrics(episodes, "train")
+
+            batch = to_batch(cfg, episodes, models.template.tokenizer.pad_token_id or 0)
+            kept, filter_metrics = keep_groups(cfg, batch)
+            metrics |= filter_metrics
+            if kept is not None:
+                with rec.timer("score"):
+                    scored, score_metrics = score(cfg, models, kept, device)
+                check_sampler(cfg, score_metrics["rollout/kl_trainer_sampler"], step, rec)
+                ready, advantage_metrics = with_advantages(cfg, models, scored)
+                metrics |= score_metrics | advantage_metrics
+                with rec.timer("update"):
+                    metrics |= train(cfg, models, ready, step, device)
+                models.engine.load_weights(models.actor.model, version=step)
+
+            if is_due(step, cfg.trainer.test_freq, total):
+                with rec.timer("validate"):
+                    metrics |= validate(cfg, player, models.engine, rec, step)
+            rec.trajectories(step, "train", episodes)
+            rec.log(step, metrics)
+            if is_due(step, cfg.trainer.save_freq, total):
+                save_models(cfg, out, step, models)
+    last = latest_checkpoint(out)
+    if last is None:
+        raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
+    return last
+
+
+def to_batch(cfg: Config, episodes: list[Episode], pad_id: int) -> EpisodeBatch | None:
+    """Episodes that ended without an error, with normalised rewards; None if there are none."""
+    good = [episode for episode in episodes if episode.stop is not Stop.ERROR and episode.token_ids is not None]
+    if not good:
+        return None
+    proxy = cfg.agent_proxy
+    batch = batch_episodes(
+        good, tags=cfg.es_manager.train.env_configs.tags, pad_id=pad_id, turn_scores=proxy.use_turn_scores
+    )
+    norm = proxy.reward_normalization
+    if norm.method == "identity":
+        return batch
+    scores = normalize_scores(batch.scores, batch.group_ids, batch.tag_ids, grouping=norm.grouping, method=norm.method)
+    last = batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
+    return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))
+
+
+def keep_groups(cfg: Config, batch: EpisodeBatch | None) -> tuple[EpisodeBatch | None, Metrics]:
+    """The groups whose episodes differ most in score (REFERENCE 4.5); None if none of them differ."""
+    if batch is None:
+        return None, {}
+    rollout = cfg.actor_rollout_ref.rollout
+    kind, strategy = FILTERS[rollout.rollout_filter_type]
+    keep, metrics = select_groups(
+        batch.scores,
+        batch.group_ids,
+        ratio=rollout.rollout_filter_ratio,
+        kind=kind,
+        strategy=strategy,
+        include_zero=rollout.rollout_filter_include_zero,
+    )
+    return (select(batch, keep) if keep.any() else None), metrics
+
+
+FILTERS: dict[str, tuple[Any, Any]] = {
+    "std": ("std", "top_k"),
+    "std_rev": ("std_rev", "top_k"),
+    "top_p": ("std", "top_p"),
+    "top_p_softmax": ("std", "top_p_softmax"),
+    "top_k": ("std", "top_k"),
+    "top_k_abs": ("std", "top_k_abs"),
+    "min_p": ("std", "min_p"),
+}
+
+
+def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device) -> tuple[ScoredBatch, Metrics]:
+    """What policy, reference and critic say about the episodes before anything is updated."""
+    actor, ref_cfg = cfg.actor_rollout_ref.actor, cfg.actor_rollout_ref.ref
+    micro = micro_batching(actor, cfg.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu)
+    old = score_logprobs(models.actor, batch, micro, device)
+    ref = values = None
+    if models.ref is not None:
+        micro = micro_batching(actor, ref_cfg.log_prob_micro_batch_size_per_gpu)
+        ref = score_logprobs(models.ref, batch, micro, device)
+    if models.critic is not None:
+        micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
+        values = score_values(models.critic, batch, micro, device)
+    # k3 estimate of KL(trainer || sampler): zero if both compute the same numbers from the same weights.
+    gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
+    metrics = {
+        "rollout/kl_trainer_sampler": float(masked_mean(gap, batch.mask)),
+        "rollout/logprob_gap_max": float(((old - batch.sampler_logprobs).abs() * batch.mask).max()),
+        "rollout/old_log_prob": float(masked_mean(old, batch.mask)),
+    }
+    known = {f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)}
+    return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values), metrics
+
+
+def check_sampler(cfg: Config, kl: float, step: int, rec: Recorder) -> None:
+    """Warn, and at the first step stop, if the engine samples from other numbers than the trainer computes."""
+    if kl > cfg.trainer.kl_stop and step == 1:
+        raise TrainingError(
+            f"KL(trainer || sampler) is {kl:.3g} per token at the first step (limit trainer.kl_stop = "
+            f"{cfg.trainer.kl_stop}). The engine does not sample from the weights that are trained: check that both "
+            "load the same model in the same precision, and that sampling uses temperature 1 and top_p 1."
+        )
+    if kl > cfg.trainer.kl_warn:
+        rec.message(f"step {step}: KL(trainer || sampler) is {kl:.3g} per token, above {cfg.trainer.kl_warn}")
+
+
+def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PPOBatch, Metrics]:
+    """Rewards (less KL, if asked for) to advantages and returns; advantages are whitened over all sampled tokens."""
+    alg, rewards, metrics = cfg.algorithm, batch.rewards, {}
+    if alg.use_kl_in_reward and batch.ref_logprobs is not None:
+        rewards, kl = kl_in_reward(
+            rewards, batch.old_logprobs, batch.ref_logprobs, batch.mask, coef=models.kl.coef, kind=alg.kl_penalty
+        )
+        mean_kl = float(masked_mean(kl, batch.mask))
+        metrics |= {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_coef": models.kl.coef}
+        models.kl = models.kl.update(mean_kl, len(batch))
+    advantages, returns = estimate_advantages(
+        alg.adv_estimator,
+        batch,
+        rewards,
+        gamma=alg.gamma,
+        lam=alg.lam,
+        high_level_gamma=alg.high_level_gamma,
+        bi_level=alg.bi_level_gae,
+        norm_by_std=alg.norm_adv_by_std_in_grpo,
+    )
+    metrics["critic/returns/mean"] = float(masked_mean(returns, batch.mask))
+    metrics["critic/advantages/mean"] = float(masked_mean(advantages, batch.mask))
+    if batch.values is not None:
+        metrics["critic/values/mean"] = float(masked_mean(batch.values, batch.mask))
+        metrics["critic/vf_explained_var"] = float(explained_variance(batch.values, returns, batch.mask))
+    if alg.whiten_advantages and alg.adv_estimator in WHITENED:
+        advantages = whiten(advantages, batch.mask)
+    known = {f.name: getattr(batch, f.name) for f in fields(ScoredBatch)}
+    return PPOBatch(**known, advantages=advantages, returns=returns), metrics
+
+
+def train(cfg: Config, models: Models, batch: PPOBatch, step: int, device: torch.device) -> Metrics:
+    """Update the critic, then (after its warm-up) the policy."""
+    metrics: Metrics = {}
+    jobs: list[tuple[str, Any, Any, LossFn]] = []
+    if models.critic is not None:
+        jobs.append(("critic", models.critic, cfg.critic, critic_loss(cfg.critic)))
+    if step > cfg.trainer.critic_warmup:
+        jobs.append(("actor", models.actor, cfg.actor_rollout_ref.actor, actor_loss(cfg.actor_rollout_ref.actor)))
+    for name, part, part_cfg, loss_fn in jobs:
+        plan = plan_mini_batches(
+            len(batch),
+            size=part_cfg.ppo_mini_batch_size,
+            count=cfg.actor_rollout_ref.actor.ppo_num_mini_batches,
+            epochs=part_cfg.ppo_epochs,
+            shuffle=part_cfg.shuffle,
+            generator=torch_stream(cfg.seed.train, "minibatch", step),  # the same cut for both
+        )
+        result = update(
+            part,
+            batch,
+            loss_fn,
+            mini_batches=plan,
+            micro=micro_batching(part_cfg, part_cfg.ppo_micro_batch_size_per_gpu),
+            loss_agg_mode=part_cfg.loss_agg_mode,
+            horizon=cfg.actor_rollout_ref.rollout.response_length * cfg.agent_proxy.max_turn,
+            device=device,
+        )
+        metrics |= {f"{name}/{key}": value for key, value in result.items()}
+        metrics[f"{name}/lr"] = part.optimizer.lr
+    return metrics
+
+
+def actor_loss(cfg: ActorConfig) -> LossFn:
+    """Clipped policy loss, minus the entropy bonus, plus KL to the reference if asked for."""
+
+    def loss_fn(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, LossInfo]:
+        logprobs, entropy = token_logprobs(
+            model, batch.input_ids, batch.mask, with_entropy=True, entropy_grad=cfg.entropy_coeff > 0
+        )
+        loss, sums = policy_loss(
+            logprobs,
+            batch.old_logprobs,
+            batch.advantages,
+            weights,
+            clip_low=cfg.clip_ratio_low,
+            clip_high=cfg.clip_ratio_high,
+            clip_c=cfg.clip_ratio_c,
+        )
+        info = dict(sums)
+        info["entropy"] = (entropy.detach() * batch.mask).sum()
+        if cfg.entropy_coeff > 0:
+            loss = loss - cfg.entropy_coeff * entropy_bonus(entropy, weights)
+        if cfg.use_kl_loss and batch.ref_logprobs is not None:
+            kl = kl_penalty(logprobs, batch.ref_logprobs, cfg.kl_loss_type)
+            loss = loss + cfg.kl_loss_coef * (weights * kl).sum()
+            info["kl_loss"] = (kl.detach() * batch.mask).sum()
+        return loss, info
+
+    return loss_fn
+
+
+def critic_loss(cfg: CriticConfig) -> LossFn:
+    """Squared error of the values, clipped around the old ones if asked for."""
+
+    def loss_fn(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, LossInfo]:
+        values = token_values(model, batch.input_ids, batch.mask)
+        old = batch.values if batch.values is not None else torch.zeros_like(values)
+        return value_loss(values, old, batch.returns, weights, clip=cfg.cliprange_value)
+
+    return loss_fn
+
+
+def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:
+    """By rows, or by tokens with `use_dynamic_bsz`."""
+    if cfg.use_dynamic_bsz:
+        return MicroBatching(max_tokens=cfg.ppo_max_token_len_per_gpu)
+    return MicroBatching(rows=rows)
+
+
+def is_due(step: int, every: int, total: int) -> bool:
+    """Whether something that happens every `every` steps, and at the end, happens at `step`."""
+    return step == total or (every > 0 and step % every == 0)

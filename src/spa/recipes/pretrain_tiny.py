@@ -1,0 +1,144 @@
+"""Making the built-in base model: a Qwen2-architecture language model of about a million parameters.
+
+It learns the two reply formats, to quote a state and to act at random (see `spa.models.pretrain_documents`), and
+nothing of any environment's dynamics. Seeded; the same seed on the same processor type gives the same weights.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from spa.models import attention
+from spa.models.forward import micro_batches, token_logprobs
+from spa.models.pretrain_documents import Documents, prompt_texts
+from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
+from spa.prompts.template import ChatTemplate
+from spa.seeds import stream, stream_seed
+from spa.training.optim import make_optimizer, warmup_cosine
+from spa.types import Message
+
+log = logging.getLogger(__name__)
+
+OPENER = "<think>"
+WORDS = (
+    "Left", "Right", "Up", "Down", "rows", "columns", "From", "to",
+    "by", "row", "column", "the", "a", "is", "are", "at",
+    "and", "of", "in", "on", "no", "you", "move",
+    "action", "actions", "state", "turn", "goal", "player", "box", "target",
+    "hole", "wall", "empty", "number", "find", "click", "search", "buy", "now", "answer", "question", "next",
+)  # fmt: skip
+REPLY_PIECES = (
+    "<think>", "</think>", "<answer>",
+    "</answer>", "</think><answer>", "<observation>\n", "\n</observation><prediction>\n",
+    "\n</prediction></think><answer>", "<observation>", "</observation>",
+    "<prediction>", "</prediction>", " || ", "||",
+    "\n</observation>", "\n</prediction>", "</think>\n<answer>", "Let me try this.", "I will see what happens.",
+    "This may work.", "user\n", "assistant\n", "system\n", "√", " in a hole", " on the goal",
+)  # fmt: skip
+
+
+def pretrain_tiny(
+    folder: Path, *, seed: int = 0, steps: int = 3000, batch_tokens: int = 8192, lr: float = 3e-3, muon_lr: float = 0.02
+) -> Path:
+    """Train the base model from scratch and save it with its tokenizer in `folder`."""
+    texts, states = prompt_texts()
+    sentences = [line for state in states for line in state.splitlines() if "(" in line]
+    phrases = [*fixed_phrases(texts, states), *fixed_phrases(sentences, ()), *REPLY_PIECES]
+    tokenizer = build_tokenizer([p for p in phrases if p.strip()], WORDS)
+    template = ChatTemplate(tokenizer)
+    model = new_model(len(tokenizer), seed, tokenizer)
+    documents = Documents(stream(seed, "pretrain/documents"))
+    schedule = warmup_cosine(steps, 0.05)
+    optimizer = make_optimizer(
+        model, name="muon", lr=lr, betas=(0.9, 0.95), weight_decay=0.01, muon_lr=muon_lr, schedule=schedule
+    )
+    started = time.monotonic()
+    batches = document_batches(documents, template, batch_tokens, stream(seed, "pretrain/order"))
+    for step in range(steps):
+        ids, mask = next(batches)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logprobs, _ = token_logprobs(model, ids, mask)
+        loss = -logprobs.sum() / mask.sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 100 == 0 or step + 1 == steps:
+            log.warning("pretrain step %d/%d loss %.4f (%.0f s)", step, steps, loss.item(), time.monotonic() - started)
+            save(model, tokenizer, folder)
+    save(model, tokenizer, folder)
+    return folder
+
+
+def new_model(vocabulary: int, seed: int, tokenizer) -> Qwen2ForCausalLM:
+    """The architecture, with seeded random weights."""
+    config = Qwen2Config(
+        vocab_size=vocabulary,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=384,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "pretrain/weights"))
+        model = Qwen2ForCausalLM(config)
+    model.set_attn_implementation(attention.register())
+    return model
+
+
+def save(model: Qwen2ForCausalLM, tokenizer, folder: Path) -> None:
+    """Weights in half the space: float16 holds them to more digits than the training noise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def document_batches(
+    documents: Documents, template: ChatTemplate, max_tokens: int, rng: np.random.Generator, pool: int = 512
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Endless batches of documents of similar length: input_ids int64 [B, T] and mask bool [B, A], with about
+    `max_tokens` tokens. Replies and displacement texts are trained on, prompts are not."""
+    while True:
+        tokenised = [tokenise(documents.next(), template) for _ in range(pool)]
+        lengths = torch.tensor([len(ids) for ids, _ in tokenised])
+        rows = list(micro_batches(lengths, rows=None, max_tokens=max_tokens))
+        for index in rng.permutation(len(rows)):
+            yield padded([tokenised[row] for row in rows[index].tolist()])
+
+
+def tokenise(document: str | tuple[Message, ...], template: ChatTemplate) -> tuple[list[int], list[bool]]:
+    """Token ids of a document, and which of them are trained on."""
+    if isinstance(document, str):
+        ids = [*template.encode(document), template.end_id]
+        return ids, [False, *[True] * (len(ids) - 1)]
+    ids = template.start(document[:2], OPENER)
+    mask = [False] * len(ids)
+    for i in range(2, len(document), 2):
+        reply = template.reply_ids(document[i]["content"], OPENER)
+        delta = template.follow(document[i + 1]["content"], OPENER, last_id=reply[-1]) if i + 1 < len(document) else []
+        ids += [*reply, *delta]
+        mask += [True] * len(reply) + [False] * len(delta)
+    return ids, mask
+
+
+def padded(sequences: list[tuple[list[int], list[bool]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-padded ids int64 [B, T], and the mask of the predictions bool [B, A]."""
+    shape = (len(sequences), max(len(ids) for ids, _ in sequences))
+    ids = torch.zeros(shape, dtype=torch.int64)
+    mask = torch.zeros(shape, dtype=torch.bool)
+    for row, (tokens, trained) in enumerate(sequences):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        mask[row, : len(tokens)] = torch.tensor(trained)
+    return ids, mask[:, 1:]

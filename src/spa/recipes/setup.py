@@ -1,0 +1,218 @@
+"""What every recipe builds from the configuration before its loop starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spa.config.schema import Config, EnvSpec, GroupsConfig
+from spa.config.schema_models import Dtype
+from spa.engines.base import Engine
+from spa.envs.base import TextEnv
+from spa.envs.pool import EpisodeSpec, group_specs
+from spa.envs.registry import make_env
+from spa.models import attention
+from spa.models.load import BUILTIN, load_policy, load_tokenizer
+from spa.prompts.render import Prompter, PromptMode
+from spa.prompts.template import ChatTemplate
+from spa.rollout import collect, puzzle_hash
+from spa.seeds import stream_seed
+from spa.types import Episode, SamplingParams
+
+EXAMPLE_SEED = 0  # of the puzzle in the world-model prompt's sample reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Player:
+    """Everything that playing needs, except the engine: environments, prompts, limits."""
+
+    specs: Mapping[str, EnvSpec]
+    prompters: Mapping[str, Prompter]
+    template: ChatTemplate | None
+    format_penalty: float
+    max_model_len: int
+
+    def make_env(self, tag: str) -> TextEnv:
+        """A new environment for a tag."""
+        return make_env(self.specs[tag].env_type, self.specs[tag].env_config)
+
+    def play(self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams) -> list[Episode]:
+        """Play the given episodes."""
+        return collect(
+            specs,
+            make_env=self.make_env,
+            prompters=self.prompters,
+            template=self.template,
+            engine=engine,
+            sampling=sampling,
+            format_penalty=self.format_penalty,
+            max_model_len=self.max_model_len,
+        )
+
+
+def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode) -> Player:
+    """The player for all tags that training and validation use."""
+    tags = dict.fromkeys((*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags))
+    specs = {tag: cfg.custom_envs[tag] for tag in tags}
+    return Player(
+        specs=specs,
+        prompters={tag: make_prompter(cfg, spec, mode) for tag, spec in specs.items()},
+        template=template,
+        format_penalty=cfg.es_manager.format_penalty,
+        max_model_len=cfg.actor_rollout_ref.rollout.max_model_len,
+    )
+
+
+def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode) -> Prompter:
+    """The prompter of one tag. In the world-model format it shows a sample reply if `ctx_manager.example` says so."""
+    proxy = cfg.agent_proxy
+    instruction = spec.env_instruction
+    if mode == "add_worldmodel":
+        instruction = spec.env_instruction_add_worldmodel or spec.env_instruction
+    settings: dict[str, Any] = {
+        "mode": mode,
+        "state_text": cfg.state_text,
+        "enable_think": proxy.enable_think,
+        "action_sep": proxy.action_sep,
+        "max_turn": proxy.max_turn,
+        "max_actions_per_turn": min(proxy.max_actions_per_turn, spec.max_actions_per_traj),
+        "max_actions_per_traj": spec.max_actions_per_traj,
+        "max_words": spec.max_tokens,
+        "instruction": instruction,
+    }
+    if mode == "add_worldmodel" and cfg.ctx_manager.example:
+        env = make_env(spec.env_type, spec.env_config)
+        env.reset(seed=EXAMPLE_SEED)
+        settings["example"] = Prompter(**settings).example_reply(env)
+    return Prompter(**settings)
+
+
+def episode_specs(groups: GroupsConfig, purpose: str, *, base_seed: int, step: int) -> list[EpisodeSpec]:
+    """The episodes of one step of training, self-play or validation."""
+    configs = groups.env_configs
+    counts = configs.n_groups or ()
+    return group_specs(
+        purpose,
+        base_seed=base_seed,
+        step=step,
+        tags=configs.tags,
+        n_groups=counts,
+        group_size=groups.group_size,
+    )
+
+
+def probe_specs(cfg: Config, count: int) -> list[EpisodeSpec]:
+    """Single episodes of `count` puzzles from a stream of their own, for looking at a model while it is trained."""
+    configs = cfg.es_manager.train.env_configs
+    base, extra = divmod(count, len(configs.tags))
+    return group_specs(
+        "probe",
+        base_seed=stream_seed(cfg.seed.train, "probe") % 2**31,
+        step=0,
+        tags=configs.tags,
+        n_groups=[base + (index < extra) for index in range(len(configs.tags))],
+        group_size=1,
+    )
+
+
+def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
+    """Content hashes of all validation puzzles. Environments with a small finite set of puzzles are exempt: there,
+    training and validation share puzzles, and their cards say so."""
+    hashes: set[str] = set()
+    for part in range(cfg.trainer.validation_steps):
+        for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
+            if spec.member == 0:
+                env = player.make_env(spec.tag)
+                if getattr(env, "finite_puzzles", False):
+                    continue
+                env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
+                hashes.add(puzzle_hash(env))
+    return frozenset(hashes)
+
+
+def shift_group(spec: EpisodeSpec, by: int) -> EpisodeSpec:
+    """The same episode with another group number, so that several passes can be put together."""
+    return replace(spec, group=spec.group + by)
+
+
+def train_sampling(cfg: Config) -> SamplingParams:
+    """How training rollouts are sampled."""
+    rollout = cfg.actor_rollout_ref.rollout
+    return SamplingParams(
+        temperature=rollout.temperature if rollout.do_sample else 0.0,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_tokens=rollout.response_length,
+    )
+
+
+def val_sampling(cfg: Config) -> SamplingParams:
+    """How validation is sampled."""
+    rollout = cfg.actor_rollout_ref.rollout
+    val = rollout.val_kwargs
+    return SamplingParams(
+        temperature=val.temperature if val.do_sample else 0.0,
+        top_p=val.top_p,
+        top_k=val.top_k,
+        max_tokens=rollout.response_length,
+    )
+
+
+def selfplay_sampling(cfg: Config) -> SamplingParams:
+    """How self-play is sampled."""
+    own = cfg.generate.sampling
+    return SamplingParams(temperature=own.temperature, top_p=own.top_p, top_k=own.top_k, max_tokens=own.response_length)
+
+
+def pick_device(cfg: Config) -> torch.device:
+    """The device of the run; also sets the number of CPU threads if the configuration names one."""
+    if cfg.trainer.threads is not None:
+        torch.set_num_threads(cfg.trainer.threads)
+    if cfg.trainer.device != "auto":
+        return torch.device(cfg.trainer.device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def pick_autocast(name: Dtype, device: torch.device) -> torch.dtype | None:
+    """The precision of forward passes in training, or None for that of the weights, which are always float32.
+    `auto` is bfloat16 on CUDA and float32 on a CPU."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else None
+    return None if name == "float32" else getattr(torch, name)
+
+
+def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
+    """The precision of sampling. On a CPU it is float32: reading single tokens gains nothing from less."""
+    return pick_autocast(cfg.actor_rollout_ref.model.dtype, device) if device.type == "cuda" else None
+
+
+def pick_attention(name: str, model: str, device: torch.device) -> str:
+    """`auto` is plain attention for the built-in model on a CPU, and SDPA otherwise."""
+    if name == "plain" or (name == "auto" and device.type == "cpu" and is_tiny(model)):
+        return attention.register()
+    return "sdpa" if name == "auto" else name
+
+
+def is_tiny(model: str) -> bool:
+    """Whether a model name means the built-in model or a checkpoint trained from it."""
+    return model == BUILTIN or _hidden_size(model) <= 256
+
+
+def _hidden_size(model: str) -> int:
+    from spa.models.load import model_config
+
+    return model_config(model).get_text_config(decoder=True).hidden_size if Path(model).is_dir() else 1 << 30
+
+
+def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatTemplate]:
+    """Policy and chat template of `name`, on the device."""
+    model_cfg = cfg.actor_rollout_ref.model
+    template = ChatTemplate(load_tokenizer(name, trust_remote_code=model_cfg.trust_remote_code))
+    model = load_policy(
+        name,
+        attention=pick_attention(model_cfg.attn_implementation, name, device),
+        trust_remote_code=model_cfg.trust_remote_code,
+    ).to(device)
+    return model, template

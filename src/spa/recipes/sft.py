@@ -1,0 +1,228 @@
+"""Stage 2: supervised fine-tuning on world-model data (SPA, arXiv 2510.15047, section 2.2).
+
+The loss is the mean negative log-likelihood over all response tokens of the global batch: the true state, the true next
+state, and the actions that lead from one to the other.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spa.config.schema import Config, SFTConfig
+from spa.engines.local import LocalEngine
+from spa.errors import DataError, TrainingError
+from spa.evaluate.episode_metrics import pooled_metrics
+from spa.models.forward import token_logprobs
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.generate import TRAIN_FILE, VAL_FILE
+from spa.seeds import stream
+from spa.tracking.recorder import Recorder
+from spa.training.checkpoint import latest_checkpoint, load_state, save_checkpoint, step_of
+from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
+from spa.training.update import MicroBatching, Trainable
+from spa.types import Metrics
+from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sequences import TrainingSequence, row_sequences
+
+
+def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
+    """Fine-tune `model_path` on the data set; returns the last checkpoint."""
+    sft = cfg.sft
+    out = directory or Path(sft.trainer.default_local_dir)
+    device = setup.pick_device(cfg)
+    resume = latest_checkpoint(out)
+    model, template = setup.load_actor(cfg, str(resume or cfg.model_path), device)
+    if sft.model.enable_gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    train_rows, val_rows = load_data(cfg, template, data)
+    per_epoch = max(1, -(-len(train_rows) // sft.data.train_batch_size))
+    total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
+    part = Trainable(
+        model=model,
+        optimizer=make_sft_optimizer(sft, model, total),
+        grad_clip=sft.optim.clip_grad,
+        autocast=setup.pick_autocast(sft.model.dtype, device),
+    )
+    first = step_of(resume) if resume else 0
+    if resume:
+        part.optimizer.load_state_dict(load_state(resume)["optimizer"])
+    batches = batch_order(len(train_rows), sft.data.train_batch_size, seed=sft.trainer.seed, skip=first)
+    micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
+    with Recorder(
+        out,
+        stage="sft",
+        config=cfg,
+        loggers=cfg.trainer.logger,
+        total_steps=total,
+        resume_step=first if resume else None,
+        project=cfg.trainer.project_name,
+        name=cfg.trainer.experiment_name,
+    ) as rec:
+        for step in range(first + 1, total + 1):
+            with rec.timer("update"):
+                metrics = train_step(part, [train_rows[i] for i in next(batches)], micro, device)
+            if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
+                with rec.timer("validate"):
+                    metrics |= {"val/loss": validation_loss(part, val_rows, micro, device)}
+                    metrics |= world_model_check(cfg, model, template, rec, step, device)
+            rec.log(step, metrics)
+            if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
+                state = {"optimizer": part.optimizer.state_dict()}
+                save_checkpoint(
+                    out, step, model=model, tokenizer=template.tokenizer, state=state, keep=sft.trainer.keep
+                )
+    last = latest_checkpoint(out)
+    if last is None:
+        raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
+    return last
+
+
+def load_data(
+    cfg: Config, template: ChatTemplate, data: Path | None
+) -> tuple[list[TrainingSequence], list[TrainingSequence]]:
+    """Training and validation sequences, from `data`, the configured files, or the run's own data folder."""
+    folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
+    sets = []
+    for configured, name in (
+        (cfg.sft.data.train_files or cfg.data.train_files, TRAIN_FILE),
+        (cfg.sft.data.val_files or cfg.data.val_files, VAL_FILE),
+    ):
+        files = [folder / name] if data or not configured else as_paths(configured)
+        rows = [row for file in files for row in read_parquet(file)]
+        sequences, dropped = row_sequences(
+            rows,
+            template,
+            max_length=cfg.sft.data.max_length,
+            merge_turns=cfg.sft.data.merge_turns,
+            loss_on=cfg.sft.data.loss_on,
+        )
+        if dropped and cfg.sft.data.truncation == "error":
+            raise DataError(
+                f"{files[0]}: {dropped} rows are longer than sft.data.max_length = {cfg.sft.data.max_length} tokens. "
+                "Raise it, or set sft.data.truncation=left to leave out their oldest turns."
+            )
+        sets.append(sequences)
+    if not sets[0]:
+        raise DataError(f"{folder}: no training row fits into sft.data.max_length = {cfg.sft.data.max_length} tokens")
+    return sets[0], sets[1]
+
+
+def as_paths(files: str | Sequence[str]) -> list[Path]:
+    """One path or several."""
+    return [Path(files)] if isinstance(files, str) else [Path(file) for file in files]
+
+
+def make_sft_optimizer(sft: SFTConfig, model: Any, total: int) -> Optimizer:
+    """AdamW or Muon, warm-up and cosine (or constant) over `total` steps."""
+    optim = sft.optim
+    if optim.lr_scheduler == "cosine":
+        schedule = warmup_cosine(total, optim.warmup_steps_ratio)
+    else:
+        schedule = warmup_constant(int(total * optim.warmup_steps_ratio))
+    return make_optimizer(
+        model,
+        name=optim.name,
+        lr=optim.lr,
+        betas=optim.betas,
+        weight_decay=optim.weight_decay,
+        muon_lr=optim.muon_lr,
+        schedule=schedule,
+    )
+
+
+def batch_order(rows: int, size: int, *, seed: int, skip: int = 0) -> Iterator[list[int]]:
+    """Endless batches of row indices: a new order in every epoch, drawn from a stream of its own; the last batch of an
+    epoch may be smaller. `skip` batches are passed over, so that a resumed run sees what it would have seen."""
+    epoch, passed = 0, 0
+    while True:
+        order = stream(seed, "sft/order", epoch).permutation(rows).tolist()
+        for start in range(0, rows, size):
+            if passed >= skip:
+                yield order[start : start + size]
+            passed += 1
+        epoch += 1
+
+
+def train_step(part: Trainable, batch: list[TrainingSequence], micro: MicroBatching, device: torch.device) -> Metrics:
+    """One optimiser step; the gradient does not depend on how the batch is cut."""
+    targets = sum(int(sequence.mask[1:].sum()) for sequence in batch)
+    part.model.train()
+    total, entropy_sum = 0.0, 0.0
+    for ids, mask in padded_micro_batches(batch, micro, device):
+        with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
+            logprobs, entropy = token_logprobs(part.model, ids, mask, with_entropy=True)
+        loss = -logprobs.sum() / max(1, targets)
+        loss.backward()
+        total += loss.item()
+        entropy_sum += float(entropy.detach().sum())
+    metrics = {
+        "train/loss": total,
+        "train/entropy": entropy_sum / max(1, targets),
+        "train/tokens": float(targets),
+        "train/rows": float(sum(sequence.rows for sequence in batch)),
+        "train/lr": part.optimizer.lr,
+    }
+    return metrics | {f"train/{name}": value for name, value in part.step().items()}
+
+
+def padded_micro_batches(
+    batch: list[TrainingSequence], micro: MicroBatching, device: torch.device
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Right-padded ids int64 [b, T] and prediction masks bool [b, A] of each micro-batch."""
+    lengths = torch.tensor([len(sequence.token_ids) for sequence in batch])
+    for rows in micro.split(lengths):
+        picked = [batch[i] for i in rows.tolist()]
+        width = int(lengths[rows].max())
+        ids = np.zeros((len(picked), width), dtype=np.int64)
+        mask = np.zeros((len(picked), width), dtype=bool)
+        for r, sequence in enumerate(picked):
+            ids[r, : len(sequence.token_ids)] = sequence.token_ids
+            mask[r, : len(sequence.mask)] = sequence.mask
+        yield torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device)
+
+
+def validation_loss(part: Trainable, rows: list[TrainingSequence], micro: MicroBatching, device: torch.device) -> float:
+    """Mean negative log-likelihood over all response tokens of the validation rows; 0 if there are none."""
+    if not rows:
+        return 0.0
+    part.model.eval()
+    total, count = 0.0, 0
+    with torch.no_grad(), torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
+        for ids, mask in padded_micro_batches(rows, micro, device):
+            logprobs, _ = token_logprobs(part.model, ids, mask)
+            total -= float(logprobs.sum())
+            count += int(mask.sum())
+    return total / max(1, count)
+
+
+def world_model_check(
+    cfg: Config, model: Any, template: ChatTemplate, rec: Recorder, step: int, device: torch.device
+) -> Metrics:
+    """World-model accuracy and entropy on held-out puzzles, by playing them in the world-model format.
+
+    The puzzles belong neither to training nor to validation (they come from a stream of their own), so that a decision
+    taken on these numbers does not touch the puzzles that the final comparison is made on.
+    """
+    if cfg.sft.trainer.eval_episodes == 0:
+        return {}
+    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    engine = LocalEngine(model, template, autocast=setup.engine_autocast(cfg, device))
+    started = time.monotonic()
+    specs = setup.probe_specs(cfg, cfg.sft.trainer.eval_episodes)
+    episodes = player.play(engine, specs, setup.selfplay_sampling(cfg))
+    engine.close()
+    rec.trajectories(step, "sft_eval", episodes)
+    entropy = -float(np.mean([lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]]))
+    metrics = pooled_metrics(episodes, "val")
+    metrics["val/sampled_nll"] = entropy
+    rec.message(
+        f"sft step {step}: observation {metrics.get('val/wm/obs_exact', 0):.2f}, prediction "
+        f"{metrics.get('val/wm/pred_exact', 0):.2f}, entropy {entropy:.2f} nats/token, success "
+        f"{metrics['val/success']:.2f} ({time.monotonic() - started:.0f} s)"
+    )
+    return metrics

@@ -1,0 +1,184 @@
+"""Checkpoints: plain Hugging Face folders plus one state folder, complete or not there at all.
+
+    global_step_30/
+      config.json, model.safetensors, tokenizer.json …   the policy, loadable by transformers and vLLM
+      critic/                                            the critic: body and value head
+      state/                                             optimisers, schedule, counters: tensors.safetensors, state.json
+      complete.json                                      written last: the checksums of all files
+
+A checkpoint is written under a temporary name, flushed to the disk and renamed; one without a valid `complete.json` is
+skipped with a message and the one before it is used.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from spa.errors import ModelError, TrainingError
+
+log = logging.getLogger(__name__)
+
+MARKER = "complete.json"
+_NAME = re.compile(r"global_step_(\d+)")
+
+
+def save_checkpoint(
+    directory: Path,
+    step: int,
+    *,
+    model: Any,
+    tokenizer: Any,
+    critic: Any | None = None,
+    state: Mapping[str, Any] | None = None,
+    keep: int | None = None,
+) -> Path:
+    """Write `directory/global_step_<step>`; then remove all but the `keep` newest. Returns the folder.
+
+    Raises TrainingError if the disk is full or not writable; earlier checkpoints stay.
+    """
+    final = directory / f"global_step_{step}"
+    temporary = directory / f".saving_global_step_{step}"
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        if critic is not None:
+            critic.save_pretrained(temporary / "critic")
+        if state is not None:
+            _save_state(temporary / "state", state)
+        sums = {str(path.relative_to(temporary)): _sum_and_flush(path) for path in sorted(_files(temporary))}
+        marker = temporary / MARKER
+        marker.write_text(json.dumps({"step": step, "sha256": sums}, indent=1), encoding="utf-8")
+        _sum_and_flush(marker)
+        shutil.rmtree(final, ignore_errors=True)
+        temporary.rename(final)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise TrainingError(
+            f"{final}: the checkpoint could not be written ({error.strerror or error}). Free some disk space or choose "
+            "another folder, then run the same command again: it goes on from the last complete checkpoint."
+        ) from error
+    if keep is not None:
+        for old in sorted(_steps(directory))[:-keep]:
+            shutil.rmtree(directory / f"global_step_{old}", ignore_errors=True)
+    return final
+
+
+def latest_checkpoint(directory: Path) -> Path | None:
+    """The newest complete checkpoint below `directory`; damaged ones are skipped with a message."""
+    for step in sorted(_steps(directory), reverse=True):
+        folder = directory / f"global_step_{step}"
+        problem = damage(folder)
+        if problem is None:
+            return folder
+        log.warning("%s is not usable (%s); looking for the one before", folder, problem)
+    return None
+
+
+def find_checkpoint(directory: Path, which: str) -> Path:
+    """`last`, or a step number, as a folder. A folder that itself holds a model is taken as it is (the layout of a
+    downloaded checkpoint). Raises ModelError if there is none."""
+    if which == "last":
+        found = latest_checkpoint(directory)
+        if found is None and (directory / "config.json").is_file():
+            found = directory
+    else:
+        found = directory / f"global_step_{which}"
+        found = found if found.is_dir() else None
+    if found is None:
+        known = ", ".join(str(step) for step in sorted(_steps(directory))) or "none"
+        raise ModelError(
+            f"{directory}: no checkpoint {which!r} (steps found: {known}). Run the earlier stages first (GENERATE_DATA "
+            "True), or give a checkpoint with model_path=FOLDER."
+        )
+    return found
+
+
+def step_of(folder: Path) -> int:
+    """The step number of a checkpoint folder; 0 if its name has none."""
+    match = _NAME.fullmatch(folder.name)
+    return int(match.group(1)) if match else 0
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """What `save_checkpoint` was given as `state`."""
+    tensors = load_file(folder / "state" / "tensors.safetensors")
+    tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
+    return _join(tree, tensors)
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    try:
+        sums = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError):
+        return f"{MARKER} is missing or unreadable"
+    for name, expected in sums.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if _digest(path) != expected:
+            return f"{name} has changed since it was written"
+    return None
+
+
+def _steps(directory: Path) -> list[int]:
+    if not directory.is_dir():
+        return []
+    return [int(match.group(1)) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sum_and_flush(path: Path) -> str:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return _digest(path)
+
+
+def _save_state(folder: Path, state: Mapping[str, Any]) -> None:
+    folder.mkdir()
+    tensors: dict[str, torch.Tensor] = {}
+    tree = _split(state, "", tensors)
+    save_file(tensors, folder / "tensors.safetensors")
+    (folder / "state.json").write_text(json.dumps(tree), encoding="utf-8")
+
+
+def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """The value with its tensors moved to `tensors` and replaced by their names. JSON keys are strings, so the kind of
+    each key is kept beside it."""
+    if isinstance(value, torch.Tensor):
+        tensors[path] = value.detach().cpu().contiguous()
+        return {"tensor": path}
+    if isinstance(value, Mapping):
+        return {"map": [[key, _split(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        return {"list": [_split(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]}
+    return {"value": value}
+
+
+def _join(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if "tensor" in tree:
+        return tensors[tree["tensor"]]
+    if "map" in tree:
+        return {key: _join(item, tensors) for key, item in tree["map"]}
+    if "list" in tree:
+        return [_join(item, tensors) for item in tree["list"]]
+    return tree["value"]

@@ -1,0 +1,97 @@
+"""Optimisers and learning-rate schedules."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Optimizer:
+    """One or more torch optimisers that step together, with one schedule.
+
+    `schedule` maps the number of finished steps to a factor of each base learning rate.
+    """
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer], schedule: Callable[[int], float]) -> None:
+        self.parts = list(parts)
+        self._base = [[group["lr"] for group in part.param_groups] for part in self.parts]
+        self._schedule = schedule
+        self.steps = 0
+        self._set_rates()
+
+    @property
+    def lr(self) -> float:
+        """The first group's current learning rate."""
+        return self.parts[0].param_groups[0]["lr"]
+
+    def step(self) -> None:
+        """Step every part, then move along the schedule."""
+        for part in self.parts:
+            part.step()
+        self.steps += 1
+        self._set_rates()
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every part and the number of steps."""
+        return {"steps": self.steps, "parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.steps = int(state["steps"])
+        for part, saved in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
+        self._set_rates()
+
+    def _set_rates(self) -> None:
+        factor = self._schedule(self.steps)
+        for part, rates in zip(self.parts, self._base, strict=True):
+            for group, rate in zip(part.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+
+
+def make_optimizer(
+    model: nn.Module,
+    *,
+    name: str = "adamw",
+    lr: float,
+    betas: Sequence[float] = (0.9, 0.999),
+    weight_decay: float = 0.01,
+    muon_lr: float = 0.02,
+    schedule: Callable[[int], float] = lambda step: 1.0,
+) -> Optimizer:
+    """AdamW on everything, or Muon on the matrices inside the layers and AdamW on the rest."""
+    trained = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
+    if name == "adamw":
+        adamw = torch.optim.AdamW([p for _, p in trained], lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay)
+        return Optimizer([adamw], schedule)
+    matrices = [p for key, p in trained if p.ndim == 2 and "embed" not in key and "head" not in key]
+    chosen = {id(p) for p in matrices}
+    rest = [p for _, p in trained if id(p) not in chosen]
+    muon = torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay)
+    adamw = torch.optim.AdamW(rest, lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay)
+    return Optimizer([muon, adamw], schedule)
+
+
+def warmup_cosine(total: int, warmup_ratio: float, *, floor: float = 0.0) -> Callable[[int], float]:
+    """Linear warm-up over `warmup_ratio` of all steps, then a cosine down to `floor` (REFERENCE 1.2)."""
+    warmup = int(total * warmup_ratio)
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+        return floor + (1 - floor) * cosine
+
+    return factor
+
+
+def warmup_constant(warmup: int) -> Callable[[int], float]:
+    """Linear warm-up over `warmup` steps, then constant."""
+    return lambda step: min(1.0, (step + 1) / warmup) if warmup > 0 else 1.0

@@ -1,0 +1,132 @@
+"""World-model rows as token sequences with a loss mask.
+
+Rows of one episode are prefixes of each other: the prompt of turn 3 holds turns 1 and 2. They are merged into one
+sequence that carries the loss of all of them, which is the same loss for a third of the work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from spa.prompts.parse import find_block
+from spa.prompts.template import ChatTemplate
+from spa.types import WorldModelRow
+
+LossOn = Literal["response", "states_only", "no_states"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSequence:
+    """One training sequence.
+
+    token_ids: int32 [T]; mask: bool [T], True on tokens that carry loss. `rows` counts the data rows inside.
+    """
+
+    token_ids: np.ndarray
+    mask: np.ndarray
+    rows: int
+
+
+def row_sequences(
+    rows: Sequence[WorldModelRow],
+    template: ChatTemplate,
+    *,
+    opener: str = "<think>",
+    max_length: int,
+    merge_turns: bool,
+    loss_on: LossOn = "response",
+) -> tuple[list[TrainingSequence], int]:
+    """Sequences for all rows, in the order of the rows, and how many rows did not fit into `max_length`.
+
+    A row that is too long loses its oldest replies (whole ones); if its last turn alone does not fit, it is dropped.
+    """
+    groups: dict[str, list[WorldModelRow]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(row.episode_id if merge_turns else str(index), []).append(row)
+    sequences, dropped = [], 0
+    for group in groups.values():
+        for part in _mergeable(sorted(group, key=lambda row: row.turn)):
+            sequence = _sequence(part, template, opener, max_length, loss_on)
+            if sequence is None:
+                dropped += len(part)
+            else:
+                sequences.append(sequence)
+                dropped += len(part) - sequence.rows
+    return sequences, dropped
+
+
+def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
+    """Runs of rows in which each row's conversation begins with the one before, its reply included."""
+    runs: list[list[WorldModelRow]] = []
+    for row in rows:
+        if runs:
+            before = runs[-1][-1]
+            conversation = (*before.prompt, {"role": "assistant", "content": before.response})
+            if row.prompt[: len(conversation)] == conversation:
+                runs[-1].append(row)
+                continue
+        runs.append([row])
+    return runs
+
+
+def _sequence(
+    rows: list[WorldModelRow], template: ChatTemplate, opener: str, max_length: int, loss_on: LossOn
+) -> TrainingSequence | None:
+    last = rows[-1]
+    messages = (*last.prompt, {"role": "assistant", "content": last.response})
+    trained = {len(row.prompt) for row in rows}  # positions of the replies that carry loss
+    while len(messages) > 2:
+        head = 2 if messages[0]["role"] == "system" else 1
+        ids, mask = _tokenise(messages, head, trained, template, opener, loss_on)
+        if len(ids) <= max_length:
+            kept = sum(1 for position in trained if position >= head)
+            return TrainingSequence(token_ids=np.asarray(ids, np.int32), mask=np.asarray(mask, np.bool_), rows=kept)
+        if len(messages) <= head + 1:
+            return None
+        # The oldest reply goes; the messages around it become one, so that rules and states stay in their order.
+        joined = f"{messages[head - 1]['content']}\n\n{messages[head + 1]['content']}"
+        messages = (*messages[: head - 1], {"role": "user", "content": joined}, *messages[head + 2 :])
+        trained = {position - 2 for position in trained if position - 2 >= head}
+    return None
+
+
+def _tokenise(
+    messages: Sequence[dict[str, str]],
+    head: int,
+    trained: set[int],
+    template: ChatTemplate,
+    opener: str,
+    loss_on: LossOn,
+) -> tuple[list[int], list[bool]]:
+    ids = template.start(tuple(messages[:head]), opener)
+    mask = [False] * len(ids)
+    for position in range(head, len(messages), 2):
+        reply = template.reply_ids(messages[position]["content"], opener)
+        ids += reply
+        mask += (
+            _reply_mask(messages[position]["content"], reply, template, opener, loss_on)
+            if position in trained
+            else [False] * len(reply)
+        )
+        if position + 1 < len(messages):
+            delta = template.follow(messages[position + 1]["content"], opener, last_id=reply[-1])
+            ids += delta
+            mask += [False] * len(delta)
+    return ids, mask
+
+
+def _reply_mask(text: str, ids: list[int], template: ChatTemplate, opener: str, loss_on: LossOn) -> list[bool]:
+    """Which tokens of a reply carry loss. A token that touches a state block belongs to it."""
+    if loss_on == "response":
+        return [True] * len(ids)
+    body = text.removeprefix(opener)
+    spans = [span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span]
+    inside, start = [], 0
+    for i in range(len(ids) - 1):
+        end = len(template.tokenizer.decode(ids[: i + 1], skip_special_tokens=False))
+        inside.append(any(start < stop and end > begin for begin, stop in spans))
+        start = end
+    inside.append(False)  # the end marker
+    return inside if loss_on == "states_only" else [not flag for flag in inside]
