@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
@@ -20,12 +22,21 @@ from spa.envs.options import (
 )
 from spa.envs.solvers.frozen_lake import best_turn, shortest_path, values
 from spa.envs.spaces import text_space
+from spa.envs.sprites import picture
 from spa.errors import ConfigError
 
 NAME = "frozen_lake"
 SYMBOLS = {0: "P", 1: "_", 2: "O", 3: "G", 4: "X", 5: "√"}
 MEANINGS = {0: "player", 1: "empty", 2: "hole", 3: "goal", 4: "player in hole", 5: "player on goal"}
 ACTIONS = {1: "Left", 2: "Down", 3: "Right", 4: "Up"}
+SPRITES = {
+    0: ("ice", "player"),
+    1: ("ice",),
+    2: ("ice", "hole"),
+    3: ("ice", "flag"),
+    4: ("ice", "hole", "swimmer"),
+    5: ("ice", "flag", "player"),
+}
 
 
 class FrozenLake(TextEnv):
@@ -34,7 +45,10 @@ class FrozenLake(TextEnv):
     On slippery ice an action goes where it points with probability `success_rate`, else to one of the two sides.
     """
 
-    metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
+    metadata = {  # noqa: RUF012 (Gymnasium's own form)
+        "render_modes": ["text", "text_with_coordinates", "rgb_array"],
+        "render_fps": 4,
+    }
 
     def __init__(
         self,
@@ -191,9 +205,12 @@ class FrozenLake(TextEnv):
         """The probability that the best policy reaches the goal within `limit` actions, by value iteration."""
         return values(self.lake, self._rate(), limit)[limit][self.player]
 
-    def render(self) -> str:
-        """The state text that the render mode stands for."""
-        return self.state_text(self.default_state_text)
+    def render(self) -> str | np.ndarray:  # type: ignore[override]
+        """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 * size, 16 * size, 3]."""
+        if self.render_mode != "rgb_array":
+            return self.state_text(self.default_state_text)
+        size = self.size
+        return picture([[SPRITES[self._cell(row * size + col)] for col in range(size)] for row in range(size)])
 
     def instruction(self, mode: StateText) -> str:
         """The rules, and how coordinates count if they are shown."""

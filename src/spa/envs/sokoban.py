@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
@@ -12,6 +14,7 @@ from spa.envs.options import choose_state_text, read_actions, read_symbols, requ
 from spa.envs.sokoban_rooms import Room, generate_room
 from spa.envs.solvers.sokoban import fewest_moves, shortest_moves
 from spa.envs.spaces import text_space
+from spa.envs.sprites import picture
 from spa.errors import ConfigError
 
 NAME = "sokoban"
@@ -27,6 +30,15 @@ MEANINGS = {
     6: "player on target",
 }
 ACTIONS = {1: "Up", 2: "Down", 3: "Left", 4: "Right"}
+SPRITES = {
+    WALL: ("wall",),
+    FLOOR: ("floor",),
+    TARGET: ("floor", "target"),
+    BOX_ON_TARGET: ("box in place",),
+    BOX: ("floor", "box"),
+    PLAYER: ("floor", "player"),
+    PLAYER_ON_TARGET: ("floor", "target", "player"),
+}
 
 
 class Sokoban(TextEnv):
@@ -35,7 +47,10 @@ class Sokoban(TextEnv):
     Reward: -0.1 for each action, +1 when more boxes stand on targets than before, -1 when fewer do, +10 when all do.
     """
 
-    metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
+    metadata = {  # noqa: RUF012 (Gymnasium's own form)
+        "render_modes": ["text", "text_with_coordinates", "rgb_array"],
+        "render_fps": 4,
+    }
 
     def __init__(
         self,
@@ -217,9 +232,12 @@ class Sokoban(TextEnv):
         """The length of a shortest solution; None if a box is stuck."""
         return fewest_moves(self._now())
 
-    def render(self) -> str:
-        """The state text that the render mode stands for."""
-        return self.state_text(self.default_state_text)
+    def render(self) -> str | np.ndarray:  # type: ignore[override]
+        """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 * rows, 16 * cols, 3]."""
+        if self.render_mode != "rgb_array":
+            return self.state_text(self.default_state_text)
+        names = {symbol: SPRITES[identity] for identity, symbol in self._symbols.items()}
+        return picture([[names[symbol] for symbol in row] for row in self.state_text("grid").split("\n")])
 
     def instruction(self, mode: StateText) -> str:
         """The rules, and how coordinates count if they are shown."""
