@@ -1,0 +1,55 @@
+"""Full-text search over a catalogue: SQLite's FTS5 with BM25 ranking."""
+
+import re
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+
+from spa.envs.shop.catalogue import Product
+from spa.errors import DataError
+
+MAX_HITS = 50
+MAX_QUERY = 400
+MAX_WORDS = 40
+_WORD = re.compile(r"[^\W_]+")
+
+
+def document(product: Product) -> str:
+    """What is searched: title, description, first feature and options, in lower case."""
+    options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options)
+    first = product.features[0] if product.features else ""
+    return " ".join([product.title, product.description, first, options]).lower()
+
+
+def match_expression(query: str) -> str:
+    """The FTS5 expression for a free-text query: each of its words, quoted, any of them; "" if it has none."""
+    words = dict.fromkeys(_WORD.findall(query[:MAX_QUERY].lower()))
+    return " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
+
+
+class SearchIndex:
+    """An index in memory. Safe to use from several threads; never changes after it is built."""
+
+    def __init__(self, products: Iterable[Product]) -> None:
+        self._lock = threading.Lock()
+        self._asins = []
+        self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        try:
+            self._database.execute("CREATE VIRTUAL TABLE items USING fts5(text, tokenize='porter unicode61')")
+        except sqlite3.OperationalError as error:
+            raise DataError(f"the shop's search needs SQLite with FTS5, which this Python lacks: {error}") from error
+        for number, product in enumerate(products):
+            self._asins.append(product.asin)
+            self._database.execute("INSERT INTO items(rowid, text) VALUES (?, ?)", (number, document(product)))
+        self._database.execute("INSERT INTO items(items) VALUES ('optimize')")
+        self._database.commit()
+
+    def search(self, query: str) -> Sequence[str]:
+        """The numbers of the at most 50 best products, best first; ties in catalogue order."""
+        expression = match_expression(query)
+        if not expression:
+            return ()
+        sql = "SELECT rowid FROM items WHERE items MATCH ? ORDER BY bm25(items), rowid LIMIT ?"
+        with self._lock:
+            rows = self._database.execute(sql, (expression, MAX_HITS)).fetchall()
+        return tuple(self._asins[row] for (row,) in rows)

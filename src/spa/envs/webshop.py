@@ -1,0 +1,185 @@
+"""WebShop: find and buy what a customer asks for, through text pages (REFERENCE 2.7; Yao et al. 2022)."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.options import require_bool, require_choice, reset_seeds
+from spa.envs.shop.pages import PER_PAGE, View, render
+from spa.envs.shop.search import MAX_QUERY
+from spa.envs.shop.shop import SPLITS, open_shop
+from spa.envs.spaces import text_space
+
+NAME = "webshop"
+MAX_ACTION = MAX_QUERY + len("search[]")
+
+HINTS = (
+    "the search understands plain words: kind of product, properties, colour",
+    "searching works on the search page only; 'back to search' leads there",
+    "click a product's number to open it",
+    "a result page shows ten products; 'next' and 'prev' turn pages",
+    "choose every option that the request names before you buy",
+    "description, features and reviews say more about a product; 'prev' leads back from them",
+    "the price has to stay within the limit, if the request names one",
+    "'buy now' ends the task, so be sure of product and options",
+)
+
+
+def parse_action(text: str) -> tuple[str, str] | None:
+    """("search", words) or ("click", label) from `search[words]` or `click[label]`; None for anything else."""
+    if not isinstance(text, str) or len(text) > 2 * MAX_ACTION:
+        return None
+    text = text.strip()
+    verb, bracket, rest = text.partition("[")
+    verb, argument = verb.strip().lower(), rest[:-1].strip()
+    well_formed = bool(bracket) and rest.endswith("]") and verb in ("search", "click") and bool(argument)
+    return (verb, argument) if well_formed and len(text) <= MAX_ACTION else None
+
+
+class WebShop(TextEnv):
+    """A customer's request, a shop of text pages, and one purchase. Reward on buying, from 0 to 1 (`shop.reward`).
+
+    Without `data` the shop is a generated one of 1,024 products. With it, `data` is a folder of WebShop's product
+    files, of which `dataset` "small" takes the first 1,000 products and "full" all; `human_goals` takes the requests
+    that people wrote. `split` says which requests are played: `train`, `val` or `test`; `reset(options={"split": ...})`
+    changes it for one episode. Seed s plays request s modulo their number; there is no chance in an episode.
+    """
+
+    def __init__(
+        self, *, dataset: str = "small", data: str | None = None, split: str = "train", human_goals: bool = False
+    ) -> None:
+        dataset = require_choice(NAME, "dataset", dataset, ("small", "full"))
+        self.split = require_choice(NAME, "split", split, SPLITS)
+        human = require_bool(NAME, "human_goals", human_goals)
+        self.shop = open_shop(data=None if data is None else str(data), dataset=dataset, human_goals=human)
+        self.observation_space = text_space()
+        self.action_space = text_space(MAX_ACTION)
+        self.goal = self.shop.goals[0]
+        self._go(View())
+
+    def _go(self, view: View) -> None:
+        self.view = view
+        self.page = render(self.shop, self.goal, view)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start at the search page with the request of the seed."""
+        super().reset(seed=seed)
+        puzzle_seed, _ = reset_seeds(self, seed, options)
+        split = require_choice(NAME, "split", (options or {}).get("split", self.split), SPLITS)
+        indices = self.shop.goal_indices(split)  # type: ignore[arg-type]
+        self.goal = self.shop.goals[indices[puzzle_seed % len(indices)]]
+        self._go(View())
+        return self.state_text("grid"), {}
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Search or click. What the page does not offer is invalid and leads nowhere."""
+        before = self.view
+        over = before.kind == "done"
+        target = None if over or not isinstance(action, str) else self._target(action)
+        reward, parts = 0.0, {}
+        if target is not None:
+            self._go(target)
+            if target.kind == "done":
+                verdict = self.shop.judge(self.goal, target.asin, target.options)
+                reward, parts = verdict.reward, asdict(verdict)
+        done = self.view.kind == "done"
+        bought = done and not over
+        info = {
+            "action_is_valid": target is not None,
+            "action_is_effective": self.view != before,
+            "success": bought and reward == 1.0,
+            "success_purchase": bought,
+            "success_find": bought and reward == 1.0,
+            "end_of_page": self.page.end_of_results,
+            **parts,
+            "reward": reward,
+        }
+        return self.state_text("grid"), reward, done, False, info
+
+    def _target(self, action: str) -> View | None:
+        parsed = parse_action(action)
+        if parsed is None:
+            return None
+        verb, argument = parsed
+        if verb == "search":
+            return View(kind="results", keywords=argument) if self.page.has_search_bar else None
+        return self.page.target(argument)
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """The clicks that the page offers, as actions; a search is legal too where there is a search bar."""
+        return tuple(f"click[{link.label}]" for link in self.page.links)
+
+    def state_text(self, mode: StateText) -> str:
+        """The request, the page and the legal actions. The same for every mode."""
+        lines = [f"Request: {self.goal.instruction}", *(block.text for block in self.page.blocks)]
+        if self.view.kind != "done":
+            search = ("search[your words]",) if self.page.has_search_bar else ()
+            lines.append("Actions: " + ", ".join(search + self.legal_actions()))
+        return "\n".join(lines)
+
+    def to_action(self, text: str) -> Action | None:
+        """`search[...]` or `click[...]` in its plain form; None for anything else, or if it is over-long.
+
+        Whether the page offers it shows when it is done, since a reply may lead over several pages.
+        """
+        parsed = parse_action(text)
+        return None if parsed is None else f"{parsed[0]}[{parsed[1]}]"
+
+    def instruction(self, mode: StateText) -> str:
+        """The task, the two forms of action, and hints."""
+        return (
+            "You are shopping on a web shop for a customer. Find a product that fits the request, choose its options "
+            "and buy it; the reward says how well it fits. Actions are search[words] and click[label], where the label "
+            "is one of those that the page offers. Hints: " + "; ".join(HINTS) + "."
+        )
+
+    def random_action(self, rng: Any) -> str:
+        """A random link of the page; on the search page a search for three words of the request."""
+        if self.page.has_search_bar:
+            words = self.goal.instruction.replace("[", " ").replace("]", " ").split()
+            return f"search[{' '.join(words[int(place)] for place in rng.integers(len(words), size=3))[:MAX_QUERY]}]"
+        actions = self.legal_actions() or ("click[back to search]",)
+        return actions[int(rng.integers(len(actions)))]
+
+    def example_actions(self) -> tuple[str, ...]:
+        """A search."""
+        return ("search[red cotton blouse]",)
+
+    def puzzle_text(self) -> str:
+        """The request and everything that its reward depends on."""
+        return json.dumps({NAME: asdict(self.goal)}, sort_keys=True)
+
+    def optimal_actions(self) -> tuple[str, ...]:
+        """A way from this page to a purchase of the product that the request was written about.
+
+        It earns the full reward, but need not be the shortest way. Empty if a search for its title does not find it.
+        """
+        title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
+        found = [product.asin for product in self.shop.search(title)]
+        if self.goal.asin not in found or self.view.kind == "done":
+            return ()
+        start = () if self.page.has_search_bar else ("click[back to search]",)
+        pages = found.index(self.goal.asin) // PER_PAGE
+        view = View(kind="results", keywords=title, page=pages + 1)
+        actions = [*start, f"search[{title}]", *["click[next]"] * pages]
+        for wish in (View(kind="item", keywords=title, page=pages + 1, asin=self.goal.asin), *self._choices(view)):
+            link = next((link for link in render(self.shop, self.goal, view).links if link.view == wish), None)
+            if link is not None:
+                actions.append(f"click[{link.label}]")
+                view = wish
+        return (*actions, "click[buy now]")
+
+    def _choices(self, view: View) -> list[View]:
+        """The item page after choosing one, two, ... of the options that the request names."""
+        offered = {name for name, _ in self.shop.products[self.goal.asin].options}
+        chosen: dict[str, str] = {}
+        views = []
+        for name, value in self.goal.options:
+            if name in offered:
+                chosen[name] = value
+                options = tuple(sorted(chosen.items()))
+                views.append(
+                    View(kind="item", keywords=view.keywords, page=view.page, asin=self.goal.asin, options=options)
+                )
+        return views
