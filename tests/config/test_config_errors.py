@@ -105,6 +105,9 @@ def test_a_wrong_value_is_blamed_on_the_key_that_has_it():
     with pytest.raises(ConfigError) as caught:
         load_config("base", ["lora.rank=-1"])  # three other keys take their value from it
     assert str(caught.value).splitlines()[1:] == ["  lora.rank: must be at least 0, got -1"]
+    with pytest.raises(ConfigError) as caught:
+        load_config("base", ["model_path=${model_path}"])
+    assert "  model_path: cannot resolve ${model_path}: Recursive interpolation detected" in str(caught.value)
 
 
 @settings(max_examples=30)

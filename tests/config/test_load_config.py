@@ -62,6 +62,12 @@ def test_overrides_win_over_files_and_reach_interpolated_keys(tmp_path):
     assert cfg.es_manager.train.env_configs.tags == ("FrozenLake",)
 
 
+def test_a_file_wins_over_its_defaults_without_self_too(tmp_path, recwarn):
+    (tmp_path / "mine.yaml").write_text("defaults: [_3_frozen_lake]\nseed: {train: 7}\n")
+    assert load_config(tmp_path / "mine.yaml").seed.train == 7
+    assert not recwarn.list
+
+
 def test_a_users_file_without_defaults_is_completed_from_base(tmp_path):
     (tmp_path / "config.yaml").write_text("ppo_mini_batch_size: 8\nagent_proxy: {max_turn: 2}\n")
     cfg = load_config(tmp_path)
@@ -158,6 +164,12 @@ def test_a_broken_file_is_one_clear_error(tmp_path: Path):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
     with pytest.raises(ConfigError, match=r"cannot read .*binary\.yaml"):
         load_config(tmp_path / "binary.yaml")
+    (tmp_path / "odd.yaml").write_text("defaults: null\n")
+    with pytest.raises(ConfigError, match=r"cannot read .*odd\.yaml.*defaults must be a list"):
+        load_config(tmp_path / "odd.yaml")
+    (tmp_path / "odder.yaml").write_text("hydra: null\n")
+    with pytest.raises(ConfigError, match=r"cannot read .*odder\.yaml"):
+        load_config(tmp_path / "odder.yaml")
     (tmp_path / "twice.yaml").write_text("seed: {train: 1}\nseed: {train: 2}\n")
     with pytest.raises(ConfigError, match=r"cannot read .*twice\.yaml.*duplicate"):
         load_config(tmp_path / "twice.yaml")

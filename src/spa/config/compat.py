@@ -127,7 +127,7 @@ def _render_mode(tree: dict[str, Any], problems: Problems) -> list[str]:
     if "render_mode" not in tree:
         return []
     value = tree.pop("render_mode")
-    if value not in STATE_TEXTS:
+    if not isinstance(value, str) or value not in STATE_TEXTS:
         problems.add("render_mode", f"must be one of {', '.join(STATE_TEXTS)}; got {show(value)}; or set state_text")
         return []
     tree["state_text"] = STATE_TEXTS[value]
@@ -142,6 +142,8 @@ def _loss_mask(tree: dict[str, Any], key: str, value: Any, to: str, problems: Pr
     node = tree
     for parent in parents:
         node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            return []  # a problem that the schema names
     node[last] = LOSS_MASKS[value]
     return [f"{key}={str(value).lower()} is read as {to}={LOSS_MASKS[value]}"]
 

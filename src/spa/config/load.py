@@ -7,6 +7,7 @@ import copy
 import functools
 import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -132,7 +133,9 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
             with initialize_config_module("spa.config", version_base=None):
                 composed = compose(name)
         else:
-            with initialize_config_dir(str(folder), version_base=None):
+            with initialize_config_dir(str(folder), version_base=None), warnings.catch_warnings():
+                # Without `_self_`, as the original's files are written, a file wins over its defaults: as it should.
+                warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`")
                 composed = compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, *HYDRA_TRIPS) as error:
         raise ConfigError(f"cannot read {where}: {' '.join(str(error).split())}") from error
@@ -213,9 +216,17 @@ def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
     """One line per problem, without those of keys that only repeat another key's value."""
     blamed = {key for key, _ in problems.items}
 
-    def echo(key: str) -> bool:
+    def source(key: str) -> str | None:
         match = re.fullmatch(r"\$\{([^${}:]+)\}", str(raw.get(key)))
-        return match is not None and match[1] in blamed
+        return match[1] if match and match[1] in blamed else None
+
+    def echo(key: str) -> bool:
+        seen = {key}
+        while (found := source(key)) is not None:
+            if found in seen:
+                return False  # a circle has no other key to blame
+            seen.add(key := found)
+        return len(seen) > 1
 
     return [line for (key, _), line in zip(problems.items, problems.lines, strict=True) if not echo(key)]
 
