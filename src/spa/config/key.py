@@ -12,6 +12,11 @@ class Key:
     gt: float | None = None
     le: float | None = None
 
+    def range(self) -> str:
+        """The range as ` >= 1`, for the reference page; "" without bounds."""
+        bounds = ((">=", self.ge), (">", self.gt), ("<=", self.le))
+        return "".join(f" {sign} {bound:g}" for sign, bound in bounds if bound is not None)
+
     def problem(self, value: object) -> str:
         """What is wrong with a number outside the range; "" for everything else."""
         if isinstance(value, bool) or not isinstance(value, int | float):

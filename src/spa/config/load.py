@@ -92,7 +92,7 @@ def _shipped_once(name: str) -> dict[Any, Any]:
     return _hydra(name, None)
 
 
-def _shipped(name: str) -> dict[Any, Any]:
+def shipped(name: str) -> dict[Any, Any]:
     """The composed tree of a shipped name, for the caller to change."""
     return copy.deepcopy(_shipped_once(name))
 
@@ -100,12 +100,12 @@ def _shipped(name: str) -> dict[Any, Any]:
 def _compose(name: str) -> dict[Any, Any]:
     """The composed file as a plain tree, interpolations unresolved."""
     if name in config_names():
-        return _shipped("base" if name in PARTS else name)
+        return shipped("base" if name in PARTS else name)
     path = _find(name)
     tree = _hydra(path.stem, path.parent.resolve())
     if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
-    return _fill(tree, _shipped("base"))
+    return _fill(tree, shipped("base"))
 
 
 def _find(name: str) -> Path:
@@ -184,7 +184,7 @@ def _override(tree: dict[Any, Any], text: str, problems: Problems) -> None:
     if last not in node:
         return problems.add(path, f"nothing to remove{suggestion(path)}")
     del node[last]
-    default: Any = {} if parents and parents[0] in FREE else _shipped("base")
+    default: Any = {} if parents and parents[0] in FREE else shipped("base")
     for part in parents:
         default = default.get(part, {})
     if last in default:

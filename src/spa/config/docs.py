@@ -1,0 +1,151 @@
+"""Pages made from the schema and the compatibility tables: `python -m spa.config.docs docs`."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from spa.config import compat
+from spa.config.convert import field_types, flatten, schema_keys, to_plain, type_name
+from spa.config.load import PARTS, config_names, load_config, shipped
+from spa.config.schema import Config
+
+BEGIN, END = "<!-- made by spa.config.docs -->", "<!-- end -->"
+CHAIN = ("ppo_trainer", "sft_trainer", "base", "train_ppo_sfted.sh", "finetune_ft.sh")
+"""Files of the original in the order in which they override each other."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Write configuration.md and the generated part of parity.md into the folder `args[0]`."""
+    folder = Path(args[0])
+    for name, text in pages(folder).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def pages(folder: Path) -> dict[str, str]:
+    """File name -> what it should hold. The hand-written part of parity.md is kept."""
+    before, _, rest = (folder / "parity.md").read_text(encoding="utf-8").partition(BEGIN)
+    return {
+        "configuration.md": configuration_page(),
+        "parity.md": f"{before}{BEGIN}\n\n{parity_tables()}\n{END}{rest.partition(END)[2]}",
+    }
+
+
+def configuration_page() -> str:
+    """Every key with its type, default and meaning."""
+    names = ", ".join(f"`{name}`" for name in config_names() if name not in PARTS)
+    parts = [
+        "# Configuration",
+        "<!-- Made from the schema by `python -m spa.config.docs docs`; edit src/spa/config/schema*.py instead. -->",
+        f"Shipped configurations: {names}.",
+        "A command takes one of these names, a YAML file of your own, or a folder with one, and then overrides:\n\n"
+        "```\n"
+        "spa config show _3_frozen_lake agent_proxy.max_turn=3\n"
+        "spa config show my_run.yaml 'es_manager.train.env_configs.tags=[FrozenLake,Sudoku]' ~custom_envs.Bandit\n"
+        "```",
+        "What wins: override, then your file, then the shipped files, then the defaults below. A file of your own may "
+        "name shipped ones, and whatever it leaves out is taken from `base`:\n\n"
+        "```yaml\ndefaults: [_3_frozen_lake]\nmodel_path: builtin:tiny\nagent_proxy: {max_turn: 3}\n```",
+        "`key=value` sets a key, `+key=value` does the same, `~key` goes back to the value of `base` (and removes an "
+        "environment tag). Lists are set whole. A text with `=`, `,` or brackets needs quotes: `key='a=b'`. Every "
+        "problem of a configuration is reported at once, with the nearest valid key.",
+        "A default in `${...}` is the value of that key.",
+    ]
+    defaults = flatten(shipped("base"))
+    sections = [(name, kind) for name, kind, _ in schema_keys() if "." not in name and is_dataclass(kind)]
+    top = [name for name in field_types(Config) if name not in dict(sections)]
+    parts += ["## Top level", _key_table([name for name in top if name not in ("custom_envs", "model_info")], defaults)]
+    for name, kind in sections:
+        keys = [key for key, _, about in schema_keys() if key.startswith(f"{name}.") and about]
+        parts += [f"## {name}", str(kind.__doc__).splitlines()[0], _key_table(keys, defaults)]
+    for name in ("custom_envs", "model_info"):
+        keys = [key for key, _, about in schema_keys() if key.startswith(f"{name}.") and about]
+        parts += [f"## {name}", "`*` is a name of your own.", _key_table(keys, _entry_defaults(name))]
+    return "\n\n".join(parts) + "\n"
+
+
+def parity_tables() -> str:
+    """Changed defaults, scripts, environment variables, presets and keys of the original."""
+    keys = compat.original_keys()
+    parts = [
+        "## Changed defaults",
+        table(("key", "original", "here", "why"), [(f"`{key}`", *rest) for key, *rest in changed_defaults()]),
+        "## Scripts",
+        table(("original", "status", "here"), [(f"`{i.name}`", i.status, i.note) for i in compat.SCRIPTS]),
+        "## Environment variables",
+        table(("original", "status", "here"), [(f"`{i.name}`", i.status, i.note) for i in compat.ENVIRONMENT]),
+        "## Configuration files",
+        table(("original", "status", "note"), [(f"`{i.name}`", i.status, i.note) for i in compat.PRESETS]),
+        "## Configuration keys",
+        "Keys of `sft_trainer` stand under `sft` here. Supported: same name, same meaning.",
+    ]
+    for status, title in (("mapped", "Mapped"), ("refused", "Refused"), ("ignored", "Accepted without effect")):
+        chosen = [(key, item) for key, item in keys.items() if item.status == status]
+        rows = [(f"`{key}`", f"`{item.to}`: {item.note}" if item.to else item.note) for key, item in chosen]
+        parts += [f"### {title}", table(("key", "becomes" if status == "mapped" else "why"), rows)]
+    supported = [key for key, item in keys.items() if item.status == "supported"]
+    envs = [key for key in supported if key.startswith("custom_envs.")]
+    listed = [f"`{key}`" for key in supported if key not in envs]
+    parts += ["### Supported", f"{', '.join(listed)}, and all {len(envs)} keys of `custom_envs`."]
+    return "\n\n".join(parts) + "\n"
+
+
+def changed_defaults() -> list[tuple[str, str, str, str]]:
+    """Key, the original's effective value, ours, and the reason, for every supported key of `base` that differs."""
+    ours, rows = flatten(to_plain(load_config("base"))), []
+    for key, item in compat.original_keys().items():
+        values = [item.files[name] for name in CHAIN if name in item.files]
+        if item.status != "supported" or not values or key.startswith("custom_envs.") or key not in ours:
+            continue
+        if _is_given_elsewhere(values[-1]) or _number(values[-1]) == ours[key]:
+            continue
+        rows.append((key, f"`{_yaml(values[-1])}`", f"`{_yaml(ours[key])}`", item.note))
+    return rows
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _key_table(keys: Sequence[str], defaults: dict[str, Any]) -> str:
+    about = {key: (kind, note) for key, kind, note in schema_keys() if note}
+    rows = []
+    for key in keys:
+        kind, note = about[key]
+        default = f"`{_yaml(defaults[key])}`" if key in defaults else "required"
+        rows.append((f"`{key}`", type_name(kind) + note.range(), default, note.help))
+    return table(("key", "type", "default", "meaning"), rows)
+
+
+def _entry_defaults(section: str) -> dict[str, Any]:
+    entry = get_args(next(kind for name, kind, _ in schema_keys() if name == section))[1]
+    defaults = {item.name: {} if item.default_factory is dict else item.default for item in fields(entry)}
+    return {f"{section}.*.{name}": value for name, value in defaults.items() if value is not MISSING}
+
+
+def _is_given_elsewhere(value: Any) -> bool:
+    """Paths are blanked in the table, and an interpolation is another key's value."""
+    return isinstance(value, str) and (value.startswith("<") or "${" in value)
+
+
+def _number(value: Any) -> Any:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_yaml, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,27 @@
+from pathlib import Path
+
+from spa.config.docs import changed_defaults, pages
+from spa.config.load import load_config
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_pages_are_up_to_date():
+    for name, text in pages(DOCS).items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, "run: python -m spa.config.docs docs"
+
+
+def test_every_changed_default_has_a_reason():
+    rows = changed_defaults()
+    assert {key for key, *_ in rows} >= {"ppo_mini_batch_size", "critic.cliprange_value", "trainer.n_gpus_per_node"}
+    assert all(note for *_, note in rows)
+
+
+def test_the_example_of_the_page_loads(tmp_path):
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    (tmp_path / "my_run.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    cfg = load_config(
+        tmp_path / "my_run.yaml", ["es_manager.train.env_configs.tags=[FrozenLake,Sudoku]", "~custom_envs.Bandit"]
+    )
+    assert (cfg.model_path, cfg.agent_proxy.max_turn) == ("builtin:tiny", 3)
+    assert cfg.es_manager.train.env_configs.n_groups == (16, 16)
