@@ -185,17 +185,10 @@ class Sudoku(TextEnv):
         return (int(numbers[0]) - 1) * self.size + int(numbers[1]) - 1, int(numbers[2])
 
     def random_action(self, rng: Any) -> str:
-        """A digit that fits into a cell that is not given; if none is left, any digit for the first such cell."""
-        size = self.size
-        moves = [
-            (cell, digit)
-            for cell, given in enumerate(self.given)
-            if not given
-            for digit in range(1, size + 1)
-            if digit != self.cells[cell] and self.fits(cell, digit)
-        ] or [(self.given.index(0), digit) for digit in range(1, size + 1)]
-        cell, digit = moves[int(rng.integers(len(moves)))]
-        return f"{cell // size + 1},{cell % size + 1},{digit}"
+        """Any digit for any cell that is not given, whether it fits or not."""
+        free = [cell for cell, given in enumerate(self.given) if not given]
+        cell, digit = divmod(int(rng.integers(len(free) * self.size)), self.size)
+        return f"{free[cell] // self.size + 1},{free[cell] % self.size + 1},{digit + 1}"
 
     def _missing(self) -> list[tuple[int, int]]:
         """Cell and digit of what the solution still lacks, row by row; empty if own digits left none."""

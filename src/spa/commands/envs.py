@@ -1,0 +1,118 @@
+"""`spa envs`: the environments, their ceilings, and samples of their puzzles."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from spa.config.load import load_config
+from spa.config.schema_play import EnvSpec
+from spa.envs.options import nearest
+from spa.errors import ConfigError
+
+
+def main(args: list[str]) -> int:
+    """Print the table of tags, sample puzzles, or measure cards anew. Raises ConfigError."""
+    options = _parser().parse_args(args)
+    specs = load_config(options.config).custom_envs
+    if options.action == "sample":
+        _sample(options, specs)
+    elif options.action == "measure":
+        _measure(options, specs)
+    else:
+        _table(specs)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="spa envs", description="The environments and what is known about them.")
+    parser.add_argument("--config", default="base", help="the configuration whose custom_envs are meant")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    sample = actions.add_parser("sample", help="print puzzles of a tag")
+    sample.add_argument("tag")
+    sample.add_argument("-n", type=_count, default=1, help="how many puzzles")
+    sample.add_argument("--seed", type=_count, default=0, help="seed of the first one; the others follow")
+    sample.add_argument("--json", action="store_true", help="one JSON object per line: seed, state, optimal_steps")
+    sample.add_argument("--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid")
+    measure = actions.add_parser("measure", help="measure cards on the first 1,000 puzzles of each tag")
+    measure.add_argument("tags", nargs="*", help="all tags if none is named")
+    measure.add_argument("--write", metavar="FILE", help="write the cards to this file instead of printing them")
+    return parser
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
+def _spec(specs: Mapping[str, EnvSpec], tag: str) -> EnvSpec:
+    if tag not in specs:
+        raise ConfigError(f"no environment tag {tag!r}; {nearest(tag, specs)}")
+    return specs[tag]
+
+
+def _table(specs: Mapping[str, EnvSpec]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from spa.envs.cards import cards
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("tag", no_wrap=True)
+    for name in ("type", "cap", "optimum", "random", "random score", "by", "options"):
+        table.add_column(name, overflow="fold")
+    known = cards()
+    for tag, spec in specs.items():
+        found = known.get(tag)
+        if found is None or not found.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj):
+            figures = ["?", "?", "?", "not measured"]
+        else:
+            best = "-" if found.optimum is None else f"{found.optimum:.1%}"
+            figures = [best, f"{found.random_success:.1%}", f"{found.random_score:.2f}", found.optimum_by]
+        options = " ".join(f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items())
+        table.add_row(tag, spec.env_type, str(spec.max_actions_per_traj), *figures, options)
+    console = Console(file=sys.stdout)
+    console.print(table)
+    console.print(
+        "\noptimum: success of the best policy within the cap of actions; random: of uniformly random legal actions.\n"
+        "Both on the puzzles of seeds 0 to 999. spa envs sample TAG prints puzzles, spa play TAG plays one.",
+        highlight=False,
+    )
+
+
+def _short(value: object) -> str:
+    return "{...}" if isinstance(value, Mapping) else str(value)
+
+
+def _sample(options: argparse.Namespace, specs: Mapping[str, EnvSpec]) -> None:
+    from spa.envs.registry import make_env
+
+    spec = _spec(specs, options.tag)
+    env = make_env(spec.env_type, spec.env_config)
+    for seed in range(options.seed, options.seed + options.n):
+        env.reset(seed=seed)
+        state, steps = env.state_text(options.state_text), env.optimal_steps()
+        if options.json:
+            text = json.dumps({"seed": seed, "state": state, "optimal_steps": steps}, ensure_ascii=False)
+        else:
+            best = "" if steps is None else f", {steps} steps at best"
+            text = f"{options.tag}, seed {seed}{best}\n{state}\n"
+        sys.stdout.write(text + "\n")
+
+
+def _measure(options: argparse.Namespace, specs: Mapping[str, EnvSpec]) -> None:
+    from spa.envs.cards import measure, to_json
+
+    found = {}
+    for tag in options.tags or specs:
+        spec = _spec(specs, tag)
+        found[tag] = measure(tag, spec.env_type, spec.env_config, spec.max_actions_per_traj)
+        sys.stderr.write(f"{tag}: optimum {found[tag].optimum}, random {found[tag].random_success}\n")
+    text = to_json(found)
+    if options.write:
+        Path(options.write).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)

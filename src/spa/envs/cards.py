@@ -1,0 +1,141 @@
+"""Environment cards: what is known about each tag before anything is trained.
+
+A card freezes a tag: its options, the hash of its first puzzles, the best that any policy can reach within the cap of
+actions, and what random play gets. A score means little without the last two.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from spa.envs.base import TextEnv
+from spa.envs.options import nearest
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+from spa.seeds import stream, stream_seed
+
+PUZZLES = 1000
+"""A card is measured on the puzzles of the seeds 0 to 999."""
+
+BY_CONSTRUCTION = {"bandit", "countdown", "metamathqa", "rubiks_cube", "webshop"}
+"""Types whose every puzzle can be solved because of how it is made."""
+
+VERSIONS: dict[str, int] = {}
+"""Version of a type's puzzles, raised whenever they change; 1 where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """The facts of a tag. Shares are between 0 and 1."""
+
+    tag: str
+    env_type: str
+    version: int
+    options: dict[str, Any]
+    max_actions_per_traj: int
+    distinct_puzzles: int  # among the first 1,000; fewer than 1,000 means that puzzles repeat
+    puzzles_hash: str  # sha256 of the puzzle texts of the seeds 0 to 999
+    optimum: float | None  # mean probability of success of the best policy within the cap; None if unknown
+    optimum_by: str
+    random_success: float  # share of episodes that uniformly random legal actions end well
+    random_score: float  # mean sum of rewards of those episodes
+
+    def percent_of_optimum(self, success: float) -> float | None:
+        """A success share in percent of the optimum; None if that is unknown or zero."""
+        return 100 * success / self.optimum if self.optimum else None
+
+    def describes(self, env_type: str, options: Mapping[str, Any] | None, max_actions: int) -> bool:
+        """Whether the card was measured with these settings."""
+        return (self.env_type, self.options, self.max_actions_per_traj) == (env_type, _plain(options), max_actions)
+
+
+@lru_cache
+def cards() -> dict[str, Card]:
+    """All shipped cards by tag."""
+    text = (resources.files("spa") / "assets" / "cards.json").read_text(encoding="utf-8")
+    return {row["tag"]: Card(**row) for row in json.loads(text)["cards"]}
+
+
+def card(tag: str) -> Card:
+    """The card of `tag`; raises ConfigError that names the nearest tag if there is none."""
+    found = cards().get(tag)
+    if found is None:
+        raise ConfigError(f"no card for the tag {tag!r}; {nearest(tag, cards())}")
+    return found
+
+
+def measure(tag: str, env_type: str, options: Mapping[str, Any] | None, max_actions: int) -> Card:
+    """A new card of `tag`, measured on the first 1,000 puzzles. Takes a second or so, some seconds for large boards."""
+    env = make_env(env_type, options)
+    digest, texts = hashlib.sha256(), set()
+    best, wins, score = [], 0, 0.0
+    for seed in range(PUZZLES):
+        env.reset(seed=seed, options={"noise_seed": stream_seed(seed, "card/noise")})
+        text = env.puzzle_text()
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        texts.add(text)
+        best.append(1.0 if env_type in BY_CONSTRUCTION else env.best_success(max_actions))
+        success, reward = random_episode(env, seed, max_actions)
+        wins, score = wins + success, score + reward
+    known = [share for share in best if share is not None]
+    return Card(
+        tag=tag,
+        env_type=env_type,
+        version=VERSIONS.get(env_type, 1),
+        options=_plain(options),
+        max_actions_per_traj=max_actions,
+        distinct_puzzles=len(texts),
+        puzzles_hash=digest.hexdigest(),
+        optimum=round(sum(known) / PUZZLES, 4) if len(known) == PUZZLES else None,
+        optimum_by=_method(env_type, env, len(known) == PUZZLES),
+        random_success=round(wins / PUZZLES, 4),
+        random_score=round(score / PUZZLES, 4),
+    )
+
+
+def puzzles_hash(env: TextEnv, puzzles: int = PUZZLES) -> str:
+    """The hash of the first puzzles of `env`, as cards hold it."""
+    digest = hashlib.sha256()
+    for seed in range(puzzles):
+        env.reset(seed=seed)
+        digest.update(env.puzzle_text().encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, float]:
+    """Success and sum of rewards of uniformly random legal actions from the current state of `env`."""
+    rng, total = stream(seed, "card/random"), 0.0
+    for _ in range(max_actions):
+        action = env.to_action(env.random_action(rng))
+        if action is None:
+            continue
+        _, reward, terminated, truncated, info = env.step(action)
+        total += float(reward)
+        if terminated or truncated:
+            return bool(info["success"]), total
+    return False, total
+
+
+def to_json(found: Mapping[str, Card]) -> str:
+    """The text of `assets/cards.json`."""
+    made = f"spa envs measure --write src/spa/assets/cards.json, on the puzzles of the seeds 0 to {PUZZLES - 1}"
+    rows = [asdict(item) for item in found.values()]
+    return json.dumps({"made_by": made, "cards": rows}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _method(env_type: str, env: TextEnv, known: bool) -> str:
+    if env_type in BY_CONSTRUCTION:
+        return "construction"
+    if not known:
+        return "unknown"
+    overridden = type(env).best_success is not TextEnv.best_success
+    return "value iteration" if overridden else "exact solver"
+
+
+def _plain(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options as JSON has them: keys are texts."""
+    return json.loads(json.dumps(dict(options or {}), default=dict))

@@ -1,0 +1,51 @@
+import json
+
+import pytest
+
+from spa.commands.envs import main
+from spa.errors import ConfigError
+
+
+def test_the_table_lists_every_tag(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    for tag in ("SimpleSokoban", "HarderSokoban", "FrozenLake", "Sudoku", "Countdown", "WebShop", "2048", "RubiksCube"):
+        assert f"\n{tag} " in out
+    assert "50.1%" in out and "value iteration" in out
+
+
+def test_samples_as_json(capsys):
+    assert main(["sample", "FrozenLakeNoSlip", "-n", "3", "--seed", "7", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["seed"] for row in rows] == [7, 8, 9]
+    assert all(set(row) == {"seed", "state", "optimal_steps"} and row["optimal_steps"] >= 1 for row in rows)
+    main(["sample", "FrozenLakeNoSlip", "-n", "1", "--seed", "9", "--json"])
+    assert json.loads(capsys.readouterr().out) == rows[2]
+
+
+def test_samples_as_text(capsys):
+    main(["sample", "SimpleSokoban", "--state-text", "coords"])
+    assert "seed 0" in (out := capsys.readouterr().out) and "Player (P) is at" in out
+
+
+@pytest.mark.parametrize("args", [["sample", "SimpleSokobn"], ["measure", "FrozenLak"]])
+def test_unknown_tags(args):
+    with pytest.raises(ConfigError, match="did you mean"):
+        main(args)
+
+
+@pytest.mark.parametrize(
+    "args", [["sample"], ["sample", "FrozenLake", "-n", "-1"], ["sample", "FrozenLake", "-n", "x"]]
+)
+def test_wrong_arguments_are_argparse_errors(args):
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    assert stop.value.code == 2
+
+
+def test_measure_writes_cards(tmp_path, capsys):
+    path = tmp_path / "cards.json"
+    assert main(["measure", "FrozenLakeNoSlip", "--write", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["cards"]
+    assert row["tag"] == "FrozenLakeNoSlip" and row["optimum"] == 1.0

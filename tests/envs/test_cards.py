@@ -1,0 +1,71 @@
+import math
+
+import pytest
+
+from spa.config.load import load_config
+from spa.envs.cards import Card, card, cards, measure, puzzles_hash, random_episode, to_json
+from spa.envs.frozen_lake import FrozenLake
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+
+SPECS = load_config("base").custom_envs
+SLOW = {"HarderSokoban"}  # its boards are in the golden file
+
+
+def test_every_tag_has_a_card():
+    assert set(cards()) >= set(SPECS)
+
+
+@pytest.mark.parametrize("tag", sorted(SPECS))
+def test_cards_describe_the_shipped_tags(tag):
+    spec, found = SPECS[tag], card(tag)
+    assert found.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj)
+    assert not found.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj + 1)
+    assert found.optimum is None or found.random_success <= found.optimum + 0.05 <= 1.05
+
+
+@pytest.mark.parametrize("tag", sorted(set(SPECS) - SLOW))
+def test_puzzles_are_those_of_the_card(tag):
+    """If this fails on purpose, raise the version in `spa.envs.cards` and measure the card anew."""
+    spec = SPECS[tag]
+    assert puzzles_hash(make_env(spec.env_type, spec.env_config)) == card(tag).puzzles_hash
+
+
+def test_known_ceilings():
+    assert card("FrozenLakeNoSlip").optimum == 1.0
+    assert 0.47 < card("FrozenLake").optimum < 0.53  # slips cap closed-loop play near one half
+    assert card("SimpleSokoban").percent_of_optimum(0.496) == pytest.approx(50.0)
+    assert card("2048").percent_of_optimum(0.5) is None
+
+
+def test_measuring_by_hand():
+    """Always the same 2x2 lake in effect: without holes and slips every goal is one or two moves away."""
+    found = measure("t", "frozen_lake", {"size": 2, "p": 1.0, "is_slippery": False}, 1)
+    env = FrozenLake(size=2, p=1.0, is_slippery=False)
+    near = 0
+    for seed in range(1000):
+        env.reset(seed=seed)
+        near += env.optimal_steps() == 1
+    assert found.optimum == round(near / 1000, 4) and found.distinct_puzzles == 12
+    # A random first move is right in one of four cases where one move is enough.
+    assert abs(found.random_success - near / 4000) < 4 * math.sqrt(0.25 * near) / 1000
+    assert found.random_score == found.random_success
+    assert found.puzzles_hash == puzzles_hash(env)
+
+
+def test_random_play_ends_with_the_episode():
+    env = FrozenLake(size=2, p=1.0, is_slippery=False)
+    env.reset(seed=0)
+    assert random_episode(env, 0, 1000) == (True, 1.0)
+
+
+def test_unknown_tags_are_named():
+    with pytest.raises(ConfigError, match="did you mean 'FrozenLake'"):
+        card("FrozenLak")
+
+
+def test_cards_round_trip():
+    import json
+
+    rows = json.loads(to_json(cards()))["cards"]
+    assert {row["tag"]: Card(**row) for row in rows} == cards()
