@@ -1,6 +1,7 @@
 import logging
 
 import pytest
+import yaml
 
 from spa.config import compat
 from spa.config.compat import original_keys
@@ -156,3 +157,51 @@ def test_a_file_that_reads_an_unset_environment_variable_says_so(tmp_path, monke
     assert load_config(tmp_path / "old.yaml", ["ctx_manager.mode=base"]).ctx_manager.mode == "base"
     monkeypatch.setenv("MODE", "add_worldmodel")
     assert load_config(tmp_path / "old.yaml").ctx_manager.mode == "add_worldmodel"
+
+
+@pytest.fixture
+def original_folder(tmp_path):
+    """The original's configuration files, rebuilt from the table; instructions and paths are not in it."""
+    trees = {}
+    for key, entry in original_keys().items():
+        for name, value in entry.files.items():
+            if not name.endswith(".sh") and not key.startswith("sft.") and "grid_" not in key and value != "<a path>":
+                *parents, last = key.split(".")
+                node = trees.setdefault(name, {})
+                for parent in parents:
+                    node = node.setdefault(parent, {})
+                node[last] = value
+    for name, tree in trees.items():
+        defaults = ["ppo_trainer", "envs"] if name.startswith("base") else ["base"]
+        tree = tree if name in ("ppo_trainer", "envs") else {"defaults": defaults, **tree}
+        text = (
+            yaml.safe_dump(tree, sort_keys=False).replace("'1e-", "1e-").replace("e-6'", "e-6").replace("e-5'", "e-5")
+        )
+        (tmp_path / f"{name}.yaml").write_text(text.replace("e-4'", "e-4"))
+    return tmp_path
+
+
+ORIGINAL_RUNS = sorted(item.name for item in compat.PRESETS if item.name.startswith("_") or item.name == "stream")
+
+
+@pytest.mark.parametrize("name", ORIGINAL_RUNS)
+def test_the_original_files_load_as_a_whole(original_folder, monkeypatch, caplog, name):
+    for variable, value in {"MODE": "base", "MODEL": "1.5B", "RENDER_MODE": "text_with_coordinates"}.items():
+        monkeypatch.setenv(variable, value)
+    with caplog.at_level(logging.WARNING):
+        cfg = load_config(original_folder / f"{name}.yaml")
+    ours = load_config(name)
+    assert cfg.es_manager == ours.es_manager
+    assert cfg.agent_proxy == ours.agent_proxy
+    assert cfg.model_path == ours.model_path
+    assert cfg.actor_rollout_ref.actor.optim == ours.actor_rollout_ref.actor.optim
+    assert cfg.ppo_mini_batch_size == cfg.critic.ppo_mini_batch_size == (32 if name == "_6_webshop" else 64)
+    assert (cfg.critic.cliprange_value, cfg.actor_rollout_ref.actor.loss_mask) == (0.5, "all_after_system")
+    assert [line.partition(" ")[0] for line in warnings(caplog)] == ["enable_response_mask=false", "accepted"]
+
+
+def test_the_original_lora_file_loads_though_it_has_no_context_mode(original_folder):
+    cfg = load_config(original_folder / "base-lora.yaml")
+    assert cfg.ctx_manager.mode == "base"
+    assert (cfg.lora.rank, cfg.critic.model.lora_rank, cfg.critic.optim.lr) == (64, 64, 1e-4)
+    assert cfg.actor_rollout_ref.actor.loss_mask == "sampled"
