@@ -202,7 +202,12 @@ class EpisodeBatch:
         rows, tokens = self.input_ids.shape
         actions = tokens - 1
         _check("input_ids", self.input_ids, (rows, tokens), torch.int64)
-        for name, dtype in (("lengths", torch.int64), ("scores", torch.float32), ("group_ids", torch.int64), ("tag_ids", torch.int64)):
+        for name, dtype in (
+            ("lengths", torch.int64),
+            ("scores", torch.float32),
+            ("group_ids", torch.int64),
+            ("tag_ids", torch.int64),
+        ):
             _check(name, getattr(self, name), (rows,), dtype)
         for name, dtype in (
             ("mask", torch.bool),

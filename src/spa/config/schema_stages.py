@@ -137,6 +137,7 @@ class TrainerConfig:
     total_training_steps: Annotated[int, Key("PPO steps", ge=1)] = 1000
     save_freq: Annotated[int, Key("steps between checkpoints; -1: only at the end", ge=-1)] = 100
     test_freq: Annotated[int, Key("steps between validations; -1: only before and after", ge=-1)] = 10
+    also_test_at: Annotated[int | None, Key("one more step to validate at", ge=1)] = None
     val_before_train: Annotated[bool, Key("validate before the first step")] = True
     validation_steps: Annotated[int, Key("passes per validation, each on puzzles of its own", ge=1)] = 2
     critic_warmup: Annotated[int, Key("steps that train only the critic", ge=0)] = 0

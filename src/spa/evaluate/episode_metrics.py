@@ -1,5 +1,6 @@
 """What episodes say about the policy that played them."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from spa.evaluate.passk import pass_metrics
@@ -32,7 +33,8 @@ def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
 def _metrics(episodes: Sequence[Episode]) -> Metrics:
     if not episodes:
         return {"episodes": 0.0}
-    size = max(sum(other.group == episode.group for other in episodes) for episode in episodes[:1])
+    puzzles = [f"{episode.tag}/{episode.puzzle_seed}" for episode in episodes]
+    size = max(Counter(puzzles).values())
     infos = [info for episode in episodes for turn in episode.turns for info in turn.infos]
     turns = [turn for episode in episodes for turn in episode.turns]
     sampled = [int(episode.sampled.sum()) for episode in episodes if episode.sampled is not None]
@@ -50,7 +52,7 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
         "format_rate": _mean([turn.reply.well_formed for turn in turns]),
         "cut_off": _mean([turn.finish_reason == "length" for turn in turns]),
     }
-    metrics |= pass_metrics(successes, [episode.group for episode in episodes], ks)
+    metrics |= pass_metrics(successes, puzzles, ks)
     if sampled:
         metrics["response_length"] = _mean(sampled)
     if any(episode.mode == "add_worldmodel" for episode in episodes):

@@ -113,5 +113,3 @@ def format_reward(reward: float) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
-
-

@@ -82,7 +82,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
                     metrics |= train(cfg, models, ready, step, device)
                 models.engine.load_weights(models.actor.model, version=step)
 
-            if is_due(step, cfg.trainer.test_freq, total):
+            if is_due(step, cfg.trainer.test_freq, total) or step == cfg.trainer.also_test_at:
                 with rec.timer("validate"):
                     metrics |= validate(cfg, player, models.engine, rec, step)
             rec.trajectories(step, "train", episodes)

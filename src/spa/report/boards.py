@@ -71,22 +71,22 @@ def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
     """The board that `text` describes, with the cells and words that differ from those of `truth` marked."""
     drawing, sentence = _split(text)
     rows = _drawn(drawing) or _placed(sentence, size)
-    words = _words(sentence if drawing else text)
+    words = _words(sentence)
     if truth is None:
         return Board(tuple(tuple(Cell(cell) for cell in row) for row in rows), tuple(map(Cell, words)))
     true_drawing, true_sentence = _split(truth)
     true_rows = _drawn(true_drawing) or _placed(true_sentence, size)
-    true_words = _words(true_sentence if true_drawing else truth)
+    true_words = _words(true_sentence)
     return Board(_mark_cells(rows, true_rows), _mark_words(words, true_words), same=text.strip() == truth.strip())
 
 
 def _split(text: str) -> tuple[list[str], str]:
     """The lines of the drawing, and the sentence after it. A drawing is two or more lines of equally many cells."""
-    lines = printable(text.strip("\n")).split("\n")[: 2 * _MAX_SIDE]
+    lines = printable(text.strip("\n")).split("\n")
     end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
     drawing = [line.rstrip() for line in lines[:end] if line.strip()]
     widths = {len(_cells(line)) for line in drawing}
-    if len(drawing) < 2 or len(widths) > 2 or max(widths) > _MAX_SIDE or _prose(drawing):
+    if not 2 <= len(drawing) <= _MAX_SIDE or len(widths) > 2 or max(widths) > _MAX_SIDE or _prose(drawing):
         return [], "\n".join(lines)
     return drawing, "\n".join(lines[end:])
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spa.report.reading import Run, Stage, open_run
+from spa.report.reading import Run, Stage, open_run, parse_head
 from spa.report.replay import any_wrong
 from spa.tracking.console import printable
 from spa.tracking.encoding import read_lines
@@ -187,22 +187,7 @@ def _rows(path: Path, file: int, stage: Stage, split: str, step: int) -> Iterato
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     with path.open("rb") as file:
         for line in file:
-            yield line, _parse(line)
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    """The episode without its messages and tokens, which are most of the line and not needed here.
-
-    The key cannot occur inside a JSON string, where its quotes would be escaped.
-    """
-    for text in (line.partition(b',"messages":[')[0] + b"}", line):
-        try:
-            row = json.loads(text)
-        except ValueError:  # other key order; or a line that is cut off, or being written
-            continue
-        if isinstance(row, dict) and "turns" in row:
-            return row
-    return {}
+            yield line, parse_head(line)
 
 
 def _row(row: dict[str, Any], file: int, start: int, stage: Stage, split: str, step: int) -> tuple[Any, ...]:

@@ -17,7 +17,11 @@ import yaml
 from spa.errors import DataError
 from spa.tracking.encoding import read_lines
 
-STAGES = ("data", "sft", "ppo", "eval")
+
+class NoRunError(DataError):
+    """A directory holds nothing that a run would have left."""
+
+
 _SKIPPED = ("previous", "trajectories", "token_scores", "tensorboard", "wandb")
 _FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
 _MAX_DEPTH = 4
@@ -118,7 +122,7 @@ def open_run(path: Path) -> Run:
         raise DataError(f"{path} is not a directory. Give the directory of a run, for example runs/demo.")
     stages = tuple(_find_stages(path))
     if not stages and not (path / "summary.json").exists():
-        raise DataError(
+        raise NoRunError(
             f"{path} holds no run: neither a summary.json nor a stage with metrics.jsonl or trajectories. "
             "`spa runs` lists the runs of a folder."
         )
@@ -175,3 +179,32 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
+
+
+def parse_head(line: bytes) -> dict[str, Any]:
+    """The episode on this line without its messages and tokens, which are most of it; {} if it is none.
+
+    The key that is cut at cannot occur inside a JSON string, where its quotes would be escaped.
+    """
+    for text in (line.partition(b',"messages":[')[0] + b"}", line):
+        try:
+            row = json.loads(text)
+        except ValueError:  # other key order; or a line that is cut off, or being written
+            continue
+        if isinstance(row, dict) and "turns" in row:
+            return row
+    return {}
+
+
+def last_validation(stage: Stage) -> TrajectoryFile | None:
+    """The file of the stage's last validation episodes."""
+    files = [file for file in stage.trajectory_files() if file.split == "val"]
+    return files[-1] if files else None
+
+
+def heads(path: Path) -> Iterator[dict[str, Any]]:
+    """The episodes of a file, without messages and tokens; lines that are no episode are left out."""
+    with path.open("rb") as file:
+        for line in file:
+            if row := parse_head(line):
+                yield row

@@ -161,11 +161,11 @@ async function move(by) {
 }
 
 function cellClass(text, differs) {
-  const kind = text === "#" ? " wall" : text === "·" || text === "_" || text === " " ? " empty" : "";
+  const kind = text === "#" ? " wall" : text[0] === "P" ? " player" : text === "·" || text === "_" || text === " " ? " empty" : "";
   return "cell" + kind + (text.length > 2 ? " long" : "") + (differs ? " differs" : "");
 }
 function board(view, caption, kind) {
-  const figure = make("figure", { class: kind }, make("figcaption", { text: caption }));
+  const figure = make("figure", { class: view.rows.length ? kind : kind + " wide" }, make("figcaption", { text: caption }));
   if (view.rows.length) {
     const grid = make("div", { class: "board", role: "img", "aria-label": view.rows.map((row) => row.map(([text]) => text).join(" ")).join("\n") });
     for (const row of view.rows) {
@@ -268,8 +268,8 @@ function showTurn() {
   const amounts = [fact("reward", turn.reward), fact("penalty", turn.penalty), fact("actions left before", turn.actions_left ?? "?"),
     turn.well_formed ? null : make("span", { class: "mark", text: "malformed reply" }), turn.cut_off ? make("span", { class: "mark", text: "cut off at the length limit" }) : null];
   const boards = make("div", { class: "boards" },
-    pair("Before", turn.state, "true state", turn.observed, "observed by the model", turn.observation_wrong),
-    pair("After", turn.next_state, "true next state", turn.predicted, "predicted by the model", turn.prediction_wrong));
+    pair("Before the actions", turn.state, "true", turn.observed, "observed", turn.observation_wrong),
+    pair("After the actions", turn.next_state, "true", turn.predicted, "predicted", turn.prediction_wrong));
   const reply = turn.tokens ? tokenBox(turn.tokens) : make("section", {}, make("h3", { text: "Reply" }), make("pre", { class: "text", text: turn.reply }));
   $("#turn").replaceChildren(make("p", { class: "facts" }, ...amounts.filter(Boolean)), boards, make("h3", { text: "Actions" }), actions(turn), reply);
 }

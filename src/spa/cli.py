@@ -1,0 +1,87 @@
+"""The command line. Light on purpose: a command's module is imported only when the command is used."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": (
+        "spa.commands.recipe:run",
+        "all three stages, or what is missing: run CONFIG [CKPT] [GENERATE_DATA]",
+    ),
+    "generate": ("spa.commands.recipe:generate", "stage 1: self-play, world-model data"),
+    "sft": ("spa.commands.recipe:sft", "stage 2: world-model fine-tuning"),
+    "ppo": ("spa.commands.recipe:ppo", "stage 3: multi-turn PPO"),
+    "baseline": (
+        "spa.commands.recipe:baseline",
+        "PPO alone: baseline CONFIG [vanilla|state_estimation]",
+    ),
+    "compare": ("spa.commands.recipe:compare", "SPA beside its baselines with the same number of episodes, one table"),
+    "eval": ("spa.commands.evaluate:main", "Pass@1 and Pass@k of a checkpoint or model: eval CKPT_OR_MODEL CONFIG"),
+    "report": ("spa.commands.report:main", "one self-contained page about one or more runs"),
+    "view": ("spa.commands.view:main", "browse the episodes of a run in a local web page"),
+    "runs": ("spa.commands.runs:main", "table of the runs in a folder"),
+    "envs": ("spa.commands.envs:main", "table of all environments; envs sample TAG prints puzzles"),
+    "play": ("spa.commands.play:main", "play an environment yourself, seeing what a model would see"),
+    "shop": ("spa.commands.shop:main", "browse the WebShop environment in a local web page"),
+    "new-env": ("spa.commands.new_env:main", "write the skeleton of an environment of your own"),
+    "check-env": ("spa.commands.check_env:main", "check an environment of your own"),
+    "filter": ("spa.commands.filter:main", "filter existing world-model data by its tags"),
+    "config": ("spa.commands.config:main", "show a configuration with everything resolved"),
+    "doctor": ("spa.commands.doctor:main", "what is installed, what is missing, what will be used"),
+    "pretrain-tiny": ("spa.commands.recipe:pretrain_tiny", "make the built-in base model again"),
+}
+
+
+def usage() -> str:
+    """The text of `spa --help`."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: spa COMMAND [arguments] [key=value ...]",
+            "",
+            "Agents that learn how their world works before they learn to win in it.",
+            "",
+            *lines,
+            "",
+            "`spa COMMAND --help` explains a command. Arguments with = override the configuration.",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 0 done, 2 the user can solve it, 130 interrupted."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help", "help"):
+        sys.stdout.write(usage() + "\n")
+        return 0
+    if args[0] == "--version":
+        from spa import __version__
+
+        sys.stdout.write(f"spa {__version__}\n")
+        return 0
+    if args[0] not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        hint = f" Did you mean `spa {near[0]}`?" if near else ""
+        sys.stderr.write(f"spa: there is no command {args[0]!r}.{hint} `spa --help` lists them all.\n")
+        return 2
+    module, _, function = COMMANDS[args[0]][0].partition(":")
+    from spa.errors import SpaError
+
+    try:
+        return getattr(importlib.import_module(module), function)(args[1:])
+    except SpaError as error:
+        sys.stderr.write(f"spa {args[0]}: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted; run the same command again to go on\n")
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

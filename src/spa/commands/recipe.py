@@ -1,0 +1,151 @@
+"""Commands that run the recipe: run, generate, sft, ppo, baseline, compare, pretrain-tiny."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spa.errors import ConfigError
+
+_CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a folder with one"
+_TRUTH = {"true": True, "false": False}
+
+
+def _parser(name: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"spa {name}", description=description)
+    parser.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
+    return parser
+
+
+def _finish(parser: argparse.ArgumentParser, args: list[str]) -> tuple[argparse.Namespace, Any]:
+    """Parse what is not an override, then load the configuration with the overrides."""
+    parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
+    parser.add_argument("--debug", action="store_true", help="everything")
+    parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
+    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
+    options = parser.parse_args([arg for arg in args if arg not in overrides])
+    from spa.config.load import load_config
+    from spa.tracking.console import set_verbosity
+
+    set_verbosity(quiet=options.quiet, debug=options.debug)
+    return options, load_config(options.config, overrides)
+
+
+def _say(lines: Sequence[str]) -> int:
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def run(args: list[str]) -> int:
+    """`spa run CONFIG [CKPT=last] [GENERATE_DATA]` with the original's meaning."""
+    parser = _parser("run", "Run the recipe. Without GENERATE_DATA, stages that are missing are run or resumed.")
+    parser.add_argument("ckpt", nargs="?", default="last", metavar="CKPT", help="SFT checkpoint: last or a step")
+    parser.add_argument(
+        "generate_data", nargs="?", metavar="GENERATE_DATA", help="True: all three stages anew; False: PPO only"
+    )
+    options, cfg = _finish(parser, args)
+    wanted = options.generate_data
+    if wanted is not None and wanted.lower() not in _TRUTH:
+        raise ConfigError(f"GENERATE_DATA is {wanted!r}; use True (all three stages) or False (PPO only)")
+    if options.ckpt != "last" and not options.ckpt.isdigit():
+        raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
+    if options.dry_run:
+        return _say([f"configuration {options.config} is valid; it would run in {cfg.trainer.run_dir}"])
+    from spa.recipes import pipeline
+
+    checkpoint = pipeline.run(cfg, ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
+    return _say([f"done: {checkpoint}"])
+
+
+def generate(args: list[str]) -> int:
+    """`spa generate CONFIG`."""
+    options, cfg = _finish(_parser("generate", "Stage 1: self-play, then data with the true states."), args)
+    if options.dry_run:
+        return _say([f"configuration {options.config} is valid"])
+    from spa.recipes import generate as recipe
+
+    return _say([f"done: {recipe.main(cfg)}"])
+
+
+def sft(args: list[str]) -> int:
+    """`spa sft CONFIG`."""
+    options, cfg = _finish(_parser("sft", "Stage 2: world-model fine-tuning."), args)
+    if options.dry_run:
+        return _say([f"configuration {options.config} is valid"])
+    from spa.recipes import pipeline
+
+    root = Path(cfg.trainer.run_dir)
+    return _say([f"done: {pipeline.world_model(cfg, root / 'data', root / 'sft')}"])
+
+
+def ppo(args: list[str]) -> int:
+    """`spa ppo CONFIG`: PPO from `model_path`."""
+    options, cfg = _finish(_parser("ppo", "Stage 3: multi-turn PPO from model_path."), args)
+    if options.dry_run:
+        return _say([f"configuration {options.config} is valid"])
+    from spa.recipes import ppo as recipe
+
+    return _say([f"done: {recipe.main(cfg)}"])
+
+
+def baseline(args: list[str]) -> int:
+    """`spa baseline CONFIG [vanilla|state_estimation]`."""
+    parser = _parser("baseline", "PPO from the base model, without stages 1 and 2.")
+    parser.add_argument(
+        "method",
+        nargs="?",
+        default="vanilla",
+        choices=("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation"),
+        help="vanilla: base format, the configuration's state text; state_estimation: drawing and coordinates",
+    )
+    options, cfg = _finish(parser, args)
+    from spa.recipes.arms import arm_config
+
+    arm = arm_config(cfg, options.method, Path(cfg.trainer.run_dir) / options.method)
+    if options.dry_run:
+        return _say([f"configuration {options.config} is valid; {options.method} would run in {arm.trainer.run_dir}"])
+    from spa.recipes import ppo as recipe
+
+    return _say([f"done: {recipe.main(arm)}"])
+
+
+def compare(args: list[str]) -> int:
+    """`spa compare CONFIG [--seeds N] [--controls]`."""
+    parser = _parser("compare", "Methods side by side with the same number of PPO episodes.")
+    parser.add_argument("--seeds", type=int, metavar="N", help="full pipelines per method (self-play and SFT included)")
+    parser.add_argument(
+        "--controls",
+        action="store_true",
+        help="add vanilla in the world-model format and SPA with shuffled states",
+    )
+    options, cfg = _finish(parser, args)
+    from spa.recipes import compare as recipe
+
+    if options.controls:
+        cfg = recipe.controls(cfg)
+    if options.seeds is not None:
+        if options.seeds < 1:
+            raise ConfigError(f"--seeds is {options.seeds}; it must be at least 1")
+        cfg = replace(cfg, compare=replace(cfg.compare, seeds=options.seeds))
+    if options.dry_run:
+        jobs = recipe.plan_jobs(cfg, Path(cfg.trainer.run_dir))
+        return _say([f"seed {job.seed}: {job.arm} in {job.directory}" for job in jobs])
+    summary = recipe.main(cfg)
+    from spa.recipes.table import print_table
+
+    print_table(summary)
+    return _say([f"summary: {Path(cfg.trainer.run_dir) / 'summary.json'}"])
+
+
+def pretrain_tiny(args: list[str]) -> int:
+    """`spa pretrain-tiny [FOLDER] [--seed N] [--steps N]`."""
+    parser = argparse.ArgumentParser(prog="spa pretrain-tiny", description="Train the built-in base model anew.")
+    parser.add_argument("folder", nargs="?", default="runs/tiny", help="where it goes (default: runs/tiny)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=3000)
+    options = parser.parse_args(args)
+    from spa.recipes.pretrain_tiny import pretrain_tiny as recipe
+
+    return _say([f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps)}"])

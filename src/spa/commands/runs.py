@@ -1,0 +1,36 @@
+"""`spa runs`: the runs of a folder as a table."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+
+def main(args: list[str]) -> int:
+    """Print the table. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="spa runs", description="List the runs of a folder: state, result, seeds, duration."
+    )
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="default: runs")
+    options = parser.parse_args(args)
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from spa.report.overview import list_runs
+
+    lines = list(list_runs(options.folder, time.time()))
+    if not lines:
+        sys.stdout.write(f"{options.folder} holds no runs.\n")
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("run", "state", "Pass@1 before → after PPO", "seeds", "duration"):
+        table.add_column(name, justify="right" if name == "duration" else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*map(Text, (line.name, line.state, line.result, line.seeds, line.duration)))
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console.width = 200  # a pipe has no width: let nothing be wrapped
+    console.print(table)
+    return 0

@@ -1,0 +1,157 @@
+"""The three stages one after the other, with a look at the world model before PPO is spent on it."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spa.config.schema import Config
+from spa.errors import ModelError
+from spa.recipes import generate, ppo, sft
+from spa.tracking.encoding import read_lines
+from spa.training.checkpoint import find_checkpoint, latest_checkpoint
+
+log = logging.getLogger(__name__)
+
+DONE = "done.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What the look at the world model found."""
+
+    passed: bool
+    prediction_exact: float
+    observation_exact: float
+    entropy: float
+    rounds: int
+    text: str
+
+
+def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
+    """All stages (`generate_data` True: anew; None: what is missing), or PPO alone (False) from a checkpoint of the SFT
+    stage: `last` or a step number. Returns the last PPO checkpoint."""
+    root = Path(cfg.trainer.run_dir)
+    data, sft_dir, ppo_dir = root / "data", root / "sft", root / "ppo"
+    if generate_data is True:
+        for folder in (data, sft_dir, ppo_dir):
+            set_aside(folder)
+    if generate_data is False:
+        start = find_sft_checkpoint(cfg, sft_dir, ckpt)
+    else:
+        stage(data, lambda: generate.main(cfg, directory=data))
+        start = stage(sft_dir, lambda: world_model(cfg, data, sft_dir))
+    return stage(ppo_dir, lambda: ppo.main(cfg, model_path=str(start), directory=ppo_dir))
+
+
+def stage(directory: Path, work: Callable[[], Path]) -> Path:
+    """Do the work of a stage unless it is marked as done; the mark keeps the result and the seconds."""
+    mark = directory / DONE
+    if mark.is_file():
+        return Path(json.loads(mark.read_text(encoding="utf-8"))["result"])
+    started = time.monotonic()
+    result = work()
+    seconds = time.monotonic() - started
+    mark.write_text(json.dumps({"result": str(result), "seconds": round(seconds, 1)}), encoding="utf-8")
+    return result
+
+
+def set_aside(directory: Path) -> None:
+    """Move an earlier stage's folder out of the way; nothing that was produced is lost."""
+    if directory.exists():
+        number = 1
+        while (old := directory.with_name(f"{directory.name}.previous-{number}")).exists():
+            number += 1
+        directory.rename(old)
+
+
+def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
+    """Where PPO alone starts: this run's SFT stage, the original's checkpoint folder, or the configured model if it is
+    a folder itself."""
+    name = cfg.trainer.experiment_name
+    for folder in (sft_dir, *sorted(Path("sftckpt").glob("checkpoints*"))):
+        if folder.is_dir() and (folder == sft_dir or name in folder.name):
+            return find_checkpoint(folder, ckpt)
+    if Path(cfg.model_path).is_dir():
+        return Path(cfg.model_path)
+    raise ModelError(
+        f"{sft_dir}: there is no fine-tuned model yet. Run all stages (GENERATE_DATA True), or give one with "
+        "model_path=FOLDER."
+    )
+
+
+def world_model(cfg: Config, data: Path, directory: Path) -> Path:
+    """Stage 2, and more of it while the gate does not open and the preset allows; returns the checkpoint for PPO."""
+    started = time.monotonic()
+    checkpoint = sft.main(cfg, directory=directory, data=data)
+    gate = look(cfg, directory, 0)
+    while cfg.gate.enable and not gate.passed and gate.rounds < cfg.gate.max_extra_rounds:
+        elapsed = time.monotonic() - started
+        if cfg.gate.time_cap_s is not None and elapsed > cfg.gate.time_cap_s:
+            gate = replace(gate, text=f"{gate.text} Time cap of {cfg.gate.time_cap_s:.0f} s reached.")
+            break
+        log.warning("%s Training %d more steps.", gate.text, cfg.gate.extra_steps)
+        number = gate.rounds + 1
+        more = replace(
+            cfg,
+            model_path=str(checkpoint),
+            sft=replace(
+                cfg.sft,
+                trainer=replace(
+                    cfg.sft.trainer,
+                    total_training_steps=cfg.gate.extra_steps,
+                    seed=cfg.sft.trainer.seed + 1000 * number,
+                ),
+            ),
+        )
+        folder = directory / f"extra_{number}"
+        checkpoint = sft.main(more, directory=folder, data=data)
+        gate = look(cfg, folder, number)
+    write_gate(directory, gate)
+    log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
+    return checkpoint
+
+
+def look(cfg: Config, directory: Path, rounds: int) -> Gate:
+    """The world model's last measurement against the gate's limits."""
+    measured: dict[str, Any] = {}
+    for _, line in read_lines(directory / "metrics.jsonl"):
+        if "val/wm/pred_exact" in line:
+            measured = line
+    prediction = float(measured.get("val/wm/pred_exact", 0.0))
+    observation = float(measured.get("val/wm/obs_exact", 0.0))
+    entropy = float(measured.get("val/sampled_nll", 0.0))
+    weak, narrow = prediction < cfg.gate.prediction_exact_min, entropy < cfg.gate.entropy_min
+    text = (
+        f"World model: {observation:.0%} of observations and {prediction:.0%} of predictions exact, entropy "
+        f"{entropy:.2f} nats per token."
+    )
+    if weak:
+        text += (
+            f" Predictions are below {cfg.gate.prediction_exact_min:.0%}: more SFT steps or more self-play would help."
+        )
+    if narrow:
+        text += f" Entropy is below {cfg.gate.entropy_min}: fewer SFT steps or more varied data would help."
+    return Gate(
+        passed=not (weak or narrow),
+        prediction_exact=prediction,
+        observation_exact=observation,
+        entropy=entropy,
+        rounds=rounds,
+        text=text,
+    )
+
+
+def write_gate(directory: Path, gate: Gate) -> None:
+    """gate.json beside the checkpoints."""
+    content = {name: getattr(gate, name) for name in Gate.__slots__}
+    (directory / "gate.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def last_checkpoint(cfg: Config) -> Path | None:
+    """The newest checkpoint of a run: PPO's, else SFT's."""
+    root = Path(cfg.trainer.run_dir)
+    return latest_checkpoint(root / "ppo") or latest_checkpoint(root / "sft")

@@ -1,0 +1,63 @@
+"""The table that a comparison ends with."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from spa.recipes.arms import DESCRIPTIONS
+
+
+def print_table(summary: dict[str, Any], console: Console | None = None) -> None:
+    """Print a comparison's summary as a table and a few plain sentences."""
+    console = console or Console(highlight=False, soft_wrap=True)
+    table = Table(title=f"{summary['name']}: success on held-out puzzles, in percent")
+    for name in ("method", "PPO episodes", "all episodes", "Pass@1 before", "after", "Pass@8 before", "after "):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for arm, moments in summary["methods"].items():
+        played = summary["episodes"][arm]
+        total = played["ppo"] + played["self_play"]
+        table.add_row(arm, *_cells(moments, "after", played["ppo"], total))
+        if "after_total" in moments:
+            extra = max(sum(other.values()) for other in summary["episodes"].values())
+            table.add_row(f"{arm}, trained longer", *_cells(moments, "after_total", extra, extra))
+    console.print(table)
+    for arm in summary["methods"]:
+        console.print(f"  {arm}: {DESCRIPTIONS[arm]}")
+    for sentence in sentences(summary):
+        console.print(sentence)
+
+
+def sentences(summary: dict[str, Any]) -> list[str]:
+    """What the comparison shows, in plain words."""
+    out = []
+    for arm, gap in summary["difference"].items():
+        mean, low, high = (100 * gap[name] for name in ("mean", "low", "high"))
+        against = arm.replace("_same_total_episodes", " with as many episodes in all")
+        if low > 0:
+            claim = f"SPA is better than {against} by {mean:.0f} points"
+        elif high < 0:
+            claim = f"SPA is worse than {against} by {-mean:.0f} points"
+        else:
+            claim = f"No difference found between SPA and {against} ({mean:+.0f} points)"
+        out.append(f"{claim} (95 % interval {low:.0f} to {high:.0f}, {gap['n']} puzzles).")
+    world = summary.get("world_model") or {}
+    if world:
+        out.append(
+            f"World model after SFT: {world['observation_exact']:.0%} of observations and "
+            f"{world['prediction_exact']:.0%} of predictions exactly right on unseen puzzles."
+        )
+        if world.get("gate_passed", 1.0) < 1:
+            out.append("The world model stayed below the gate in at least one seed; PPO went on all the same.")
+    seconds = summary["seconds"]
+    out.append(f"{seconds['total']:.0f} s in all, peak memory {summary['peak_memory_gb']} GB over all processes.")
+    return out
+
+
+def _cells(moments: dict[str, dict[str, float]], after: str, ppo: int, total: int) -> list[str]:
+    cells = [f"{ppo:,}", f"{total:,}"]
+    for k in ("pass@1", "pass@8"):
+        for moment in ("before", after):
+            value = moments.get(moment, {}).get(k)
+            cells.append("–" if value is None else f"{100 * value:.1f}")
+    return cells

@@ -1,0 +1,97 @@
+"""`spa report`: the content of a report as one self-contained HTML file, as Markdown or as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from spa import __version__
+from spa.errors import SpaError
+from spa.report.charts import Bars, Chart, bar_chart, legend_mark, line_chart, number, thin
+from spa.report.content import Report, build, points
+from spa.report.facts import ENDINGS
+from spa.report.reading import open_run
+from spa.report.security import page_policy
+from spa.report.text import markdown
+from spa.tracking.encoding import write_atomic
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_MAX_ROWS = 60
+MAX_REPLY = 3_000
+
+
+def write_report(runs: Sequence[Path], path: Path, form: str) -> Report:
+    """Write the report on `runs` to `path`; `form` is "html", "md" or "png". Returns its content."""
+    report = build([open_run(run) for run in runs])
+    if form == "png":
+        from spa.report.picture import save_picture
+
+        save_picture(report, path)
+        return report
+    text = html(report) if form == "html" else markdown(report)
+    try:
+        write_atomic(path, [text])
+    except OSError as error:
+        raise SpaError(f"cannot write {path}: {error.strerror}. Choose another place with --output.") from error
+    return report
+
+
+def html(report: Report) -> str:
+    """The report as one HTML page that loads nothing and runs no script."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        contents=_contents(report),
+        style=Markup(style),
+        policy=Markup(page_policy(styles=[style])),
+        version=__version__,
+        endings=ENDINGS,
+        line_chart=line_chart,
+        bar_chart=bar_chart,
+        legend_mark=legend_mark,
+        number=number,
+        points=points,
+        table_of=table_of,
+        cell_class=cell_class,
+        cut=cut,
+    )
+
+
+def _contents(report: Report) -> list[tuple[str, str]]:
+    entries: list[tuple[str, str, Any]] = [
+        ("result", "Result", report.rows),
+        ("failures", "What went wrong", report.endings),
+        ("episodes", "Episodes", report.gallery),
+        *((s.title.lower().replace(" ", "-"), s.title, True) for s in report.sections),
+        ("time", "Time", report.time),
+        ("differences", "Differences", report.columns),
+        ("run", "What was run", True),
+    ]
+    return [(anchor, name) for anchor, name, there in entries if there]
+
+
+def table_of(chart: Chart) -> list[tuple[float, list[float | None]]]:
+    """The chart's numbers as rows (x, one value per series), at most about 60 of them."""
+    columns = [dict(series.points) for series in chart.series]
+    xs = sorted({x for column in columns for x in column})
+    keep = thin([(x, 0.0) for x in xs], _MAX_ROWS)
+    return [(xs[index], [column.get(xs[index]) for column in columns]) for index in keep]
+
+
+def cell_class(text: str, differs: int) -> str:
+    """Style classes of a board's cell."""
+    kind = " wall" if text == "#" else " player" if text[:1] == "P" else " empty" if text in ("·", "_", " ") else ""
+    return "cell" + kind + (" long" if len(text) > 2 else "") + (" differs" if differs else "")
+
+
+def cut(text: str) -> str:
+    """A reply, cut where a report has no room for more."""
+    return text if len(text) <= MAX_REPLY else f"{text[:MAX_REPLY]} … [{len(text) - MAX_REPLY:,} more characters]"
+
+
+__all__ = ["Bars", "Report", "html", "write_report"]

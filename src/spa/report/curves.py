@@ -1,0 +1,202 @@
+"""From metrics to charts: which metric goes into which chart, one line per method, the range over seeds as a band."""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spa.report.charts import Bars, Chart, Series
+from spa.report.reading import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One line of a report: an arm of a run, with its stages over all seeds. `color` is the same in every chart."""
+
+    label: str
+    arm: str
+    run: str
+    color: int
+    stages: tuple[Stage, ...]
+
+    def of(self, name: str) -> list[Stage]:
+        """The method's stages of this name."""
+        return [stage for stage in self.stages if stage.name == name]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A chart that is drawn if a run has its metric. `pattern` must match the whole name."""
+
+    title: str
+    help: str
+    pattern: str
+    percent: bool = False
+    stage: str = "ppo"
+    x_label: str = "PPO step"
+
+
+PASS_1 = Wanted(
+    "Pass@1",
+    "Share of held-out puzzles solved at the first try, as training goes on. Higher is better.",
+    r"val-env/.+/(pass@1|success)",
+    percent=True,
+)
+WORLD = (
+    Wanted(
+        "Prediction exact, during fine-tuning",
+        "Share of turns in which the model names the state that its actions lead to, exactly (held-out puzzles).",
+        r"(.+/)?wm/pred_exact|(.+/)?prediction_exact",
+        percent=True,
+        stage="sft",
+        x_label="fine-tuning step",
+    ),
+    Wanted(
+        "Observation exact, during fine-tuning",
+        "Share of turns in which the model repeats the state that it is shown, exactly (held-out puzzles).",
+        r"(.+/)?wm/obs_exact|(.+/)?observation_exact",
+        percent=True,
+        stage="sft",
+        x_label="fine-tuning step",
+    ),
+    Wanted(
+        "Prediction exact, during PPO",
+        "The same share while the model learns to win. It may fall: PPO rewards winning, not predicting.",
+        r"(val-env|train)/.+/wm/pred_exact",
+        percent=True,
+    ),
+    Wanted(
+        "Changed cells predicted, during PPO",
+        "Of the cells that really changed, the share that the model predicted. Copying the old state scores 0.",
+        r"(val-env|train)/.+/wm/changed_acc",
+        percent=True,
+    ),
+    Wanted(
+        "Fine-tuning loss",
+        "Negative log-likelihood per response token.",
+        r"(sft/|train/|val/)?(train_|val_)?(loss|nll)",
+        stage="sft",
+        x_label="fine-tuning step",
+    ),
+)
+HEALTH = (
+    Wanted(
+        "Success while training", "Share of training episodes that reach the goal.", r"train/.+/success", percent=True
+    ),
+    Wanted(
+        "Reward per episode",
+        "What the training episodes earned, before normalisation, penalties included.",
+        r"train/.+/score|critic/(rewards|score)/mean",
+    ),
+    Wanted(
+        "Well-formed replies",
+        "Share of replies in the asked format (training episodes).",
+        r"train/[^/]+/format_rate",
+        percent=True,
+    ),
+    Wanted("Response length", "Tokens that the model wrote per episode.", r"(train/.+/)?response_length(/mean)?"),
+    Wanted("Entropy", "Nats per token. Near 0 the policy no longer explores.", r"actor/entropy(_loss)?"),
+    Wanted(
+        "KL to the policy that played",
+        "Average KL estimate within an update. Large values mean too large steps.",
+        r"actor/ppo_kl",
+    ),
+    Wanted(
+        "Clip fraction",
+        "Share of tokens whose probability ratio hit the clip range.",
+        r"actor/pg_clipfrac",
+    ),
+    Wanted(
+        "KL between trainer and sampler",
+        "How far the engine's log-probs are from the trainer's for the same weights. Should stay near 0.",
+        r"rollout/kl_trainer_sampler",
+    ),
+)
+
+
+def pass_k(methods: Sequence[Method]) -> Wanted | None:
+    """The chart of Pass@k for the largest k above 1 that the runs recorded."""
+    names = {name for method in methods for stage in method.of("ppo") for row in stage.metrics.values() for name in row}
+    found = [int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))]
+    if not found or max(found) < 2:
+        return None
+    k = max(found)
+    help_text = f"Share of held-out puzzles solved at least once in {k} tries: what is within the policy's reach."
+    return Wanted(f"Pass@{k}", help_text, rf"val-env/.+/pass@{k}", percent=True)
+
+
+def chart(wanted: Wanted, methods: Sequence[Method]) -> Chart | None:
+    """The chart, or None if no method has recorded its metric."""
+    series = []
+    for method in methods:
+        rows = [_values(stage, wanted.pattern) for stage in method.of(wanted.stage)]
+        rows = [row for row in rows if row]
+        if rows:
+            series.append(_average(method, rows))
+    if not series:
+        return None
+    return Chart(wanted.title, wanted.help, tuple(series), x_label=wanted.x_label, percent=wanted.percent)
+
+
+def _values(stage: Stage, pattern: str) -> dict[int, float]:
+    """Step -> value; the mean where several environments have the metric. Validation goes before training."""
+    matcher = re.compile(pattern)
+    names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
+    held_out = {name for name in names if name.startswith("val")}
+    names = held_out or names
+    table: dict[int, float] = {}
+    for step, row in stage.metrics.items():
+        if found := [row[name] for name in names if name in row]:
+            table[step] = sum(found) / len(found)
+    return table
+
+
+def _average(method: Method, rows: Sequence[dict[int, float]]) -> Series:
+    at: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        for step, value in row.items():
+            at[step].append(value)
+    steps = sorted(step for step, values in at.items() if len(values) == len(rows)) or sorted(at)
+    points = tuple((float(step), sum(at[step]) / len(at[step])) for step in steps)
+    bands = tuple((min(at[step]), max(at[step])) for step in steps) if len(rows) > 1 else ()
+    return Series(method.label, points, bands, method.color)
+
+
+def first_and_last(wanted: Wanted, method: Method) -> tuple[float, float] | None:
+    """The metric at the first and at the last step, the mean over seeds."""
+    drawn = chart(wanted, [method])
+    return (drawn.series[0].points[0][1], drawn.series[0].points[-1][1]) if drawn else None
+
+
+def time_bars(methods: Sequence[Method]) -> Bars | None:
+    """Seconds by phase and method, summed over seeds."""
+    table = {method.label: _seconds(method) for method in methods}
+    totals: dict[str, float] = defaultdict(float)
+    for row in table.values():
+        for phase, seconds in row.items():
+            totals[phase] += seconds
+    if not totals:
+        return None
+    largest = sorted(totals, key=lambda phase: -totals[phase])
+    shown, rest = largest[:6], largest[6:]
+    categories = (*shown, "other") if rest else tuple(shown)
+    rows = []
+    for label, row in table.items():
+        values = [row.get(phase, 0.0) for phase in shown]
+        if rest:
+            values.append(sum(row.get(phase, 0.0) for phase in rest))
+        if sum(values) > 0:
+            rows.append((label, tuple(values)))
+    help_text = "Seconds by stage and phase, summed over seeds. Only timed phases are counted."
+    return Bars("Where the time went", help_text, categories, tuple(rows), unit=" s")
+
+
+def _seconds(method: Method) -> dict[str, float]:
+    totals: dict[str, float] = defaultdict(float)
+    for stage in method.stages:
+        for row in stage.timings.values():
+            for name, seconds in row.items():
+                phase = name.removeprefix("timing_s/")
+                if phase != name and phase not in ("step", "total"):
+                    totals[f"{stage.name}: {phase}"] += seconds
+    return totals

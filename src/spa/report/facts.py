@@ -1,0 +1,139 @@
+"""What the recorded episodes say: how episodes ended, what went wrong in them, and how sure a rate is.
+
+Works on trajectory files of the last validation (`val`), which holds the same puzzles for every method of a comparison.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spa.evaluate.statistics import Interval, paired_difference, rate_interval
+from spa.report.reading import Stage, heads, last_validation
+from spa.report.replay import observation_wrong, prediction_wrong
+
+ENDINGS = {
+    "success": "reached the goal",
+    "failure": "lost by a wrong move",
+    "action_cap": "ran out of actions",
+    "turn_cap": "ran out of turns",
+    "context": "ran out of context",
+    "error": "broke off (technical error)",
+}
+SEED = 20251015
+"""Of the bootstrap: the same report for the same run."""
+
+
+@dataclass(slots=True)
+class Behaviour:
+    """Counts over the episodes of one method."""
+
+    endings: Counter[str] = field(default_factory=Counter)
+    turns: int = 0
+    malformed: int = 0
+    actions: int = 0
+    refused: int = 0
+    idle: int = 0
+    observed: int = 0
+    observed_wrong: int = 0
+    predicted: int = 0
+    predicted_wrong: int = 0
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes were counted."""
+        return sum(self.endings.values())
+
+    def share(self, name: str, of: str) -> float | None:
+        """Count `name` over count `of`; None if there was nothing to count."""
+        return getattr(self, name) / getattr(self, of) if getattr(self, of) else None
+
+    def add(self, episode: dict[str, Any]) -> None:
+        """Count one episode."""
+        self.endings[str(episode.get("stop", "error"))] += 1
+        for turn in episode["turns"]:
+            self.turns += 1
+            self.malformed += not turn["reply"]["well_formed"]
+            for info in turn.get("infos") or ():
+                self.actions += 1
+                self.refused += info.get("action_is_valid") is False
+                self.idle += info.get("action_is_valid") is not False and info.get("action_is_effective") is False
+            observation, prediction = observation_wrong(turn), prediction_wrong(turn)
+            self.observed += observation is not None
+            self.observed_wrong += bool(observation)
+            self.predicted += prediction is not None
+            self.predicted_wrong += bool(prediction)
+
+
+Wins = dict[int | None, dict[str, float]]
+"""Training seed -> puzzle -> share of its episodes that succeeded."""
+
+
+def behaviour_and_wins(stages: Sequence[Stage]) -> tuple[Behaviour, Wins]:
+    """Counts over the last validation of these stages (one per seed), and the success of every puzzle."""
+    behaviour = Behaviour()
+    wins: Wins = {}
+    for stage in stages:
+        file = last_validation(stage)
+        if file is None:
+            continue
+        of_puzzle: dict[str, list[bool]] = defaultdict(list)
+        for episode in heads(file.path):
+            behaviour.add(episode)
+            if episode.get("stop") != "error":
+                of_puzzle[str(episode.get("puzzle_hash"))].append(bool(episode.get("success")))
+        if of_puzzle:
+            wins[stage.seed] = {puzzle: sum(won) / len(won) for puzzle, won in of_puzzle.items()}
+    return behaviour, wins
+
+
+def rate(wins: Wins) -> Interval | None:
+    """Pass@1 with its interval over puzzles; None without episodes."""
+    return rate_interval([list(puzzles.values()) for puzzles in wins.values()], seed=SEED) if wins else None
+
+
+def difference(first: Wins, second: Wins) -> Interval | None:
+    """Pass@1 of `first` minus `second` over the puzzles that both played; None if there are none."""
+    pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys(), key=str)]
+    if len(first) == len(second) == 1:  # two runs of one seed each, whatever they call it
+        pairs = [(*first.values(), *second.values())]
+    a, b = [], []
+    for mine, theirs in pairs:
+        if puzzles := sorted(mine.keys() & theirs.keys()):
+            a.append([mine[puzzle] for puzzle in puzzles])
+            b.append([theirs[puzzle] for puzzle in puzzles])
+    return paired_difference(a, b, seed=SEED) if a else None
+
+
+def what_went_wrong(name: str, behaviour: Behaviour) -> str:
+    """One or two sentences about the failures of a method, in plain words."""
+    total = behaviour.episodes
+    if not total:
+        return ""
+    lost = total - behaviour.endings["success"]
+    if not lost:
+        return f"{name} reached the goal in every episode."
+    causes = [(count, ending) for ending, count in behaviour.endings.items() if ending != "success"]
+    parts = [f"{_share(count / total)} {ENDINGS.get(ending, ending)}" for count, ending in sorted(causes, reverse=True)]
+    text = f"{name} failed in {_share(lost / total)} of its {total:,} episodes: {_and(parts)}."
+    habits = []
+    if behaviour.share("idle", "actions"):
+        habits.append(f"{_share(behaviour.idle / behaviour.actions)} of its actions changed nothing")
+    if behaviour.share("refused", "actions"):
+        habits.append(f"{_share(behaviour.refused / behaviour.actions)} were refused")
+    if behaviour.share("malformed", "turns"):
+        habits.append(f"{_share(behaviour.malformed / behaviour.turns)} of its replies were malformed")
+    if behaviour.predicted:
+        share = _share(behaviour.predicted_wrong / behaviour.predicted)
+        habits.append(f"{share} of its predictions of the next state were not exact")
+    if habits:
+        text += f" {_and(habits).capitalize() if habits[0][0].islower() else _and(habits)}."
+    return text
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %" if value >= 0.01 or value == 0 else "under 1 %"
+
+
+def _and(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]

@@ -1,0 +1,129 @@
+"""Which episodes a report shows: a few that explain the result, chosen by rule and not by hand."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spa.report.curves import Method
+from spa.report.facts import ENDINGS
+from spa.report.reading import last_validation, parse_head
+from spa.report.replay import any_wrong, prediction_wrong, replay
+
+Head = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An episode of the gallery."""
+
+    title: str
+    why: str
+    method: str
+    color: int
+    replay: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An episode and where it lies."""
+
+    head: Head
+    path: Path
+    start: int
+
+
+def choose(methods: Sequence[Method], order: Sequence[str]) -> Iterator[Picture]:
+    """Pictures of the first method of `order` and its rival: the same puzzle won and lost, good and bad predictions,
+    failures, malformed replies. No episode is shown twice."""
+    by_label = {method.label: method for method in methods}
+    leading = [by_label[label] for label in order[:2]]
+    found = {method.label: _episodes(method) for method in leading}
+    shown: set[tuple[Path, int]] = set()
+
+    def picture(method: Method, title: str, why: str, candidates: Sequence[_Found]) -> Iterator[Picture]:
+        for episode in candidates:
+            if (episode.path, episode.start) not in shown:
+                shown.add((episode.path, episode.start))
+                yield Picture(title, why, method.label, method.color, replay(_whole(episode)))
+                return
+
+    if len(leading) == 2:
+        first, second = leading
+        won, lost = _same_puzzle(found[first.label], found[second.label])
+        same = "The same puzzle, played by both methods."
+        yield from picture(first, f"Won by {first.label}", same, won)
+        yield from picture(second, f"The same puzzle, lost by {second.label}", same, lost)
+    for method in leading:
+        yield from _of_method(method, found[method.label], picture)
+
+
+def _of_method(
+    method: Method, episodes: list[_Found], picture: Callable[[Method, str, str, Sequence[_Found]], Iterator[Picture]]
+) -> Iterator[Picture]:
+    def those(test: Callable[[Head], bool]) -> list[_Found]:
+        return [episode for episode in episodes if test(episode.head)]
+
+    good = those(lambda head: head["success"] and any_wrong(head["turns"]) is False and len(head["turns"]) > 1)
+    yield from picture(method, "Every prediction right, and won", "What knowing the world looks like.", good)
+    wrong = those(lambda head: any(prediction_wrong(turn) for turn in head["turns"]))
+    yield from picture(method, "A wrong prediction", "The marked cells are not where the world really went.", wrong)
+    ending = _most_common_failure(episodes)
+    if ending:
+        why = f"The most common failure of {method.label}: {ENDINGS.get(ending, ending)}."
+        yield from picture(method, "A typical failure", why, those(lambda head: head["stop"] == ending))
+    broken = those(lambda head: not all(turn["reply"]["well_formed"] for turn in head["turns"]))
+    yield from picture(method, "A malformed reply", "The reply did not keep the asked format.", broken)
+
+
+def _episodes(method: Method, limit: int = 2000) -> list[_Found]:
+    """Episodes of the last validation, the shorter ones first (they are easier to read)."""
+    found: list[_Found] = []
+    for stage in method.of("ppo") or method.of("eval"):
+        file = last_validation(stage)
+        if file is None:
+            continue
+        start = 0
+        with file.path.open("rb") as lines:
+            for line in lines:
+                if (head := parse_head(line)) and head["turns"]:
+                    found.append(_Found(head, file.path, start))
+                start += len(line)
+                if len(found) >= limit:
+                    break
+    return sorted(found, key=lambda episode: len(episode.head["turns"]))
+
+
+def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found], list[_Found]]:
+    """An episode that `first` won in at least two turns if possible, and one that `second` lost on the same puzzle."""
+    lost: dict[tuple[str, Any], _Found] = {}
+    for episode in second:
+        if not episode.head["success"]:
+            lost.setdefault(_puzzle(episode), episode)
+    pairs = [
+        (episode, lost[_puzzle(episode)]) for episode in first if episode.head["success"] and _puzzle(episode) in lost
+    ]
+    pairs.sort(key=lambda pair: len(pair[0].head["turns"]) < 2)
+    return [won for won, _ in pairs[:1]], [lost for _, lost in pairs[:1]]
+
+
+def _puzzle(episode: _Found) -> tuple[str, Any]:
+    return str(episode.head.get("tag")), episode.head.get("puzzle_hash")
+
+
+def _most_common_failure(episodes: list[_Found]) -> str:
+    counts: dict[str, int] = defaultdict(int)
+    for episode in episodes:
+        if not episode.head["success"]:
+            counts[episode.head["stop"]] += 1
+    return max(counts, key=lambda ending: counts[ending]) if counts else ""
+
+
+def _whole(episode: _Found) -> dict[str, Any]:
+    with episode.path.open("rb") as file:
+        file.seek(episode.start)
+        whole = json.loads(file.readline())
+    whole.pop("token_ids", None)  # the gallery shows text; tokens would only make the page large
+    return whole
