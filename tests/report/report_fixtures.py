@@ -127,7 +127,7 @@ def _tokens(messages: Sequence[Message], rng: np.random.Generator) -> dict[str, 
     for message in messages:
         by_model = message["role"] == "assistant"
         turn += by_model
-        new = TOKENIZER.encode(message["content"], add_special_tokens=False).ids
+        new = TOKENIZER.encode(message["content"].encode(errors="replace").decode(), add_special_tokens=False).ids
         ids += new
         sampled += [by_model] * len(new)
         turn_index += [turn if by_model else turn + (turn >= 0)] * len(new)
@@ -151,9 +151,10 @@ def write_stage(
         for step in range(steps + 1):
             level = skill[0] + (skill[1] - skill[0]) * step / steps
             metrics = {
-                "actor/pg_loss": 0.01 * float(rng.normal()), "actor/entropy": 0.6 - 0.02 * step,
+                "actor/pg_loss": 0.01 * float(rng.normal()), "actor/entropy": 0.6 - 0.02 * step, "rollout/kl_trainer_sampler": 1e-6,
                 "actor/pg_clipfrac": 0.02 + 0.01 * float(rng.random()), "actor/ppo_kl": 0.003 * float(rng.random()),
-                "critic/rewards/mean": level, "response_length/mean": 40 + step + float(rng.random()),
+                f"train/{TAG}/score": level, f"train/{TAG}/response_length": 40 + step + float(rng.random()),
+                f"train/{TAG}/format_rate": 0.9 + 0.05 * float(rng.random()),
             }  # fmt: skip
             if step % 5 == 0:
                 with recorder.timer("validation"):
@@ -194,10 +195,10 @@ def write_sft(directory: Path, *, seed: int) -> dict[str, float]:
         for step in range(1, 31):
             metrics = {"train/loss": 2.0 / step + 0.05 * float(rng.random())}
             if step % 10 == 0:
-                last = {"observation_exact": 0.6 + 0.01 * step, "prediction_exact": 0.02 * step}
+                last = {"wm/obs_exact": 0.6 + 0.01 * step, "wm/pred_exact": 0.02 * step}
                 metrics |= {f"val/{key}": value for key, value in last.items()} | {"val/loss": 2.1 / step}
             recorder.log(step, metrics)
-    return last
+    return {"observation_exact": last["wm/obs_exact"], "prediction_exact": last["wm/pred_exact"]}
 
 
 def write_demo(run: Path, *, seeds: Sequence[int] = (0,)) -> Path:

@@ -14,6 +14,7 @@ from spa.tracking.console import printable
 _COORDINATE = re.compile(r"\((\d{1,3}),\s?(\d{1,3})\)")
 _ENTITY = re.compile(r"\((\S)\) (?:is|are) at ((?:\(\d{1,3},\s?\d{1,3}\)[ ,]*)+)")
 _CORNER = re.compile(r"bottom right corner is \((\d{1,3}),\s?(\d{1,3})\)")
+_MAX_TEXT = 20_000
 _MAX_SIDE = 40
 _MAX_WORDS = 400
 EMPTY = "·"
@@ -82,7 +83,7 @@ def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
 
 def _split(text: str) -> tuple[list[str], str]:
     """The lines of the drawing, and the sentence after it. A drawing is two or more lines of equally many cells."""
-    lines = printable(text.strip("\n")).split("\n")
+    lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
     end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
     drawing = [line.rstrip() for line in lines[:end] if line.strip()]
     widths = {len(_cells(line)) for line in drawing}
@@ -123,7 +124,7 @@ def _placed(sentence: str, size: Size | None) -> list[list[str]]:
 
 def _words(text: str) -> list[str]:
     words = text.split()
-    return words if len(words) <= _MAX_WORDS else [*words[:_MAX_WORDS], f"… {len(words) - _MAX_WORDS:,} more words"]
+    return words if len(words) <= _MAX_WORDS else [*words[:_MAX_WORDS], "…"]
 
 
 def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Cell, ...], ...]:

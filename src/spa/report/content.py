@@ -118,7 +118,8 @@ def list_methods(runs: Sequence[Run]) -> list[Method]:
     for run in runs:
         for arm in run.arms():
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
-            if not any(stage.name in ("ppo", "sft", "eval") for stage in stages):
+            recorded = arm in (run.summary or {}).get("methods", {})
+            if not recorded and not any(stage.name in ("ppo", "sft", "eval") for stage in stages):
                 continue
             name = ARMS.get(arm, (arm, ""))[0] or run.name
             label = f"{name} ({run.name})" if len(runs) > 1 and arm else name

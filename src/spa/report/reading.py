@@ -101,8 +101,8 @@ class Run:
         return loaded if isinstance(loaded, dict) else None
 
     def arms(self) -> list[str]:
-        """The arms that have a stage, in the order of a report."""
-        found = {stage.arm for stage in self.stages}
+        """The arms that have a stage or a result in the summary, in the order of a report."""
+        found = {stage.arm for stage in self.stages} | set((self.summary or {}).get("methods", {}))
         known = [arm for arm in ARM_ORDER if arm in found]
         return known + sorted(found - set(known))
 

@@ -36,9 +36,9 @@ def printable(text: str) -> str:
     Newlines and tabs stay. Control characters (terminal escapes among them), characters that change the writing
     direction, and lone surrogates become `\\x1b`-style escapes.
     """
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
-    return "".join(char if _harmless(char) else _escape(char) for char in text)
+    return text.translate({ord(char): _escape(char) for char in set(text) if not _harmless(char)})
 
 
 def _harmless(char: str) -> bool:

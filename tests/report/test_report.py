@@ -1,0 +1,242 @@
+"""The report says what the runs say, to a person who has not seen them, and shows hostile text as text."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_fixtures import TAG, write_stage
+
+from spa.commands import report as command
+from spa.commands import runs as runs_command
+from spa.errors import DataError
+from spa.report.build import html, write_report
+from spa.report.content import build
+from spa.report.facts import Behaviour, behaviour_and_wins, difference, what_went_wrong
+from spa.report.reading import open_run
+from spa.report.text import markdown
+
+
+class Page(HTMLParser):
+    """Every element and attribute of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_verdict_names_winner_difference_and_interval(three_seeds: Path):
+    report = build([open_run(three_seeds)])
+    summary = json.loads((three_seeds / "summary.json").read_text())
+    after = [
+        np.mean([seed["methods"][arm]["after"]["pass@1"] for seed in summary["seeds"]]) for arm in ("spa", "vanilla")
+    ]
+    lead = summary["difference"]["vanilla"]
+    assert report.verdict == (
+        f"SPA solves {100 * after[0]:.3g} % of held-out puzzles at the first try, vanilla {100 * after[1]:.3g} %: "
+        f"a difference of {100 * lead['mean']:+.1f} points "
+        f"(95 % interval {100 * lead['low']:+.1f} to {100 * lead['high']:+.1f})."
+    )
+    assert "SPA came out ahead of vanilla in 3 of 3 training seeds." in report.certainty
+    assert not any("One training seed" in text for text in report.certainty)
+    assert len(report.seeds) == 3
+
+
+def test_one_seed_is_said_to_be_one_seed(demo: Path):
+    assert any(text.startswith("One training seed:") for text in build([open_run(demo)]).certainty)
+
+
+def test_a_difference_that_can_be_luck_is_not_called_a_win(tmp_path: Path):
+    for arm in ("spa", "vanilla"):
+        write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=1, puzzles=4)
+    report = build([open_run(tmp_path / "run")])
+    assert any("cannot be told apart" in text for text in report.certainty)
+    assert not any("is better than" in text for text in report.certainty)
+
+
+def test_a_win_of_the_baseline_is_reported_as_such(tmp_path: Path):
+    write_stage(tmp_path / "run" / "spa" / "ppo", arm="spa", seed=1, steps=1, skill=(0.0, 0.0), samples=4)
+    write_stage(tmp_path / "run" / "vanilla" / "ppo", arm="vanilla", seed=1, steps=1, skill=(1.0, 1.0), samples=4)
+    report = build([open_run(tmp_path / "run")])
+    assert report.verdict.startswith("SPA solves only")
+    assert any(text.startswith("vanilla is better than SPA") for text in report.certainty)
+
+
+def test_a_run_that_goes_on_is_said_to_go_on(tmp_path: Path):
+    write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=6)
+    metrics = tmp_path / "run" / "ppo" / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
+    report = build([open_run(tmp_path / "run")])
+    assert "run has not finished: step 3 of 6." in report.certainty
+
+
+def test_failures_are_counted_from_the_episodes(demo: Path):
+    run = open_run(demo)
+    behaviour, wins = behaviour_and_wins(run.find("ppo", "vanilla"))
+    path = max((demo / "vanilla" / "ppo" / "trajectories").glob("val-*.jsonl"))
+    episodes = [json.loads(line) for line in path.read_text().splitlines()]
+    assert behaviour.episodes == len(episodes)
+    assert behaviour.endings["success"] == sum(episode["success"] for episode in episodes)
+    turns = [turn for episode in episodes for turn in episode["turns"]]
+    assert behaviour.malformed == sum(not turn["reply"]["well_formed"] for turn in turns)
+    idle = [info for turn in turns for info in turn["infos"] if not info["action_is_effective"]]
+    assert behaviour.idle + behaviour.refused == len(idle)
+    rate = np.mean([episode["success"] for episode in episodes])
+    assert np.mean(list(wins[None].values())) == pytest.approx(rate)
+
+
+def test_what_went_wrong_in_words():
+    behaviour = Behaviour(turns=40, malformed=4, actions=50, idle=10)
+    behaviour.endings.update({"success": 5, "failure": 12, "turn_cap": 3})
+    assert what_went_wrong("vanilla", behaviour) == (
+        "vanilla failed in 75 % of its 20 episodes: 60 % lost by a wrong move and 15 % ran out of turns. "
+        "20 % of its actions changed nothing and 10 % of its replies were malformed."
+    )
+    perfect = Behaviour()
+    perfect.endings["success"] = 3
+    assert what_went_wrong("expert", perfect) == "expert reached the goal in every episode."
+
+
+def test_differences_are_paired_by_puzzle():
+    first = {None: {"a": 1.0, "b": 0.5, "only here": 0.0}}
+    second = {None: {"b": 0.5, "a": 0.0}}
+    found = difference(first, second)
+    assert found is not None and found.mean == 0.5 and found.n == 2
+    assert difference({1: {"a": 1.0}}, {2: {"b": 1.0}}) is None
+
+
+def test_the_page_loads_nothing_and_runs_nothing(demo: Path):
+    page = Page(html(build([open_run(demo)])))
+    assert not [tag for tag, _ in page.tags if tag in ("script", "iframe", "object", "embed", "img", "base", "form")]
+    addresses = [v for _, attrs in page.tags for k, v in attrs.items() if k in ("src", "href", "action", "srcset")]
+    assert all(address == "data:," or (address or "").startswith("#") for address in addresses)
+    assert not [attrs for _, attrs in page.tags if any(name == "style" or name.startswith("on") for name in attrs)]
+    policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv"))
+    assert policy is not None and policy.startswith("default-src 'none'; style-src 'sha256-")
+    anchors = {attrs.get("id") for _, attrs in page.tags}
+    assert all(address[1:] in anchors for address in addresses if address and address.startswith("#"))
+
+
+def test_every_part_of_the_page_is_there(three_seeds: Path):
+    page = Page(html(build([open_run(three_seeds)])))
+    headings = ["Result", "What went wrong", "Episodes", "What it knows of its world", "Training", "Time"]
+    for heading in [*headings, "Differences between the configurations", "What was run", "Pass@1", "Pass@8", "Entropy"]:
+        assert heading in page.text
+    assert "versions.torch" in page.text and "2.13.0" in page.text
+
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202eevil\ud800|`*_"
+
+
+def hostile_run(path: Path) -> Path:
+    """A run whose every text is hostile, one line of a megabyte among them."""
+    write_stage(path / "ppo", arm="x", seed=1, steps=1, puzzles=2)
+    for file in (path / "ppo" / "trajectories").glob("*.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for number, row in enumerate(rows):
+            text = HOSTILE + ("y" * 1_000_000 if number == 0 else "")
+            row |= {"episode_id": text, "tag": text, "error": text, "puzzle_hash": HOSTILE}
+            for turn in row["turns"]:
+                turn |= {"state": text, "next_state": text, "reply_text": text, "executed": [text]}
+                turn["reply"] |= {"think": text, "observation": text, "prediction": text + "!", "actions": [text]}
+            row["messages"] = [{"role": HOSTILE, "content": text}]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "ppo" / "config.yaml").write_text(json.dumps({"name": HOSTILE, HOSTILE: 1}))
+    (path / "summary.json").write_text(json.dumps({"versions": {HOSTILE: HOSTILE}}))
+    return path
+
+
+def test_hostile_text_stays_text(tmp_path: Path):
+    report = build([open_run(hostile_run(tmp_path / "<b>run"))])
+    text = html(report)
+    text.encode("utf-8")  # no lone surrogate is left
+    page = Page(text)
+    assert not [tag for tag, _ in page.tags if tag in ("script", "img", "b") and tag != "b"]
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", text)
+    assert "<script>alert(1)</script>" in page.text  # visible, as text
+    assert len(text) < 10_000_000
+    plain = markdown(report)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", plain)
+    assert not re.search(r"(?<!\\)<script", re.sub(r"```.*?```", "", plain, flags=re.S))
+
+
+def test_two_runs_beside_each_other(demo: Path, three_seeds: Path):
+    report = build([open_run(demo), open_run(three_seeds)])
+    assert {row.label for row in report.rows} == {"SPA (demo)", "vanilla (demo)", "SPA (three)", "vanilla (three)"}
+    assert "ctx_manager.mode" in dict(report.differences) and "trainer.total_training_steps" not in dict(
+        report.differences
+    )
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_the_command_writes_the_file_and_says_the_result(demo: Path, tmp_path: Path, form: str, capsys):
+    path = tmp_path / f"out.{form}"
+    assert command.main([str(demo), "--format", form, "--output", str(path)]) == 0
+    verdict, place = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("SPA solves") and place == str(path)
+    assert 10_000 > len(markdown(build([open_run(demo)]))) > 1000
+    assert path.stat().st_size < 10_000_000
+
+
+def test_a_picture(demo: Path, tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    write_report([demo], tmp_path / "out.png", "png")
+    assert (tmp_path / "out.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_no_run_is_one_clear_error(tmp_path: Path):
+    with pytest.raises(DataError, match="holds no run"):
+        write_report([tmp_path], tmp_path / "x.html", "html")
+    with pytest.raises(DataError, match="is not a directory"):
+        write_report([tmp_path / "missing"], tmp_path / "x.html", "html")
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(DataError, match=r"summary\.json is not valid JSON"):
+        write_report([tmp_path], tmp_path / "x.html", "html")
+
+
+def test_a_run_with_a_summary_only(tmp_path: Path):
+    methods = {"vanilla": {"after": {"pass@1": 0.25}}, "spa": {"before": {"pass@1": 0.2}, "after": {"pass@1": 0.5}}}
+    (tmp_path / "summary.json").write_text(json.dumps({"methods": methods}))
+    assert build([open_run(tmp_path)]).verdict.startswith(
+        "SPA solves 50 % of held-out puzzles at the first try, vanilla 25 %"
+    )
+
+
+def test_the_table_of_runs(demo: Path, tmp_path: Path, capsys):
+    shutil.copytree(demo, tmp_path / "demo")
+    write_stage(tmp_path / "half" / "ppo", arm="x", seed=1, steps=6)
+    metrics = tmp_path / "half" / "ppo" / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "summary.json").write_text("{")
+    assert runs_command.main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert set(lines) == {"run", "broken", "demo", "half"}
+    assert "finished" in lines["demo"] and "0:06:35" in lines["demo"] and "spa" in lines["demo"]
+    assert "running: ppo step 3 of 6" in lines["half"]
+    assert "unreadable" in lines["broken"]
+
+
+def test_metrics_of_several_environments_are_averaged(tmp_path: Path):
+    stage = tmp_path / "run" / "ppo"
+    stage.mkdir(parents=True)
+    rows = [
+        {"step": 0, f"val-env/{TAG}/pass@1": 0.2, "val-env/Other/pass@1": 0.4},
+        {"step": 5, f"val-env/{TAG}/pass@1": 0.6},
+    ]
+    (stage / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    points = build([open_run(tmp_path / "run")]).curves[0].series[0].points
+    assert points == ((0.0, pytest.approx(0.3)), (5.0, 0.6))

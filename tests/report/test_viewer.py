@@ -1,0 +1,128 @@
+"""The viewer over real HTTP: what it answers, what it refuses, and the page that needs no server."""
+
+import http.client
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_report import hostile_run
+
+from spa.commands import view as command
+from spa.report.viewer import HOST, Viewer, export, serve
+
+
+@pytest.fixture(scope="module")
+def port(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    viewer = Viewer(demo, cache_file=tmp_path_factory.mktemp("cache") / "index.sqlite")
+    viewer.index.update()
+    server = serve(viewer, 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+
+
+def get(port: int, path: str, host: str | None = None, method: str = "GET"):
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection.request(method, path, headers={"Host": host or f"{HOST}:{port}"})
+    answer = connection.getresponse()
+    return answer.status, dict(answer.getheaders()), answer.read()
+
+
+def test_the_page_and_its_files(port: int):
+    for path, kind in (("/", "text/html"), ("/viewer.css", "text/css"), ("/viewer.js", "text/javascript")):
+        status, headers, body = get(port, path)
+        assert status == 200 and headers["Content-Type"].startswith(kind) and len(body) > 500
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_episodes_can_be_listed_filtered_and_replayed(port: int):
+    info = json.loads(get(port, "/api/info")[2])
+    assert info["run"] == "demo" and info["total"] > 100 and set(info["choices"]["arm"]) == {"spa", "vanilla"}
+    page = json.loads(get(port, "/api/episodes?arm=spa&wrong=1&order=-score&limit=3")[2])
+    assert len(page["episodes"]) == 3 and page["total"] < info["total"]
+    number = page["episodes"][0]["id"]
+    episode = json.loads(get(port, f"/api/episode/{number}")[2])
+    assert episode["id"] == page["episodes"][0]["episode"]
+    assert any(turn["prediction_wrong"] for turn in episode["turns"])
+    assert not episode["prompt_tokens"]["text"][0].startswith("[")  # decoded with the checkpoint's tokenizer
+    status, headers, raw = get(port, f"/api/raw/{number}")
+    assert status == 200 and "attachment" in headers["Content-Disposition"]
+    assert json.loads(raw)["episode_id"] == episode["id"]
+
+
+def test_training_episodes_show_advantages(port: int):
+    row = json.loads(get(port, "/api/episodes?arm=spa&split=train&limit=1")[2])["episodes"][0]
+    episode = json.loads(get(port, f"/api/episode/{row['id']}")[2])
+    assert set(episode["turns"][0]["tokens"]["numbers"]) == {"logprob", "advantage"}
+
+
+@pytest.mark.parametrize("path", ["/../pyproject.toml", "/etc/passwd", "/api/episode/..%2f..", "/api/episode/9999999", "/api/raw/-1", "/api/episode/%D9%A1", "/api/nothing/1", "//evil"])  # fmt: skip
+def test_everything_else_is_not_found(port: int, path: str):
+    assert get(port, path)[0] == 404
+
+
+@pytest.mark.parametrize(
+    "query", ["offset=-5", "limit=abc", "limit=99999999", "order=1;--", "success=2", "q=%00%ff'\""]
+)
+def test_odd_queries_are_answered(port: int, query: str):
+    status, _, body = get(port, f"/api/episodes?{query}")
+    assert status == 200 and len(json.loads(body)["episodes"]) <= 500
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8000", "", "[::1]"])
+def test_a_request_for_another_host_is_refused(port: int, host: str):
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection.putrequest("GET", "/api/info", skip_host=True)
+    connection.putheader("Host", host)
+    connection.endheaders()
+    assert connection.getresponse().status == 403
+
+
+def test_nothing_can_be_posted(port: int):
+    assert get(port, "/api/info", method="POST")[0] == 501
+
+
+def test_the_export_holds_a_spread_of_episodes(demo: Path, tmp_path: Path):
+    viewer = Viewer(demo, cache_file=tmp_path / "index.sqlite")
+    assert export(viewer, tmp_path / "out.html", limit=20) == 20
+    text = (tmp_path / "out.html").read_text()
+    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert block
+    data = json.loads(block[1])
+    assert len(data["replays"]) == len(data["episodes"]) == 20
+    assert {(row["arm"], row["success"]) for row in data["episodes"]} == {
+        ("spa", 0),
+        ("spa", 1),
+        ("vanilla", 0),
+        ("vanilla", 1),
+    }
+    assert "20 of 224 episodes" in data["info"]["note"]
+    assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', text)
+
+
+def test_hostile_text_in_an_export(tmp_path: Path):
+    run = hostile_run(tmp_path / "run")
+    viewer = Viewer(run, cache_file=tmp_path / "index.sqlite")
+    export(viewer, tmp_path / "out.html")
+    text = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert text.lower().count("<script") == 2 and text.lower().count("</script") == 2
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", text)
+
+
+def test_the_export_command(demo: Path, tmp_path: Path, capsys):
+    assert command.main([str(demo), "--export", str(tmp_path / "x.html"), "--max-episodes", "5"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'x.html'}: 5 episodes\n"
+
+
+def test_looking_needs_no_torch():
+    import subprocess
+
+    code = "import sys, spa.report.viewer, spa.commands.view; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
