@@ -1,0 +1,93 @@
+"""`spa check-env`: run the conformance suite on an environment."""
+
+import argparse
+import sys
+from typing import Any
+
+import yaml
+
+from spa.errors import ConfigError
+
+
+def main(args: list[str]) -> int:
+    """Check the environment that `args` name; 0 if it conforms, 1 if not. Raises ConfigError."""
+    parser = argparse.ArgumentParser(prog="spa check-env", description="Run the conformance suite on an environment.")
+    parser.add_argument("env", help="a tag, a registered type, or a path my_pkg.env:MyEnv")
+    parser.add_argument("options", nargs="*", metavar="key=value", help="options of the environment")
+    parser.add_argument("--config", default="base", help="the configuration whose tags are meant")
+    parser.add_argument("--steps", type=int, default=200, help="actions of the longest episode that is tried")
+    options = parser.parse_args(args)
+    if "." not in sys.path:
+        sys.path.insert(0, ".")  # a module beside the user, as with python -m
+
+    from spa.envs.checker import check, run_check
+    from spa.envs.registry import make_env
+
+    env_type, config = _resolve(options.env, options.config)
+    config |= _overrides(options.options)
+    make_env(env_type, config)  # a wrong name or option is the caller's mistake, not a finding
+    findings = check(lambda: make_env(env_type, config), steps=options.steps)
+    if all(finding.ok for finding in findings):
+        findings.append(run_check("a whole episode is played and stored", lambda: _play(env_type, config)))
+    for finding in findings:
+        sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}\n")
+        if not finding.ok:
+            sys.stdout.write(f"     what: {finding.message}\n     why:  {finding.advice}\n")
+    failed = sum(not finding.ok for finding in findings)
+    sys.stdout.write(
+        f"{options.env}: {f'{failed} of {len(findings)} checks failed' if failed else 'all checks passed'}\n"
+    )
+    return 1 if failed else 0
+
+
+def _resolve(name: str, config: str) -> tuple[str, dict[str, Any]]:
+    """Type and options of a tag; any other name is a type without options."""
+    from spa.config.load import load_config
+
+    spec = load_config(config).custom_envs.get(name)
+    return (name, {}) if spec is None else (spec.env_type, dict(spec.env_config or {}))
+
+
+def _overrides(texts: list[str]) -> dict[str, Any]:
+    """`key=value` texts with YAML values."""
+    out = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"cannot read the option {text!r}; write key=value")
+        try:
+            out[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"cannot read the value of {key!r}: {' '.join(str(error).split())}") from error
+    return out
+
+
+def _play(env_type: str, config: dict[str, Any]) -> None:
+    """Random play through the real turn loop in both prompt modes; episodes must survive JSON."""
+    import json
+
+    from spa.engines.scripted import random_engine
+    from spa.envs.checker import Flaw
+    from spa.envs.pool import group_specs
+    from spa.envs.registry import make_env
+    from spa.prompts.render import Prompter
+    from spa.rollout import collect
+    from spa.types import Episode, SamplingParams
+
+    specs = group_specs("check", base_seed=0, step=0, tags=["t"], n_groups=[2], group_size=2)
+    for mode in ("base", "add_worldmodel"):
+        episodes = collect(
+            specs,
+            make_env=lambda _: make_env(env_type, config),
+            prompters={"t": Prompter(mode=mode)},
+            template=None,
+            engine=random_engine(max_actions=2),
+            sampling=SamplingParams(max_tokens=400),
+            format_penalty=-0.1,
+            max_model_len=4096,
+        )
+        for episode in episodes:
+            if episode.error:
+                raise Flaw(episode.error, "an environment never raises during play")
+            if Episode.from_json(json.loads(json.dumps(episode.to_json()))) != episode:
+                raise Flaw(f"episode {episode.episode_id} changes when stored as JSON", "info must be plain JSON")

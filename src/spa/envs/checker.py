@@ -1,0 +1,287 @@
+"""The conformance suite: what an environment must keep to so that every stage of the recipe can use it.
+
+`check` runs every check on fresh instances and returns what it found, each failure with the reason why it matters.
+"""
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium.utils.env_checker import check_env
+
+from spa.envs.base import TextEnv
+from spa.envs.options import STATE_TEXTS
+from spa.prompts.parse import contains_marker
+from spa.prompts.render import Prompter
+from spa.seeds import stream
+
+Make = Callable[[], TextEnv]
+INFO_KEYS = ("action_is_valid", "action_is_effective", "success")
+NONSENSE = ("", " ", "\x00", "no such action", "||", "<answer>", "[[[[", "9" * 5000, "a" * 100_000, "\ud800")
+PROMPT_LIMIT = 16_000
+"""Characters of the first prompt, about 4,000 tokens: the context of most configurations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of one check. `advice` says why it matters and what to do."""
+
+    check: str
+    ok: bool
+    message: str = ""
+    advice: str = ""
+
+
+class Flaw(Exception):
+    """A check failed; the arguments are the message and the advice."""
+
+    def __init__(self, message: str, advice: str) -> None:
+        super().__init__(message)
+        self.message, self.advice = message, advice
+
+
+def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
+    """Run every check on environments from `make`; `steps` is the longest episode that is tried."""
+    checks: dict[str, Callable[[], None]] = {
+        "can be made": lambda: _made(make),
+        "Gymnasium's own checker": lambda: _gymnasium(make),
+        "the seed fixes everything": lambda: _deterministic(make, seeds, steps),
+        "noise is separate from the puzzle": lambda: _noise(make, seeds),
+        "seeds give different puzzles": lambda: _puzzles(make),
+        "actions can be written and read": lambda: _actions(make),
+        "nonsense is an invalid turn": lambda: _nonsense(make),
+        "states are text in every state": lambda: _states(make, seeds, steps),
+        "step returns what it should": lambda: _steps(make, seeds, steps),
+        "expert play reaches the goal": lambda: _expert(make, seeds, steps),
+        "prompts are complete and short": lambda: _prompts(make),
+    }
+    findings = []
+    for name, run in checks.items():
+        findings.append(run_check(name, run))
+        if name == "can be made" and not findings[-1].ok:
+            break
+    return findings
+
+
+def run_check(name: str, run: Callable[[], None]) -> Finding:
+    """The finding of one check: a `Flaw`, any other exception of the environment, or success."""
+    try:
+        run()
+    except Flaw as flaw:
+        return Finding(name, False, flaw.message, flaw.advice)
+    except Exception as error:  # noqa: BLE001 - environments are other people's code
+        where = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return Finding(name, False, where, "an environment never raises during play; a bad action is an invalid turn")
+    return Finding(name, True)
+
+
+def episode(env: TextEnv, seed: int, steps: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """A random episode: each action text with what `step` returned. Ends with the episode or after `steps`."""
+    rng = stream(seed, "checker")
+    for _ in range(steps):
+        text = env.random_action(rng)
+        action = env.to_action(text)
+        if action is None:
+            raise Flaw(
+                f"random_action gave {text!r}, which to_action does not understand", "the random policy needs both"
+            )
+        result = env.step(action)
+        yield text, result
+        if result[2] or result[3]:
+            return
+
+
+def _require(condition: bool, message: str, advice: str) -> None:
+    if not condition:
+        raise Flaw(message, advice)
+
+
+def _made(make: Make) -> None:
+    try:
+        env = make()
+    except Exception as error:
+        raise Flaw(
+            f"{type(error).__name__}: {error}", "an environment needs defaults for all of its options"
+        ) from error
+    _require(isinstance(env, TextEnv), f"{type(env).__name__} is no TextEnv", "derive it from spa.envs.base.TextEnv")
+
+
+def _gymnasium(make: Make) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            check_env(make(), skip_render_check=True)
+        except Exception as error:
+            advice = "call super().reset(seed=seed) in reset, set observation_space and action_space in __init__"
+            raise Flaw(f"{type(error).__name__}: {error}", advice) from error
+
+
+def _story(env: TextEnv, seed: int, steps: int) -> list[Any]:
+    first, _ = env.reset(seed=seed, options={"noise_seed": seed + 1})
+    start = [first, env.puzzle_text(), env.instruction("grid")]
+    return start + [(text, *result[:4], sorted(result[4].items())) for text, result in episode(env, seed, steps)]
+
+
+def _deterministic(make: Make, seeds: int, steps: int) -> None:
+    advice = "draw from spa.seeds.stream(seed, ...) in reset and keep nothing from the last episode"
+    used = make()
+    for seed in range(seeds):
+        fresh = _story(make(), seed, steps)
+        _require(fresh == _story(make(), seed, steps), f"two instances differ for seed {seed}", advice)
+        _require(fresh == _story(used, seed, steps), f"a used instance plays seed {seed} differently", advice)
+
+
+def _noise(make: Make, seeds: int) -> None:
+    env = make()
+    for seed in range(seeds):
+        starts = set()
+        for noise in range(3):
+            state, _ = env.reset(seed=seed, options={"noise_seed": noise})
+            starts.add((state, env.puzzle_text()))
+        advice = (
+            "members of a group share the puzzle: options['noise_seed'] may change what happens, not where it starts"
+        )
+        _require(len(starts) == 1, f"the puzzle of seed {seed} changes with the noise seed", advice)
+
+
+def _puzzles(make: Make) -> None:
+    env, texts = make(), set()
+    for seed in range(30):
+        env.reset(seed=seed)
+        texts.add(env.puzzle_text())
+    advice = "make the puzzle from the seed, and let puzzle_text write all of it: train and validation are split by it"
+    _require(len(texts) > 1, "30 seeds give one puzzle", advice)
+    before = env.puzzle_text()
+    for text, _ in episode(env, 0, 20):
+        _require(env.puzzle_text() == before, f"puzzle_text changes during an episode (after {text!r})", advice)
+
+
+def _actions(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    advice = "to_action must understand every label that the prompt names, whatever its case"
+    for name in env.action_names():
+        for text in (name, name.lower(), name.upper(), f" {name} "):
+            _require(env.to_action(text) is not None, f"to_action does not understand {text!r}", advice)
+    examples = env.example_actions()
+    _require(bool(examples), "example_actions is empty", "the sample reply of the prompt needs at least one action")
+    for text in examples:
+        _require(env.to_action(text) is not None, f"to_action does not understand the example {text!r}", advice)
+    for text in [*env.action_names(), *examples]:
+        _require("||" not in text, f"the action {text!r} contains the separator ||", "it would be read as two actions")
+
+
+def _nonsense(make: Make) -> None:
+    env = make()
+    advice = "a model writes anything: return None from to_action, and take an unknown action as an invalid step"
+    for text in NONSENSE:
+        try:
+            env.reset(seed=0)
+            action = env.to_action(text)
+        except Exception as error:
+            raise Flaw(f"to_action({text[:20]!r}) raises {type(error).__name__}: {error}", advice) from error
+        _require(action is None or isinstance(action, int | str), f"to_action gives {action!r}", advice)
+    for action in (-1, 10**30, "no such action", None, [1], 1.5):
+        env.reset(seed=0)
+        before = env.state_text(env.default_state_text)
+        try:
+            _, _, _, _, info = env.step(action)  # type: ignore[arg-type]
+        except Exception as error:
+            raise Flaw(f"step({action!r}) raises {type(error).__name__}: {error}", advice) from error
+        if not info["action_is_valid"]:
+            same = env.state_text(env.default_state_text) == before
+            effective = info["action_is_effective"] or info["success"]
+            _require(
+                not effective and (same or not env.action_names()), f"step({action!r}) is invalid and acts", advice
+            )
+
+
+def _states(make: Make, seeds: int, steps: int) -> None:
+    env = make()
+    for seed in range(seeds):
+        shown, _ = env.reset(seed=seed)
+        _check_state(env, shown)
+        for _, (shown, *_) in episode(env, seed, steps):
+            _check_state(env, shown)
+
+
+def _check_state(env: TextEnv, shown: str) -> None:
+    for mode in STATE_TEXTS:
+        text = env.state_text(mode)
+        _require(isinstance(text, str) and bool(text), f"state_text({mode!r}) gives {text!r}", "every state is a text")
+        advice = "states are compared and put between tags: no white space at the ends, no tags of the reply format"
+        _require(text == text.strip(), f"state_text({mode!r}) begins or ends with white space: {text!r}", advice)
+        _require(not contains_marker(text), f"state_text({mode!r}) contains a tag of the reply format", advice)
+        _require(text == env.state_text(mode), f"state_text({mode!r}) differs when called twice", "it only looks")
+        advice = "states are stored as UTF-8 JSON"
+        _require(json.loads(json.dumps(text)) == text and _is_utf8(text), f"{text!r} is not valid Unicode", advice)
+    advice = "reset and step return state_text(self.default_state_text)"
+    _require(shown == env.state_text(env.default_state_text), "the observation is not the state text", advice)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _steps(make: Make, seeds: int, steps: int) -> None:
+    env = make()
+    for seed in range(seeds):
+        env.reset(seed=seed)
+        before = env.state_text(env.default_state_text)
+        for text, (shown, reward, terminated, truncated, info) in episode(env, seed, steps):
+            finite = isinstance(reward, int | float) and math.isfinite(reward)
+            _require(finite, f"reward {reward!r} after {text!r}", "rewards are finite numbers")
+            plain = isinstance(terminated, bool) and isinstance(truncated, bool)
+            _require(plain, f"{terminated!r} and {truncated!r} end the step", "terminated and truncated are bool")
+            missing = [key for key in INFO_KEYS if not isinstance(info.get(key), bool)]
+            _require(not missing, f"info lacks {missing} as bool", "metrics are counted from these keys")
+            advice = "info is written to trajectories: use texts, numbers, lists and dicts with text keys"
+            _require(_is_json(info), f"info is not JSON: {info!r}", advice)
+            _require(
+                not info["success"] or terminated, "success without terminated", "reaching the goal ends the episode"
+            )
+            silent = shown != before and not info["action_is_effective"] and not info["action_is_valid"]
+            _require(not silent, f"{text!r} is invalid and changes the state", "an invalid action changes nothing")
+            before = shown
+
+
+def _is_json(info: dict[str, Any]) -> bool:
+    try:
+        return json.loads(json.dumps(info)) == info
+    except (TypeError, ValueError):
+        return False
+
+
+def _expert(make: Make, seeds: int, steps: int) -> None:
+    env = make()
+    for seed in range(seeds):
+        env.reset(seed=seed)
+        best, plan = env.optimal_steps(), env.expert_actions(steps)
+        if best is None or best > steps or not plan or env.best_success(best) != 1.0:
+            continue  # no solver, a puzzle too long, or play that depends on chance
+        advice = "expert_actions is played as it is given and must be as long as optimal_steps says"
+        _require(len(plan) == best, f"{len(plan)} expert actions for {best} optimal steps (seed {seed})", advice)
+        ends = False
+        for text in plan:
+            action = env.to_action(text)
+            _require(action is not None, f"to_action does not understand the expert's {text!r}", advice)
+            ends = action is not None and bool(env.step(action)[4]["success"])
+        _require(ends, f"expert play of seed {seed} does not reach the goal", advice)
+
+
+def _prompts(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    for mode in STATE_TEXTS:
+        text = "".join(message["content"] for message in Prompter(state_text=mode).first_messages(env))
+        advice = "the first prompt is instruction(), legend(), action_names() and the state"
+        _require(env.state_text(mode) in text, f"the first prompt does not show the state ({mode})", advice)
+        advice = "long prompts do not fit into max_model_len; shorten instruction() or the state text"
+        _require(len(text) <= PROMPT_LIMIT, f"the first prompt has {len(text):,} characters ({mode})", advice)

@@ -1,0 +1,160 @@
+"""The conformance suite: every shipped tag passes, and each kind of flaw is found and explained."""
+
+from typing import Any
+
+import pytest
+
+from spa.commands.check_env import main
+from spa.config.load import load_config
+from spa.envs.base import TextEnv
+from spa.envs.checker import check
+from spa.envs.frozen_lake import FrozenLake
+from spa.envs.registry import ENVS, make_env
+
+SPECS = load_config("base").custom_envs
+
+
+@pytest.mark.parametrize("tag", SPECS)
+def test_every_tag_conforms(tag, capsys):
+    assert main([tag, "--steps", "60"]) == 0, capsys.readouterr().out
+    assert "a whole episode is played and stored" in capsys.readouterr().out
+
+
+def test_every_type_has_a_tag():
+    assert {spec.env_type for spec in SPECS.values()} == set(ENVS)
+
+
+def failures(cls: type[TextEnv]) -> dict[str, str]:
+    findings = check(lambda: cls(), seeds=2, steps=30)
+    assert all(finding.message and finding.advice for finding in findings if not finding.ok)
+    return {finding.check: finding.message for finding in findings if not finding.ok}
+
+
+class Raises(FrozenLake):
+    def step(self, action: Any):
+        return super().step({1: 1, 2: 2, 3: 3, 4: 4}[action])
+
+
+class Forgetful(FrozenLake):
+    """Continues the last noise instead of the seed's."""
+
+    def reset(self, *, seed=None, options=None):
+        old = getattr(self, "_noise", None)
+        out = super().reset(seed=seed, options=options)
+        self._noise = old
+        return out
+
+
+class NoiseInPuzzle(FrozenLake):
+    def reset(self, *, seed=None, options=None):
+        noise = (options or {}).get("noise_seed")
+        return super().reset(seed=seed if noise is None else noise, options=options)
+
+
+class OnePuzzle(FrozenLake):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options={**(options or {}), "board": "P___\n____\n____\n___G"})
+
+
+class PuzzleIsState(FrozenLake):
+    def puzzle_text(self):
+        return self.state_text("grid")
+
+
+class Trailing(FrozenLake):
+    def state_text(self, mode):
+        return super().state_text(mode) + "\n"
+
+
+class Tags(FrozenLake):
+    def state_text(self, mode):
+        return "<answer>" + super().state_text(mode)
+
+
+class DiesAtTheEnd(FrozenLake):
+    def state_text(self, mode):
+        if self.player in self.lake.holes:
+            raise ValueError("no symbol for a player in a hole")
+        return super().state_text(mode)
+
+
+class NoInfo(FrozenLake):
+    def step(self, action: Any):
+        *rest, _ = super().step(action)
+        return (*rest, {"success": True})
+
+
+class BadInfo(FrozenLake):
+    def step(self, action: Any):
+        *rest, info = super().step(action)
+        return (*rest, info | {"cells": {1, 2}})
+
+
+class InfiniteReward(FrozenLake):
+    def step(self, action: Any):
+        state, _, *rest = super().step(action)
+        return (state, float("nan"), *rest)
+
+
+class Deaf(FrozenLake):
+    def to_action(self, text: str):
+        return {"Left": 1, "Down": 2, "Right": 3, "Up": 4}.get(text)
+
+
+class Chatty(FrozenLake):
+    def instruction(self, mode):
+        return "word " * 5000
+
+
+class BadExpert(FrozenLake):
+    def expert_actions(self, limit: int):
+        return ("Left",) * (self.optimal_steps() or 0)
+
+
+class NeedsOptions(FrozenLake):
+    def __init__(self, size):
+        super().__init__(size=size)
+
+
+@pytest.mark.parametrize(
+    "cls, name, words",
+    [
+        (Raises, "nonsense is an invalid turn", "KeyError"),
+        (Forgetful, "the seed fixes everything", "seed"),
+        (NoiseInPuzzle, "noise is separate from the puzzle", "changes with the noise seed"),
+        (OnePuzzle, "seeds give different puzzles", "one puzzle"),
+        (PuzzleIsState, "seeds give different puzzles", "changes during an episode"),
+        (Trailing, "states are text in every state", "white space"),
+        (Tags, "states are text in every state", "tag of the reply format"),
+        (DiesAtTheEnd, "states are text in every state", "no symbol"),
+        (NoInfo, "step returns what it should", "action_is_valid"),
+        (BadInfo, "step returns what it should", "not JSON"),
+        (InfiniteReward, "step returns what it should", "nan"),
+        (Deaf, "actions can be written and read", "'left'"),
+        (Chatty, "prompts are complete and short", "characters"),
+        (NeedsOptions, "can be made", "TypeError"),
+    ],
+)
+def test_flaws_are_found(cls, name, words):
+    found = failures(cls)
+    assert words in found[name]
+
+
+def test_a_wrong_expert_is_found():
+    findings = check(lambda: BadExpert(is_slippery=False), seeds=5, steps=30)
+    assert [finding.check for finding in findings if not finding.ok] == ["expert play reaches the goal"]
+
+
+def test_the_command_explains_and_returns_one(capsys):
+    assert main([f"{__name__}:Trailing"]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL states are text in every state" in out and "why:" in out and "checks failed" in out
+
+
+def test_options_reach_the_environment(capsys):
+    assert main(["frozen_lake", "size=5", "is_slippery=false", "--steps", "20"]) == 0
+
+
+def test_sound_environments_have_no_failures():
+    assert failures(FrozenLake) == {}
+    assert all(finding.ok for finding in check(lambda: make_env("sudoku", {"clues": 6}), seeds=2))
