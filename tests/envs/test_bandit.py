@@ -38,12 +38,14 @@ def test_order_belongs_to_the_puzzle_and_pay_to_the_noise():
 def test_low_arm_pays_its_score_and_is_no_success():
     env = Bandit(lo_arm_name="Trader", hi_arm_name="Librarian")
     env.reset(seed=0)
+    assert env.expert_actions(3) == ("Librarian",) and env.best_success(1) == 1.0
     action = env.to_action("  tRaDeR ")
     assert action is not None
     state, reward, terminated, _, info = env.step(action)
     assert (reward, terminated, info["success"]) == (0.1, True, False)
     assert state.endswith("You pulled Trader and were paid 0.1.")
     assert env.step(action)[4]["action_is_valid"] is False
+    assert env.expert_actions(3) == () and env.best_success(9) is None
 
 
 @pytest.mark.parametrize(

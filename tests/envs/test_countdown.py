@@ -141,8 +141,8 @@ def test_generated_puzzles_can_be_solved_and_differ():
     env, seen = Countdown(), set()
     for seed in range(300):
         env.reset(seed=seed)
-        solution = env.optimal_actions()
-        assert solution is not None and env.step(solution[0])[1] == 1.0
+        assert env.optimal_steps() == 1 and env.step(env.expert_actions(5)[0])[1] == 1.0
+        assert env.optimal_steps() is None and env.expert_actions(5) == ()
         assert 3 <= len(env.puzzle.numbers) <= 4 and 1 <= env.puzzle.target <= 100
         seen.add(env.puzzle_text())
     assert len(seen) == 300

@@ -66,7 +66,7 @@ def test_generated_problems_have_positive_whole_answers_and_differ():
     assert all(problem.question.endswith("?") for problem in problems)
     env = MetamathQA()
     env.reset(seed=4)
-    assert env.step(env.optimal_actions()[0])[1] == 1.0
+    assert env.step(env.expert_actions(1)[0])[1] == 1.0
 
 
 def test_a_generated_answer_follows_from_its_text():

@@ -86,8 +86,9 @@ def test_scrambles_need_exactly_their_depth(depth):
     env = RubiksCube(scramble_depth=depth)
     for seed in range(10):
         env.reset(seed=seed)
-        solution = env.optimal_actions()
-        assert len(solution) == depth
+        solution = env.expert_actions(20)
+        assert len(solution) == depth == env.optimal_steps()
+        assert (env.best_success(depth), env.best_success(depth - 1)) == (1.0, 0.0)
         for number, label in enumerate(solution, start=1):
             _, reward, terminated, truncated, info = env.step(label)
             assert (reward, terminated, info["success"]) == (

@@ -117,9 +117,13 @@ class Bandit(TextEnv):
         low, (bad, good) = self.low_pay, self.high_pays
         return f"{self._arms} low {self.low} {low:g} high {self.high} {bad:g} {good:g} {self.high_chance:g}"
 
-    def optimal_actions(self) -> tuple[str, ...]:
-        """The pull that succeeds."""
-        return (self.high,)
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The pull that succeeds; nothing once an arm was pulled."""
+        return (self.high,)[:limit] if self._pulled is None else ()
+
+    def optimal_steps(self) -> int | None:
+        """One pull."""
+        return 1 if self._pulled is None else None
 
     def optimum(self) -> BanditOptimum:
         """Expected values in closed form; `best_reward` is what the better-paying arm pays on average."""

@@ -156,7 +156,11 @@ class Countdown(TextEnv):
         """Target and numbers; their order does not make another puzzle."""
         return f"{NAME}: {self.puzzle.target} from {sorted(self.puzzle.numbers)}"
 
-    def optimal_actions(self) -> tuple[str, ...] | None:
-        """An expression that solves the puzzle, or None if there is none."""
-        found = solve(self.puzzle.numbers, self.puzzle.target)
-        return None if found is None else (found,)
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """An expression that solves the puzzle; nothing if there is none or the answer was given."""
+        found = None if self._verdict else solve(self.puzzle.numbers, self.puzzle.target)
+        return () if found is None else (found,)[:limit]
+
+    def optimal_steps(self) -> int | None:
+        """One answer, if the puzzle can be solved."""
+        return 1 if self.expert_actions(1) else None

@@ -132,6 +132,10 @@ class MetamathQA(TextEnv):
         """Question and answer."""
         return f"{self.problem.question}\n{MARK} {self.problem.answer}"
 
-    def optimal_actions(self) -> tuple[str, ...]:
-        """The right answer."""
-        return (self.problem.answer,)
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The right answer; nothing once the episode is over."""
+        return () if self._over else (self.problem.answer,)[:limit]
+
+    def optimal_steps(self) -> int | None:
+        """One answer."""
+        return None if self._over else 1

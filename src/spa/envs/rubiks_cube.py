@@ -95,6 +95,10 @@ class RubiksCube(TextEnv):
         """The 24 stickers of the scrambled cube."""
         return self._start
 
-    def optimal_actions(self) -> tuple[str, ...]:
-        """A shortest solution of the current state."""
-        return solver.solve(self.cube)
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The first turns of a shortest solution."""
+        return solver.solve(self.cube)[:limit]
+
+    def optimal_steps(self) -> int | None:
+        """The fewest quarter turns that solve the cube as it is."""
+        return solver.distance(self.cube)

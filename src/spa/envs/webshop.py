@@ -150,11 +150,19 @@ class WebShop(TextEnv):
         """The request and everything that its reward depends on."""
         return json.dumps({NAME: asdict(self.goal)}, sort_keys=True)
 
-    def optimal_actions(self) -> tuple[str, ...]:
-        """A way from this page to a purchase of the product that the request was written about.
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The first `limit` actions of a way from this page to buying the product that the request was written about.
 
-        It earns the full reward, but need not be the shortest way. Empty if a search for its title does not find it.
+        The purchase earns the full reward; there may be a shorter way, so `optimal_steps` is not known. Empty after the
+        purchase, or if a search for the product's title does not find it.
         """
+        return self._way()[:limit]
+
+    def best_success(self, limit: int) -> float | None:
+        """1 if `expert_actions` gets there within `limit`; else not known."""
+        return 1.0 if 0 < len(self._way()) <= limit else None
+
+    def _way(self) -> tuple[str, ...]:
         title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
         found = [product.asin for product in self.shop.search(title)]
         if self.goal.asin not in found or self.view.kind == "done":
