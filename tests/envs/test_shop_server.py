@@ -1,4 +1,8 @@
 import http.client
+import re
+import signal
+import subprocess
+import sys
 import threading
 from html.parser import HTMLParser
 
@@ -139,3 +143,15 @@ def test_command_says_why_a_port_cannot_be_used(port, capsys):
         with pytest.raises(SystemExit):
             command.main(["--port", bad, "--no-browser"])
         assert f"port {bad} cannot be used" in capsys.readouterr().err
+
+
+def test_command_serves_until_interrupted():
+    code = "from spa.commands.shop import main; raise SystemExit(main(['--port', '0', '--no-browser']))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.match(r"http://127\.0\.0\.1:(\d+)/  1024 products, 6089 requests", line)
+        assert found is not None, line
+        assert "Request 1 of 6089" in get(int(found.group(1)), "/")[1]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
