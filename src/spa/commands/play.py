@@ -1,0 +1,99 @@
+"""`spa play`: play an environment in the terminal."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spa.config.load import load_config
+from spa.envs.options import nearest
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+
+ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
+
+
+def main(args: list[str]) -> int:
+    """Play puzzles of a tag until the input ends. Raises ConfigError."""
+    options = _parser().parse_args(args)
+    config = load_config(options.config)
+    spec = config.custom_envs.get(options.tag)
+    if spec is None:
+        raise ConfigError(f"no environment tag {options.tag!r}; {nearest(options.tag, config.custom_envs)}")
+
+    from spa.envs.play import play
+    from spa.prompts.render import Prompter
+
+    env = make_env(spec.env_type, spec.env_config)
+    env.default_state_text = options.state_text
+    prompter = Prompter(
+        mode=options.mode,
+        state_text=options.state_text,
+        max_turn=config.agent_proxy.max_turn,
+        max_actions_per_turn=config.agent_proxy.max_actions_per_turn,
+        action_sep=config.agent_proxy.action_sep,
+        max_actions_per_traj=spec.max_actions_per_traj,
+        max_words=spec.max_tokens,
+    )
+    named = {name.lower() for name in env.action_names()}
+    if sys.stdin.isatty() and not options.lines and named <= {"up", "down", "left", "right"} and named:
+        sys.stdout.write("Arrow keys or w, a, s, d move; h gives a hint, n the next puzzle, q ends.\n")
+        with _single_keys():
+            play(env, prompter, seed=options.seed, hint=options.hint, read=_read_key, write=_write)
+    else:
+        play(env, prompter, seed=options.seed, hint=options.hint, read=_read_line, write=_write)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spa play", description="Play an environment; shows what the model would see."
+    )
+    parser.add_argument("tag")
+    parser.add_argument("--seed", type=int, default=0, help="of the first puzzle")
+    parser.add_argument("--hint", action="store_true", help="always show the best next action")
+    parser.add_argument("--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid")
+    parser.add_argument("--mode", choices=["base", "add_worldmodel"], default="base", help="of the prompt")
+    parser.add_argument("--lines", action="store_true", help="read lines, not single keys")
+    parser.add_argument("--config", default="base", help="the configuration whose tags and limits are meant")
+    return parser
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _read_line(prompt: str) -> str | None:
+    sys.stdout.write(prompt)
+    sys.stdout.flush()
+    return sys.stdin.readline() or None
+
+
+def _read_key(prompt: str) -> str | None:
+    """A key as the line that it stands for."""
+    sys.stdout.write(prompt)
+    sys.stdout.flush()
+    key = sys.stdin.read(1)
+    if not key:
+        return None
+    if key == "\x1b":
+        key = ARROWS.get(sys.stdin.read(2), ":help")
+    sys.stdout.write("\n")
+    return {"q": None, "\x04": None, "h": ":hint", "n": ":new", "?": ":help"}.get(key, key)
+
+
+@contextmanager
+def _single_keys() -> Iterator[None]:
+    """The terminal without line buffering; put back afterwards, whatever happens."""
+    try:
+        import termios
+        import tty
+    except ModuleNotFoundError as error:
+        raise ConfigError("single keys need a Unix terminal; use --lines") from error
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin, termios.TCSADRAIN)  # keeps what was typed ahead
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

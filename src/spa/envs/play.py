@@ -1,0 +1,127 @@
+"""Playing an environment by hand, seeing what the model would see."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spa.envs.base import TextEnv
+from spa.prompts.render import Prompter, format_reward
+
+Read = Callable[[str], str | None]
+"""Asks with a prompt text and returns a line, or None at the end of the input."""
+
+HELP = (
+    ":hint shows the best next action, :new starts the next puzzle, :prompt shows the first prompt again, :quit ends. "
+    "Several actions are separated by || or, if they are words, by spaces; a word may be shortened."
+)
+KEYS = {"w": "up", "a": "left", "s": "down", "d": "right"}
+
+
+@dataclass
+class Score:
+    """What was played."""
+
+    puzzles: int = 0
+    solved: int = 0
+    actions: int = 0
+    reward: float = 0.0
+
+
+def play(env: TextEnv, prompter: Prompter, *, seed: int, hint: bool, read: Read, write: Callable[[str], None]) -> Score:
+    """Play puzzles from `seed` on until the input ends; returns the score.
+
+    `prompter` gives the limits and writes the prompt; with `hint` the best next action is always shown.
+    """
+    score = Score()
+    while True:
+        env.reset(seed=seed)
+        score.puzzles += 1
+        write(f"puzzle {seed}\n{prompter.first_messages(env)[1]['content']}\n{HELP}\n")
+        if not _puzzle(env, prompter, score, hint=hint, read=read, write=write):
+            solved = f"{score.solved} of {score.puzzles} solved"
+            write(f"{solved}, {score.actions} actions, {format_reward(score.reward)} points")
+            return score
+        seed += 1
+
+
+def _puzzle(
+    env: TextEnv, prompter: Prompter, score: Score, *, hint: bool, read: Read, write: Callable[[str], None]
+) -> bool:
+    """One puzzle; False if the player wants to stop."""
+    left = prompter.max_actions_per_traj
+    while left > 0:
+        if hint:
+            write(f"hint: {best(env, left)}")
+        line = read(f"{left} actions left> ")
+        if line is None or line.strip() == ":quit":
+            return False
+        if line.strip() == ":new":
+            return True
+        if line.strip().startswith(":"):
+            write(_answer(env, prompter, line.strip(), left))
+            continue
+        before = score.actions
+        ended = _act(env, line, left, prompter.action_sep, score, write)
+        left -= score.actions - before
+        if ended:
+            return True
+    write("No actions left.")
+    return True
+
+
+def _answer(env: TextEnv, prompter: Prompter, command: str, left: int) -> str:
+    if command == ":hint":
+        return best(env, left)
+    if command == ":prompt":
+        return prompter.first_messages(env)[1]["content"]
+    return HELP
+
+
+def _act(env: TextEnv, line: str, left: int, separator: str, score: Score, write: Callable[[str], None]) -> bool:
+    """Execute the actions of a line; True if the episode has ended."""
+    for text in read_actions(env, line, separator)[:left]:
+        action = env.to_action(text)
+        if action is None:
+            write(f"Not an action: {text}. {_offer(env)}")
+            return False
+        state, reward, terminated, truncated, info = env.step(action)
+        score.actions, score.reward = score.actions + 1, score.reward + float(reward)
+        note = (
+            "" if info["action_is_effective"] else " (nothing changed)" if info["action_is_valid"] else " (not allowed)"
+        )
+        write(f"{text}{note}, reward {format_reward(float(reward))}\n{state}")
+        if terminated or truncated:
+            score.solved += bool(info["success"])
+            write("Solved.\n" if info["success"] else "Lost.\n")
+            return True
+    return False
+
+
+def best(env: TextEnv, left: int) -> str:
+    """The best next action, or why there is none."""
+    actions = env.expert_actions(left)
+    if actions:
+        return actions[0]
+    return "none; the goal is out of reach, or this environment has no solver"
+
+
+def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:
+    """The actions of a line, shortened words and w, a, s, d completed; what is not understood stays as it is."""
+    names = env.action_names()
+    parts = [part.strip() for part in line.split(separator) if part.strip()]
+    if names and all(env.to_action(part) is None for part in parts):
+        parts = [word for part in parts for word in part.split()]
+    return [_complete(part, names) for part in parts]
+
+
+def _complete(text: str, names: tuple[str, ...]) -> str:
+    lower = text.lower()
+    if lower in (name.lower() for name in names):
+        return text
+    fitting = [name for name in names if name.lower() == KEYS.get(lower)]
+    fitting = fitting or [name for name in names if name.lower().startswith(lower)]
+    return fitting[0] if len(fitting) == 1 else text
+
+
+def _offer(env: TextEnv) -> str:
+    names = env.action_names()
+    return f"Actions: {', '.join(names)}." if names else f"For example: {', '.join(env.example_actions())}."

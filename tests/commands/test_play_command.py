@@ -1,0 +1,36 @@
+import io
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from spa.commands.play import main
+from spa.errors import ConfigError
+
+
+def test_lines_from_a_pipe(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("left\n:hint\n"))
+    assert main(["FrozenLakeNoSlip", "--state-text", "coords"]) == 0
+    out = capsys.readouterr().out
+    assert "Player (P) is at" in out and "10 actions left> " in out and "9 actions left> " in out
+
+
+def test_single_keys_on_a_terminal():
+    """Arrow up, hint, next puzzle, quit, on a real pseudo-terminal."""
+    ours, theirs = pty.openpty()
+    code = "import sys; from spa.commands.play import main; sys.exit(main(['SimpleSokoban']))"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    assert child.stdout is not None and child.stdout.readline().startswith(b"Arrow keys")
+    os.write(ours, b"\x1b[Ahnq")
+    out, _ = child.communicate(timeout=60)
+    os.close(ours)
+    text = out.decode()
+    assert child.returncode == 0 and "Up" in text and "puzzle 1" in text
+
+
+def test_unknown_tag():
+    with pytest.raises(ConfigError, match="did you mean 'SimpleSokoban'"):
+        main(["SimpleSokobn"])

@@ -1,0 +1,71 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spa.envs.frozen_lake import FrozenLake
+from spa.envs.play import best, play, read_actions
+from spa.envs.sokoban import Sokoban
+from spa.envs.sudoku import Sudoku
+from spa.prompts.render import Prompter
+
+
+def session(env, lines: list[str], *, hint: bool = False, **limits):
+    """Plays the lines; returns the score and everything that was written."""
+    pending, out = list(lines), []
+    score = play(
+        env,
+        Prompter(state_text="grid", **limits),
+        seed=0,
+        hint=hint,
+        read=lambda prompt: pending.pop(0) if pending else None,
+        write=out.append,
+    )
+    return score, "\n".join(out)
+
+
+def test_the_first_prompt_is_what_a_model_sees():
+    env = FrozenLake(is_slippery=False)
+    env.reset(seed=0)
+    prompt = Prompter(state_text="grid").first_messages(env)[1]["content"]
+    _, out = session(env, [])
+    assert prompt in out and "0 of 1 solved" in out
+
+
+def test_solving_by_hints():
+    env = FrozenLake(is_slippery=False)
+    env.reset(seed=0)
+    plan = env.expert_actions(10)
+    score, out = session(env, [" ".join(plan), ":quit"], hint=True)
+    assert (score.solved, score.puzzles, score.actions, score.reward) == (1, 2, len(plan), 1.0)
+    assert f"hint: {plan[0]}" in out and "Solved." in out and "puzzle 1" in out
+
+
+def test_commands_and_mistakes():
+    score, out = session(FrozenLake(is_slippery=False), ["jump", ":hint", ":nonsense", ":prompt", ":new", ":quit"])
+    assert "Not an action: jump. Actions: Left, Down, Right, Up." in out
+    assert out.count("Turn 1:") == 3 and score.puzzles == 2 and score.actions == 0
+
+
+def test_the_cap_ends_a_puzzle():
+    _, out = session(Sokoban(), ["Up Up Up", "Up"], max_actions_per_traj=2)
+    assert "No actions left." in out and "puzzle 1" in out
+
+
+def test_shortened_words_and_keys():
+    env = Sokoban()
+    assert read_actions(env, "u || dow || w", "||") == ["Up", "Down", "Up"]
+    assert read_actions(env, "a s", "||") == ["Left", "Down"]
+    renamed = Sokoban(action_lookup={1: "Upwards", 2: "Upset", 3: "Left", 4: "Right"})
+    assert read_actions(renamed, "up", "||") == ["up"]
+    assert read_actions(Sudoku(), "1,2,3 || 2 2 1", "||") == ["1,2,3", "2 2 1"]
+
+
+def test_no_hint_without_a_way():
+    env = Sokoban()
+    env.reset(options={"board": "######\n#X___#\n#_P__#\n#____#\n#__O_#\n######"})
+    assert best(env, 10).startswith("none")
+
+
+@given(st.lists(st.text(max_size=30), max_size=4))
+def test_any_input_is_survived(lines):
+    session(FrozenLake(), lines)
+    session(Sudoku(), lines)
