@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_fixtures import TAG, write_stage
+from report_fixtures import TAG, write_sft, write_stage
 
 from spa.commands import report as command
 from spa.commands import runs as runs_command
@@ -79,6 +79,47 @@ def test_a_run_that_goes_on_is_said_to_go_on(tmp_path: Path):
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
     report = build([open_run(tmp_path / "run")])
     assert "run has not finished: step 3 of 6." in report.certainty
+
+
+def test_a_method_that_trained_longer_is_judged_at_the_common_step(tmp_path: Path):
+    write_stage(tmp_path / "run" / "spa" / "ppo", arm="spa", seed=1, steps=5, puzzles=3)
+    write_stage(tmp_path / "run" / "vanilla" / "ppo", arm="vanilla", seed=1, steps=10, skill=(0.0, 1.0), puzzles=3)
+    episodes = (tmp_path / "run" / "vanilla" / "ppo" / "trajectories" / "val-000005.jsonl").read_text().splitlines()
+    expected = np.mean([json.loads(line)["success"] for line in episodes])
+    vanilla = build([open_run(tmp_path / "run")]).rows[1]
+    assert vanilla.label == "vanilla" and vanilla.after == pytest.approx(expected)
+    assert vanilla.interval is not None and vanilla.interval.mean == pytest.approx(expected)
+
+
+def test_more_training_is_a_line_of_its_own(demo: Path):
+    rows = build([open_run(demo)]).rows
+    assert [row.label for row in rows] == ["SPA", "vanilla", "vanilla, trained longer"]
+    assert [row.all_episodes for row in rows] == [56, 40, 56] and [row.ppo_episodes for row in rows] == [40, 40, 56]
+    assert rows[2].after == 0.3 and rows[0].seconds == 395
+
+
+def test_a_control_that_does_as_well_is_spoken_of(tmp_path: Path):
+    for arm in ("spa", "spa_shuffled"):
+        write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=1, puzzles=4)
+    certainty = build([open_run(tmp_path / "run")]).certainty
+    assert any(text.endswith("does not show that true next states are what helps.") for text in certainty)
+
+
+def test_a_gate_that_stayed_closed_is_spoken_of(tmp_path: Path):
+    write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
+    write_stage(tmp_path / "run" / "other" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
+    write_sft(tmp_path / "run" / "sft", seed=1)
+    (tmp_path / "run" / "sft" / "gate.json").write_text(json.dumps({"passed": False, "text": "Predictions are weak."}))
+    notes = build([open_run(tmp_path / "run")]).certainty
+    assert "run: the world model stayed below its gate. Predictions are weak." in notes
+
+
+def test_extra_rounds_of_fine_tuning_go_on_counting(tmp_path: Path):
+    write_sft(tmp_path / "run" / "sft", seed=1)
+    write_sft(tmp_path / "run" / "sft" / "extra_1", seed=2)
+    run = open_run(tmp_path / "run")
+    assert [stage.name for stage in run.stages] == ["sft"]
+    assert list(run.stages[0].metrics) == list(range(1, 61))
 
 
 def test_failures_are_counted_from_the_episodes(demo: Path):
@@ -173,7 +214,8 @@ def test_hostile_text_stays_text(tmp_path: Path):
 
 def test_two_runs_beside_each_other(demo: Path, three_seeds: Path):
     report = build([open_run(demo), open_run(three_seeds)])
-    assert {row.label for row in report.rows} == {"SPA (demo)", "vanilla (demo)", "SPA (three)", "vanilla (three)"}
+    labels = {row.label for row in report.rows if "longer" not in row.label}
+    assert labels == {"SPA (demo)", "vanilla (demo)", "SPA (three)", "vanilla (three)"}
     assert "ctx_manager.mode" in dict(report.differences) and "trainer.total_training_steps" not in dict(
         report.differences
     )

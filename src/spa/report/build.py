@@ -10,9 +10,10 @@ from markupsafe import Markup
 from spa import __version__
 from spa.errors import SpaError
 from spa.report.charts import Bars, Chart, bar_chart, legend_mark, line_chart, number, thin
-from spa.report.content import Report, build, points
+from spa.report.content import Report, build
 from spa.report.facts import ENDINGS
 from spa.report.reading import open_run
+from spa.report.results import points
 from spa.report.security import page_policy
 from spa.report.text import markdown
 from spa.tracking.encoding import write_atomic

@@ -114,13 +114,13 @@ HEALTH = (
 )
 
 
-def pass_k(methods: Sequence[Method]) -> Wanted | None:
-    """The chart of Pass@k for the largest k above 1 that the runs recorded."""
+def pass_k(methods: Sequence[Method], k: int | None = None) -> Wanted | None:
+    """The chart of Pass@k for this k, or for the largest k above 1 that the runs recorded."""
     names = {name for method in methods for stage in method.of("ppo") for row in stage.metrics.values() for name in row}
     found = [int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))]
-    if not found or max(found) < 2:
+    k = k or max(found, default=0)
+    if k < 2:
         return None
-    k = max(found)
     help_text = f"Share of held-out puzzles solved at least once in {k} tries: what is within the policy's reach."
     return Wanted(f"Pass@{k}", help_text, rf"val-env/.+/pass@{k}", percent=True)
 
@@ -162,10 +162,11 @@ def _average(method: Method, rows: Sequence[dict[int, float]]) -> Series:
     return Series(method.label, points, bands, method.color)
 
 
-def first_and_last(wanted: Wanted, method: Method) -> tuple[float, float] | None:
-    """The metric at the first and at the last step, the mean over seeds."""
+def ends(wanted: Wanted, method: Method, step: int | None = None) -> tuple[float | None, float | None]:
+    """The metric at its first step and at its last one up to `step`, the mean over seeds; None where there is none."""
     drawn = chart(wanted, [method])
-    return (drawn.series[0].points[0][1], drawn.series[0].points[-1][1]) if drawn else None
+    points = [y for x, y in drawn.series[0].points if step is None or x <= step] if drawn else []
+    return (points[0], points[-1]) if points else (None, None)
 
 
 def time_bars(methods: Sequence[Method]) -> Bars | None:

@@ -69,19 +69,19 @@ Wins = dict[int | None, dict[str, float]]
 """Training seed -> puzzle -> share of its episodes that succeeded."""
 
 
-def behaviour_and_wins(stages: Sequence[Stage]) -> tuple[Behaviour, Wins]:
-    """Counts over the last validation of these stages (one per seed), and the success of every puzzle."""
+def behaviour_and_wins(stages: Sequence[Stage], step: int | None = None) -> tuple[Behaviour, Wins]:
+    """Counts over the last validation (up to `step`) of these stages, one per seed, and the success of every puzzle."""
     behaviour = Behaviour()
     wins: Wins = {}
     for stage in stages:
-        file = last_validation(stage)
+        file = last_validation(stage, step)
         if file is None:
             continue
         of_puzzle: dict[str, list[bool]] = defaultdict(list)
         for episode in heads(file.path):
             behaviour.add(episode)
             if episode.get("stop") != "error":
-                of_puzzle[str(episode.get("puzzle_hash"))].append(bool(episode.get("success")))
+                of_puzzle[f"{episode.get('tag')}/{episode.get('puzzle_seed')}"].append(bool(episode.get("success")))
         if of_puzzle:
             wins[stage.seed] = {puzzle: sum(won) / len(won) for puzzle, won in of_puzzle.items()}
     return behaviour, wins

@@ -35,12 +35,14 @@ class _Found:
     start: int
 
 
-def choose(methods: Sequence[Method], order: Sequence[str]) -> Iterator[Picture]:
-    """Pictures of the first method of `order` and its rival: the same puzzle won and lost, good and bad predictions,
-    failures, malformed replies. No episode is shown twice."""
+def choose(methods: Sequence[Method], order: Sequence[str], steps: dict[str, int | None]) -> Iterator[Picture]:
+    """Pictures of the first method of `order` and its rival, from the last validation up to their step in `steps`.
+
+    The same puzzle won and lost, good and bad predictions, failures, malformed replies. No episode is shown twice.
+    """
     by_label = {method.label: method for method in methods}
     leading = [by_label[label] for label in order[:2]]
-    found = {method.label: _episodes(method) for method in leading}
+    found = {method.label: _episodes(method, steps[method.label]) for method in leading}
     shown: set[tuple[Path, int]] = set()
 
     def picture(method: Method, title: str, why: str, candidates: Sequence[_Found]) -> Iterator[Picture]:
@@ -78,11 +80,11 @@ def _of_method(
     yield from picture(method, "A malformed reply", "The reply did not keep the asked format.", broken)
 
 
-def _episodes(method: Method, limit: int = 2000) -> list[_Found]:
+def _episodes(method: Method, step: int | None, limit: int = 2000) -> list[_Found]:
     """Episodes of the last validation, the shorter ones first (they are easier to read)."""
     found: list[_Found] = []
     for stage in method.of("ppo") or method.of("eval"):
-        file = last_validation(stage)
+        file = last_validation(stage, step)
         if file is None:
             continue
         start = 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spa.errors import DataError
-from spa.report.curves import PASS_1, Method, first_and_last
+from spa.report.curves import PASS_1, Method, ends
 from spa.report.reading import NoRunError, Run, Stage, flatten, open_run
 from spa.tracking.console import printable
 
@@ -47,7 +47,7 @@ def _times(stages: Iterable[Stage]) -> list[float]:
 
 def _state(run: Run, now: float) -> str:
     """finished, running (something was written in the last quarter of an hour) or stopped; and the step."""
-    if run.summary is not None:
+    if run.summary is not None or any(stage.name == "ppo" and not stage.arm and stage.done for stage in run.stages):
         return "finished"
     stages = sorted(
         run.stages, key=lambda stage: max((row.get("unix_time", 0) for row in stage.timings.values()), default=0)
@@ -67,9 +67,9 @@ def _result(run: Run) -> str:
     parts = []
     for number, arm in enumerate(run.arms()):
         stages = tuple(stage for stage in run.stages if stage.arm == arm)
-        ends = first_and_last(PASS_1, Method(arm, arm, run.name, number, stages))
-        if ends:
-            parts.append(f"{arm + ' ' if arm else ''}{100 * ends[0]:.0f} → {100 * ends[1]:.0f} %")
+        before, after = ends(PASS_1, Method(arm, arm, run.name, number, stages))
+        if before is not None and after is not None:
+            parts.append(f"{arm + ' ' if arm else ''}{100 * before:.0f} → {100 * after:.0f} %")
     return printable(", ".join(parts)) or "–"
 
 

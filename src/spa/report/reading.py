@@ -22,7 +22,9 @@ class NoRunError(DataError):
     """A directory holds nothing that a run would have left."""
 
 
-_SKIPPED = ("previous", "trajectories", "token_scores", "tensorboard", "wandb")
+_SKIPPED = re.compile(
+    r"\..*|global_step_.*|extra_\d+|previous|.+\.previous-\d+|trajectories|token_scores|tensorboard|wandb"
+)
 _FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
 _MAX_DEPTH = 4
 
@@ -46,14 +48,36 @@ class Stage:
     seed: int | None
 
     @cached_property
+    def parts(self) -> tuple[tuple[Path, int], ...]:
+        """The stage's folder and those of its extra rounds, each with the steps that lie before it."""
+        extras = [path for path in self.path.glob("extra_*") if is_stage(path)]
+        extras.sort(key=lambda path: int(path.name[6:]) if path.name[6:].isdigit() else 0)
+        parts, before = [], 0
+        for path in (self.path, *extras):
+            parts.append((path, before))
+            before += max(_by_step(path / "metrics.jsonl", 0), default=0) if extras else 0
+        return tuple(parts)
+
+    @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
-        """Step -> metric -> value. Values that were not finite are left out."""
-        return _by_step(self.path / "metrics.jsonl")
+        """Step -> metric -> value. Values that were not finite are left out. Extra rounds go on counting."""
+        return self._merged("metrics.jsonl")
 
     @cached_property
     def timings(self) -> dict[int, dict[str, float]]:
         """Step -> timing -> seconds."""
-        return _by_step(self.path / "timings.jsonl")
+        return self._merged("timings.jsonl")
+
+    def _merged(self, name: str) -> dict[int, dict[str, float]]:
+        merged: dict[int, dict[str, float]] = {}
+        for path, before in self.parts:
+            merged |= _by_step(path / name, before)
+        return merged
+
+    @property
+    def done(self) -> bool:
+        """Whether the stage has been marked as done."""
+        return (self.path / "done.json").exists()
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -70,9 +94,10 @@ class Stage:
     def trajectory_files(self) -> list[TrajectoryFile]:
         """The files of episodes, by step."""
         found = []
-        for path in (self.path / "trajectories").glob("*.jsonl"):
-            if match := _FILE.match(path.name):
-                found.append(TrajectoryFile(path, match[1], int(match[2])))
+        for part, before in self.parts:
+            for path in (part / "trajectories").glob("*.jsonl"):
+                if match := _FILE.match(path.name):
+                    found.append(TrajectoryFile(path, match[1], int(match[2]) + before))
         return sorted(found, key=lambda file: (file.step, file.split))
 
 
@@ -112,7 +137,7 @@ class Run:
         return sorted(found, key=lambda item: (item.arm, -1 if item.seed is None else item.seed))
 
 
-ARM_ORDER = ("spa", "vanilla", "vanilla_wm", "spa_shuffled", "vanilla_grid", "")
+ARM_ORDER = ("spa", "vanilla", "vanilla_wm", "spa_shuffled", "state_estimation", "vanilla_grid", "")
 """The method that a report is about comes first, then what it is held against."""
 
 
@@ -142,7 +167,7 @@ def _find_stages(root: Path) -> Iterator[Stage]:
 
 def _walk(root: Path, depth: int) -> Iterator[Path]:
     for path in sorted(root.iterdir()) if depth else []:
-        if path.is_dir() and not path.name.startswith((".", "global_step_")) and path.name not in _SKIPPED:
+        if path.is_dir() and not _SKIPPED.fullmatch(path.name):
             yield path
             yield from _walk(path, depth - 1)
 
@@ -159,13 +184,13 @@ def _stage(path: Path, root: Path) -> Stage:
     return Stage(path, name, "/".join(arm), seed)
 
 
-def _by_step(path: Path) -> dict[int, dict[str, float]]:
+def _by_step(path: Path, before: int) -> dict[int, dict[str, float]]:
     table: dict[int, dict[str, float]] = {}
     for _, row in read_lines(path) if path.exists() else ():
         step = row.pop("step", None)
         if isinstance(step, int):
             values = {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
-            table.setdefault(step, {}).update(values)
+            table.setdefault(step + before, {}).update(values)
     return dict(sorted(table.items()))
 
 
@@ -196,9 +221,9 @@ def parse_head(line: bytes) -> dict[str, Any]:
     return {}
 
 
-def last_validation(stage: Stage) -> TrajectoryFile | None:
-    """The file of the stage's last validation episodes."""
-    files = [file for file in stage.trajectory_files() if file.split == "val"]
+def last_validation(stage: Stage, step: int | None = None) -> TrajectoryFile | None:
+    """The file of the stage's last validation episodes, up to and including `step`."""
+    files = [file for file in stage.trajectory_files() if file.split == "val" and (step is None or file.step <= step)]
     return files[-1] if files else None
 
 

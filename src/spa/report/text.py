@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spa.report.charts import Bars, Chart, number
-from spa.report.content import Report, points
+from spa.report.content import Report
 from spa.report.facts import ENDINGS
+from spa.report.results import points
 
 
 def markdown(report: Report) -> str:
@@ -37,11 +38,14 @@ def _result(report: Report) -> list[str]:
         return []
     head = ["Method", "Pass@1 before PPO", "Pass@1 after"]
     head += [f"Pass@{report.k} before", f"Pass@{report.k} after"] if report.k else []
+    counted = any(row.all_episodes for row in report.rows)
+    head += ["PPO episodes", "All episodes"] if counted else []
     head.append(f"Behind {report.rows[0].label} by")
     rows = []
     for row in report.rows:
         rates = [row.before, row.after, *([row.before_k, row.after_k] if report.k else [])]
-        rows.append([row.label, *map(_percent, rates), points(row.lead) if row.lead else ""])
+        played = [f"{n:,}" if n else "–" for n in (row.ppo_episodes, row.all_episodes)] if counted else []
+        rows.append([row.label, *map(_percent, rates), *played, points(row.lead) if row.lead else ""])
     parts = ["## Result", _table(head, rows)]
     parts += [f"* {_safe(row.label)}: {row.what}" for row in report.rows if row.what]
     if report.seeds:

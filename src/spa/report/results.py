@@ -1,0 +1,291 @@
+"""The result of a report: the table of methods, the verdict in one sentence, and how sure one can be of it.
+
+The methods of one comparison are read at the last validation that all of them have, so that nobody is judged by more
+training than the others; what more training brings is a line of its own.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spa.evaluate.statistics import Interval
+from spa.report import facts
+from spa.report.charts import number
+from spa.report.curves import PASS_1, Method, Wanted, ends, pass_k
+from spa.report.reading import Run, flatten, last_validation
+from spa.tracking.console import printable
+
+ARMS = {
+    "spa": ("SPA", "Plays by itself, learns from those episodes to name the next state, then PPO."),
+    "vanilla": ("vanilla", "PPO from the same base model, without the world-model stage."),
+    "vanilla_wm": (
+        "vanilla, world-model prompt",
+        "PPO from the base model, asked for observation and prediction like SPA, but never taught them.",
+    ),
+    "spa_shuffled": (
+        "SPA, shuffled next states",
+        "A control: as SPA, but the fine-tuning data named wrong next states. Whatever it gains is not knowledge.",
+    ),
+    "vanilla_grid": ("vanilla, drawing only", "As vanilla, and shown the drawing without coordinates."),
+    "state_estimation": ("vanilla, drawing and coordinates", "As vanilla, and shown drawing and coordinates."),
+}
+LONGER = "With as many episodes as SPA used in all, self-play counted."
+CONTROL = "spa_shuffled"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method in the table of results. Rates are shares; None where nothing was recorded."""
+
+    label: str
+    what: str
+    arm: str
+    run: str
+    color: int
+    before: float | None
+    after: float | None
+    interval: Interval | None
+    before_k: float | None
+    after_k: float | None
+    ppo_episodes: int | None
+    all_episodes: int | None
+    seconds: float | None
+    lead: Interval | None = None
+    """Pass@1 of the first method minus this one; None for the first method itself."""
+
+
+def arm_name(arm: str) -> str:
+    """What a reader calls an arm."""
+    return ARMS.get(arm, (arm, ""))[0]
+
+
+def list_methods(runs: Sequence[Run]) -> list[Method]:
+    """Every arm of every run, in the order of a report."""
+    methods: list[Method] = []
+    for run in runs:
+        for arm in run.arms():
+            stages = tuple(stage for stage in run.stages if stage.arm == arm)
+            recorded = arm in (run.summary or {}).get("methods", {})
+            if not recorded and not any(stage.name in ("ppo", "sft", "eval") for stage in stages):
+                continue
+            name = arm_name(arm) or run.name
+            label = f"{name} ({run.name})" if len(runs) > 1 and arm else name
+            methods.append(Method(printable(label), arm, run.name, len(methods), stages))
+    return methods
+
+
+def common_steps(methods: Sequence[Method]) -> dict[str, int | None]:
+    """Label -> the step at which the method is judged: the last validation that all methods of its run have."""
+    last: dict[str, list[int]] = {}
+    for method in methods:
+        files = [last_validation(stage) for stage in method.of("ppo")]
+        last.setdefault(method.run, []).extend(file.step for file in files if file)
+    return {method.label: min(last[method.run], default=None) for method in methods}
+
+
+def which_k(methods: Sequence[Method], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
+    """The chart of Pass@k: of Pass@8 if a summary reports it, else of the largest k."""
+    reported = any(
+        "pass@8" in result.get("after", {})
+        for summary in summaries.values()
+        for result in summary.get("methods", {}).values()
+    )
+    return pass_k(methods, 8 if reported else None)
+
+
+def rows(
+    methods: Sequence[Method],
+    outcomes: dict[str, tuple[facts.Behaviour, facts.Wins]],
+    steps: dict[str, int | None],
+    summaries: dict[str, dict[str, Any]],
+    wanted_k: Wanted | None,
+) -> list[Row]:
+    """The table. First SPA, or else the best; then the plain baseline; then the others, the better ones first."""
+    found = []
+    for method in methods:
+        row = _row(method, outcomes[method.label][1], steps[method.label], summaries[method.run], wanted_k)
+        if row.after is not None:
+            found.append(row)
+    rank = {"spa": 0, "vanilla": 1}
+    several = len({method.run for method in methods}) > 1
+    found.sort(key=lambda row: (0 if several else rank.get(row.arm, 2), -(row.after or 0)))
+    if not found:
+        return []
+    first, table = found[0], found[:1]
+    for row in found[1:]:
+        summary = summaries[row.run]
+        lead = _recorded_lead(summary, row.arm) if (first.arm, first.run) == ("spa", row.run) else None
+        lead = lead or facts.difference(outcomes[first.label][1], outcomes[row.label][1])
+        table.append(replace(row, lead=lead))
+        if longer := _longer(row, summary):
+            table.append(longer)
+    return table
+
+
+def _row(method: Method, wins: facts.Wins, step: int | None, summary: dict[str, Any], wanted_k: Wanted | None) -> Row:
+    recorded = summary.get("methods", {}).get(method.arm, {})
+    k = wanted_k.title.lower() if wanted_k else ""
+    found = ends(PASS_1, method, step)
+    found_k = ends(wanted_k, method, step) if wanted_k else (None, None)
+    before, after = (recorded.get(when, {}).get("pass@1", x) for when, x in zip(WHEN, found, strict=True))
+    before_k, after_k = (recorded.get(when, {}).get(k, x) for when, x in zip(WHEN, found_k, strict=True))
+    played = summary.get("episodes", {}).get(method.arm, {})
+    seconds = [s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{method.arm}/")]
+    return Row(
+        label=method.label,
+        what=ARMS.get(method.arm, ("", ""))[1],
+        arm=method.arm,
+        run=method.run,
+        color=method.color,
+        before=before,
+        after=after,
+        interval=facts.rate(wins),
+        before_k=before_k,
+        after_k=after_k,
+        ppo_episodes=played.get("ppo"),
+        all_episodes=played.get("ppo", 0) + played.get("self_play", 0) if played else None,
+        seconds=sum(seconds) if seconds else None,
+    )
+
+
+WHEN = ("before", "after")
+
+
+def _recorded_lead(summary: dict[str, Any], name: str) -> Interval | None:
+    entry = summary.get("difference", {}).get(name)
+    if not entry:
+        return None
+    return Interval(mean=entry["mean"], low=entry["low"], high=entry["high"], n=int(entry.get("n", 0)))
+
+
+def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
+    """The line of a method that went on until it had played as many episodes as SPA in all."""
+    recorded = summary.get("methods", {}).get(row.arm, {}).get("after_total")
+    if not recorded:
+        return None
+    total = max((sum(played.values()) for played in summary.get("episodes", {}).values()), default=None)
+    return replace(
+        row,
+        label=f"{row.label}, trained longer",
+        what=LONGER,
+        after=recorded.get("pass@1"),
+        after_k=recorded.get("pass@8"),
+        interval=None,
+        ppo_episodes=total,
+        all_episodes=total,
+        seconds=None,
+        lead=_recorded_lead(summary, f"{row.arm}_same_total_episodes"),
+    )
+
+
+def points(interval: Interval) -> str:
+    """A difference of shares in percentage points, with its interval."""
+    mean, low, high = (100 * value for value in (interval.mean, interval.low, interval.high))
+    return f"{mean:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
+
+
+def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
+    """The result in one sentence, and how sure one can be of it."""
+    if not table:
+        return "No result yet: no validation has been recorded.", []
+    first = table[0]
+    ending = f"{number(first.after or 0, True)} of held-out puzzles at the first try"
+    if len(table) == 1:
+        start = f", up from {number(first.before, True)} before PPO" if first.before is not None else ""
+        spread = first.interval
+        sure = [f"95 % interval over puzzles: {_range(spread)}."] if spread else []
+        return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs)]
+    rival = table[1]
+    verb = "solves" if (first.after or 0) >= (rival.after or 0) else "solves only"
+    text = f"{first.label} {verb} {ending}, {rival.label} {number(rival.after or 0, True)}"
+    text += f": a difference of {points(rival.lead)}." if rival.lead else "."
+    seeds = max(len((run.summary or {}).get("seeds", ())) for run in runs)
+    sure = [_certainty(first.label, row, seeds, numbers=row is not rival) for row in table[1:] if row.lead]
+    return text, [*sure, *_every_seed(runs), *_one_seed(runs), *_gates(runs)]
+
+
+def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
+    """Whether the difference to a method can be luck; with its numbers unless the verdict has just named them."""
+    lead = row.lead
+    if lead is None:
+        return ""
+    said = f": {points(lead)}" if numbers else ""
+    if not lead.excludes_zero:
+        text = f"{first} and {row.label} cannot be told apart here{said}. The interval of their difference includes 0."
+        if row.arm == CONTROL:
+            text += " So this comparison does not show that true next states are what helps."
+        return text
+    better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
+    luck = "of puzzles and training seeds" if seeds >= 3 else "of the puzzles"
+    return f"{better} is better than {worse}{said}. The interval excludes 0: it is not the luck {luck}."
+
+
+def _every_seed(runs: Sequence[Run]) -> list[str]:
+    """How often SPA came out ahead, seed by seed."""
+    notes = []
+    for run in runs:
+        summary = run.summary or {}
+        for arm in summary.get("methods", {}):
+            pairs = []
+            for entry in summary.get("seeds", ()):
+                after = [entry.get("methods", {}).get(name, {}).get("after", {}).get("pass@1") for name in ("spa", arm)]
+                if None not in after:
+                    pairs.append(after[0] > after[1])
+            if pairs and arm != "spa":
+                notes.append(f"SPA came out ahead of {arm_name(arm)} in {sum(pairs)} of {len(pairs)} training seeds.")
+    return notes
+
+
+def _range(interval: Interval) -> str:
+    return f"{number(interval.low, True)} to {number(interval.high, True)}"
+
+
+def _one_seed(runs: Sequence[Run]) -> list[str]:
+    if any(len((run.summary or {}).get("seeds", ())) > 1 for run in runs):
+        return []
+    return [
+        "One training seed: the interval says how much depends on the choice of puzzles, not how much on the luck of "
+        "training. `spa compare … --seeds 3` measures that too."
+    ]
+
+
+def _gates(runs: Sequence[Run]) -> list[str]:
+    """What the look at the world model said where it was not content; PPO went on all the same."""
+    notes = []
+    for run in runs:
+        for stage in run.find("sft"):
+            path = stage.path / "gate.json"
+            gate = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            if gate.get("passed") is False:
+                seed = "" if stage.seed is None else f" (seed {stage.seed})"
+                where = arm_name(stage.arm) or run.name
+                notes.append(printable(f"{where}{seed}: the world model stayed below its gate. {gate.get('text', '')}"))
+    return notes
+
+
+def unfinished(methods: Sequence[Method]) -> list[str]:
+    """A note for every PPO stage that has not come to its last step."""
+    notes = []
+    for method in methods:
+        for stage in method.of("ppo"):
+            total = flatten(stage.config).get("trainer.total_training_steps")
+            last = max(stage.metrics, default=0)
+            if isinstance(total, int) and last < total and not stage.done:
+                notes.append(f"{method.label} has not finished: step {last} of {total}.")
+    return notes
+
+
+def seed_table(runs: Sequence[Run]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
+    """Name of each seed -> (method, Pass@1 after PPO)."""
+    table = []
+    for run in runs:
+        for entry in (run.summary or {}).get("seeds", ()):
+            values = tuple(
+                (arm_name(arm), float(result["after"]["pass@1"]))
+                for arm, result in entry.get("methods", {}).items()
+                if "pass@1" in result.get("after", {})
+            )
+            prefix = f"{run.name}, " if len(runs) > 1 else ""
+            table.append((printable(f"{prefix}seed {entry.get('seed')}"), values))
+    return tuple(table)
