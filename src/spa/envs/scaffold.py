@@ -1,0 +1,123 @@
+"""The start of an environment of one's own: a small game that works, its test, and its configuration."""
+
+import keyword
+import re
+from pathlib import Path
+from string import Template
+
+from spa.errors import ConfigError
+
+MODULE = Template('''"""$title: walk along a corridor to the door. Replace the game by your own."""
+
+from typing import Any
+
+import gymnasium
+from spa.envs.base import StateText, TextEnv
+from spa.envs.spaces import text_space
+from spa.seeds import stream
+
+MOVES = {"Left": -1, "Right": 1}
+
+
+class $cls(TextEnv):
+    """A corridor with a player P and a door D. Reward 1 at the door."""
+
+    def __init__(self, *, length: int = 8, max_steps: int = 20) -> None:
+        self.length, self.max_steps = length, max_steps
+        self.observation_space, self.action_space = text_space(), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)  # Gymnasium wants this
+        rng = stream(int(self.np_random.integers(2**31)) if seed is None else seed, "$name/puzzle")
+        self.start, self.door = (int(cell) for cell in rng.permutation(self.length)[:2])
+        self.player, self.steps = self.start, 0
+        return self.state_text(self.default_state_text), {}
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        before, labels = self.player, dict(enumerate(MOVES))
+        valid = isinstance(action, int | str) and action in labels
+        if valid:
+            self.player = min(max(before + MOVES[labels[action]], 0), self.length - 1)
+        self.steps += 1
+        done = self.player == self.door
+        info = {"action_is_valid": valid, "action_is_effective": self.player != before, "success": done}
+        return self.state_text(self.default_state_text), float(done), done, self.steps >= self.max_steps, info
+
+    def state_text(self, mode: StateText) -> str:
+        grid = "".join("P" if i == self.player else "D" if i == self.door else "_" for i in range(self.length))
+        sentence = f"Player (P) is at {self.player}; door (D) is at {self.door}."
+        return {"grid": grid, "coords": sentence}.get(mode, f"{grid}\\n{sentence}")
+
+    def puzzle_text(self) -> str:
+        return f"{self.length} {self.start} {self.door}"  # all of the puzzle, the same in every state
+
+    def to_action(self, text: str) -> int | None:
+        return {name.lower(): number for number, name in enumerate(MOVES)}.get(text.strip().lower())
+
+    def action_names(self) -> tuple[str, ...]:
+        return tuple(MOVES)
+
+    def instruction(self, mode: StateText) -> str:
+        return f"You are in a corridor of {self.length} cells, counted from 0 on the left. Walk to the door."
+''')
+TEST = Template('''from spa.envs.checker import check
+
+from $name import $cls
+
+
+def test_$name():
+    """Every rule of an environment; a failure says what and why."""
+    findings = check($cls)
+    assert all(finding.ok for finding in findings), [finding for finding in findings if not finding.ok]
+
+
+def test_the_door_is_reached():
+    env = $cls(length=3)
+    env.reset(seed=0)
+    env.player, env.door = 0, 2
+    assert env.step(env.to_action("right"))[1:3] == (0.0, False)
+    assert env.step(env.to_action("right"))[1:3] == (1.0, True)
+''')
+CONFIG = Template("""# spa run $name.yaml trains on $cls; whatever is not set here comes from base.
+defaults:
+  - base
+  - _self_
+
+custom_envs:
+  $cls:
+    env_type: $name:$cls
+    max_actions_per_traj: 10
+    max_tokens: 100
+    env_config: {length: 8}
+
+trainer:
+  experiment_name: $name
+
+es_manager:
+  train:
+    env_configs:
+      tags: [$cls]
+  val:
+    env_configs:
+      tags: [$cls]
+""")
+
+
+def write_env(name: str, folder: Path) -> list[Path]:
+    """Write `name.py`, `test_name.py` and `name.yaml` into `folder` and return their paths.
+
+    Raises ConfigError if `name` is no module name or if one of the files exists already.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"{name!r} cannot name a module; use small letters, digits and _, as in 'my_game'")
+    cls = "".join(part.capitalize() for part in name.split("_"))
+    words = {"name": name, "cls": cls, "title": name.replace("_", " ").capitalize()}
+    files = {f"{name}.py": MODULE, f"test_{name}.py": TEST, f"{name}.yaml": CONFIG}
+    paths = {folder / file: template for file, template in files.items()}
+    existing = [str(path) for path in paths if path.exists()]
+    if existing:
+        raise ConfigError(f"{', '.join(existing)} exists already; choose another name or folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, template in paths.items():
+        path.write_text(template.substitute(words), encoding="utf-8")
+    return list(paths)

@@ -1,0 +1,67 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spa.commands.new_env import main
+from spa.config.load import load_config
+from spa.envs.scaffold import write_env
+from spa.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(code: str, folder: Path) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_from_an_empty_folder_to_a_checked_environment(tmp_path, capsys):
+    """What the command prints is followed literally: check, test, play; its configuration loads."""
+    assert main(["my_game", "--folder", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "spa check-env my_game:MyGame" in out and "spa run my_game.yaml" in out
+    steps = (
+        "import sys, pytest; from spa.commands.check_env import main",
+        "assert main(['my_game:MyGame']) == 0",
+        "sys.exit(pytest.main(['-q', 'test_my_game.py']))",
+    )
+    done = run("; ".join(steps), tmp_path)
+    assert "all checks passed" in done and "2 passed" in done
+    config = load_config(tmp_path / "my_game.yaml")
+    assert config.custom_envs["MyGame"].env_type == "my_game:MyGame"
+    assert config.es_manager.train.env_configs.tags == ("MyGame",)
+
+
+def test_the_class_is_short():
+    from spa.envs.scaffold import MODULE
+
+    body = MODULE.template.split("class $cls")[1]
+    assert len(body.splitlines()) <= 45
+
+
+def test_the_files_are_clean(tmp_path):
+    """The project's own rules, docstrings of methods aside."""
+    write_env("a_walk", tmp_path)
+    ruff = [sys.executable, "-m", "ruff"]
+    config = ["--config", str(ROOT / "pyproject.toml"), "--config", "src = ['.']"]
+    for command in (["check", "--ignore", "D1"], ["format", "--check"]):
+        done = subprocess.run(
+            [*ruff, *command, *config, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["My_Game", "1st", "my-game", "../x", "class", ""])
+def test_names_that_are_none(name, tmp_path):
+    with pytest.raises(ConfigError, match="cannot name a module"):
+        write_env(name, tmp_path)
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "walk.yaml").write_text("mine")
+    with pytest.raises(ConfigError, match="exists already"):
+        write_env("walk", tmp_path)
+    assert (tmp_path / "walk.yaml").read_text() == "mine" and not (tmp_path / "walk.py").exists()
