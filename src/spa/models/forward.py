@@ -29,9 +29,7 @@ def token_logprobs(
     entropy = (with_entropy, entropy_grad)
     rows = max(1, LOGITS_CHUNK // head.weight.shape[0])
     parts = [
-        checkpoint(
-            _chunk, picked[i : i + rows], targets[i : i + rows], head, softcap, with_entropy, use_reentrant=False
-        )
+        checkpoint(_chunk, picked[i : i + rows], targets[i : i + rows], head, softcap, entropy, use_reentrant=False)
         if torch.is_grad_enabled() and len(picked) > rows
         else _chunk(picked[i : i + rows], targets[i : i + rows], head, softcap, entropy)
         for i in range(0, len(picked), rows)
