@@ -1,0 +1,42 @@
+# Each target works as the first command on a fresh clone: what it needs is installed into .venv first.
+#   make demo            the three stages beside plain PPO, about ten minutes on two cores
+#   make test            all tests but those in a browser
+#   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
+#   make lint            ruff and pyright
+#   make bench           speed of the parts, as JSON
+# make demo PYTHON=python3.12 chooses the interpreter that .venv is made with.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCHMARKS := benchmarks/environments.py
+
+# Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
+ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.PHONY: demo test test-browser lint bench
+
+demo: $(READY)
+	$(BIN)/spa compare demo
+
+test: $(READY)
+	$(ONE_THREAD) $(BIN)/python -m pytest
+
+test-browser: $(READY)
+	PIP_CONSTRAINT=constraints-cpu.txt tests/browser/install.sh $(BIN)/python
+	$(ONE_THREAD) $(BIN)/python -m pytest tests/browser/browser_pages.py
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(READY)
+	set -e; for script in $(BENCHMARKS); do $(ONE_THREAD) $(BIN)/python $$script; done
+
+# Made anew whenever the dependencies or the tested versions change.
+$(READY): pyproject.toml constraints-cpu.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints-cpu.txt
+	touch $@
