@@ -227,7 +227,6 @@ def test_the_command_writes_the_file_and_says_the_result(demo: Path, tmp_path: P
     assert command.main([str(demo), "--format", form, "--output", str(path)]) == 0
     verdict, place = capsys.readouterr().out.splitlines()
     assert verdict.startswith("SPA solves") and place == str(path)
-    assert 10_000 > len(markdown(build([open_run(demo)]))) > 1000
     assert path.stat().st_size < 10_000_000
 
 

@@ -13,7 +13,6 @@ from spa.report.charts import Bars, Chart, bar_chart, legend_mark, line_chart, n
 from spa.report.content import Report, build
 from spa.report.facts import ENDINGS
 from spa.report.reading import open_run
-from spa.report.results import points
 from spa.report.security import page_policy
 from spa.report.text import markdown
 from spa.tracking.encoding import write_atomic
@@ -56,7 +55,6 @@ def html(report: Report) -> str:
         bar_chart=bar_chart,
         legend_mark=legend_mark,
         number=number,
-        points=points,
         table_of=table_of,
         cell_class=cell_class,
         cut=cut,

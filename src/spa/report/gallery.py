@@ -70,6 +70,10 @@ def _of_method(
 
     good = those(lambda head: head["success"] and any_wrong(head["turns"]) is False and len(head["turns"]) > 1)
     yield from picture(method, "Every prediction right, and won", "What knowing the world looks like.", good)
+    if not good:
+        won = those(lambda head: head["success"])
+        won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
+        yield from picture(method, "A success", "Won, whatever was predicted on the way.", won)
     wrong = those(lambda head: any(prediction_wrong(turn) for turn in head["turns"]))
     yield from picture(method, "A wrong prediction", "The marked cells are not where the world really went.", wrong)
     ending = _most_common_failure(episodes)

@@ -218,7 +218,7 @@ def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
     luck = "of puzzles and training seeds" if seeds >= 3 else "of the puzzles"
-    return f"{better} is better than {worse}{said}. The interval excludes 0: it is not the luck {luck}."
+    return f"{better} is better than {worse}{said}. The interval excludes 0, so this is hardly the luck {luck}."
 
 
 def _every_seed(runs: Sequence[Run]) -> list[str]:

@@ -86,7 +86,7 @@ class Sinks:
     ) -> None:
         makers: dict[str, Callable[[], Sink]] = {
             "console": lambda: _ConsoleSink(stage, total_steps, start_step),
-            "tensorboard": lambda: _TensorBoardSink(directory),
+            "tensorboard": lambda: _TensorBoardSink(directory, start_step),
             "wandb": lambda: _WandbSink(directory, stage, config, project, name),
             "trackio": lambda: _TrackioSink(directory, stage, config, project, name),
         }
@@ -223,10 +223,11 @@ def _encodable(text: str) -> str:
 class _TensorBoardSink:
     """Scalars and sample episodes for TensorBoard, in `<stage>/tensorboard`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, start_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(directory / "tensorboard"))
+        purge = start_step + 1 if start_step else None  # steps of an interrupted run that are played again
+        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         for key, value in _numbers(metrics).items():

@@ -248,6 +248,11 @@ function showEpisode() {
   const prompt = make("details", {}, make("summary", { text: "The whole conversation, as sent" }),
     ...episode.messages.flatMap((message) => [make("p", { class: "role", text: message.role }), make("pre", { class: "text", text: message.content })]));
   nodes.push(prompt);
+  if (episode.prompt_tokens) {
+    nodes.push(make("details", {}, make("summary", { text: "The first prompt, token by token" }),
+      make("pre", { class: "tokens" }, ...episode.prompt_tokens.text.map((text, index) =>
+        make("span", { class: index % 2 ? "given odd" : "given", title: `id ${episode.prompt_tokens.id[index]}`, text })))));
+  }
   if (source.live) nodes.push(make("p", { class: "hint" }, make("a", { href: `/api/raw/${state.picked}`, text: "The episode as JSON" })));
   $("#replay").replaceChildren(...nodes);
   showTurn();
