@@ -1,0 +1,155 @@
+"""`spa eval`: how good a checkpoint, model or policy is on unseen puzzles."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from spa.errors import ConfigError
+
+
+def main(args: list[str]) -> int:
+    """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
+    parser = _parser()
+    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
+    options = parser.parse_args([arg for arg in args if arg not in overrides])
+    from spa.config.load import load_config
+    from spa.recipes import evaluate
+    from spa.recipes.policies import find_target, slug
+    from spa.tracking.console import set_verbosity
+
+    set_verbosity(quiet=options.quiet, debug=False)
+    target = find_target(options.policy)
+    name = options.config or target.config
+    if name is None:
+        raise ConfigError("name a configuration: only a checkpoint of a run knows its own")
+    if options.samples is not None:
+        overrides.append(f"es_manager.val.group_size={options.samples}")
+    if options.groups is not None:
+        overrides += [f"es_manager.val.env_groups={options.groups}", "es_manager.val.env_configs.n_groups=null"]
+    cfg = load_config(name, overrides)
+    root = target.run / "eval" if target.run else Path("runs/eval")
+    output = (
+        Path(options.output) if options.output else root / f"{target.label}-{slug(cfg.trainer.experiment_name)}.json"
+    )
+    result = evaluate.main(cfg, target, output=output, ks=_ks(options.k))
+    print_result(result)
+    sys.stdout.write(f"result: {output}\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spa eval",
+        description="Pass@1 and unbiased Pass@k on validation puzzles, with 95 % intervals over puzzles. The same "
+        "command started again goes on where it stopped.",
+    )
+    parser.add_argument(
+        "policy",
+        metavar="CKPT_OR_MODEL",
+        help="a run folder, a checkpoint folder, a Hub name, builtin:tiny, api, random or expert",
+    )
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"
+    )
+    parser.add_argument("--samples", type=int, metavar="K", help="attempts per puzzle")
+    parser.add_argument("--groups", type=int, metavar="N", help="puzzles")
+    parser.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
+    parser.add_argument("--output", metavar="FILE", help="the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
+    return parser
+
+
+def _ks(text: str | None) -> tuple[int, ...]:
+    from spa.evaluate.aggregate import KS
+
+    if text is None:
+        return KS
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise ConfigError(f"--k is {text!r}; write numbers with commas, such as 1,8,64")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def print_result(result: dict[str, Any]) -> None:
+    """A table with one column per environment tag, and what the table does not say by itself."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    table = Table(title=f"{result['policy']} on unseen puzzles")
+    table.add_column("")
+    for tag in result["tags"]:
+        table.add_column(tag, justify="right")
+    for label, cells in _rows(list(result["tags"].values())):
+        table.add_row(label, *cells)
+    console.print(table)
+    for line in remarks(result):
+        console.print(line)
+
+
+def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    rows = [("puzzles", [str(tag["puzzles"]) for tag in found])]
+    ks = dict.fromkeys(name for tag in found for name in tag if name.startswith("pass@") and name != "pass@any")
+    rows += [(name.replace("pass", "Pass"), [_interval(tag.get(name)) for tag in found]) for name in ks]
+    rows.append(("percent of optimum", [_number(tag.get("percent_of_optimum"), 1) for tag in found]))
+    rows.append(("random policy", [_percent(tag.get("random_success")) for tag in found]))
+    for value in sorted({part["difficulty"] for tag in found for part in tag.get("by_difficulty", ())}):
+        cells = []
+        for tag in found:
+            part = next((p for p in tag.get("by_difficulty", ()) if p["difficulty"] == value), {})
+            cells.append(f"{_percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–")
+        kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in found))
+        rows.append((f"Pass@1, {kinds} {value}", cells))
+    for label, name, digits in (
+        ("actions per episode", "actions_per_episode", 2),
+        ("turns per episode", "turns_per_episode", 2),
+        ("tokens per episode", "tokens_per_episode", 0),
+    ):
+        rows.append((label, [_number(tag.get(name), digits) for tag in found]))
+    for label, name in (
+        ("replies in the format", "format_rate"),
+        ("invalid per action", "invalid_per_action"),
+        ("ineffective per action", "ineffective_per_action"),
+        ("observations exact", "observation_exact"),
+        ("predictions exact", "prediction_exact"),
+    ):
+        rows.append((label, [_percent(tag.get(name)) for tag in found]))
+    return [row for row in rows if any(cell != "–" for cell in row[1])]
+
+
+def remarks(result: dict[str, Any]) -> list[str]:
+    """What a reader has to know beside the numbers."""
+    lines = ["Brackets: 95 % bootstrap intervals over puzzles. Shares in percent."]
+    missing = result["not_computed"]
+    if missing:
+        names = ", ".join(name.replace("pass", "Pass") for name in missing)
+        most = max(int(name.partition("@")[2]) for name in missing)
+        lines.append(
+            f"{names}: not computed, only {result['settings']['samples']} samples per puzzle (--samples {most})."
+        )
+    seen = result["puzzles"]["seen_in_training"]
+    if seen:
+        lines.append(f"{seen} puzzles were left out: the model was trained on them.")
+    if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
+        lines.append("Training puzzles of this model are not known here, so they could not be left out.")
+    for tag, found in result["tags"].items():
+        if found["errors"]:
+            lines.append(f"{tag}: {found['errors']} episodes broke off and do not count; start again to replay them.")
+        if found.get("format_rate") == 0:
+            lines.append(f"{tag}: not one reply follows the format; try an instruct model or a larger response_length.")
+    return lines
+
+
+def _interval(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "–"
+    return f"{100 * found['mean']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]".replace("[", "\\[")
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

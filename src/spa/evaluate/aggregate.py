@@ -1,0 +1,103 @@
+"""From attempts to figures: success with intervals over puzzles, by difficulty, and how the policy behaved."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spa.evaluate.outcomes import Group
+from spa.evaluate.passk import pass_at_k
+from spa.evaluate.statistics import Interval, rate_interval
+
+KS = (1, 2, 4, 8, 16, 32, 64)
+DIGITS = 6
+
+
+def tag_report(
+    groups: Sequence[Group], *, ks: Iterable[int], seed: int = 0, resamples: int = 10_000, world_model: bool = False
+) -> dict[str, Any]:
+    """Every figure of one environment tag, JSON-ready.
+
+    Pass@k is the unbiased estimator averaged over puzzles, with a percentile bootstrap interval over puzzles; a puzzle
+    with fewer than k finished attempts does not count for that k, and a k without any puzzle is left out. Ratios of
+    actions are per executed action, of turns per turn, over all attempts. `by_difficulty` has Pass@1 per difficulty.
+    """
+    attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
+    turns = sum(attempt.turns for attempt in attempts)
+    actions = sum(attempt.actions for attempt in attempts)
+    report: dict[str, Any] = {
+        "puzzles": len(groups),
+        "episodes": len(attempts),
+        "errors": sum(len(group.attempts) for group in groups) - len(attempts),
+    }
+    if not attempts:
+        return report
+    report |= pass_intervals(groups, ks, seed=seed, resamples=resamples)
+    report["pass@any"] = _round(np.mean([c > 0 for n, c in (group.counts for group in groups) if n]))
+    report["by_difficulty"] = by_difficulty(groups, seed=seed, resamples=resamples)
+    report |= {
+        "format_rate": _ratio(sum(a.well_formed for a in attempts), turns),
+        "cut_off": _ratio(sum(a.cut_off for a in attempts), turns),
+        "invalid_per_action": _ratio(sum(a.invalid for a in attempts), actions),
+        "ineffective_per_action": _ratio(sum(a.ineffective for a in attempts), actions),
+        "actions_per_episode": _ratio(actions, len(attempts)),
+        "turns_per_episode": _ratio(turns, len(attempts)),
+        "score": _round(np.mean([a.score for a in attempts])),
+        "reward": _round(np.mean([a.reward for a in attempts])),
+        "stops": dict(sorted(Counter(a.stop for a in attempts).items())),
+    }
+    tokens = [a.tokens for a in attempts if a.tokens is not None]
+    if tokens:
+        report["tokens_per_episode"] = _round(np.mean(tokens))
+        report["tokens_per_turn"] = _ratio(sum(tokens), turns)
+    if world_model:
+        report["observation_exact"] = _ratio(sum(a.observed for a in attempts), turns)
+        report["prediction_exact"] = _ratio(sum(a.predicted for a in attempts), turns)
+    return report
+
+
+def pass_intervals(groups: Sequence[Group], ks: Iterable[int], *, seed: int, resamples: int) -> dict[str, Any]:
+    """`pass@k` -> {mean, low, high, n} for every k that some puzzle has enough attempts for; n counts puzzles."""
+    counts = np.array([group.counts for group in groups], dtype=np.int64).reshape(-1, 2)
+    out = {}
+    for k in ks:
+        enough = counts[counts[:, 0] >= k]
+        if len(enough):
+            values = pass_at_k(enough[:, 0], enough[:, 1], k)
+            out[f"pass@{k}"] = interval_json(rate_interval([values], seed=seed, resamples=resamples))
+    return out
+
+
+def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list[dict[str, Any]]:
+    """Pass@1 of the puzzles of each difficulty, easiest first by number; puzzles of unknown difficulty are left out."""
+    out = []
+    for value in sorted({group.difficulty for group in groups if group.difficulty is not None}):
+        of_value = [group for group in groups if group.difficulty == value]
+        found = pass_intervals(of_value, (1,), seed=seed, resamples=resamples)
+        if found:
+            out.append({"difficulty": value, **found})
+    return out
+
+
+def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
+    """Why a wanted Pass@k is missing: k attempts cannot be told from fewer."""
+    return {f"pass@{k}": f"needs {k} samples per puzzle, {samples} were played" for k in ks if k > samples}
+
+
+def interval_json(interval: Interval) -> dict[str, float | int]:
+    """An interval as numbers."""
+    return {
+        "mean": _round(interval.mean),
+        "low": _round(interval.low),
+        "high": _round(interval.high),
+        "n": interval.n,
+    }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return _round(part / whole) if whole else None
+
+
+def _round(value: Any) -> float:
+    return round(float(value), DIGITS)

@@ -1,0 +1,103 @@
+"""What is kept of an evaluation's episodes: enough for every figure of the report, and small enough for 64 attempts."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spa.types import Episode, Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One attempt at a puzzle, in counts that can be added up."""
+
+    success: bool
+    stop: str
+    score: float  # rewards and penalties
+    reward: float
+    turns: int
+    well_formed: int  # turns in the asked format
+    cut_off: int  # turns that ended at the length limit
+    actions: int  # executed
+    invalid: int  # executed actions that the rules do not allow
+    ineffective: int  # executed actions that changed nothing
+    tokens: int | None  # sampled; None for engines without tokens
+    observed: int  # turns with the state exactly right; 0 outside the world-model format
+    predicted: int  # turns with the next state exactly right
+    error: str = ""
+
+    @property
+    def played(self) -> bool:
+        """False for an attempt that the engine or the environment broke off: it counts nowhere."""
+        return self.stop != Stop.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """All attempts at one puzzle. `difficulty`: fewest actions to the goal, or clues of a Sudoku; None if unknown."""
+
+    tag: str
+    group: int
+    puzzle_seed: int
+    puzzle_hash: str
+    difficulty: int | None
+    attempts: tuple[Outcome, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether no attempt was broken off."""
+        return all(attempt.played for attempt in self.attempts)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Attempts that were played to their end, and successes."""
+        played = [attempt for attempt in self.attempts if attempt.played]
+        return len(played), sum(attempt.success for attempt in played)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dict; `from_json` restores an equal group."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Group":
+        """The inverse of `to_json`. Raises TypeError or KeyError for anything else."""
+        return cls(**{**data, "attempts": tuple(Outcome(**attempt) for attempt in data["attempts"])})
+
+
+def outcome_of(episode: Episode) -> Outcome:
+    """The counts of an episode."""
+    infos = [info for turn in episode.turns for info in turn.infos]
+    replies = [(turn, turn.reply) for turn in episode.turns if turn.reply.well_formed]
+    return Outcome(
+        success=episode.success,
+        stop=episode.stop.value,
+        score=round(episode.score, 6),
+        reward=round(sum(turn.reward for turn in episode.turns), 6),
+        turns=len(episode.turns),
+        well_formed=len(replies),
+        cut_off=sum(turn.finish_reason == "length" for turn in episode.turns),
+        actions=len(infos),
+        invalid=sum(not info.get("action_is_valid") for info in infos),
+        ineffective=sum(not info.get("action_is_effective") for info in infos),
+        tokens=None if episode.sampled is None else int(episode.sampled.sum()),
+        observed=sum(_says(reply.observation, turn.state) for turn, reply in replies),
+        predicted=sum(_says(reply.prediction, turn.next_state) for turn, reply in replies),
+        error=episode.error,
+    )
+
+
+def group_of(episodes: Sequence[Episode], difficulty: int | None) -> Group:
+    """The attempts at one puzzle, in the order of the members."""
+    first = episodes[0]
+    return Group(
+        tag=first.tag,
+        group=first.group,
+        puzzle_seed=first.puzzle_seed,
+        puzzle_hash=first.puzzle_hash,
+        difficulty=difficulty,
+        attempts=tuple(outcome_of(episode) for episode in sorted(episodes, key=lambda episode: episode.member)),
+    )
+
+
+def _says(said: str | None, truth: str) -> bool:
+    return said is not None and said.strip() == truth.strip()

@@ -1,0 +1,237 @@
+"""How good a policy is on puzzles that it has not seen: Pass@1, unbiased Pass@k, and how it plays.
+
+The puzzles, noise and draws are those of the validation during training (`seed.val`), so that the last checkpoint of a
+run scores here what its last validation said; other puzzles are a matter of `seed.val=...`. Groups are played in fixed
+chunks, and a chunk is kept as soon as it is finished: a run that was broken off goes on where it stopped and ends with
+the same bytes.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spa.config.convert import to_plain
+from spa.config.schema import Config
+from spa.engines.base import Engine
+from spa.envs.base import TextEnv
+from spa.envs.cards import cards
+from spa.envs.pool import EpisodeSpec
+from spa.envs.sudoku import Sudoku
+from spa.errors import ConfigError, DataError, ModelError
+from spa.evaluate.aggregate import KS, not_computed, tag_report
+from spa.evaluate.outcomes import Group, group_of
+from spa.recipes import setup
+from spa.recipes.policies import Target, open_target, training_hashes
+from spa.recipes.summary import versions
+from spa.rollout import puzzle_hash
+from spa.tracking.console import track
+from spa.tracking.encoding import dump_line, read_lines, write_atomic
+from spa.types import Episode
+
+log = logging.getLogger(__name__)
+
+CHUNK = 256
+"""Episodes that are played side by side. Part of the result: it fixes the batches, and with them the rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Puzzle:
+    """A puzzle before it is played, with the attempts to make at it."""
+
+    hash: str
+    difficulty: int | None
+    specs: tuple[EpisodeSpec, ...]
+
+
+def main(cfg: Config, target: Target, *, output: Path, ks: Sequence[int] = KS) -> dict[str, Any]:
+    """Play the validation groups as `target`, write the result to `output` and return it.
+
+    Raises ConfigError for an impossible k, DataError if no puzzle is left to play, ModelError if no episode could be
+    played to its end.
+    """
+    if not ks or min(ks) < 1:
+        raise ConfigError(f"k must be at least 1, got {', '.join(map(str, ks)) or 'none'}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
+    known = training_hashes(target.run) if target.run else None
+    puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
+    kept = Store(output.with_suffix(".groups.jsonl"), settings_hash(cfg, target))
+    groups = play_puzzles(cfg, target, player, puzzles, kept, replies=output.with_suffix(".replies.jsonl"))
+    result = {
+        "policy": target.name,
+        "model": target.model,
+        "config": cfg.trainer.experiment_name,
+        "settings": settings(cfg),
+        "puzzles": {
+            "played": len(groups),
+            "seen_in_training": seen,
+            "training_puzzles_known": None if known is None else len(known),
+        },
+        "tags": {
+            tag: tag_result(cfg, tag, [group for group in groups if group.tag == tag], ks)
+            for tag in cfg.es_manager.val.env_configs.tags
+        },
+        "not_computed": not_computed(ks, cfg.es_manager.val.group_size),
+        "versions": versions(),
+    }
+    if not any(found["episodes"] for found in result["tags"].values()):
+        errors = next((a.error for group in groups for a in group.attempts if a.error), "no reason was given")
+        raise ModelError(f"not one episode could be played to its end: {errors}")
+    write_atomic(output, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    return result
+
+
+def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> tuple[list[Puzzle], int]:
+    """The validation puzzles that are not among `known`, and how many were left out.
+
+    Environments with a small finite set of puzzles are exempt, as in training; their cards say so.
+    """
+    by_group: dict[int, list[EpisodeSpec]] = {}
+    for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
+        by_group.setdefault(spec.group, []).append(spec)
+    puzzles, seen = [], 0
+    for specs in by_group.values():
+        env = player.make_env(specs[0].tag)
+        env.reset(seed=specs[0].puzzle_seed, options={"noise_seed": specs[0].noise_seed})
+        content = puzzle_hash(env)
+        if content in known and not getattr(env, "finite_puzzles", False):
+            seen += 1
+            continue
+        puzzles.append(Puzzle(hash=content, difficulty=difficulty(env), specs=tuple(specs)))
+    if not puzzles:
+        raise DataError(
+            f"all {seen} validation puzzles were seen in training; evaluate on others with seed.val=NUMBER or on more "
+            "with --groups"
+        )
+    return puzzles, seen
+
+
+def difficulty(env: TextEnv) -> int | None:
+    """How hard a puzzle is, by the number that its game is known by: given digits of a Sudoku, else fewest actions."""
+    if isinstance(env, Sudoku):
+        return env.clues
+    return env.optimal_steps()
+
+
+def play_puzzles(
+    cfg: Config, target: Target, player: setup.Player, puzzles: list[Puzzle], kept: "Store", *, replies: Path
+) -> list[Group]:
+    """The groups of all puzzles, in order: from `kept` where they are finished, else played now."""
+    engine: Engine | None = None
+    samples = cfg.es_manager.val.group_size
+    size = max(1, CHUNK // samples)
+    groups: list[Group] = []
+    for chunk in track([puzzles[i : i + size] for i in range(0, len(puzzles), size)], "evaluate"):
+        finished = kept.find(chunk)
+        if finished is None:
+            if engine is None:
+                engine, player = open_target(cfg, target, player, replies=replies)
+            specs = [spec for puzzle in chunk for spec in puzzle.specs]
+            episodes = player.play(engine, specs, setup.val_sampling(cfg))
+            finished = grouped(episodes, chunk, samples)
+            kept.add(finished)
+        groups += finished
+    if engine is not None:
+        engine.close()
+    return groups
+
+
+def grouped(episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int) -> list[Group]:
+    """Episodes in the order of their specs as one group per puzzle."""
+    return [group_of(episodes[i * samples : (i + 1) * samples], puzzle.difficulty) for i, puzzle in enumerate(chunk)]
+
+
+class Store:
+    """Finished groups in a JSON-lines file. Its first line says what they were played with; groups of other settings
+    are set aside."""
+
+    def __init__(self, path: Path, settings: str) -> None:
+        self.path, self._groups = path, dict[tuple[str, str, int], Group]()
+        if path.is_file() and not self._read(settings):
+            number = 1
+            while (old := path.with_suffix(f".previous-{number}.jsonl")).exists():
+                number += 1
+            path.rename(old)
+            log.warning("%s was made with other settings or another model; it is kept as %s", path, old.name)
+        if not path.is_file():
+            write_atomic(path, [dump_line({"settings": settings})])
+
+    def find(self, chunk: Sequence[Puzzle]) -> list[Group] | None:
+        """The groups of a chunk if all of them are finished; a chunk is played whole or not at all."""
+        found = [self._groups.get((p.specs[0].tag, p.hash, p.specs[0].group)) for p in chunk]
+        groups = [group for group in found if group is not None and group.complete]
+        return groups if len(groups) == len(chunk) else None
+
+    def add(self, groups: Iterable[Group]) -> None:
+        """Keep finished groups."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(dump_line(group.to_json()) for group in groups)
+
+    def _read(self, settings: str) -> bool:
+        lines = read_lines(self.path)
+        _, head = next(lines, ("", {}))
+        if head.get("settings") != settings:
+            return False
+        for _, row in lines:
+            try:
+                group = Group.from_json(row)
+            except (TypeError, KeyError):
+                continue
+            self._groups[group.tag, group.puzzle_hash, group.group] = group
+        return True
+
+
+def settings(cfg: Config) -> dict[str, Any]:
+    """What a number of this evaluation depends on, for people."""
+    val = cfg.es_manager.val
+    sampling = setup.val_sampling(cfg)
+    return {
+        "groups": val.env_groups,
+        "samples": val.group_size,
+        "seed": cfg.seed.val,
+        "mode": cfg.ctx_manager.mode,
+        "state_text": cfg.state_text,
+        "max_turn": cfg.agent_proxy.max_turn,
+        "max_actions_per_turn": cfg.agent_proxy.max_actions_per_turn,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_tokens": sampling.max_tokens,
+    }
+
+
+def settings_hash(cfg: Config, target: Target) -> str:
+    """A hash of everything that a group's outcome depends on, the number of groups aside."""
+    played = {
+        "target": [target.name, target.model, target.fingerprint],
+        "settings": {name: value for name, value in settings(cfg).items() if name != "groups"},
+        "proxy": to_plain(cfg.agent_proxy),
+        "context": to_plain(cfg.ctx_manager),
+        "penalty": cfg.es_manager.format_penalty,
+        "max_model_len": cfg.actor_rollout_ref.rollout.max_model_len,
+        "envs": {tag: to_plain(cfg.custom_envs[tag]) for tag in cfg.es_manager.val.env_configs.tags},
+        "chunk": CHUNK,
+    }
+    if target.name == "api":
+        name = cfg.model_config.model_name
+        played["api"] = [name, to_plain(cfg.model_info[name]) if name in cfg.model_info else None]
+    return hashlib.sha256(json.dumps(played, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def tag_result(cfg: Config, tag: str, groups: list[Group], ks: Sequence[int]) -> dict[str, Any]:
+    """The figures of a tag, held against its card if that was measured with the same options."""
+    spec = cfg.custom_envs[tag]
+    report = tag_report(groups, ks=ks, world_model=cfg.ctx_manager.mode == "add_worldmodel")
+    report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
+    card = cards().get(tag)
+    if card is None or not card.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj):
+        return report
+    report |= {"optimum": card.optimum, "random_success": card.random_success}
+    share = card.percent_of_optimum(report["pass@1"]["mean"]) if "pass@1" in report else None
+    if share is not None:
+        report["percent_of_optimum"] = round(share, 3)
+    return report

@@ -1,0 +1,173 @@
+"""Who plays in an evaluation: a checkpoint, a model, a model behind an API, the random or the expert policy."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+
+from spa.config.schema import Config
+from spa.engines.base import Engine
+from spa.engines.expert import expert_engine, require_solver
+from spa.engines.local import LocalEngine
+from spa.engines.scripted import random_engine
+from spa.errors import ConfigError
+from spa.models.load import BUILTIN, model_source
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.generate import TRAIN_FILE, VAL_FILE
+from spa.training.checkpoint import MARKER, find_checkpoint, latest_checkpoint
+
+SCRIPTED = ("random", "expert")
+API = "api"
+STAGES = ("ppo", "sft")
+_HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
+_HEAD = 2000  # bytes of a recorded episode that are searched for its hash; it stands before turns and tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What was named on the command line, found on the disk.
+
+    model: a folder or name that `load_policy` takes; None for policies without weights. run: the folder of the run that
+    a checkpoint belongs to, if it does. label: short and fit for a file name.
+    """
+
+    name: str
+    label: str
+    model: str | None
+    run: Path | None = None
+    config: Path | None = None  # of the stage that wrote the checkpoint
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the weights do."""
+        if self.model is None or self.model == BUILTIN:
+            return self.name
+        folder = Path(model_source(self.model))
+        marker = folder / MARKER
+        if marker.is_file():
+            return hashlib.sha256(marker.read_bytes()).hexdigest()[:16]
+        if folder.is_dir():
+            files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
+            return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
+        return self.model
+
+
+def find_target(name: str) -> Target:
+    """`random`, `expert`, `api`, `builtin:tiny`, a run folder (its newest checkpoint), a checkpoint or model folder, or
+    a Hub name.
+
+    Raises ModelError if the name is none of these.
+    """
+    if name in (*SCRIPTED, API):
+        return Target(name=name, label=name, model=None)
+    folder = Path(name).expanduser()
+    if not folder.is_dir() or name == BUILTIN:
+        return Target(name=name, label=slug(name), model=name)
+    checkpoint = folder
+    if not (folder / "config.json").is_file():
+        stages = [folder / stage for stage in STAGES if latest_checkpoint(folder / stage)]
+        checkpoint = find_checkpoint(stages[0] if stages else folder, "last")
+    run = run_of(checkpoint)
+    label = slug(str(checkpoint.relative_to(run)) if run else checkpoint.name)
+    config = checkpoint.parent / "config.yaml"
+    return Target(
+        name=name,
+        label=label,
+        model=str(checkpoint),
+        run=run,
+        config=config if config.is_file() else None,
+    )
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The folder of the run that a checkpoint `<run>/<stage>/.../global_step_N` belongs to."""
+    for parent in checkpoint.absolute().parents:
+        if parent.name in STAGES:
+            return parent.parent
+    return None
+
+
+def slug(name: str) -> str:
+    """A name as part of a file name."""
+    return re.sub(r"[^\w.]+", "-", name).strip("-.") or "model"
+
+
+def training_hashes(run: Path) -> frozenset[str]:
+    """Content hashes of every puzzle that a run was trained on: the rows of its data set and its PPO episodes."""
+    found: set[str] = set()
+    for name in (TRAIN_FILE, VAL_FILE):
+        path = run / "data" / name
+        if path.is_file() and "puzzle_hash" in pq.read_schema(path).names:
+            found |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
+    for path in sorted((run / "ppo" / "trajectories").glob("train-*.jsonl")):
+        found.update(_recorded_hashes(path))
+    return frozenset(found)
+
+
+def _recorded_hashes(path: Path) -> Iterator[str]:
+    """One search in the head of each line: parsing hundreds of megabytes of tokens would take minutes."""
+    with path.open("rb") as file:
+        for line in file:
+            match = _HASH.search(line[:_HEAD])
+            if match:
+                yield match.group(1).decode()
+
+
+def open_target(cfg: Config, target: Target, player: setup.Player, *, replies: Path) -> tuple[Engine, setup.Player]:
+    """The engine that plays as `target`, and the player with the chat template that belongs to it.
+
+    `replies` is the file in which replies of an API are kept. Raises ModelError for a model that cannot be loaded, and
+    ConfigError if the expert is asked to play an environment without a solver.
+    """
+    proxy = cfg.agent_proxy
+    limits = {"max_actions": proxy.max_actions_per_turn, "action_sep": proxy.action_sep}
+    if target.name == "random":
+        return random_engine(**limits), player
+    if target.name == "expert":
+        for tag in cfg.es_manager.val.env_configs.tags:
+            env = player.make_env(tag)
+            env.reset(seed=cfg.seed.val)
+            require_solver(env, tag)
+        return expert_engine(**limits), player
+    if target.name == API:
+        return api_engine(cfg, replies), player
+    model, template, device = load_model(cfg, str(target.model))
+    engine = LocalEngine(
+        model,
+        template,
+        max_rows=cfg.actor_rollout_ref.rollout.max_num_seqs,
+        autocast=setup.engine_autocast(cfg, device),
+    )
+    return engine, replace(player, template=template)
+
+
+def load_model(cfg: Config, name: str) -> tuple[Any, ChatTemplate, torch.device]:
+    """A policy on the configured device, its chat template, and the device."""
+    device = setup.pick_device(cfg)
+    model, template = setup.load_actor(cfg, name, device)
+    return model, template, device
+
+
+def api_engine(cfg: Config, replies: Path) -> Engine:
+    """The model of `model_config.model_name`; its replies are kept in `replies`, so that nothing is paid for twice."""
+    from spa.engines.api import ApiEngine
+
+    name = cfg.model_config.model_name
+    if name not in cfg.model_info:
+        raise ConfigError(
+            f"model_config.model_name is {name!r}, but model_info does not describe it; take the configuration "
+            "evaluate_api_llm or add an entry"
+        )
+    entry = cfg.model_info[name]
+    if entry.provider_name == "anthropic":
+        from spa.engines.anthropic import AnthropicClient as Client
+    else:
+        from spa.engines.openai import OpenAIClient as Client
+    return ApiEngine(Client(entry), max_concurrency=cfg.model_config.max_concurrency, store=replies)

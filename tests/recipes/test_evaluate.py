@@ -1,0 +1,186 @@
+"""`spa eval` from end to end, mostly with policies that need no model."""
+
+import json
+
+import pytest
+
+from spa import cli
+from spa.commands.evaluate import remarks
+from spa.config.load import load_config
+from spa.engines.scripted import ScriptedEngine, random_engine
+from spa.errors import ConfigError, DataError, ModelError
+from spa.evaluate.episode_metrics import episode_metrics
+from spa.recipes import evaluate, policies, setup
+from spa.recipes.policies import find_target, run_of, training_hashes
+from spa.recipes.validation import validation_episodes
+
+LAKE = "FrozenLakeNoSlip"
+
+
+def demo(groups: int = 6, samples: int = 2, *more: str):
+    return load_config(
+        "demo",
+        [
+            f"es_manager.val.env_groups={groups}",
+            f"es_manager.val.group_size={samples}",
+            "es_manager.val.env_configs.n_groups=null",
+            *more,
+        ],
+    )
+
+
+def run(cfg, name, path, **options):
+    return evaluate.main(cfg, find_target(name), output=path, **options)
+
+
+def test_equal_seeds_give_equal_bytes_and_other_seeds_do_not(tmp_path):
+    for name in ("a", "b"):
+        run(demo(), "random", tmp_path / f"{name}.json")
+    run(demo(6, 2, "seed.val=7"), "random", tmp_path / "c.json")
+    first, second, other = ((tmp_path / f"{name}.json").read_bytes() for name in "abc")
+    assert first == second != other
+
+
+def test_scores_what_validation_during_training_scores(tmp_path):
+    cfg = demo(12, 4)
+    result = run(cfg, "random", tmp_path / "r.json")
+    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
+    episodes = validation_episodes(cfg, player, random_engine(max_actions=3))
+    metrics = episode_metrics(episodes, "val")
+    found = result["tags"][LAKE]
+    assert 0 < found["pass@1"]["mean"] < 1
+    assert found["pass@1"]["mean"] == pytest.approx(metrics[f"val/{LAKE}/success"], abs=1e-6)
+    assert found["pass@4"]["mean"] == pytest.approx(metrics[f"val/{LAKE}/pass@4"], abs=1e-6)
+
+
+def test_expert_reaches_the_optimum(tmp_path):
+    found = run(demo(), "expert", tmp_path / "r.json")["tags"][LAKE]
+    assert found["pass@1"]["mean"] == 1.0
+    assert found["percent_of_optimum"] == pytest.approx(100 / found["optimum"])
+    assert found["ineffective_per_action"] == 0.0
+    assert found["actions_per_episode"] == pytest.approx(
+        sum(part["difficulty"] * part["pass@1"]["n"] for part in found["by_difficulty"]) / 6
+    )
+
+
+def test_expert_says_when_there_is_no_solver(tmp_path):
+    cfg = demo(2, 1, "es_manager.val.env_configs.tags=['2048']", "es_manager.train.env_configs.tags=['2048']")
+    with pytest.raises(ConfigError, match="2048 has no solver"):
+        run(cfg, "expert", tmp_path / "r.json")
+
+
+class Dying(ScriptedEngine):
+    """Plays at random until its connection breaks for good."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__(random_engine(max_actions=3).reply)
+        self.calls = calls
+
+    def generate(self, prompts, sampling):
+        self.calls -= 1
+        if self.calls < 0:
+            raise ModelError("the server is gone")
+        return super().generate(prompts, sampling)
+
+
+def test_goes_on_where_it_was_broken_off(tmp_path, monkeypatch):
+    cfg, path = demo(6, 2), tmp_path / "broken.json"
+    monkeypatch.setattr(evaluate, "CHUNK", 4)
+    run(cfg, "random", tmp_path / "whole.json")
+    engines = [Dying(8), Dying(100)]
+    monkeypatch.setattr(evaluate, "open_target", lambda cfg, target, player, replies: (engines.pop(0), player))
+    with pytest.raises(ModelError):
+        run(cfg, "random", path)
+    kept = path.with_suffix(".groups.jsonl").read_text().splitlines()
+    assert not path.exists() and 1 < len(kept) < 7
+    run(cfg, "random", path)
+    assert path.read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert path.with_suffix(".groups.jsonl").read_text().splitlines()[: len(kept)] == kept
+    assert len(path.with_suffix(".groups.jsonl").read_text().splitlines()) == 7
+    run(cfg, "random", path)  # opens no third engine: everything is kept
+    assert not engines
+
+
+def test_more_groups_keep_what_was_played(tmp_path):
+    path = tmp_path / "r.json"
+    run(demo(128, 2), "random", path)
+    before = path.with_suffix(".groups.jsonl").read_text()
+    assert run(demo(130, 2), "random", path)["tags"][LAKE]["puzzles"] == 130
+    assert path.with_suffix(".groups.jsonl").read_text().startswith(before)
+
+
+def test_other_settings_set_old_groups_aside(tmp_path):
+    path = tmp_path / "r.json"
+    run(demo(), "random", path)
+    old = path.with_suffix(".groups.jsonl").read_text()
+    run(demo(6, 2, "agent_proxy.max_turn=1"), "random", path)
+    assert (tmp_path / "r.groups.previous-1.jsonl").read_text() == old
+    assert json.loads(path.read_text())["tags"][LAKE]["turns_per_episode"] == 1.0
+
+
+def test_training_puzzles_are_left_out(tmp_path, untrained_model):
+    cfg = demo(6, 1)
+    player = setup.make_player(cfg, None, mode="base")
+    hashes = [puzzle.hash for puzzle in evaluate.unseen_puzzles(cfg, player, frozenset())[0]]
+    folder = tmp_path / "run" / "ppo" / "trajectories"
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"episode_id": "x", "puzzle_hash": h, "turns": []}, separators=(",", ":")) for h in hashes[:2]]
+    (folder / "train-000001.jsonl").write_text("\n".join(lines) + "\n")
+    assert training_hashes(tmp_path / "run") == set(hashes[:2])
+    puzzles, seen = evaluate.unseen_puzzles(cfg, player, training_hashes(tmp_path / "run"))
+    assert seen == 2 and [puzzle.hash for puzzle in puzzles] == hashes[2:]
+    with pytest.raises(DataError, match="all 6 validation puzzles"):
+        evaluate.unseen_puzzles(cfg, player, frozenset(hashes))
+
+
+def test_hash_is_found_in_what_the_recorder_writes():
+    cfg = demo(1, 1)
+    player = setup.make_player(cfg, None, mode="base")
+    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=1, step=0)
+    episode = player.play(random_engine(max_actions=3), specs, setup.val_sampling(cfg))[0]
+    line = json.dumps(episode.to_json(), separators=(",", ":")).encode()
+    found = policies._HASH.search(line[: policies._HEAD])
+    assert found is not None and found.group(1).decode() == episode.puzzle_hash
+
+
+def test_model_that_never_follows_the_format_gets_a_clear_result(tmp_path, untrained_model):
+    cfg = demo(3, 2, "actor_rollout_ref.rollout.response_length=4", "agent_proxy.max_turn=2", "trainer.device=cpu")
+    result = run(cfg, str(untrained_model), tmp_path / "r.json")
+    found = result["tags"][LAKE]
+    assert found["format_rate"] == 0.0 and found["pass@1"]["mean"] == 0.0
+    assert found["tokens_per_turn"] <= 4
+    text = "\n".join(remarks(result))
+    assert "not one reply follows the format" in text
+    assert "Pass@4, Pass@8" in text and "--samples 64" in text
+    assert "not known here" in text
+
+
+def test_run_of_a_checkpoint(tmp_path):
+    assert run_of(tmp_path / "r" / "ppo" / "global_step_3") == tmp_path / "r"
+    assert run_of(tmp_path / "r" / "sft" / "extra_1" / "global_step_3") == tmp_path / "r"
+    assert run_of(tmp_path / "model") is None
+
+
+def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["eval", "random", "demo", "--groups", "4", "--samples", "2", "--k", "1,8", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert "Pass@1" in out and "Pass@8: not computed" in out and "runs/eval/random-demo.json" in out
+    result = json.loads((tmp_path / "runs/eval/random-demo.json").read_text())
+    assert result["settings"]["groups"] == 4 and set(result["not_computed"]) == {"pass@8"}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["random"], "name a configuration"),
+        (["random", "demo", "--k", "0"], "at least 1"),
+        (["random", "demo", "--k", "eight"], "write numbers"),
+        (["random", "demo", "--groups", "0"], "env_groups"),
+        (["no/such/folder", "demo"], "no such model folder"),
+    ],
+)
+def test_clear_errors(args, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["eval", *args]) == 2
+    assert said in capsys.readouterr().err
