@@ -106,6 +106,9 @@ class ModelSelection:
 
     model_name: Annotated[str, Key("a name of `model_info`")] = "gpt-4o"
     max_concurrency: Annotated[int, Key("requests at a time", ge=1)] = 16
+    timeout_s: Annotated[float, Key("seconds to wait for an answer", gt=0)] = 120.0
+    max_retries: Annotated[int, Key("repetitions of a request after limits and server errors", ge=0)] = 6
+    requests_per_minute: Annotated[float | None, Key("most requests per minute; null is no limit", gt=0)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

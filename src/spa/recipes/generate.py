@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.schema import Config
-from spa.engines.base import Engine
-from spa.engines.local import LocalEngine
-from spa.engines.scripted import random_engine
+from spa.engines.factory import RANDOM, make_engine
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.recipes import setup
@@ -31,9 +29,8 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     device = setup.pick_device(cfg)
     batches = cfg.generate.num_batches if num_batches is None else num_batches
-    model, template = setup.load_actor(cfg, cfg.model_path, device)
-    player = setup.make_player(cfg, template, mode="add_worldmodel")
-    engine = make_engine(cfg, model, template, device)
+    engine = make_engine(cfg, RANDOM if cfg.generate.policy == "random" else cfg.model_path, device=device)
+    player = setup.make_player(cfg, engine.template, mode="add_worldmodel")
     held_out = setup.validation_hashes(cfg, player)
     episodes: list[Episode] = []
     with Recorder(
@@ -46,6 +43,7 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
             rec.trajectories(batch + 1, "generate", played)
             rec.log(batch + 1, pooled_metrics(played, "selfplay"))
             episodes += played
+        engine.close()
         rows, counts = make_rows(cfg, episodes, held_out)
         summary = write_dataset(cfg, out, rows, counts, episodes)
         rec.message(
@@ -53,20 +51,6 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
             f"episodes; dropped: {json.dumps(summary['dropped'])}"
         )
     return out
-
-
-def make_engine(cfg: Config, model: Any, template: Any, device: Any) -> Engine:
-    """Who plays: the model itself, or uniformly random legal actions (an ablation)."""
-    if cfg.generate.policy == "random":
-        return random_engine(
-            template, max_actions=cfg.agent_proxy.max_actions_per_turn, action_sep=cfg.agent_proxy.action_sep
-        )
-    return LocalEngine(
-        model,
-        template,
-        max_rows=cfg.actor_rollout_ref.rollout.max_num_seqs,
-        autocast=setup.engine_autocast(cfg, device),
-    )
 
 
 def make_rows(

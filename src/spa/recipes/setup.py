@@ -2,24 +2,45 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import torch
-
 from spa.config.schema import Config, EnvSpec, GroupsConfig
-from spa.config.schema_models import Dtype
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
-from spa.models import attention
-from spa.models.load import BUILTIN, load_policy, load_tokenizer
+from spa.models.choose import (
+    engine_autocast,
+    is_tiny,
+    load_actor,
+    pick_attention,
+    pick_autocast,
+    pick_device,
+)
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.rollout import collect, puzzle_hash
 from spa.seeds import stream_seed
 from spa.types import Episode, SamplingParams
+
+__all__ = [
+    "Player",
+    "engine_autocast",
+    "episode_specs",
+    "is_tiny",
+    "load_actor",
+    "make_player",
+    "make_prompter",
+    "pick_attention",
+    "pick_autocast",
+    "pick_device",
+    "probe_specs",
+    "selfplay_sampling",
+    "shift_group",
+    "train_sampling",
+    "val_sampling",
+    "validation_hashes",
+]
 
 EXAMPLE_SEED = 0  # of the puzzle in the world-model prompt's sample reply
 
@@ -164,55 +185,3 @@ def selfplay_sampling(cfg: Config) -> SamplingParams:
     """How self-play is sampled."""
     own = cfg.generate.sampling
     return SamplingParams(temperature=own.temperature, top_p=own.top_p, top_k=own.top_k, max_tokens=own.response_length)
-
-
-def pick_device(cfg: Config) -> torch.device:
-    """The device of the run; also sets the number of CPU threads if the configuration names one."""
-    if cfg.trainer.threads is not None:
-        torch.set_num_threads(cfg.trainer.threads)
-    if cfg.trainer.device != "auto":
-        return torch.device(cfg.trainer.device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def pick_autocast(name: Dtype, device: torch.device) -> torch.dtype | None:
-    """The precision of forward passes in training, or None for that of the weights, which are always float32.
-    `auto` is bfloat16 on CUDA and float32 on a CPU."""
-    if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else None
-    return None if name == "float32" else getattr(torch, name)
-
-
-def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
-    """The precision of sampling. On a CPU it is float32: reading single tokens gains nothing from less."""
-    return pick_autocast(cfg.actor_rollout_ref.model.dtype, device) if device.type == "cuda" else None
-
-
-def pick_attention(name: str, model: str, device: torch.device) -> str:
-    """`auto` is plain attention for the built-in model on a CPU, and SDPA otherwise."""
-    if name == "plain" or (name == "auto" and device.type == "cpu" and is_tiny(model)):
-        return attention.register()
-    return "sdpa" if name == "auto" else name
-
-
-def is_tiny(model: str) -> bool:
-    """Whether a model name means the built-in model or a checkpoint trained from it."""
-    return model == BUILTIN or _hidden_size(model) <= 256
-
-
-def _hidden_size(model: str) -> int:
-    from spa.models.load import model_config
-
-    return model_config(model).get_text_config(decoder=True).hidden_size if Path(model).is_dir() else 1 << 30
-
-
-def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatTemplate]:
-    """Policy and chat template of `name`, on the device."""
-    model_cfg = cfg.actor_rollout_ref.model
-    template = ChatTemplate(load_tokenizer(name, trust_remote_code=model_cfg.trust_remote_code))
-    model = load_policy(
-        name,
-        attention=pick_attention(model_cfg.attn_implementation, name, device),
-        trust_remote_code=model_cfg.trust_remote_code,
-    ).to(device)
-    return model, template

@@ -1,0 +1,83 @@
+"""Anthropic's messages protocol."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spa.config.schema import APIModelConfig
+from spa.engines.api import ApiReply, Refused, Temporary
+from spa.engines.openai import api_key, translate
+from spa.errors import ModelError
+from spa.types import Message, SamplingParams
+
+ADDRESS = "https://api.anthropic.com"
+_FINISHED = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+}
+
+
+class AnthropicClient:
+    """A model behind the messages protocol. Raises ModelError if the SDK or the key is missing."""
+
+    def __init__(self, entry: APIModelConfig, *, timeout_s: float = 120.0) -> None:
+        try:
+            import anthropic
+        except ImportError as error:
+            raise ModelError("Anthropic's models need the api extra: pip install 'spa[api]'") from error
+        self.entry, self._sdk = entry, anthropic
+        self.name, self.address = entry.model_name, entry.base_url or ADDRESS
+        self._key = api_key(entry)
+        self._client = anthropic.Anthropic(api_key=self._key, base_url=self.address, timeout=timeout_s, max_retries=0)
+
+    def settings(self, sampling: SamplingParams) -> dict[str, Any]:
+        """The sampling fields of a request. What equals the server's default is not sent, because some models accept
+        nothing else."""
+        fields: dict[str, Any] = {"max_tokens": sampling.max_tokens}
+        if sampling.temperature != 1:
+            fields["temperature"] = sampling.temperature
+        if sampling.top_p < 1:
+            fields["top_p"] = sampling.top_p
+        if sampling.top_k > 0:
+            fields["top_k"] = sampling.top_k
+        return fields | dict(self.entry.generation_kwargs)
+
+    def ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiReply:
+        """One message. System messages go into their own field."""
+        body = dict(settings)
+        system = "\n\n".join(m["content"] for m in messages if m["role"] == "system")
+        if system:
+            body["system"] = system
+        try:
+            answer = self._client.messages.create(
+                model=self.name,
+                max_tokens=int(body.pop("max_tokens")),
+                messages=[m for m in messages if m["role"] != "system"],  # type: ignore[arg-type]
+                extra_body=body,
+            )
+        except self._sdk.APIError as error:
+            raise translate(error, self.entry, self._key) from None
+        except json.JSONDecodeError:
+            raise Temporary(f"{self.address}: the answer is not JSON") from None
+        return self._read(answer)
+
+    def _read(self, answer: Any) -> ApiReply:
+        blocks = getattr(answer, "content", None)
+        if not isinstance(blocks, list):
+            raise Temporary(f"{self.address}: the answer has no content")
+        reason = _FINISHED.get(answer.stop_reason)
+        if reason is None:
+            raise Refused(f"{self.name} ended its reply with {answer.stop_reason!r}")
+        return ApiReply(
+            text="".join(block.text for block in blocks if block.type == "text"),
+            finish_reason=reason,  # type: ignore[arg-type]
+            reasoning="\n".join(block.thinking for block in blocks if block.type == "thinking"),
+            prompt_tokens=getattr(answer.usage, "input_tokens", None) or 0,
+            completion_tokens=getattr(answer.usage, "output_tokens", None) or 0,
+        )
+
+    def close(self) -> None:
+        """Close connections."""
+        self._client.close()

@@ -1,0 +1,284 @@
+"""Play with a model behind an API: many requests at a time, patience with servers, nothing paid for twice.
+
+What differs between providers is in `spa.engines.openai` and `spa.engines.anthropic`; they tell apart
+
+* `Temporary` trouble (a limit, a broken connection, a server error, an unreadable answer), which is asked again after a
+  growing pause, or after the pause that the server names;
+* a `Refused` request, which costs its own episode (the conversation is too long, the content filter stopped it);
+* `ModelError`: nothing will work before the user changes something (key, model name, quota).
+
+Every reply is written to a file as it arrives. The same command started again takes replies from there.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from torch import nn
+
+from spa.errors import ModelError
+from spa.types import Completion, Message, Prompt, SamplingParams
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAUSE_S = 60.0
+
+
+class Temporary(Exception):
+    """Worth asking again; `after_s` is the pause that the server asks for, `limited` marks a rate limit."""
+
+    def __init__(self, text: str, *, after_s: float | None = None, limited: bool = False) -> None:
+        super().__init__(text)
+        self.after_s, self.limited = after_s, limited
+
+
+class Refused(Exception):
+    """This request will never be answered; others may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiReply:
+    """What a server answered. `reasoning` is what some servers return beside the text."""
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    reasoning: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class ApiClient(Protocol):
+    """One provider. Used from several threads at a time."""
+
+    name: str  # of the model, as the provider calls it
+    address: str
+
+    def ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiReply:
+        """One request. Raises Temporary, Refused or ModelError."""
+        ...
+
+    def settings(self, sampling: SamplingParams) -> dict[str, Any]:
+        """The sampling fields of a request."""
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class Pacer:
+    """Keeps requests apart: a rate, and a pause for everybody when the server says that it is too much."""
+
+    def __init__(self, per_minute: float | None = None) -> None:
+        self._gap = 60.0 / per_minute if per_minute else 0.0
+        self._next = 0.0
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Return when the next request may be sent."""
+        with self._lock:
+            now = time.monotonic()
+            slot = max(now, self._next)
+            self._next = slot + self._gap
+        time.sleep(max(0.0, slot - now))
+
+    def hold(self, seconds: float) -> None:
+        """Nobody sends for so long."""
+        with self._lock:
+            self._next = max(self._next, time.monotonic() + seconds)
+
+
+class ReplyStore:
+    """Replies by request, in a JSON-lines file that only grows. A line cut off by a crash is left out."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self._lock = path, threading.Lock()
+        self._replies: dict[str, ApiReply] = {}
+        if path is None or not path.is_file():
+            return
+        text = path.read_text(encoding="utf-8")
+        for line in text.splitlines():
+            try:
+                record = json.loads(line)
+                key = record.pop("key")
+                self._replies[key] = ApiReply(**record)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                log.warning("%s: left out a line that cannot be read", path)
+        if text and not text.endswith("\n"):
+            self._append("")  # the next reply begins on a line of its own
+        log.info("%d replies are taken from %s; delete it to ask anew", len(self._replies), path)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def get(self, key: str) -> ApiReply | None:
+        """The reply to this request, if there is one."""
+        return self._replies.get(key)
+
+    def put(self, key: str, reply: ApiReply) -> None:
+        """Keep a reply."""
+        with self._lock:
+            self._replies[key] = reply
+            self._append(json.dumps({"key": key, **asdict(reply)}))
+
+    def _append(self, line: str) -> None:
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+class ApiEngine:
+    """An engine over an `ApiClient`. Replies are text: they have no token ids and cannot be trained on.
+
+    max_concurrency: requests at a time; max_retries: how often a request is repeated; first_pause_s: before the first
+    repetition, doubled at each; per_minute: requests per minute, all threads together; store: file of the replies.
+    """
+
+    template = None
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        max_concurrency: int = 16,
+        max_retries: int = 6,
+        first_pause_s: float = 1.0,
+        per_minute: float | None = None,
+        store: Path | None = None,
+    ) -> None:
+        self.client, self.max_concurrency = client, max_concurrency
+        self.store, self.pacer = ReplyStore(store), Pacer(per_minute)
+        self.usage = {"requests": 0, "retries": 0, "prompt_tokens": 0, "completion_tokens": 0}
+        self._usage_lock = threading.Lock()
+        self._retrying = _retrying(max_retries, first_pause_s, self._before_pause)
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """One completion per prompt; those that got no answer have `finish_reason` "error".
+
+        Raises ModelError if nothing can work, or if none of the prompts got an answer.
+        """
+        settings = self.client.settings(sampling)
+        pool = ThreadPoolExecutor(max_workers=self.max_concurrency, thread_name_prefix="spa-api")
+        try:
+            futures = [pool.submit(self._complete, prompt, settings) for prompt in prompts]
+            wait(futures, return_when=FIRST_EXCEPTION)
+            fatal = next((f.exception() for f in futures if f.done() and f.exception() is not None), None)
+            if fatal is not None:
+                pool.shutdown(wait=True, cancel_futures=True)  # requests on their way are answered and kept
+                raise ModelError(f"{fatal}\n{self._kept()}") from fatal
+            completions = [future.result() for future in futures]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        failed = [c.text for c in completions if c.finish_reason == "error"]
+        if failed and len(failed) == len(completions) and (len(failed) > 1 or not len(self.store)):
+            raise ModelError(
+                f"{self.client.address} answered none of {len(failed)} requests: {failed[0]}\n{self._kept()}"
+            )
+        for text in dict.fromkeys(failed):
+            log.warning("no reply for %d of %d prompts: %s", failed.count(text), len(prompts), text)
+        return completions
+
+    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+        """Raises ModelError: there are no weights to load."""
+        raise ModelError("a model behind an API cannot be trained; set actor_rollout_ref.rollout.name=local")
+
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """Nothing is cached by episode."""
+
+    def close(self) -> None:
+        """Close connections and say what was used."""
+        self.client.close()
+        log.info("%s: %s", self.client.name, ", ".join(f"{value} {name}" for name, value in self.usage.items()))
+
+    def _kept(self) -> str:
+        if self.store.path is None or not len(self.store):
+            return "No reply had arrived yet."
+        return f"{len(self.store)} replies are kept in {self.store.path}; the same command goes on from them."
+
+    def _complete(self, prompt: Prompt, settings: Mapping[str, Any]) -> Completion:
+        key = request_key(self.client, prompt, settings)
+        reply = self.store.get(key)
+        if reply is None:
+            try:
+                reply = self._retrying(self._ask, prompt.messages, settings)
+            except (Temporary, Refused) as error:
+                return Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
+            self.store.put(key, reply)
+        return Completion(
+            text=without_opener(reply, prompt.opener),
+            token_ids=None,
+            logprobs=None,
+            finish_reason=reply.finish_reason,
+        )
+
+    def _ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiReply:
+        self.pacer.wait()
+        self._count(requests=1)
+        reply = self.client.ask(messages, settings)
+        self._count(prompt_tokens=reply.prompt_tokens, completion_tokens=reply.completion_tokens)
+        return reply
+
+    def _before_pause(self, error: Temporary, pause_s: float) -> None:
+        self._count(retries=1)
+        if error.limited:
+            self.pacer.hold(pause_s)
+        log.info("asking again in %.1f s: %s", pause_s, error)
+
+    def _count(self, **amounts: int) -> None:
+        with self._usage_lock:
+            for name, amount in amounts.items():
+                self.usage[name] += amount
+
+
+def request_key(client: ApiClient, prompt: Prompt, settings: Mapping[str, Any]) -> str:
+    """Identifies a request: server, model, settings, messages, and the row's own seed."""
+    parts = [client.address, client.name, dict(settings), list(prompt.messages), prompt.seed]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def without_opener(reply: ApiReply, opener: str) -> str:
+    """The reply as it follows `opener`, which is never sent to an API and which the rollout writes before every reply.
+
+    A reply that has the opener loses it, with anything before it; one that has not stays as it is. Reasoning that the
+    server returns beside the text becomes the think block of a text that has none.
+    """
+    _, found, after = reply.text.partition(opener)
+    if found:
+        return after
+    if reply.reasoning and opener == "<think>":
+        return f"{reply.reasoning}</think>{reply.text}"
+    return reply.text
+
+
+def _retrying(
+    max_retries: int, first_pause_s: float, before_pause: Callable[[Temporary, float], None]
+) -> Callable[..., ApiReply]:
+    """Calls a function again while it raises Temporary: after the server's pause, or after a doubling, jittered one."""
+    try:
+        import tenacity
+    except ImportError as error:
+        raise ModelError("models behind APIs need the api extra: pip install 'spa[api]'") from error
+    doubling = tenacity.wait_exponential_jitter(
+        multiplier=first_pause_s, max=LONGEST_PAUSE_S, jitter=min(1.0, first_pause_s)
+    )
+
+    def pause(state: Any) -> float:
+        asked = getattr(state.outcome.exception(), "after_s", None)
+        return doubling(state) if asked is None else min(asked, LONGEST_PAUSE_S)
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(Temporary),
+        stop=tenacity.stop_after_attempt(max_retries + 1),
+        wait=pause,
+        before_sleep=lambda state: before_pause(state.outcome.exception(), state.next_action.sleep),  # type: ignore[union-attr, arg-type]
+        reraise=True,
+    )
+    return retrying

@@ -1,0 +1,159 @@
+"""OpenAI and every server that speaks its chat protocol (DeepSeek, Together, vLLM, llama.cpp, Ollama …)."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spa.config.schema import APIModelConfig
+from spa.engines.api import ApiReply, Refused, Temporary
+from spa.errors import ConfigError, ModelError
+from spa.types import Message, SamplingParams
+
+ADDRESSES = {
+    "openai": "https://api.openai.com/v1",
+    "deepseek": "https://api.deepseek.com",
+    "together": "https://api.together.xyz/v1",
+}
+KEYS = {
+    "openai": "OPENAI_API_KEY",
+    "deepseek": "DEEPSEEK_API_KEY",
+    "together": "TOGETHER_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+}
+RETRIED = (408, 409, 425, 429)
+_SECRETS = ("api_key", "extra_headers", "headers", "authorization")
+_LENGTH_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+class OpenAIClient:
+    """A model behind the chat completions protocol.
+
+    Raises ModelError if the SDK or the key is missing, ConfigError if the entry holds a secret.
+    """
+
+    def __init__(self, entry: APIModelConfig, *, timeout_s: float = 120.0) -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise ModelError("models behind APIs need the api extra: pip install 'spa[api]'") from error
+        self.entry, self._sdk = entry, openai
+        self.name = entry.model_name
+        self.address = entry.base_url or ADDRESSES[entry.provider_name]
+        self._key = api_key(entry)
+        self._client = openai.OpenAI(
+            api_key=self._key or "none", base_url=self.address, timeout=timeout_s, max_retries=0
+        )
+
+    def settings(self, sampling: SamplingParams) -> dict[str, Any]:
+        """The sampling fields of a request; `generation_kwargs` of the entry win."""
+        given = dict(self.entry.generation_kwargs)
+        fields: dict[str, Any] = {"temperature": sampling.temperature}
+        if sampling.top_p < 1:
+            fields["top_p"] = sampling.top_p
+        if sampling.top_k > 0:
+            fields["top_k"] = sampling.top_k
+        if not any(name in given for name in _LENGTH_LIMITS):
+            fields["max_tokens"] = sampling.max_tokens
+        return fields | given
+
+    def ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiReply:
+        """One chat completion."""
+        try:
+            answer = self._client.chat.completions.create(
+                model=self.name,
+                messages=list(messages),  # type: ignore[arg-type]
+                extra_body=dict(settings),
+            )
+        except self._sdk.APIError as error:
+            raise translate(error, self.entry, self._key) from None
+        except json.JSONDecodeError:
+            raise Temporary(f"{self.address}: the answer is not JSON") from None
+        return self._read(answer)
+
+    def _read(self, answer: Any) -> ApiReply:
+        choices = getattr(answer, "choices", None) or [None]  # the SDK checks nothing: an answer can be anything
+        message = getattr(choices[0], "message", None)
+        if message is None or not isinstance(message.content, str | None):
+            raise Temporary(f"{self.address}: the answer has no message")
+        reason = getattr(choices[0], "finish_reason", None)
+        if reason not in ("stop", "length"):
+            raise Refused(f"{self.name} ended its reply with {reason!r}")
+        reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+        return ApiReply(
+            text=message.content or "",
+            finish_reason=reason,
+            reasoning=reasoning if isinstance(reasoning, str) else "",
+            prompt_tokens=getattr(answer.usage, "prompt_tokens", None) or 0,
+            completion_tokens=getattr(answer.usage, "completion_tokens", None) or 0,
+        )
+
+    def close(self) -> None:
+        """Close connections."""
+        self._client.close()
+
+
+def api_key(entry: APIModelConfig) -> str | None:
+    """The key from the environment; None for a server of one's own that asks for none.
+
+    Raises ModelError if the variable is not set, ConfigError if a secret stands in the configuration, which is saved
+    with every run.
+    """
+    found = [name for name in entry.generation_kwargs if name.lower() in _SECRETS]
+    if found:
+        raise ConfigError(
+            f"model_info: generation_kwargs.{found[0]} would be saved with every run; put the key into an environment "
+            "variable and name it with api_key_env"
+        )
+    variable = entry.api_key_env or KEYS.get(entry.provider_name)
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ModelError(f"{entry.model_name}: no API key. Set the environment variable {variable}.")
+    return key
+
+
+def translate(error: Any, entry: APIModelConfig, key: str | None) -> Exception:
+    """An SDK's error as Temporary, Refused or ModelError, without the key. OpenAI's and Anthropic's SDKs have the same
+    classes of errors, told apart here by their status."""
+    text = " ".join(str(error).split())[:400]
+    if key:
+        text = text.replace(key, "***")
+    status = getattr(error, "status_code", None)
+    where = f"{entry.provider_name} ({entry.model_name})"
+    if status is None or status < 400:  # no answer, a broken one, or a timeout
+        return Temporary(f"{where}: {text}")
+    code = _code(error)
+    if code == "insufficient_quota" or status == 402:
+        return ModelError(f"{where}: the account has no credit left. {text}")
+    if status in RETRIED or status >= 500:
+        return Temporary(f"{where}: status {status}: {text}", after_s=_retry_after(error), limited=status == 429)
+    if status in (401, 403):
+        variable = entry.api_key_env or KEYS.get(entry.provider_name, "the variable named by api_key_env")
+        return ModelError(f"{where}: the key in {variable} is wrong, has expired or may not do this. {text}")
+    if status == 404:
+        return ModelError(
+            f"{where}: there is no such model or address. Check model_name and base_url of its entry in model_info. "
+            f"{text}"
+        )
+    lower = text.lower()
+    if any(word in lower for word in ("context", "too long", "too large", "content_filter", "content_policy")):
+        return Refused(f"{where}: {text}")
+    return ModelError(f"{where}: the server does not take the request; check its generation_kwargs. {text}")
+
+
+def _code(error: Any) -> str:
+    code = getattr(error, "code", None)
+    return code if isinstance(code, str) else ""
+
+
+def _retry_after(error: Any) -> float | None:
+    """Seconds that the server asks to wait; None if it does not say, or says it as a date."""
+    headers = error.response.headers
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers[name]) * unit)
+        except (KeyError, ValueError):
+            continue
+    return None

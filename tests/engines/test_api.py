@@ -1,0 +1,267 @@
+import logging
+import threading
+
+import numpy as np
+import pytest
+from api_server import Server, cut_off, failing, good, raw, slow
+
+from spa.config.schema import APIModelConfig
+from spa.engines.anthropic import AnthropicClient
+from spa.engines.api import ApiEngine, ApiReply, Pacer, without_opener
+from spa.engines.openai import OpenAIClient
+from spa.errors import ConfigError, ModelError
+from spa.types import Prompt, SamplingParams
+
+KEY = "sk-very-secret-0123456789"
+SAMPLING = SamplingParams(temperature=0.5, max_tokens=64)
+BOTH = pytest.mark.parametrize("provider", ["custom", "anthropic"])
+
+
+def prompt(number: int = 0) -> Prompt:
+    return Prompt(
+        episode_id=f"val/0/{number}/0",
+        messages=({"role": "system", "content": "rules"}, {"role": "user", "content": f"state {number}"}),
+        token_ids=np.zeros(0, np.int32),
+        opener="<think>",
+        seed=number,
+    )
+
+
+def engine(server: Server, provider: str = "custom", *, timeout_s: float = 10.0, **settings) -> ApiEngine:
+    entry = APIModelConfig(
+        provider_name=provider,
+        model_name="m",
+        base_url=server.address,
+        api_key_env="SPA_TEST_KEY",
+        generation_kwargs=settings.pop("generation_kwargs", {}),
+    )
+    client = (AnthropicClient if provider == "anthropic" else OpenAIClient)(entry, timeout_s=timeout_s)
+    return ApiEngine(client, first_pause_s=0.001, **settings)
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("SPA_TEST_KEY", KEY)
+
+
+@BOTH
+def test_a_reply_arrives_without_its_opener_and_nothing_but_the_messages_is_sent(provider):
+    with Server() as server:
+        [completion] = engine(server, provider).generate([prompt()], SAMPLING)
+    assert completion.text == "go</think><answer>Up</answer>"
+    assert (completion.finish_reason, completion.token_ids, completion.logprobs) == ("stop", None, None)
+    [request] = server.requests
+    body = request["body"]
+    assert (body["temperature"], body["max_tokens"], body["model"]) == (0.5, 64, "m")
+    assert [m["content"] for m in body["messages"] if m["role"] == "user"] == ["state 0"]
+    assert all(m["role"] != "assistant" for m in body["messages"])
+    if provider == "anthropic":
+        assert body["system"] == "rules"
+    else:
+        assert body["messages"][0] == {"role": "system", "content": "rules"}
+    assert request["headers"]["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (ApiReply(text="<think>a</think><answer>b</answer>", finish_reason="stop"), "a</think><answer>b</answer>"),
+        (ApiReply(text="\n <think>a</think>", finish_reason="stop"), "a</think>"),
+        (ApiReply(text="Sure: <think>a</think>", finish_reason="stop"), "a</think>"),
+        (ApiReply(text="a</think><answer>b</answer>", finish_reason="stop"), "a</think><answer>b</answer>"),
+        (ApiReply(text="<answer>b</answer>", finish_reason="stop", reasoning="a"), "a</think><answer>b</answer>"),
+        (ApiReply(text="<think>x</think>", finish_reason="stop", reasoning="a"), "x</think>"),
+        (ApiReply(text="", finish_reason="length"), ""),
+    ],
+)
+def test_the_opener_is_there_once_whatever_the_reply_has(reply, expected):
+    assert without_opener(reply, "<think>") == expected
+
+
+def test_settings_of_the_entry_win():
+    kwargs = {"temperature": 0, "max_completion_tokens": 512}
+    with Server() as server:
+        engine(server, generation_kwargs=kwargs).generate([prompt()], SAMPLING)
+    body = server.requests[0]["body"]
+    assert (body["temperature"], body["max_completion_tokens"]) == (0, 512)
+    assert "max_tokens" not in body
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        failing(429),
+        failing(429, retry_after="0"),
+        failing(500),
+        failing(503, message="<html>"),
+        cut_off,
+        raw(b"{not json"),
+        raw(b"<html>bad gateway</html>", "text/html"),
+        raw(b"{}"),
+        raw(b'{"choices": [], "content": null}'),
+    ],
+    ids=["429", "429-after", "500", "503", "cut-off", "malformed", "html", "empty-object", "no-choices"],
+)
+def test_passing_trouble_is_asked_again(provider, trouble):
+    with Server([trouble, trouble]) as server:
+        player = engine(server, provider)
+        [completion] = player.generate([prompt()], SAMPLING)
+    assert completion.text == "go</think><answer>Up</answer>"
+    assert player.usage == {"requests": 3, "retries": 2, "prompt_tokens": 11, "completion_tokens": 5}
+
+
+@BOTH
+def test_a_slow_server_is_asked_again(provider):
+    with Server([slow(5)]) as server:
+        player = engine(server, provider, timeout_s=0.2)
+        [completion] = player.generate([prompt()], SAMPLING)
+    assert completion.finish_reason == "stop"
+    assert player.usage["retries"] == 1
+
+
+def test_a_rate_limit_holds_everybody():
+    pauses = []
+    with Server([failing(429, retry_after="0.05")]) as server:
+        player = engine(server)
+        hold = player.pacer.hold
+        player.pacer.hold = lambda seconds: (pauses.append(seconds), hold(seconds))[0]
+        player.generate([prompt(0), prompt(1)], SAMPLING)
+    assert pauses == [0.05]
+
+
+def test_the_pacer_gives_slots_at_the_asked_rate(monkeypatch):
+    waits = []
+    monkeypatch.setattr("spa.engines.api.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("spa.engines.api.time.sleep", waits.append)
+    pacer = Pacer(per_minute=120)
+    for _ in range(3):
+        pacer.wait()
+    pacer.hold(10)
+    pacer.wait()
+    assert waits == pytest.approx([0, 0.5, 1.0, 10.0])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (failing(401, f"Incorrect API key provided: {KEY}"), ["SPA_TEST_KEY", "expired"]),
+        (failing(403, "no access"), ["SPA_TEST_KEY"]),
+        (failing(404, "The model `m` does not exist"), ["model_name", "base_url"]),
+        (failing(402, "Insufficient Balance"), ["credit"]),
+        (failing(400, "Unknown parameter: foo"), ["generation_kwargs"]),
+    ],
+    ids=["401", "403", "404", "402", "400"],
+)
+def test_trouble_that_only_the_user_can_end_stops_at_once(provider, trouble, words):
+    with Server([trouble] * 50) as server, pytest.raises(ModelError) as error:
+        engine(server, provider, max_concurrency=1).generate([prompt(i) for i in range(20)], SAMPLING)
+    assert len(server.requests) <= 2
+    for word in words:
+        assert word in str(error.value)
+    assert KEY not in str(error.value)
+
+
+def test_a_used_up_quota_is_not_asked_again():
+    quota = failing(429, "quota", code="insufficient_quota")
+    with Server([quota] * 5) as server, pytest.raises(ModelError, match="credit"):
+        engine(server).generate([prompt()], SAMPLING)
+    assert len(server.requests) == 1
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "trouble",
+    [failing(400, "This model's maximum context length is 4096 tokens"), good(finish="content_filter")],
+    ids=["too-long", "content-filter"],
+)
+def test_a_refused_request_costs_one_episode(provider, trouble):
+    with Server([trouble]) as server:
+        completions = engine(server, provider, max_concurrency=1).generate([prompt(i) for i in range(3)], SAMPLING)
+    assert [c.finish_reason for c in completions] == ["error", "stop", "stop"]
+    assert len(server.requests) == 3
+
+
+def test_a_reply_that_was_cut_at_the_limit_is_kept_as_it_is():
+    with Server([good("<think>on and on", "length")]) as server:
+        [completion] = engine(server).generate([prompt()], SAMPLING)
+    assert (completion.text, completion.finish_reason) == ("on and on", "length")
+
+
+def test_reasoning_beside_the_text_becomes_the_think_block():
+    with Server([good("<answer>Up</answer>", reasoning_content="deep")]) as server:
+        [completion] = engine(server).generate([prompt()], SAMPLING)
+    assert completion.text == "deep</think><answer>Up</answer>"
+
+
+def test_one_request_without_an_answer_does_not_end_the_others():
+    with Server([failing(500)] * 3) as server:
+        player = engine(server, max_concurrency=1, max_retries=2)
+        completions = player.generate([prompt(i) for i in range(3)], SAMPLING)
+    assert [c.finish_reason for c in completions] == ["error", "stop", "stop"]
+    assert "500" in completions[0].text
+
+
+def test_a_dead_server_is_named():
+    with Server() as server:
+        player = engine(server, max_retries=1)
+    with pytest.raises(ModelError, match=r"127\.0\.0\.1.* answered none of 2"):
+        player.generate([prompt(0), prompt(1)], SAMPLING)
+
+
+def test_replies_are_kept_and_not_asked_for_twice(tmp_path):
+    store = tmp_path / "run" / "replies.jsonl"
+    with Server([good("<think>first</think>"), failing(401)]) as server:
+        player = engine(server, max_concurrency=1, store=store)
+        with pytest.raises(ModelError, match="1 replies are kept"):
+            player.generate([prompt(0), prompt(1)], SAMPLING)
+        with store.open("a") as file:
+            file.write('{"key": "cut o')
+        server.acts = []
+        completions = engine(server, store=store).generate([prompt(0), prompt(1)], SAMPLING)
+    assert [c.text for c in completions] == ["first</think>", "go</think><answer>Up</answer>"]
+    assert [r["body"]["messages"][1]["content"] for r in server.requests] == ["state 0", "state 1", "state 1"]
+    assert KEY not in store.read_text()
+
+
+def test_at_most_the_asked_number_of_requests_are_out(tmp_path):
+    barrier = threading.Barrier(3, timeout=5)
+
+    def together(handler):
+        barrier.wait()
+        good()(handler)
+
+    with Server([together] * 6) as server:
+        player = engine(server, max_concurrency=3)
+        completions = player.generate([prompt(i) for i in range(6)], SAMPLING)
+    assert all(c.finish_reason == "stop" for c in completions)
+    assert server.most_busy == 3
+
+
+def test_a_missing_key_names_its_variable(monkeypatch):
+    monkeypatch.delenv("SPA_TEST_KEY")
+    with Server() as server, pytest.raises(ModelError, match="SPA_TEST_KEY"):
+        engine(server)
+
+
+def test_a_secret_in_the_configuration_is_refused():
+    with Server() as server, pytest.raises(ConfigError, match="api_key_env"):
+        engine(server, generation_kwargs={"api_key": KEY})
+
+
+@BOTH
+def test_the_key_is_never_logged(provider, caplog):
+    caplog.set_level(logging.DEBUG)
+    trouble = failing(500, f"key {KEY} is in trouble")
+    with Server([trouble, trouble]) as server:
+        engine(server, provider, max_retries=3).generate([prompt()], SAMPLING)
+        player = engine(server, provider)
+        player.close()
+    assert "trouble" in caplog.text
+    assert KEY not in caplog.text
+
+
+def test_an_api_model_cannot_be_trained(tmp_path):
+    with Server() as server, pytest.raises(ModelError, match="cannot be trained"):
+        engine(server).load_weights(tmp_path, version=1)

@@ -1,0 +1,82 @@
+import ast
+import inspect
+import json
+
+import pytest
+from api_server import Server, good
+
+from spa.config.load import load_config
+from spa.engines import anthropic, api, openai
+from spa.engines.api import ApiEngine
+from spa.engines.factory import make_engine
+from spa.engines.scripted import ScriptedEngine
+from spa.errors import ConfigError
+from spa.recipes import generate
+from spa.worldmodel.rows import read_parquet
+
+SMALL = [
+    "trainer.device=cpu",
+    "generate.num_batches=1",
+    "es_manager.train.env_groups=2",
+    "es_manager.train.group_size=2",
+    "es_manager.train.env_configs.n_groups=[2]",
+    "ppo_mini_batch_size=1",
+    "es_manager.val.env_groups=1",
+    "es_manager.val.env_configs.n_groups=[1]",
+    "agent_proxy.max_turn=2",
+]
+
+
+def api_config(server: Server, tmp_path, *overrides: str):
+    entry = f"{{provider_name: custom, model_name: m, base_url: '{server.address}'}}"
+    return load_config(
+        "evaluate_api_llm",
+        [f"+model_info.mine={entry}", "model_config.model_name=mine", f"trainer.run_dir={tmp_path}/run", *overrides],
+    )
+
+
+def test_random_play_needs_no_model_and_no_template():
+    engine = make_engine(load_config("base"), "random")
+    assert isinstance(engine, ScriptedEngine)
+    assert engine.template is None
+
+
+def test_a_name_of_model_info_is_an_api_model_and_any_other_name_the_chosen_one(tmp_path):
+    with Server() as server:
+        cfg = api_config(server, tmp_path)
+        for name in ("mine", "some/hub-model"):
+            engine = make_engine(cfg, name)
+            assert isinstance(engine, ApiEngine)
+            assert engine.client.address == server.address
+        assert isinstance(make_engine(load_config("base"), "random"), ScriptedEngine)
+
+
+def test_an_unknown_api_model_is_named():
+    cfg = load_config("base", ["actor_rollout_ref.rollout.name=openai"])
+    with pytest.raises(ConfigError, match="evaluate_api_llm"):
+        make_engine(cfg, "gpt-9")
+
+
+def test_self_play_with_an_api_model_writes_data_and_goes_on_after_a_stop(tmp_path):
+    reply = "<think><observation>a</observation>go<prediction>b</prediction></think><answer>Up || Left</answer>"
+    with Server() as server:
+        server.acts = [good(reply)] * 100
+        cfg = api_config(server, tmp_path, *SMALL)
+        out = generate.main(cfg)
+        asked = len(server.requests)
+        rows = read_parquet(out / "wm_train.parquet")
+        generate.main(cfg)
+        assert len(server.requests) == asked  # everything came from the kept replies
+    assert rows
+    assert all(row.predicted == "b" for row in rows)
+    stored = (tmp_path / "run" / "api_replies.jsonl").read_text().splitlines()
+    assert len(stored) == asked
+    assert {"key", "text"} <= set(json.loads(stored[0]))
+
+
+@pytest.mark.parametrize("module", [api, openai, anthropic])
+def test_the_sdks_are_not_imported_before_they_are_used(module):
+    tree = ast.parse(inspect.getsource(module))
+    imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert not imported & {"openai", "anthropic", "tenacity"}
