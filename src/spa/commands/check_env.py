@@ -17,8 +17,6 @@ def main(args: list[str]) -> int:
     parser.add_argument("--config", default="base", help="the configuration whose tags are meant")
     parser.add_argument("--steps", type=int, default=200, help="actions of the longest episode that is tried")
     options = parser.parse_args(args)
-    if "." not in sys.path:
-        sys.path.insert(0, ".")  # a module beside the user, as with python -m
 
     from spa.envs.checker import check, run_check
     from spa.envs.registry import make_env

@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +32,8 @@ def env_class(env_type: str) -> type[TextEnv]:
     if not isinstance(env_type, str) or (env_type not in ENVS and ":" not in env_type):
         raise ConfigError(f"unknown env_type {env_type!r}; {nearest(env_type, ENVS)} or a path 'package.module:Class'")
     module_name, _, class_name = ENVS.get(env_type, env_type).partition(":")
+    if env_type not in ENVS and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a module beside the user is found, as with `python -m`
     try:
         module = importlib.import_module(module_name)
     except (ModuleNotFoundError, ValueError) as error:

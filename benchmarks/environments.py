@@ -1,0 +1,129 @@
+"""Speed of the grid games, beside gym-sokoban and Gymnasium in one run. Prints JSON.
+
+    python benchmarks/environments.py [--gym-sokoban PYTHON] [--repeats N]
+
+PYTHON is an interpreter with gym-sokoban 0.0.6 (its own environment: `pip install gym-sokoban==0.0.6`). Every figure is
+per second on one core: the best of N repeats, so that what else the machine does counts little.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+
+from spa.envs.frozen_lake import FrozenLake
+from spa.envs.sokoban import Sokoban
+from spa.envs.sokoban_rooms import generate_room
+from spa.envs.solvers.sokoban import fewest_moves
+from spa.envs.sudoku import Sudoku
+from spa.seeds import stream
+
+GYM_SOKOBAN = r"""
+import json, random, time, warnings
+warnings.filterwarnings("ignore")
+import numpy as np
+from gym_sokoban.envs.sokoban_env import SokobanEnv
+random.seed(0); np.random.seed(0)
+def best(work, count, repeats):
+    rates = []
+    for _ in range(repeats):
+        start = time.perf_counter(); work(); rates.append(count / (time.perf_counter() - start))
+    return round(max(rates))
+env = SokobanEnv(dim_room=(6, 6), num_boxes=1, max_steps=10**9)
+def resets():
+    for _ in range(100):
+        env.reset()
+def steps(mode):
+    for action in np.random.randint(1, 5, size=1000):
+        env.step(int(action), observation_mode=mode)
+print(json.dumps({
+    "levels 6x6, 1 box (resets)": best(resets, 100, REPEATS),
+    "steps, tiny_rgb_array": best(lambda: steps("tiny_rgb_array"), 1000, REPEATS),
+    "steps, rgb_array": best(lambda: steps("rgb_array"), 1000, REPEATS),
+}))
+"""
+
+
+def rate(work: Callable[[], None], count: int, repeats: int) -> int:
+    """Times per second, from the fastest of the repeats."""
+    fastest = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        fastest = min(fastest, time.perf_counter() - start)
+    return round(count / fastest)
+
+
+def play(env, actions: list[int]) -> None:
+    env.reset(seed=5)
+    for action in actions:
+        env.step(action)
+
+
+def resets(env, count: int) -> None:
+    for seed in range(count):
+        env.reset(seed=seed)
+
+
+def rooms(count: int, solve: bool, *shape: int) -> None:
+    for seed in range(count):
+        room = generate_room(stream(seed, "benchmark"), *shape)
+        if solve:
+            fewest_moves(room)
+
+
+def ours(repeats: int) -> dict[str, int]:
+    actions = np.random.default_rng(0).integers(1, 5, size=20_000).tolist()
+    moves = partial(play, actions=actions)
+    forever = {"max_steps": 1_000_000}
+    lake = FrozenLake(**forever)
+    return {
+        "Sokoban steps, text": rate(lambda: moves(Sokoban(**forever)), len(actions), repeats),
+        "Sokoban steps, text and coordinates": rate(
+            lambda: moves(Sokoban(render_mode="text_with_coordinates", **forever)), len(actions), repeats
+        ),
+        "Sokoban levels 6x6, 1 box": rate(lambda: rooms(500, False, 6, 6, 1), 500, repeats),
+        "Sokoban levels 6x6, 1 box, optimal length": rate(lambda: rooms(500, True, 6, 6, 1), 500, repeats),
+        "Sokoban levels 10x10, 2 boxes": rate(lambda: rooms(60, False, 10, 10, 2), 60, repeats),
+        "Sokoban levels 10x10, 2 boxes, optimal length": rate(lambda: rooms(60, True, 10, 10, 2), 60, repeats),
+        "FrozenLake steps, text": rate(lambda: moves(lake), len(actions), repeats),
+        "FrozenLake resets": rate(lambda: resets(lake, 500), 500, repeats),
+        "Sudoku resets 4x4, 12 clues": rate(lambda: resets(Sudoku(), 300), 300, repeats),
+        "Sudoku resets 9x9, 36 clues": rate(lambda: resets(Sudoku(board_size=9), 20), 20, repeats),
+    }
+
+
+def gymnasium_lake(repeats: int) -> dict[str, int]:
+    env = FrozenLakeEnv()
+    actions = np.random.default_rng(0).integers(0, 4, size=20_000).tolist()
+    return {"FrozenLake steps, no text": rate(lambda: play(env, actions), len(actions), repeats)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speed of the grid games beside gym-sokoban and Gymnasium.")
+    parser.add_argument("--gym-sokoban", metavar="PYTHON", help="an interpreter with gym-sokoban 0.0.6")
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    found: dict[str, object] = {
+        "machine": {"python": platform.python_version(), "processor": platform.machine(), "load": os.getloadavg()[0]},
+        "spa": ours(options.repeats),
+        "gymnasium": gymnasium_lake(options.repeats),
+    }
+    if options.gym_sokoban:
+        code = GYM_SOKOBAN.replace("REPEATS", str(options.repeats))
+        done = subprocess.run([options.gym_sokoban, "-c", code], capture_output=True, text=True, check=True)
+        found["gym-sokoban"] = json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
