@@ -100,6 +100,7 @@ def load_data(
             max_length=cfg.sft.data.max_length,
             merge_turns=cfg.sft.data.merge_turns,
             loss_on=cfg.sft.data.loss_on,
+            truncate=cfg.sft.data.truncation == "left",
         )
         if dropped and cfg.sft.data.truncation == "error":
             raise DataError(

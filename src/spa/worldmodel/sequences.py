@@ -37,10 +37,12 @@ def row_sequences(
     max_length: int,
     merge_turns: bool,
     loss_on: LossOn = "response",
+    truncate: bool = True,
 ) -> tuple[list[TrainingSequence], int]:
     """Sequences for all rows, in the order of the rows, and how many rows did not fit into `max_length`.
 
-    A row that is too long loses its oldest replies (whole ones); if its last turn alone does not fit, it is dropped.
+    A row that is too long loses its oldest replies (whole ones); if its last turn alone does not fit, or without
+    `truncate`, it is dropped. No row is lost to merging: those that do not fit into one sequence get several.
     """
     groups: dict[str, list[WorldModelRow]] = {}
     for index, row in enumerate(rows):
@@ -48,12 +50,16 @@ def row_sequences(
     sequences, dropped = [], 0
     for group in groups.values():
         for part in _mergeable(sorted(group, key=lambda row: row.turn)):
-            sequence = _sequence(part, template, opener, max_length, loss_on)
-            if sequence is None:
-                dropped += len(part)
-            else:
-                sequences.append(sequence)
-                dropped += len(part) - sequence.rows
+            found: list[TrainingSequence] = []
+            while part:
+                sequence = _sequence(part, template, opener, max_length if truncate else None, loss_on)
+                if sequence is None or len(sequence.token_ids) > max_length:
+                    part = part[:-1]
+                    dropped += 1
+                else:
+                    found.append(sequence)
+                    part = part[: -sequence.rows]
+            sequences += reversed(found)
     return sequences, dropped
 
 
@@ -72,15 +78,16 @@ def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
 
 
 def _sequence(
-    rows: list[WorldModelRow], template: ChatTemplate, opener: str, max_length: int, loss_on: LossOn
+    rows: list[WorldModelRow], template: ChatTemplate, opener: str, max_length: int | None, loss_on: LossOn
 ) -> TrainingSequence | None:
+    """One sequence with the loss of the last rows, as many as fit; None if the last turn alone does not fit."""
     last = rows[-1]
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
     trained = {len(row.prompt) for row in rows}  # positions of the replies that carry loss
-    while len(messages) > 2:
+    while True:
         head = 2 if messages[0]["role"] == "system" else 1
         ids, mask = _tokenise(messages, head, trained, template, opener, loss_on)
-        if len(ids) <= max_length:
+        if max_length is None or len(ids) <= max_length:
             kept = sum(1 for position in trained if position >= head)
             return TrainingSequence(token_ids=np.asarray(ids, np.int32), mask=np.asarray(mask, np.bool_), rows=kept)
         if len(messages) <= head + 1:
@@ -89,7 +96,6 @@ def _sequence(
         joined = f"{messages[head - 1]['content']}\n\n{messages[head + 1]['content']}"
         messages = (*messages[: head - 1], {"role": "user", "content": joined}, *messages[head + 2 :])
         trained = {position - 2 for position in trained if position - 2 >= head}
-    return None
 
 
 def _tokenise(

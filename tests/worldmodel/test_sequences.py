@@ -1,0 +1,193 @@
+"""World-model rows as training sequences: what carries loss, what is cut, what merging changes (nothing)."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.families import NAMES, small_model, template
+
+from spa.models.forward import token_logprobs
+from spa.prompts.render import world_model_reply
+from spa.types import WorldModelRow
+from spa.worldmodel.sequences import TrainingSequence, row_sequences
+
+STATES = ("Player is at (0,0)", "Player is at (0,1)", "Player is at (1,1)", "Player is at (2,1)")
+
+
+def reply(turn: int) -> str:
+    return world_model_reply(STATES[turn], f"plan {turn}", STATES[turn + 1], "Down")
+
+
+def rows(turns=(0, 1, 2), *, episode: str = "e0", system: bool = True) -> list[WorldModelRow]:
+    """Rows of one episode; turns that are left out stay in the conversation of later ones."""
+    messages = [{"role": "system", "content": "You play."}] if system else []
+    out = []
+    for turn in range(3):
+        messages.append({"role": "user", "content": f"Turn {turn + 1}:\n{STATES[turn]}"})
+        if turn in turns:
+            out.append(
+                WorldModelRow(
+                    prompt=tuple(messages),
+                    response=reply(turn),
+                    tag="Lake",
+                    episode_id=episode,
+                    turn=turn,
+                    puzzle_seed=1,
+                    puzzle_hash="p",
+                    success=False,
+                    reward=0.0,
+                    state=STATES[turn],
+                    next_state=STATES[turn + 1],
+                )
+            )
+        messages.append({"role": "assistant", "content": reply(turn)})
+    return out
+
+
+def sequences(of, name="qwen2", *, max_length=10_000, merge=True, **settings) -> list[TrainingSequence]:
+    return row_sequences(of, template(name), max_length=max_length, merge_turns=merge, **settings)[0]
+
+
+def trained_text(sequence: TrainingSequence, name="qwen2") -> str:
+    return template(name).tokenizer.decode(sequence.token_ids[sequence.mask])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_of_a_reply_carries_loss_with_its_true_states_and_its_end(name):
+    (first, second, third) = sequences(rows(), name, merge=False)
+    made = template(name)
+    for turn, sequence in enumerate((first, second, third)):
+        ids = sequence.token_ids[sequence.mask]
+        assert made.decode_reply(ids) == reply(turn).removeprefix("<think>")
+        assert STATES[turn + 1] in made.decode_reply(ids)  # the true next state
+        assert ids[-1] == made.end_id
+        assert sequence.mask[-1]
+        text = made.tokenizer.decode(sequence.token_ids)
+        assert text.count("plan") == turn + 1  # earlier replies are there, without loss
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_merged_turns_hold_the_same_tokens_and_the_loss_of_all_rows(name):
+    (merged,) = sequences(rows(), name)
+    separate = sequences(rows(), name, merge=False)
+    assert merged.rows == 3
+    np.testing.assert_array_equal(merged.token_ids, separate[-1].token_ids)
+    assert merged.mask.sum() == sum(sequence.mask.sum() for sequence in separate)
+    for sequence in separate:
+        np.testing.assert_array_equal(merged.token_ids[: len(sequence.token_ids)], sequence.token_ids)
+        assert (merged.mask[: len(sequence.mask)] >= sequence.mask).all()
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gemma"])
+def test_merged_turns_have_the_loss_and_the_gradient_of_separate_rows(name):
+    def loss_and_gradient(merge: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        model, total = small_model(name), torch.tensor(0.0)
+        for sequence in sequences([*rows(), *rows((0, 2), episode="e1")], name, merge=merge):
+            ids = torch.from_numpy(sequence.token_ids.astype(np.int64))[None]
+            mask = torch.from_numpy(sequence.mask)[None, 1:]
+            total = total - token_logprobs(model, ids, mask)[0].sum()
+        total.backward()
+        return total.detach(), [p.grad for p in model.parameters()]
+
+    torch.testing.assert_close(loss_and_gradient(True), loss_and_gradient(False), atol=2e-3, rtol=1e-4)
+
+
+def test_a_turn_that_was_dropped_stays_in_the_conversation_without_loss():
+    (sequence,) = sequences(rows((0, 2)))
+    text = trained_text(sequence)
+    assert "plan 0" in text
+    assert "plan 1" not in text
+    assert "plan 2" in text
+    assert sequence.rows == 2
+    assert "plan 1" in template("qwen2").tokenizer.decode(sequence.token_ids)
+
+
+def test_rows_that_are_no_prefixes_of_each_other_are_not_merged():
+    first, second, _ = rows()
+    window = (second.prompt[0], second.prompt[-1])  # of the last turn only
+    other = WorldModelRow(**{**fields_of(second), "prompt": window})
+    assert [sequence.rows for sequence in sequences([first, other])] == [1, 1]
+
+
+def test_rows_of_several_episodes_stay_apart_and_in_order():
+    found = sequences([*rows(episode="b"), *rows((1,), episode="a")])
+    assert [sequence.rows for sequence in found] == [3, 1]
+
+
+def test_states_only_puts_the_loss_on_the_states_and_no_states_on_the_rest():
+    every, states, rest = (sequences(rows((1,)), loss_on=kind)[0] for kind in ("response", "states_only", "no_states"))
+    np.testing.assert_array_equal(every.token_ids, states.token_ids)  # labels are masked, inputs stay
+    np.testing.assert_array_equal(every.token_ids, rest.token_ids)
+    np.testing.assert_array_equal(states.mask ^ rest.mask, every.mask)
+    assert not (states.mask & rest.mask).any()
+    assert trained_text(states).split() == [*STATES[1].split(), *STATES[2].split()]
+    text = trained_text(rest)
+    assert "(" not in text
+    assert "plan 1" in text
+    assert "Down</answer>" in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["states_only", "no_states"])
+def test_the_state_masks_hold_in_every_family(name, kind):
+    (sequence,) = sequences(rows((1,)), name, loss_on=kind)
+    text = trained_text(sequence, name)
+    assert (STATES[1] in text and STATES[2] in text) == (kind == "states_only")
+    assert ("Down" in text and "plan" in text) == (kind == "no_states")
+
+
+def test_states_outside_ascii_are_masked_whole():
+    row = rows((0,))[0]
+    text = world_model_reply("漢字 √é", "plän", "√ 2", "Down")
+    (sequence,) = sequences([WorldModelRow(**{**fields_of(row), "response": text})], loss_on="states_only")
+    assert trained_text(sequence).split() == ["漢字", "√é", "√", "2"]
+
+
+def test_a_row_that_is_too_long_loses_its_oldest_replies():
+    short, middle, whole = (len(sequence.token_ids) for sequence in sequences(rows(), merge=False))
+    (cut,) = sequences(rows((2,)), max_length=whole - 1)
+    text = template("qwen2").tokenizer.decode(cut.token_ids)
+    assert len(cut.token_ids) < whole
+    assert "plan 0" not in text
+    assert text.count("plan 1") == text.count("plan 2") == 1
+    assert text.startswith("<|im_start|>system\nYou play.")  # the rules stay
+    assert text.index("Turn 1:") < text.index("Turn 2:") < text.index("Turn 3:")
+    assert trained_text(cut) == trained_text(sequences(rows((2,)))[0])
+    assert short < middle < whole
+
+
+def test_a_row_whose_last_turn_does_not_fit_is_dropped_and_counted():
+    found, dropped = row_sequences(rows(), template("qwen2"), max_length=20, merge_turns=True)
+    assert (found, dropped) == ([], 3)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_rows_that_fit_alone_are_trained_though_their_episode_is_too_long(merge):
+    whole = len(sequences(rows())[0].token_ids)
+    found, dropped = row_sequences(rows(), template("qwen2"), max_length=whole - 1, merge_turns=merge)
+    assert dropped == 0
+    assert sum(sequence.rows for sequence in found) == 3
+    text = "".join(trained_text(sequence) for sequence in found)
+    assert [text.count(f"plan {turn}") for turn in range(3)] == [1, 1, 1]
+    assert max(len(sequence.token_ids) for sequence in found) < whole
+
+
+def test_rows_that_are_too_long_are_counted_when_nothing_may_be_cut():
+    whole = len(sequences(rows())[0].token_ids)
+    for merge in (True, False):
+        found, dropped = row_sequences(
+            rows(), template("qwen2"), max_length=whole - 1, merge_turns=merge, truncate=False
+        )
+        assert dropped == 1
+        assert sum(sequence.rows for sequence in found) == 2
+        assert all("plan 2" not in trained_text(sequence) for sequence in found)
+
+
+@pytest.mark.parametrize("turns", [(0,), (0, 1, 2)])
+def test_conversations_without_a_system_message_are_trained_too(turns):
+    found, dropped = row_sequences(rows(turns, system=False), template("qwen2"), max_length=10_000, merge_turns=True)
+    assert dropped == 0
+    assert sum(sequence.rows for sequence in found) == len(turns)
+
+
+def fields_of(row: WorldModelRow) -> dict:
+    return {name: getattr(row, name) for name in WorldModelRow.__slots__}
