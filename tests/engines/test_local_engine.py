@@ -1,0 +1,281 @@
+"""The local engine against the plain forward pass: whatever it caches, shares or drops, the numbers are the model's."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers.families import NAMES, small_model, template, windowed_model
+from helpers.play import groups, one_group, play
+
+from spa.engines import local
+from spa.engines.local import LocalEngine
+from spa.prompts.template import ChatTemplate
+from spa.types import Completion, Episode, Prompt, SamplingParams
+
+SAMPLING = SamplingParams(max_tokens=12)
+
+
+def ending_template(name: str, share: int = 8) -> ChatTemplate:
+    """The family's template, with many tokens that end a reply, so that random models write replies of all lengths."""
+    made = template(name)
+    made.stop_ids = made.stop_ids | frozenset(range(0, len(made.tokenizer), share))
+    return made
+
+
+def prompts(made: ChatTemplate, count: int, *, same: bool = False, seed: int = 0) -> list[Prompt]:
+    rng = np.random.default_rng(seed)
+    out = []
+    for i in range(count):
+        text = "The rules." if same else "the state of play "[: int(rng.integers(2, 18))] + str(i)
+        messages = ({"role": "system", "content": "You play."}, {"role": "user", "content": text})
+        ids = np.asarray(made.start(messages, "<think>"), dtype=np.int32)
+        out.append(Prompt(episode_id=f"e{i}", messages=messages, token_ids=ids, opener="<think>", seed=100 + i))
+    return out
+
+
+def forward_logprobs(model, prompt: np.ndarray, reply: np.ndarray) -> np.ndarray:
+    """Of the reply's ids after the prompt, by one forward pass over one row, without any cache."""
+    ids = torch.from_numpy(np.concatenate([prompt, reply]).astype(np.int64))[None]
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits[0].float()
+    logprobs = torch.log_softmax(logits, -1)[len(prompt) - 1 : -1]
+    return logprobs.gather(-1, ids[0, len(prompt) :, None])[:, 0].numpy()
+
+
+def check_against_forward(model, asked: list[Prompt], found: list[Completion]) -> None:
+    for prompt, completion in zip(asked, found, strict=True):
+        expected = forward_logprobs(model, prompt.token_ids, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
+
+
+def check_episodes(model, episodes: list[Episode]) -> None:
+    for episode in episodes:
+        expected = forward_logprobs(model, episode.token_ids[:1], episode.token_ids[1:])
+        sampled = episode.sampled[1:]
+        np.testing.assert_allclose(episode.logprobs[1:][sampled], expected[sampled], atol=1e-4)
+
+
+def texts(completions: list[Completion]) -> list[list[int]]:
+    return [completion.token_ids.tolist() for completion in completions]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logprobs_over_several_turns_are_those_of_one_forward_pass(name):
+    made, model = ending_template(name), small_model(name)
+    episodes = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
+    assert {len(episode.turns) for episode in episodes} == {3}
+    assert len({len(turn.reply_text) for episode in episodes for turn in episode.turns}) > 3  # of many lengths
+    check_episodes(model, episodes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cached_and_uncached_play_agree(name):
+    made, model = ending_template(name), small_model(name)
+    cached = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
+    fresh = play(groups(2, 3), LocalEngine(model, made, keep_cache=False), made, max_turn=3, max_tokens=10)
+    for a, b in zip(cached, fresh, strict=True):
+        np.testing.assert_array_equal(a.token_ids, b.token_ids)
+        np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
+
+
+def counting(monkeypatch, engine: LocalEngine) -> list[tuple[int, int]]:
+    """The shapes [rows, tokens] of everything that the model is asked to read from now on."""
+    shapes, forward = [], engine.model.forward
+
+    def counted(*args, input_ids, **kwargs):
+        shapes.append(tuple(input_ids.shape))
+        return forward(*args, input_ids=input_ids, **kwargs)
+
+    monkeypatch.setattr(engine.model, "forward", counted)
+    return shapes
+
+
+def test_a_turn_reads_only_its_new_tokens(monkeypatch):
+    made = template("qwen2")
+    engine = LocalEngine(small_model("qwen2"), made)
+    shapes = counting(monkeypatch, engine)
+    (episode,) = play(one_group(), engine, made, max_turn=2, max_tokens=4)
+    first = int(np.flatnonzero(episode.sampled)[0])
+    second = len(made.follow(episode.messages[3]["content"], "<think>", last_id=None))
+    reads = [tokens for _, tokens in shapes if tokens > 1]
+    assert reads == [first, second + 1]  # and the last token of the first reply, which nobody had read yet
+
+
+def test_the_prompt_of_a_group_is_read_once(monkeypatch):
+    made = template("qwen2")
+    engine = LocalEngine(small_model("qwen2"), made)
+    shapes = counting(monkeypatch, engine)
+    asked = prompts(made, 5, same=True)
+    shared = engine.generate(asked, SAMPLING)
+    assert [rows for rows, tokens in shapes if tokens > 1] == [1]
+    assert len({tuple(ids) for ids in texts(shared)}) == 5  # yet all five say something else
+    alone = [LocalEngine(engine.model, made).generate([prompt], SAMPLING)[0] for prompt in asked]
+    assert texts(shared) == texts(alone)
+    check_against_forward(engine.model, asked, shared)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_rows_that_leave_change_nothing_for_the_others(monkeypatch, threshold):
+    made, model = ending_template("qwen2", share=6), small_model("qwen2")
+    asked = prompts(made, 9)
+    usual = LocalEngine(model, made).generate(asked, SAMPLING)
+    assert len({len(completion.token_ids) for completion in usual}) > 2
+    monkeypatch.setattr(local, "_SHRINK_AT", threshold)
+    found = LocalEngine(model, made).generate(asked, SAMPLING)
+    assert texts(found) == texts(usual)
+    for a, b in zip(found, usual, strict=True):
+        np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+    check_against_forward(model, asked, found)
+
+
+def test_finished_rows_leave_the_batch(monkeypatch):
+    made = ending_template("qwen2", share=3)
+    engine = LocalEngine(small_model("qwen2"), made)
+    shapes = counting(monkeypatch, engine)
+    engine.generate(prompts(made, 9), SAMPLING)
+    sizes = [rows for rows, tokens in shapes if tokens == 1]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < 9
+
+
+@pytest.mark.parametrize("name", ["qwen2", "mistral"])
+def test_draws_belong_to_the_row_and_not_to_the_batch(name):
+    made, model = ending_template(name), small_model(name)
+    asked = prompts(made, 8)
+    together = LocalEngine(model, made).generate(asked, SAMPLING)
+    alone = [LocalEngine(model, made).generate([prompt], SAMPLING)[0] for prompt in asked]
+    reversed_ = LocalEngine(model, made).generate(asked[::-1], SAMPLING)[::-1]
+    by_threes = LocalEngine(model, made, max_rows=3).generate(asked, SAMPLING)
+    assert texts(together) == texts(alone) == texts(reversed_) == texts(by_threes)
+    other = LocalEngine(model, made).generate([replace(asked[0], seed=999)], SAMPLING)
+    assert texts(other) != texts(together)[:1]
+
+
+def test_results_come_in_the_order_and_number_of_the_prompts():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    asked = prompts(made, 7)
+    found = LocalEngine(model, made, max_rows=2).generate(asked, SAMPLING)
+    assert len(found) == 7
+    check_against_forward(model, asked, found)  # each reply belongs to its own prompt
+    assert LocalEngine(model, made).generate([], SAMPLING) == []
+
+
+def test_a_completion_says_how_it_ended():
+    made, model = ending_template("qwen2", share=6), small_model("qwen2")
+    found = LocalEngine(model, made, version=7).generate(prompts(made, 12), SamplingParams(max_tokens=4))
+    assert {completion.finish_reason for completion in found} == {"stop", "length"}
+    for completion in found:
+        ids = completion.token_ids.tolist()
+        ended = ids[-1] in made.stop_ids
+        assert (completion.finish_reason == "stop") == ended
+        assert ended or len(ids) == 4
+        assert not any(i in made.stop_ids for i in ids[:-1])
+        assert completion.text == made.decode_reply(ids)
+        assert (completion.token_ids.dtype, completion.logprobs.dtype) == (np.int32, np.float32)
+        assert completion.version == 7
+
+
+def test_greedy_replies_are_the_most_likely_tokens():
+    made, model = template("llama3"), small_model("llama3")
+    (prompt,) = prompts(made, 1)
+    (found,) = LocalEngine(model, made).generate([prompt], SamplingParams(max_tokens=6, temperature=0.0))
+    ids = prompt.token_ids.tolist()
+    for token in found.token_ids.tolist():
+        with torch.no_grad():
+            assert model(input_ids=torch.tensor([ids])).logits[0, -1].argmax() == token
+        ids.append(token)
+
+
+def test_new_weights_make_the_engine_read_everything_anew():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    engine = LocalEngine(model, made)
+    (prompt,) = prompts(made, 1)
+    (reply,) = engine.generate([prompt], SAMPLING)
+    ids = np.concatenate([prompt.token_ids, reply.token_ids, made.follow("on", "<think>", last_id=None)])
+    later = replace(prompt, token_ids=ids.astype(np.int32))
+    engine.load_weights(small_model("qwen2", seed=1), version=3)  # another model of the same shape
+    (found,) = engine.generate([later], SAMPLING)
+    assert found.version == 3
+    check_against_forward(small_model("qwen2", seed=1), [later], [found])
+
+
+def test_weights_come_from_a_folder_too(tmp_path):
+    made = ending_template("qwen2")
+    engine = LocalEngine(small_model("qwen2"), made)
+    small_model("qwen2", seed=1).save_pretrained(tmp_path)
+    engine.load_weights(tmp_path, version=2)
+    asked = prompts(made, 2)
+    check_against_forward(small_model("qwen2", seed=1), asked, engine.generate(asked, SAMPLING))
+
+
+def test_weights_changed_in_place_need_only_be_announced():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    engine = LocalEngine(model, made)
+    asked = prompts(made, 2)
+    engine.generate(asked, SAMPLING)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    engine.load_weights(model, version=1)
+    check_against_forward(model, asked, engine.generate(asked, SAMPLING))
+
+
+def test_episodes_that_are_over_are_forgotten():
+    made = template("qwen2")
+    engine = LocalEngine(small_model("qwen2"), made)
+    engine.generate(prompts(made, 3), SAMPLING)
+    assert set(engine._episodes) == {"e0", "e1", "e2"}
+    engine.forget(["e1", "never seen"])
+    assert set(engine._episodes) == {"e0", "e2"}
+    engine.close()
+    assert not engine._episodes
+    play(groups(1, 2), engine, made, max_turn=2, max_tokens=3)
+    assert not engine._episodes  # collect forgets what is over
+
+
+def test_a_cache_of_another_conversation_is_not_used():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    engine = LocalEngine(model, made)
+    engine.generate(prompts(made, 2, seed=1), SAMPLING)
+    asked = [replace(prompt, episode_id=f"e{i}") for i, prompt in enumerate(prompts(made, 2, seed=5)[::-1])]
+    check_against_forward(model, asked, engine.generate(asked, SAMPLING))
+
+
+@pytest.mark.parametrize("kind", ["windowed", "mistral"])
+def test_models_with_a_window_take_the_safe_path_and_are_right(kind, caplog):
+    name = "gemma" if kind == "windowed" else "mistral"
+    model = windowed_model() if kind == "windowed" else small_model("mistral", sliding_window=16)
+    made = ending_template(name)
+    with caplog.at_level(logging.WARNING):
+        engine = LocalEngine(model, made)
+    assert engine.safe
+    assert "windowed" in caplog.text
+    episodes = play(groups(2, 2), engine, made, max_turn=2, max_tokens=10)
+    assert min(len(episode.token_ids) for episode in episodes) > 32  # much more than the window
+    check_episodes(model, episodes)
+    assert not engine._episodes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_that_attend_to_everything_are_cached(name):
+    assert not LocalEngine(small_model(name), template(name)).safe
+
+
+def test_the_model_goes_back_to_the_mode_it_was_in():
+    made, model = template("qwen2"), small_model("qwen2")
+    for training in (True, False):
+        model.train(training)
+        LocalEngine(model, made).generate(prompts(made, 1), SAMPLING)
+        assert model.training == training
+
+
+def test_bfloat16_is_close_to_float32():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    asked = prompts(made, 4)
+    found = LocalEngine(model, made, autocast=torch.bfloat16).generate(asked, SAMPLING)
+    for prompt, completion in zip(asked, found, strict=True):
+        expected = forward_logprobs(model, prompt.token_ids, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=0.3)
+        assert np.abs(completion.logprobs - expected).max() > 0  # it did compute in less

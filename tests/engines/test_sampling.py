@@ -1,0 +1,81 @@
+"""Drawing tokens: what each setting allows, how often it is drawn, and which log-prob is returned."""
+
+import pytest
+import torch
+
+from spa.engines.sampling import sample_tokens
+from spa.types import SamplingParams
+
+LOGITS = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.1]))
+GRID = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+
+
+def shares(**settings) -> list[float]:
+    """How often each of the four tokens is drawn on an even grid of draws."""
+    ids, _ = sample_tokens(LOGITS.repeat(1000, 1), GRID, SamplingParams(**settings))
+    return [round(float((ids == token).double().mean()), 3) for token in range(4)]
+
+
+def test_tokens_are_drawn_as_often_as_their_probabilities_say():
+    assert shares() == [0.4, 0.3, 0.2, 0.1]
+
+
+def test_temperature_sharpens_and_flattens():
+    # p^2 / sum p^2 = 16, 9, 4, 1 of 30; p^(1/2) by hand: 0.6325, 0.5477, 0.4472, 0.3162 of 1.9436
+    assert shares(temperature=0.5) == [0.533, 0.3, 0.134, 0.033]
+    assert shares(temperature=2.0) == pytest.approx([0.325, 0.282, 0.230, 0.163], abs=0.002)
+
+
+def test_greedy_takes_the_largest_whatever_is_drawn():
+    assert shares(temperature=0.0) == [1, 0, 0, 0]
+
+
+def test_top_k_keeps_the_k_largest():
+    assert shares(top_k=1) == [1, 0, 0, 0]
+    assert shares(top_k=2) == [0.571, 0.429, 0, 0]
+    assert shares(top_k=4) == shares(top_k=-1) == shares(top_k=100)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "expected"),
+    [
+        (0.39, [1, 0, 0, 0]),
+        (0.41, [0.571, 0.429, 0, 0]),
+        (0.69, [0.571, 0.429, 0, 0]),
+        (0.71, [0.444, 0.333, 0.223, 0]),
+    ],
+)
+def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p, expected):
+    assert shares(top_p=top_p) == pytest.approx(expected, abs=0.0011)
+
+
+def test_top_p_is_taken_after_temperature_and_top_k():
+    # Of the top three at temperature 1: 4/9, 3/9, 2/9; 0.5 needs two of them.
+    assert shares(top_k=3, top_p=0.5) == [0.571, 0.429, 0, 0]
+
+
+def test_logprobs_are_those_of_the_raw_logits():
+    for settings in ({}, {"temperature": 0.3}, {"top_k": 1}, {"top_p": 0.5}, {"temperature": 0.0}):
+        ids, logprobs = sample_tokens(3 + LOGITS.repeat(1000, 1), GRID, SamplingParams(**settings))
+        torch.testing.assert_close(logprobs, LOGITS[ids])
+        assert logprobs.dtype == torch.float32
+
+
+def test_every_row_uses_its_own_draw():
+    draws = torch.tensor([0.05, 0.95, 0.5, 0.75], dtype=torch.float64)
+    together, _ = sample_tokens(LOGITS.repeat(4, 1), draws, SamplingParams())
+    alone = [int(sample_tokens(LOGITS[None], draw[None], SamplingParams())[0]) for draw in draws]
+    assert together.tolist() == alone == [0, 3, 1, 2]
+
+
+def test_the_ends_of_the_unit_interval_give_tokens_that_can_be_drawn():
+    logits = torch.tensor([[float("-inf"), 0.0, 0.0, float("-inf")]])
+    for draw, expected in ((0.0, 1), (1 - 2**-53, 2)):
+        ids, logprobs = sample_tokens(logits, torch.tensor([draw], dtype=torch.float64), SamplingParams())
+        assert ids.item() == expected
+        assert logprobs.isfinite().all()
+
+
+def test_bfloat16_logits_are_drawn_in_full_precision():
+    ids, logprobs = sample_tokens(LOGITS.bfloat16().repeat(1000, 1), GRID, SamplingParams())
+    torch.testing.assert_close(logprobs, torch.log_softmax(LOGITS.bfloat16().float(), -1)[ids])
