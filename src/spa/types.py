@@ -1,10 +1,11 @@
 """Every dataclass that crosses a module boundary.
 
-Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one reply, G groups, K members per group.
+Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one reply, G groups, K members per
+group.
 
 One index convention. Episode arrays are token-aligned, `[T]`: entry t describes token t. Training arrays are
-prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 from tokens 0..a. The only shift from one to
-the other is `EpisodeBatch.from_episodes` in `spa.training.batch`.
+prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 from tokens 0..a. The only shift from one
+to the other is `batch_episodes` in `spa.training.batch`.
 """
 
 from dataclasses import asdict, dataclass, field, fields

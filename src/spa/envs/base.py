@@ -14,9 +14,9 @@ Action = int | str
 class TextEnv(gymnasium.Env[str, Action]):
     """A game that is shown as text and played with named or free-text actions.
 
-    `reset(seed=s)` fixes the puzzle. Chance inside an episode (slips, payouts) comes from a stream of its own, seeded by
-    `options={"noise_seed": n}`, so that members of a group share the puzzle and not the noise; without the option the
-    noise is derived from the puzzle seed. `reset(seed=None)` draws the puzzle seed from `self.np_random`.
+    `reset(seed=s)` fixes the puzzle. Chance inside an episode (slips, payouts) comes from a stream of its own, seeded
+    by `options={"noise_seed": n}`, so that members of a group share the puzzle and not the noise; without the option
+    the noise is derived from the puzzle seed. `reset(seed=None)` draws the puzzle seed from `self.np_random`.
 
     `step` returns Gymnasium's five values. `info` always has `action_is_valid` (the action could be understood and is
     allowed), `action_is_effective` (it changed the state) and `success` (the goal is reached). The observation that
@@ -52,7 +52,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         return ()
 
     def random_action(self, rng: Any) -> str:
-        """A uniformly random legal action as text, drawn from the NumPy generator `rng`. Used by the `random` policy."""
+        """A uniformly random legal action as text, drawn from the NumPy generator `rng`: the `random` policy."""
         names = self.action_names()
         return names[int(rng.integers(len(names)))]
 

@@ -10,7 +10,8 @@ from spa.seeds import stream_seed
 class EpisodeSpec:
     """One episode to play. Members of a group share the puzzle and have noise of their own.
 
-    Example: EpisodeSpec(episode_id="train/3/17/0", tag="FrozenLake", group=17, member=0, puzzle_seed=10113, noise_seed=4)
+    Example: EpisodeSpec(episode_id="train/3/17/0", tag="FrozenLake", group=17, member=0, puzzle_seed=10113,
+    noise_seed=4, sample_seed=9)
     """
 
     episode_id: str

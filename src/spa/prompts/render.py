@@ -20,7 +20,8 @@ _STATE_NOW, _STATE_NEXT = "the state as it is now", "the state after your action
 class Prompter:
     """Renders messages for one environment tag. Holds settings only; the game itself is passed in.
 
-    `instruction`: text that replaces the environment's own rules (the original's `env_instruction`); None or "" keeps them.
+    `instruction`: text that replaces the environment's own rules (the original's `env_instruction`); None or "" keeps
+    them.
     `max_words`: the length hint of the prompt, in words.
     `example`: a sample reply for the world-model format, made by `example_reply`; "" shows none.
     """
@@ -78,7 +79,8 @@ class Prompter:
         per_turn = f"At most {_count(self.max_actions_per_turn, 'action')} per turn"
         if self.max_actions_per_turn > 1:
             per_turn += f", separated by {self.action_sep}"
-        return f"{per_turn}; at most {_count(self.max_actions_per_traj, 'action')} and {_count(self.max_turn, 'turn')} in all."
+        actions, turns = _count(self.max_actions_per_traj, "action"), _count(self.max_turn, "turn")
+        return f"{per_turn}; at most {actions} and {turns} in all."
 
     def _turn_block(self, env: TextEnv, turn: int, actions_left: int) -> str:
         return (

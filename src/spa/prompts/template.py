@@ -1,8 +1,8 @@
 """From messages to tokens, once and in one direction.
 
-An episode's tokens are only ever appended to: the chat template's text is tokenised when it is sent, replies are kept as
-the ids that were sampled. Nothing is rendered again, tokenised again or searched for afterwards, so the mask of sampled
-tokens is right for every model family.
+An episode's tokens are only ever appended to: the chat template's text is tokenised when it is sent, replies are kept
+as the ids that were sampled. Nothing is rendered again, tokenised again or searched for afterwards, so the mask of
+sampled tokens is right for every model family.
 """
 
 import re
@@ -58,7 +58,7 @@ class ChatTemplate:
         return self.encode(text + opener)
 
     def follow(self, user_text: str, opener: str, *, last_id: int | None) -> list[int]:
-        """Token ids from the end of a reply to the start of the next: end marker, user message, generation prompt, opener.
+        """Token ids between a reply and the next: end marker, user message, generation prompt, opener.
 
         `last_id` is the last id of the reply; if the model already sampled the end marker, it is not written twice.
         """
