@@ -88,9 +88,9 @@ def cell_class(text: str, differs: int) -> str:
     return "cell" + kind + (" long" if len(text) > 2 else "") + (" differs" if differs else "")
 
 
-def cut(text: str) -> str:
-    """A reply, cut where a report has no room for more."""
-    return text if len(text) <= MAX_REPLY else f"{text[:MAX_REPLY]} … [{len(text) - MAX_REPLY:,} more characters]"
+def cut(text: str, limit: int = MAX_REPLY) -> str:
+    """A text, cut where a report has no room for more."""
+    return text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"
 
 
 __all__ = ["Bars", "Report", "html", "write_report"]
