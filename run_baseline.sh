@@ -1,0 +1,8 @@
+#!/bin/sh
+# run_baseline.sh CONFIG [vanilla|state_estimation] [key=value ...]    The original's command, handed to `spa baseline`.
+# The original's environment variables become overrides; docs/parity.md lists them. What is run is printed.
+PATH="$(dirname "$0")/.venv/bin:$PATH"
+case "${MODEL:-}" in 0.5B | 1.5B | 3B) MODEL="Qwen/Qwen2.5-$MODEL-Instruct" ;; esac
+set -x
+exec spa baseline "$@" ${MODE:+"ctx_manager.mode=$MODE"} ${MODEL:+"model_path=$MODEL"} \
+    ${RENDER_MODE:+"render_mode=$RENDER_MODE"} ${BASE_DIR:+"trainer.default_local_dir=$BASE_DIR"}
