@@ -13,6 +13,7 @@ import numpy as np
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec
+from spa.errors import ConfigError, SpaError
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate, TokenBuffer
@@ -38,15 +39,33 @@ def collect(
 ) -> list[Episode]:
     """Play all of `specs` side by side; returns one episode per spec, in order.
 
-    `make_env` builds an environment for a tag; `template` None plays without tokens (text-only engines).
+    `make_env` builds an environment for a tag; `template` None plays without tokens (text-only engines). An episode
+    whose first prompt leaves no room for a reply ends at once. Raises ConfigError if that is so for all of them, and
+    whatever SpaError an environment raises while it is made: those are for the user to solve.
     """
+    room = max_model_len - sampling.max_tokens
     players = [_Player(spec, make_env, prompters[spec.tag], template) for spec in specs]
+    _check_room(players, room, max_model_len)
     while active := [player for player in players if player.stop is None]:
         completions = engine.generate([player.prompt() for player in active], sampling)
         for player, completion in zip(active, completions, strict=True):
-            player.play(completion, format_penalty=format_penalty, room=max_model_len - sampling.max_tokens)
+            player.play(completion, format_penalty=format_penalty, room=room)
         engine.forget([player.spec.episode_id for player in active if player.stop is not None])
     return [player.episode() for player in players]
+
+
+def _check_room(players: "Sequence[_Player]", room: int, max_model_len: int) -> None:
+    """End the episodes whose first prompt does not fit."""
+    lengths = {player: len(player.buffer) for player in players if player.buffer is not None}
+    for player, length in lengths.items():
+        if length > room:
+            player.stop = Stop.CONTEXT
+            log.warning("episode %s: the first prompt has %d tokens, %d fit", player.spec.episode_id, length, room)
+    if lengths and min(lengths.values()) > room:
+        raise ConfigError(
+            f"no prompt fits: the shortest has {min(lengths.values())} tokens, and a reply would end beyond the "
+            f"{max_model_len} of actor_rollout_ref.rollout.max_model_len. Raise it, or lower response_length."
+        )
 
 
 def puzzle_hash(env: TextEnv) -> str:
@@ -71,6 +90,8 @@ class _Player:
             self.env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
             self.puzzle_hash = puzzle_hash(self.env)
             self.messages += prompter.first_messages(self.env)
+        except SpaError:
+            raise
         except Exception as error:  # noqa: BLE001 - environments are other people's code
             self._fail(error)
             return
