@@ -28,6 +28,11 @@ BRUSHES = (
 )
 
 
+Layout = tuple[int, list[int], int, tuple[tuple[int, ...], int, int, int]]
+"""What only pulls change: the boxes as flags, the player's cells seen with them (bits, in a list that all layouts with
+the same flags share), the score, and what makes it: the boxes by target, displacement, changes of box, last box."""
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """A puzzle. Cells are numbered row * (cols + 1) + column."""
@@ -117,50 +122,63 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     """
     cells = sorted(room.floor)
     number = {cell: index for index, cell in enumerate(cells)}
-    count, width = len(cells), len(cells).bit_length()
+    count = len(cells)
     targets = [number[target] for target in room.targets]
     target_bits = sum(1 << target for target in targets)
     distances = _distances(cells, targets, room.cols + 1)
-    # A stack returns the last entry first, so the moves are pushed in reverse: right, left, down, up.
-    steps = tuple(reversed(room.deltas()))
-    ways = [
-        [
-            (number[cell + step], 1 << number[cell + step], number.get(cell - step, -1), _bit(number.get(cell - step)))
-            for step in steps
-            if cell + step in number
-        ]
-        for cell in cells
-    ]
-    seen: set[int] = set()
-    best, best_score = (number[room.player], tuple(targets)), 0
-    stack = [(target_bits, best[0], best[1], 0, 0, -1, 1)]
-    while stack and len(seen) < MAX_STATES:
-        flags, player, boxes, moved, swaps, last, depth = stack.pop()
-        state = flags << width | player
-        if state in seen or depth >= search_depth:
+    ways = _ways(room, number)
+    states, best_score, best = 0, 0, (number[room.player], tuple(targets))
+    seen: dict[int, list[int]] = {target_bits: [0]}
+    layout: Layout = (target_bits, seen[target_bits], 0, (best[1], 0, 0, -1))
+    stack = [(best[0], 1, layout)]
+    while stack and states < MAX_STATES:
+        player, depth, layout = stack.pop()
+        flags, cells_seen, score, details = layout
+        here, visited = 1 << player, cells_seen[0]
+        if visited & here:
             continue
-        seen.add(state)
-        if moved * swaps > best_score and not (flags | 1 << player) & target_bits:
-            best, best_score = (player, boxes), moved * swaps
+        cells_seen[0] = visited = visited | here
+        states += 1
+        if score > best_score and not (flags | here) & target_bits:
+            best, best_score = (player, details[0]), score
         depth += 1
+        if depth == search_depth:
+            continue
+        closed = flags | visited
         for ahead, ahead_bit, behind, behind_bit in ways[player]:
-            if flags & ahead_bit:
-                continue
-            if flags & behind_bit:
-                index = boxes.index(behind)
-                after = flags & ~(behind_bit | behind_bit << count) | 1 << player | 1 << player + count
-                if after << width | ahead not in seen:
-                    pulled = (*boxes[:index], player, *boxes[index + 1 :])
-                    gain = distances[index][player] - distances[index][behind]
-                    stack.append((after, ahead, pulled, moved + gain, swaps + (index != last), index, depth))
-            elif flags << width | ahead not in seen:
-                stack.append((flags, ahead, boxes, moved, swaps, last, depth))
+            if not flags & behind_bit:
+                if not closed & ahead_bit:
+                    stack.append((ahead, depth, layout))
+            elif not flags & ahead_bit:
+                after = flags & ~(behind_bit | behind_bit << count) | here | here << count
+                there = seen.setdefault(after, [0])
+                if not there[0] & ahead_bit:
+                    boxes, moved, swaps, last = details
+                    index = boxes.index(behind)
+                    boxes = (*boxes[:index], player, *boxes[index + 1 :])
+                    moved += distances[index][player] - distances[index][behind]
+                    swaps += index != last
+                    stack.append((ahead, depth, (after, there, moved * swaps, (boxes, moved, swaps, index))))
     player, boxes = best
     return Room(room.rows, room.cols, room.floor, room.targets, tuple(cells[box] for box in boxes), cells[player])
 
 
-def _bit(index: int | None) -> int:
-    return 0 if index is None else 1 << index
+def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, int]]]:
+    """For each floor cell the moves to other floor cells: the cell ahead and its bit, the cell behind and its bit.
+
+    Cells are given by their number; behind a wall stands -1 with no bit. The order is right, left, down, up, because a
+    stack returns the last entry first.
+    """
+    bits = {cell: 1 << index for cell, index in number.items()}
+    steps = tuple(reversed(room.deltas()))
+    return [
+        [
+            (number[cell + step], bits[cell + step], number.get(cell - step, -1), bits.get(cell - step, 0))
+            for step in steps
+            if cell + step in number
+        ]
+        for cell in number
+    ]
 
 
 def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[int]]:

@@ -1,11 +1,13 @@
-"""Shortest Sokoban solutions by breadth-first search over sets of player cells.
+"""Shortest Sokoban solutions by breadth-first search from both ends, over sets of player cells.
 
 A state is the boxes and the player. All players that stand somewhere with the same boxes after the same number of moves
-are one integer of bits, so that a step of the whole crowd is a few shifts. Boxes are never pushed to dead cells, from
-which no target can be reached.
+are one integer of bits, so that a step of the whole crowd is a few shifts. Forwards, boxes are never pushed to dead
+cells, from which no target can be reached; backwards, the player pulls. Each step moves the side with fewer states, one
+move at a time, so that the first meeting is a shortest solution.
 """
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from itertools import count
 
 from spa.envs.sokoban_rooms import Room
@@ -16,14 +18,26 @@ Layer = dict[int, int]
 
 def shortest_moves(room: Room, *, limit: int | None = None) -> tuple[int, ...] | None:
     """A shortest solution of `room` as indices into up, down, left, right; None if there is none (within `limit`)."""
-    layers = _layers(room, limit)
-    return None if layers is None else _trace(room, layers)
+    found = _meet(room, limit)
+    if found is None:
+        return None
+    ahead, behind, boxes, player = found
+    deltas = room.deltas()
+    moves, at, where = [], boxes, player
+    for layer in reversed(ahead[:-1]):
+        index, at, where = _step_back(layer, at, where, deltas)
+        moves.append(index)
+    moves.reverse()
+    for layer in reversed(behind[:-1]):
+        index, boxes, player = _step_on(layer, boxes, player, deltas)
+        moves.append(index)
+    return tuple(moves)
 
 
 def fewest_moves(room: Room, *, limit: int | None = None) -> int | None:
     """The length of a shortest solution; None if there is none (within `limit` moves)."""
-    layers = _layers(room, limit)
-    return None if layers is None else len(layers) - 1
+    found = _meet(room, limit)
+    return None if found is None else len(found[0]) + len(found[1]) - 2
 
 
 def fewest_pushes(room: Room) -> int | None:
@@ -39,7 +53,7 @@ def fewest_pushes(room: Room) -> int | None:
         for boxes, players in frontier.items():
             players = _flood(players & ~visited.get(boxes, 0), floor & ~boxes, room.cols + 1)
             visited[boxes] = visited.get(boxes, 0) | players
-            for after, player in _pushes(boxes, players, floor, live, room.cols + 1):
+            for after, player in _pushes(boxes, players, live & floor, room.cols + 1):
                 if not player & visited.get(after, 0):
                     reached[after] = reached.get(after, 0) | player
         if not reached:
@@ -62,48 +76,95 @@ def live_cells(floor: frozenset[int], targets: tuple[int, ...], cols: int) -> in
     return _bits(live)
 
 
-def _layers(room: Room, limit: int | None) -> list[Layer] | None:
-    """The states by distance from the start, up to the first layer that holds a solved one; None without a solution."""
+def _meet(room: Room, limit: int | None) -> tuple[list[Layer], list[Layer], int, int] | None:
+    """Layers from the start and from the goal up to where they meet, and the boxes and player of a meeting."""
     floor, goal, stride = _bits(room.floor), _bits(room.targets), room.cols + 1
     live = live_cells(room.floor, room.targets, room.cols)
-    layer: Layer = {_bits(room.boxes): 1 << room.player}
-    layers, visited = [layer], dict(layer)
-    while goal not in layer:
-        if limit is not None and len(layers) > limit:
+    pushes, pulls = partial(_pushes, free=live & floor, stride=stride), partial(_pulls, free=floor, stride=stride)
+    ahead: list[Layer] = [{_bits(room.boxes): 1 << room.player}]
+    behind: list[Layer] = [{goal: floor & ~goal}]
+    seen_ahead, seen_behind = dict(ahead[0]), dict(behind[0])
+    state = _common(ahead[0], seen_behind)
+    while state is None:
+        if limit is not None and len(ahead) + len(behind) - 2 >= limit:
             return None
-        reached: Layer = {}
-        for boxes, players in layer.items():
-            near = players << stride | players >> stride | players << 1 | players >> 1
-            walks = near & floor & ~boxes & ~visited[boxes]
-            if walks:
-                reached[boxes] = reached.get(boxes, 0) | walks
-            if near & boxes:
-                for after, player in _pushes(boxes, players, floor, live, stride):
-                    if not player & visited.get(after, 0):
-                        reached[after] = reached.get(after, 0) | player
-        for boxes, players in reached.items():
-            visited[boxes] = visited.get(boxes, 0) | players
+        if len(ahead[-1]) <= len(behind[-1]):
+            reached = _advance(ahead[-1], seen_ahead, floor, stride, pushes)
+            ahead.append(reached)
+            state = _common(reached, seen_behind)
+        else:
+            reached = _advance(behind[-1], seen_behind, floor, stride, pulls)
+            behind.append(reached)
+            state = _common(reached, seen_ahead)
         if not reached:
             return None
-        layer = reached
-        layers.append(layer)
-    return layers
+    return ahead, behind, *state
 
 
-def _pushes(boxes: int, players: int, floor: int, live: int, stride: int) -> list[tuple[int, int]]:
-    """Each push that one of `players` can make: the boxes after it, and the player's cell (one bit)."""
+def _common(reached: Layer, others: Layer) -> tuple[int, int] | None:
+    """Boxes and player of a state that both sides have reached."""
+    for boxes, players in reached.items():
+        both = players & others.get(boxes, 0)
+        if both:
+            return boxes, both.bit_length() - 1
+    return None
+
+
+def _advance(
+    layer: Layer, visited: Layer, floor: int, stride: int, jumps: Callable[[int, int], list[tuple[int, int]]]
+) -> Layer:
+    """The new states one move away: walks, and what `jumps` (pushes or pulls) gives for boxes and players.
+
+    `visited` is brought up to date.
+    """
+    reached: Layer = {}
+    for boxes, players in layer.items():
+        near = players << stride | players >> stride | players << 1 | players >> 1
+        walks = near & floor & ~boxes & ~visited[boxes]
+        if walks:
+            reached[boxes] = reached.get(boxes, 0) | walks
+        if near & boxes:
+            for others, player in jumps(boxes, players):
+                if not player & visited.get(others, 0):
+                    reached[others] = reached.get(others, 0) | player
+    for boxes, players in reached.items():
+        visited[boxes] = visited.get(boxes, 0) | players
+    return reached
+
+
+def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, int]]:
+    """Each push that one of `players` can make onto `free` cells: the boxes and the player's cell after it, as bits."""
     found = []
-    free = live & floor & ~boxes
+    free &= ~boxes
     for step in (stride, 1):
-        for pushed, beyond_free, shift in (
-            (players << step & boxes, free >> step, step),
-            (players >> step & boxes, free << step, -step),
-        ):
-            pushed &= beyond_free
-            while pushed:
-                box = pushed & -pushed
-                pushed ^= box
-                found.append((boxes ^ box ^ (box << shift if shift > 0 else box >> -shift), box))
+        down = players << step & boxes & free >> step
+        while down:
+            box = down & -down
+            down ^= box
+            found.append((boxes ^ box ^ box << step, box))
+        up = players >> step & boxes & free << step
+        while up:
+            box = up & -up
+            up ^= box
+            found.append((boxes ^ box ^ box >> step, box))
+    return found
+
+
+def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, int]]:
+    """Each push that may have led here, from `free` cells: the boxes and the player's cell before it, as bits."""
+    found = []
+    free &= ~boxes
+    for step in (stride, 1):
+        down = players & boxes >> step & free << step
+        while down:
+            player = down & -down
+            down ^= player
+            found.append((boxes ^ player << step ^ player, player >> step))
+        up = players & boxes << step & free >> step
+        while up:
+            player = up & -up
+            up ^= player
+            found.append((boxes ^ player >> step ^ player, player << step))
     return found
 
 
@@ -114,18 +175,6 @@ def _flood(players: int, free: int, stride: int) -> int:
         if wider == players:
             return players
         players = wider
-
-
-def _trace(room: Room, layers: list[Layer]) -> tuple[int, ...]:
-    """The moves of a shortest solution, walked back from the last layer."""
-    deltas = room.deltas()
-    boxes = _bits(room.targets)
-    player = layers[-1][boxes].bit_length() - 1
-    moves = []
-    for layer in reversed(layers[:-1]):
-        index, boxes, player = _step_back(layer, boxes, player, deltas)
-        moves.append(index)
-    return tuple(reversed(moves))
 
 
 def _step_back(layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]) -> tuple[int, int, int]:
@@ -139,6 +188,16 @@ def _step_back(layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]) -
             if layer.get(pulled, 0) >> before & 1:
                 return index, pulled, before
     raise AssertionError("a state of a later layer has a predecessor")
+
+
+def _step_on(layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]) -> tuple[int, int, int]:
+    """The move from (boxes, player) into a state of `layer`, and that state."""
+    for index, delta in enumerate(deltas):
+        ahead = player + delta
+        after = boxes ^ 1 << ahead ^ 1 << ahead + delta if boxes >> ahead & 1 else boxes
+        if layer.get(after, 0) >> ahead & 1:
+            return index, after, ahead
+    raise AssertionError("a state of a nearer layer follows")
 
 
 def _bits(cells: frozenset[int] | set[int] | tuple[int, ...]) -> int:
