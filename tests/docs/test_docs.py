@@ -30,9 +30,9 @@ def code(text: str) -> Iterator[str]:
         if fence := re.match(r"```+(\w*)", line):
             inside = None if inside is not None else fence[1]
         elif inside in ("", "sh", "console", "bash"):
-            yield line.removeprefix("$ ")
+            yield line.removeprefix("$ ").removeprefix(".venv/bin/")
         elif inside is None and line.startswith("    "):
-            yield line.strip()
+            yield line.strip().removeprefix(".venv/bin/")
 
 
 def commands() -> list[tuple[str, str]]:

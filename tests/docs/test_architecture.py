@@ -1,0 +1,189 @@
+"""The source keeps to docs/architecture.md: directions of imports, sizes, and what it never does."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+MOST_LINES, MOST_FUNCTION_LINES = 450, 80
+
+READS_ENVIRONMENT = {"spa.engines.openai"}
+"""Modules that read the environment's variables: API keys."""
+NUMPY_RANDOM = {"Generator", "PCG64", "SeedSequence", "BitGenerator"}
+TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
+FORBIDDEN_IMPORTS = {"random", "pickle", "shelve", "marshal", "dill", "cloudpickle"}
+FORBIDDEN_CALLS = {"print", "eval", "exec", "breakpoint"}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted((SOURCE / "spa").rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports(tree: ast.Module, module: str) -> Iterator[str]:
+    """Everything that a module imports, wherever the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{module}: relative import"
+            # `from spa.recipes import ppo` imports spa.recipes.ppo; the package is what counts here.
+            yield from (f"spa.{alias.name}" for alias in node.names) if node.module == "spa" else (node.module,)
+
+
+def package(module: str) -> str:
+    """spa.algo.losses -> algo; spa.types -> types; spa -> '' ."""
+    return (*module.split("."), "")[1]
+
+
+def block(mark: str) -> list[str]:
+    """The lines of the fenced block or table that follows a comment of the page."""
+    match = re.search(rf"<!-- {re.escape(mark)} -->\n(.*?)\n\n", PAGE, re.S)
+    assert match, f"docs/architecture.md: no <!-- {mark} -->"
+    return [line for line in match[1].splitlines() if not re.match(r"```|\|\s*-|\| module", line)]
+
+
+def levels() -> dict[str, int]:
+    """Package -> its height, from the page."""
+    lines = block("layers")
+    return {name: height for height, line in enumerate(reversed(lines)) for name in line.split()}
+
+
+def exceptions() -> set[tuple[str, str]]:
+    """(module, package) that the page allows."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block("exceptions")]
+    return {(row[0].strip("`"), name.strip()) for row in rows for name in row[1].split(",")}
+
+
+def upward() -> set[tuple[str, str]]:
+    """(module, package) of every import from beside or above."""
+    height, found = levels(), set()
+    for module, tree in modules().items():
+        own = package(module)
+        for name in imports(tree, module):
+            other = package(name)
+            if not name.startswith("spa.") or other in (own, "__version__"):
+                continue
+            assert other in height and (not own or own in height), f"{module} or {name} is not in the list of layers"
+            if height[other] >= height[own]:
+                found.add((module, other))
+    return found
+
+
+def test_every_package_has_its_layer():
+    assert {package(module) for module in modules()} - {""} == set(levels())
+
+
+def test_imports_point_down_and_every_exception_is_listed_and_used():
+    assert upward() == exceptions()
+
+
+def test_below_the_recipes_only_listed_modules_read_the_configuration():
+    height = levels()
+    readers = {
+        module
+        for module, tree in modules().items()
+        if height.get(package(module), 0) < height["recipes"] and package(module) != "config"
+        if any(name.startswith("spa.config") for name in imports(tree, module))
+    }
+    listed = set(re.findall(r"`(spa\.[\w.]+)`", "\n".join(line for line in block("readers of the configuration"))))
+    assert readers == listed
+
+
+@pytest.mark.parametrize(
+    ("target", "users"),
+    [("tracking", {"tracking", "recipes", "commands", "report"}), ("report", {"report", "commands"})],
+)
+def test_who_uses_the_recorder_and_the_report(target: str, users: set[str]):
+    found = {
+        package(module) for module, tree in modules().items() if any(package(n) == target for n in imports(tree, module))
+    }
+    assert found <= users
+
+
+def test_files_are_short():
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (SOURCE / "spa").rglob("*.py")}
+    assert {str(path): length for path, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_functions_are_short():
+    long = {}
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MOST_FUNCTION_LINES:
+                    long[f"{module}.{node.name}"] = lines
+    assert long == {}
+
+
+def test_nothing_heavy_or_unsafe_is_imported():
+    found = {
+        (module, name)
+        for module, tree in modules().items()
+        for name in imports(tree, module)
+        if name.split(".")[0] in FORBIDDEN_IMPORTS
+    }
+    assert found == set()
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """(dotted name, call) of every call of a plain or dotted name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and re.fullmatch(r"[\w.]+", name := ast.unparse(node.func)):
+            yield name, node
+
+
+def test_no_call_prints_evaluates_or_draws_from_global_state():
+    found = set()
+    for module, tree in modules().items():
+        for name, call in calls(tree):
+            keywords = {keyword.arg for keyword in call.keywords}
+            head, _, last = name.rpartition(".")
+            if (
+                name in FORBIDDEN_CALLS
+                or (head in ("np.random", "numpy.random") and last not in NUMPY_RANDOM)
+                or (head == "torch" and last in TORCH_DRAWS and "generator" not in keywords)
+                or (name == "torch.load" and "weights_only" not in keywords)
+            ):
+                found.add((module, name))
+    assert found == set()
+
+
+def test_global_seeds_are_set_only_inside_a_fork():
+    """Weights of new models are drawn by torch from its global state; it is put back afterwards."""
+    for module, tree in modules().items():
+        seeding = [call.lineno for name, call in calls(tree) if name.endswith("manual_seed") and name.startswith("torch.")]
+        forks = [
+            range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.With) and any("fork_rng" in ast.unparse(item) for item in node.items)
+        ]
+        assert all(any(line in fork for fork in forks) for line in seeding), module
+
+
+def test_only_keys_of_apis_come_from_environment_variables():
+    found = {
+        module
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
+    }
+    assert found <= READS_ENVIRONMENT
+
+
+def test_the_page_names_files_that_exist():
+    named = re.findall(r"`((?:src|tests)/[\w./*]+?)`", PAGE)
+    assert named
+    assert [name for name in named if not list(ROOT.glob(name))] == []
