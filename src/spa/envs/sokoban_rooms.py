@@ -129,8 +129,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     ways = _ways(room, number)
     states, best_score, best = 0, 0, (number[room.player], tuple(targets))
     seen: dict[int, list[int]] = {target_bits: [0]}
-    layout: Layout = (target_bits, seen[target_bits], 0, (best[1], 0, 0, -1))
-    stack = [(best[0], 1, layout)]
+    layout = (target_bits, seen[target_bits], 0, (best[1], 0, 0, -1))
+    stack: list[tuple[int, int, Layout]] = [(best[0], 1, layout)]
     while stack and states < MAX_STATES:
         player, depth, layout = stack.pop()
         flags, cells_seen, score, details = layout
