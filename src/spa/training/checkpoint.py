@@ -62,11 +62,13 @@ def save_checkpoint(
         _sum_and_flush(marker)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
-    except OSError as error:
+    except Exception as error:  # safetensors and tokenizers report a full disk as errors of their own
         shutil.rmtree(temporary, ignore_errors=True)
+        if not isinstance(error, OSError) and "os error" not in str(error):
+            raise
         raise TrainingError(
-            f"{final}: the checkpoint could not be written ({error.strerror or error}). Free some disk space or choose "
-            "another folder, then run the same command again: it goes on from the last complete checkpoint."
+            f"{final}: the checkpoint could not be written ({error}). Free some disk space or choose another folder, "
+            "then run the same command again: it goes on from the last complete checkpoint."
         ) from error
     if keep is not None:
         for old in sorted(_steps(directory))[:-keep]:
@@ -86,15 +88,18 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def find_checkpoint(directory: Path, which: str) -> Path:
-    """`last`, or a step number, as a folder. A folder that itself holds a model is taken as it is (the layout of a
-    downloaded checkpoint). Raises ModelError if there is none."""
+    """`last`, or a step number, as a folder. Folders that hold a model and no mark of ours (downloaded checkpoints, and
+    `directory` itself) are taken as they are. Raises ModelError if there is none, or if the asked step is damaged."""
     if which == "last":
-        found = latest_checkpoint(directory)
+        steps = [directory / f"global_step_{step}" for step in sorted(_steps(directory), reverse=True)]
+        found = latest_checkpoint(directory) or next(filter(_is_foreign, steps), None)
         if found is None and (directory / "config.json").is_file():
             found = directory
     else:
         found = directory / f"global_step_{which}"
         found = found if found.is_dir() else None
+        if found and not _is_foreign(found) and (problem := damage(found)):
+            raise ModelError(f"{found} is damaged: {problem}. Name another step, or run that stage again.")
     if found is None:
         known = ", ".join(str(step) for step in sorted(_steps(directory))) or "none"
         raise ModelError(
@@ -102,6 +107,11 @@ def find_checkpoint(directory: Path, which: str) -> Path:
             "True), or give a checkpoint with model_path=FOLDER."
         )
     return found
+
+
+def _is_foreign(folder: Path) -> bool:
+    """Whether the folder holds a model that `save_checkpoint` did not write."""
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors")) and not (folder / MARKER).exists()
 
 
 def step_of(folder: Path) -> int:
@@ -120,8 +130,8 @@ def load_state(folder: Path) -> dict[str, Any]:
 def damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        sums = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, KeyError):
+        sums = dict(json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
         return f"{MARKER} is missing or unreadable"
     for name, expected in sums.items():
         path = folder / name
