@@ -2,6 +2,7 @@
 
 import json
 import logging
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -212,3 +213,16 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         recorder.log(4, {"train/FrozenLake/success": 0.25})
     shown = screen.getvalue()
     assert "ppo [bold]" in shown and "4/4" in shown and "success 0.250" in shown
+
+
+def _record_in_a_worker(directory: Path) -> None:
+    console.set_verbosity()
+    with Recorder(directory, stage="ppo", name="demo-spa", total_steps=1) as recorder:
+        recorder.log(1, {"train/loss": 1.0})
+
+
+def test_workers_write_lines_with_their_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    worker = multiprocessing.get_context("fork").Process(target=_record_in_a_worker, args=(tmp_path,))
+    worker.start()
+    worker.join()
+    assert "[demo-spa ppo] step 1/1  loss 1.0000" in capfd.readouterr().err

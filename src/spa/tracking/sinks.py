@@ -6,6 +6,7 @@ it off with one warning. Training never stops for it.
 
 import hashlib
 import logging
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,7 +86,7 @@ class Sinks:
         name: str,
     ) -> None:
         makers: dict[str, Callable[[], Sink]] = {
-            "console": lambda: _ConsoleSink(stage, total_steps, start_step),
+            "console": lambda: _ConsoleSink(stage, name, total_steps, start_step),
             "tensorboard": lambda: _TensorBoardSink(directory, start_step),
             "wandb": lambda: _WandbSink(directory, stage, config, project, name),
             "trackio": lambda: _TrackioSink(directory, stage, config, project, name),
@@ -142,17 +143,21 @@ def headline(metrics: dict[str, Any]) -> dict[str, str]:
 
 
 class _ConsoleSink:
-    """A progress bar on a terminal; elsewhere one plain line per step, at most one every two seconds."""
+    """A progress bar on a terminal; elsewhere one plain line per step, at most one every two seconds.
 
-    def __init__(self, stage: str, total_steps: int | None, start_step: int) -> None:
-        self._stage = stage
+    Worker processes share a terminal, so they write lines too, with the name of their run in front.
+    """
+
+    def __init__(self, stage: str, name: str, total_steps: int | None, start_step: int) -> None:
+        worker = multiprocessing.parent_process() is not None
+        self._stage = f"{name} {stage}" if worker and name else stage
         self._total = total_steps
         self._shown: dict[str, str] = {}
         self._start = time.monotonic()
         self._start_step = start_step
         self._last_line = -10.0
         self._progress: Any = None
-        if get_console().is_terminal and not is_quiet():
+        if get_console().is_terminal and not is_quiet() and not worker:
             from rich.progress import Progress, TextColumn
 
             columns = (*progress_columns(), TextColumn("{task.fields[values]}", markup=True))
