@@ -107,7 +107,9 @@ def test_below_the_recipes_only_listed_modules_read_the_configuration():
 )
 def test_who_uses_the_recorder_and_the_report(target: str, users: set[str]):
     found = {
-        package(module) for module, tree in modules().items() if any(package(n) == target for n in imports(tree, module))
+        package(module)
+        for module, tree in modules().items()
+        if any(package(n) == target for n in imports(tree, module))
     }
     assert found <= users
 
@@ -164,7 +166,9 @@ def test_no_call_prints_evaluates_or_draws_from_global_state():
 def test_global_seeds_are_set_only_inside_a_fork():
     """Weights of new models are drawn by torch from its global state; it is put back afterwards."""
     for module, tree in modules().items():
-        seeding = [call.lineno for name, call in calls(tree) if name.endswith("manual_seed") and name.startswith("torch.")]
+        seeding = [
+            call.lineno for name, call in calls(tree) if name.endswith("manual_seed") and name.startswith("torch.")
+        ]
         forks = [
             range(node.lineno, (node.end_lineno or node.lineno) + 1)
             for node in ast.walk(tree)

@@ -1,0 +1,82 @@
+"""What pyproject.toml promises: dependencies that are imported, files that are shipped, versions that are pinned."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+NAMES = {"hydra": "hydra-core", "yaml": "pyyaml"}
+"""Imported name -> distribution, where they differ."""
+COME_ALONG = {"pandas"}
+"""Imported lazily beside the optional package that depends on it."""
+
+
+def third_party(*, top_level: bool) -> set[str]:
+    """Distributions imported by the source: at the top of a module, or inside functions."""
+    found = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body if top_level else ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            else:
+                continue
+            found |= {name.split(".")[0] for name in names}
+    outside = found - set(sys.stdlib_module_names) - {"spa"}
+    return {canonicalize_name(NAMES.get(name, name)) for name in outside}
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {canonicalize_name(Requirement(line).name) for line in requirements}
+
+
+def test_imports_at_the_top_of_modules_are_dependencies():
+    assert third_party(top_level=True) <= names(PROJECT["project"]["dependencies"])
+
+
+def test_imports_inside_functions_are_dependencies_or_extras():
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    known = names(PROJECT["project"]["dependencies"]).union(*map(names, extras))
+    assert third_party(top_level=False) - known <= COME_ALONG
+
+
+def test_every_file_beside_the_modules_is_shipped():
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["spa"]
+    files = [
+        PurePosixPath(path.relative_to(ROOT / "src/spa")) for path in (ROOT / "src/spa").rglob("*") if path.is_file()
+    ]
+    data = [file for file in files if file.suffix not in (".py", ".pyc")]
+    assert len(data) > 10
+    assert [str(file) for file in data if not any(matches(file, pattern) for pattern in patterns)] == []
+
+
+def matches(file: PurePosixPath, pattern: str) -> bool:
+    """Whether a pattern of package-data covers a file; ** stands for any number of folders."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*"), str(file)) is not None
+
+
+def test_the_tested_versions_lie_in_the_promised_ranges():
+    lines = (ROOT / "constraints-cpu.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    extras = PROJECT["project"]["optional-dependencies"]
+    required = [*PROJECT["project"]["dependencies"], *extras["dev"], *extras["api"], *extras["plot"]]
+    for requirement in map(Requirement, required):
+        if requirement.name != "spa":
+            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+    assert pins["torch"] == "2.13.0"  # an exact public version: an index with CPU builds then gives the CPU build
+
+
+def test_the_licence_and_the_citation_are_there():
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert metadata.metadata("spa")["License-Expression"] == PROJECT["project"]["license"] == "Apache-2.0"
+    assert "2510.15047" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
