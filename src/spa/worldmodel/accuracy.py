@@ -125,7 +125,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     if not turns:
         return {"wm/turns": 0.0}
     scores = [score_state(_said(turn, turn.reply.prediction), turn.next_state, turn.state) for turn in turns]
-    total = _total(scores)
+    total = total_score(scores)
     observed = [_said(turn, turn.reply.observation) for turn in turns]
     return {
         "wm/turns": float(len(turns)),
@@ -150,7 +150,7 @@ def _mean(flags: Iterable[bool]) -> float:
     return sum(values) / len(values)
 
 
-def _total(scores: Sequence[StateScore]) -> StateScore:
+def total_score(scores: Sequence[StateScore]) -> StateScore:
     """The counts added up; `exact` if all are."""
     return StateScore(
         exact=all(score.exact for score in scores),

@@ -1,0 +1,138 @@
+"""`spa eval-world-model`: what a model knows of its world."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from spa.errors import ConfigError
+
+
+def main(args: list[str]) -> int:
+    """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
+    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
+    options = _parser().parse_args([arg for arg in args if arg not in overrides])
+    if options.transitions < 1 or options.steps < 1:
+        raise ConfigError("--transitions and --steps must be at least 1")
+    from spa.config.load import load_config
+    from spa.recipes import evaluate_world_model
+    from spa.recipes.policies import find_target, slug
+    from spa.tracking.console import set_verbosity
+
+    set_verbosity(quiet=options.quiet, debug=False)
+    target = find_target(options.policy)
+    name = options.config or target.config
+    if name is None:
+        raise ConfigError("name a configuration: only a checkpoint of a run knows its own")
+    cfg = load_config(name, overrides)
+    root = target.run / "eval" if target.run else Path("runs/eval")
+    label = f"{target.label}-{slug(cfg.trainer.experiment_name)}-world-model.json"
+    output = Path(options.output) if options.output else root / label
+    result = evaluate_world_model.main(
+        cfg, target, output=output, transitions=options.transitions, steps=options.steps, greedy=options.greedy
+    )
+    print_result(result)
+    sys.stdout.write(f"result: {output}\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spa eval-world-model",
+        description="Observation and prediction accuracy on held-out states that random play reached, accuracy of the "
+        "model's own dream, likelihood of true transitions, calibration; beside the baselines.",
+    )
+    parser.add_argument(
+        "policy",
+        metavar="CKPT_OR_MODEL",
+        help="a run folder, a checkpoint folder, a Hub name, builtin:tiny, api or random",
+    )
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"
+    )
+    parser.add_argument("--transitions", type=int, default=1000, metavar="N", help="states per environment tag")
+    parser.add_argument("--steps", type=int, default=3, metavar="K", help="length of the dream")
+    parser.add_argument("--greedy", action="store_true", help="the likeliest reply instead of a sampled one")
+    parser.add_argument("--output", metavar="FILE", help="the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
+    return parser
+
+
+def print_result(result: dict[str, Any]) -> None:
+    """A table per environment tag, and what it says in words."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    for tag, found in result["tags"].items():
+        table = Table(title=f"{result['policy']} on {tag}: {found['transitions']} states")
+        for name in ("", "model", "copying", "other state"):
+            table.add_column(name, justify="left" if not name else "right")
+        for row in _rows(found):
+            table.add_row(*row)
+        console.print(table)
+        for line in remarks(found):
+            console.print(line)
+
+
+def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    copy, other = found["baselines"]["copy"], found["baselines"]["other_state"]
+    rows = [
+        ("replies in the format", _percent(found["format_rate"]), "", ""),
+        ("observation exact", _interval(found["observation_exact"]), "100.0", ""),
+        (
+            "prediction exact",
+            _interval(found["prediction_exact"]),
+            _percent(copy["prediction_exact"]),
+            _percent(other["prediction_exact"]),
+        ),
+        ("  where something changed", _percent(found["prediction_exact_where_changed"]), "0.0", ""),
+    ]
+    if "ceiling" in found:
+        rows.append(("  the best that chance allows", _percent(found["ceiling"]), "", ""))
+    for label, name in (("cell accuracy", "cell_accuracy"), ("changed-cell F1", "changed_cell_f1")):
+        rows.append((label, _percent(found[name]), _percent(copy[name]), _percent(other[name])))
+    for name, score in found["entities"].items():
+        rows.append((f"{name} exact", _percent(score["exact"]), "", ""))
+    if "drawing_agrees" in found:
+        rows.append(("drawing and sentence agree", _percent(found["drawing_agrees"]), "", ""))
+    for part in found["dream"]:
+        rows.append(
+            (
+                f"dream, step {part['step']}",
+                _interval(part["prediction_exact"]),
+                _percent(part["copy_exact"]),
+                "",
+            )
+        )
+    return rows
+
+
+def remarks(found: dict[str, Any]) -> list[str]:
+    """What a reader has to know beside the numbers."""
+    lines = ["Shares in percent; brackets: 95 % bootstrap intervals over puzzles."]
+    if found["format_rate"] == 0:
+        lines.append("Not one reply follows the world-model format, so every observation and prediction is wrong.")
+    known = found.get("likelihood")
+    if known:
+        nll, calibrated = known["nll_per_token"], known["calibration"]
+        lines.append(
+            f"True next state: {nll['prediction']:.3f} nats per token (observation {nll['observation']:.3f}, answer "
+            f"{nll['answer']:.3f}; knowing nothing: {known['uniform_nll_per_token']:.2f}); calibration error "
+            f"{calibrated['ece']:.3f}."
+        )
+        if "prefers_truth" in known:
+            share = known["prefers_truth"]
+            lines.append(
+                f"Where something changed, {share['mean']:.0%} of {share['n']} true transitions are likelier than "
+                "the same with nothing changed."
+            )
+    return lines
+
+
+def _interval(found: dict[str, Any]) -> str:
+    return f"{100 * found['mean']:.1f} \\[{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"

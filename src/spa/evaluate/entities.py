@@ -1,0 +1,156 @@
+"""What a state text says about single things: who is where, and whether its drawing and its sentence agree.
+
+Works on any environment that writes states as drawings and as sentences of coordinates (`spa.envs.coords`); texts
+without either have no entities.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+_CELL = re.compile(r"\((\d+),(\d+)\)(=\S+?(?=[\s;.,]|$))?")
+_SYMBOL = re.compile(r"\(([^()\s])\)")
+_VERB = re.compile(r"\s+(?:is|are)(?:\s+at)?\s*$|\s+at\s*$|\s*:\s*$", re.IGNORECASE)
+
+Entities = dict[str, frozenset[str]]
+"""Name -> what is said of it: its cells such as `(1,2)` or `(1,2)=4`, and remarks such as `in a hole`."""
+
+
+def is_sentence(line: str) -> bool:
+    """Whether a line of a state is a sentence of coordinates rather than a row of a drawing."""
+    return _CELL.search(line) is not None or bool(re.search(r"[^\W\d_]*[a-z][^\W\d_]+", line))
+
+
+def sentence_entities(text: str) -> Entities:
+    """The entities of the coordinate sentence in `text`; none if there is no such sentence.
+
+    A clause ends with `;` or at the end of its line. An entity's name is its symbol in brackets if it has one, else its
+    words; an entity that the clause denies ("no holes (O)") is there without cells.
+
+    Example: "Player (P) is at (0,1) in a hole; no goals (G)." -> {"P": {"(0,1)", "in a hole"}, "G": {}}
+    """
+    found: Entities = {}
+    for line in text.splitlines():
+        if not is_sentence(line):
+            continue
+        for clause in line.rstrip(" .").split(";"):
+            cells = list(_CELL.finditer(clause))
+            head = clause[: cells[0].start()] if cells else clause
+            symbol = _SYMBOL.search(head)
+            if not cells and (symbol is None or not head.strip().lower().startswith("no ")):
+                continue
+            name = symbol.group(1) if symbol else _VERB.sub("", head.strip()).lower()
+            tail = clause[cells[-1].end() :].strip(" .") if cells else ""
+            said = {f"({c[1]},{c[2]}){c[3] or ''}" for c in cells} | ({tail} if tail else set())
+            found[name] = found.get(name, frozenset()) | said
+    return found
+
+
+def drawing(text: str) -> dict[tuple[int, int], str]:
+    """The drawing in `text` as (row, column) -> symbol, counted from 0; empty if there is none.
+
+    A drawing in one line with `|` between its rows (Sudoku) is taken apart there.
+    """
+    lines = [line for line in text.splitlines() if line.strip() and not is_sentence(line)]
+    if len(lines) == 1 and "|" in lines[0]:
+        lines = [part for part in lines[0].split("|") if part.strip()]
+    return {
+        (row, column): symbol
+        for row, line in enumerate(lines)
+        for column, symbol in enumerate(symbol for symbol in line if not symbol.isspace())
+    }
+
+
+def entities(text: str) -> Entities:
+    """The entities of the sentence, or, in a state without one, the cells of every symbol of the drawing."""
+    found = sentence_entities(text)
+    if found:
+        return found
+    cells: dict[str, set[str]] = {}
+    for (row, column), symbol in drawing(text).items():
+        cells.setdefault(symbol, set()).add(f"({row},{column})")
+    return {symbol: frozenset(places) for symbol, places in cells.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Which symbol of the drawing goes with which entities of the sentence at a cell, learnt from true states.
+
+    offset: what the sentence counts from, 0 or 1. pairs: the (entities at a cell, symbol drawn there) that occur.
+    """
+
+    offset: int
+    pairs: frozenset[tuple[frozenset[str], str]]
+
+    @classmethod
+    def learn(cls, truths: Iterable[str]) -> "Agreement | None":
+        """From true states; None if they have no drawing or no sentence."""
+        known = [text for text in dict.fromkeys(truths) if drawing(text) and sentence_entities(text)]
+        if not known:
+            return None
+        tables = [cls(offset, frozenset().union(*(_pairs(text, offset) for text in known))) for offset in (0, 1)]
+        return min(tables, key=lambda table: len(table.pairs))
+
+    def holds(self, text: str) -> bool:
+        """Whether the drawing and the sentence of a state can both be true."""
+        return bool(drawing(text)) and bool(sentence_entities(text)) and _pairs(text, self.offset) <= self.pairs
+
+
+def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
+    """(entities at the cell, symbol drawn there) of every cell; a cell outside the drawing goes with no symbol."""
+    drawn = drawing(text)
+    at: dict[tuple[int, int], set[str]] = {place: set() for place in drawn}
+    for name, said in sentence_entities(text).items():
+        for item in said:
+            match = _CELL.fullmatch(item)
+            if match:
+                place = (int(match[1]) - offset, int(match[2]) - offset)
+                at.setdefault(place, set()).add(name + (match[3] or ""))
+    return frozenset((frozenset(names), drawn.get(place, "")) for place, names in at.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityScore:
+    """How well one entity is predicted, over many transitions."""
+
+    exact: float  # share of transitions in which all that is said of it is right
+    changed_exact: float | None  # the same, of transitions in which it changed; None if it never did
+    f1: float  # of single cells and remarks
+    n: int
+    changed: int
+
+
+def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, EntityScore]:
+    """Scores per entity from (predicted, true, state before) texts; a prediction that is None says nothing.
+
+    Entities that are in no true state have no score: whoever invents one is wrong elsewhere too.
+    """
+    read = [(entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples]
+    known = {name for _, true, _ in read for name in true}
+    counts: dict[str, list[int]] = {}
+    for said, true, old in read:
+        for name in (true.keys() | said.keys()) & known:
+            ours, theirs = said.get(name, frozenset()), true.get(name, frozenset())
+            right = name in said and name in true and ours == theirs
+            moved = theirs != old.get(name, frozenset())
+            row = counts.setdefault(name, [0] * 6)
+            for index, value in enumerate((1, right, moved, right and moved, 2 * len(ours & theirs))):
+                row[index] += value
+            row[5] += len(ours) + len(theirs)
+    return {name: _score(row) for name, row in sorted(counts.items())}
+
+
+def _score(row: list[int]) -> EntityScore:
+    n, right, moved, right_moved, shared, both = row
+    return EntityScore(
+        exact=right / n,
+        changed_exact=right_moved / moved if moved else None,
+        f1=shared / both if both else 1.0,
+        n=n,
+        changed=moved,
+    )
+
+
+def named(scores: Mapping[str, EntityScore], legend: Mapping[str, str]) -> dict[str, EntityScore]:
+    """The scores under readable names: the legend's meaning before the symbol."""
+    return {f"{legend[name]} ({name})" if name in legend else name: score for name, score in scores.items()}

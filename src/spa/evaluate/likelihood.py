@@ -1,0 +1,195 @@
+"""What probability a model gives to the truth: teacher-forced, token by token.
+
+The corrected reply of a transition (true state, true next state, executed actions) is read after the prompt that shows
+the state. Tokens of three blocks are scored: observation, prediction and answer. Each token is conditioned on
+everything before it, so the prediction is judged knowing the state but not the actions (the format writes the answer
+last), and the answer knowing the true next state; their joint says what the model holds of the transition.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from spa.evaluate.aggregate import DIGITS
+from spa.models.forward import LOGITS_CHUNK, micro_batches
+from spa.prompts.parse import find_block
+from spa.prompts.template import ChatTemplate
+
+BLOCKS = ("observation", "prediction", "answer")
+BINS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyTokens:
+    """A prompt and a given reply. ids: int32 [T]; block: int8 [T], index into BLOCKS, -1 elsewhere."""
+
+    ids: np.ndarray
+    block: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Per scored token: log-prob of the true one, probability of the likeliest one, whether that is the true one, and
+    the block; each [N]."""
+
+    logprob: np.ndarray
+    top: np.ndarray
+    hit: np.ndarray
+    block: np.ndarray
+
+    def total(self, *blocks: str) -> float:
+        """Sum of the log-probs of some blocks."""
+        return float(self.logprob[np.isin(self.block, [BLOCKS.index(name) for name in blocks])].sum())
+
+
+def reply_sequence(template: ChatTemplate, prompt_ids: Sequence[int], reply: str, opener: str) -> ReplyTokens:
+    """The prompt's ids and those of the reply (opener included in the text), with the blocks marked.
+
+    A token belongs to a block if it holds a character of the block's content, the white space around it left out.
+    """
+    body = reply.removeprefix(opener)
+    ids, ends = encode_with_ends(template.tokenizer, body)
+    starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    block = np.full(len(prompt_ids) + len(ids) + 1, -1, dtype=np.int8)
+    for index, name in enumerate(BLOCKS):
+        span = find_block(body, name)
+        if span is None:
+            continue
+        content = body[span[0] : span[1]]
+        first = span[0] + len(content) - len(content.lstrip())
+        last = first + len(content.strip())
+        block[len(prompt_ids) : -1][(starts < last) & (ends > first)] = index
+    return ReplyTokens(ids=np.concatenate([prompt_ids, ids, [template.end_id]]).astype(np.int32), block=block)
+
+
+def encode_with_ends(tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids of a text, and where in the text each token ends; both int64 [L]."""
+    if getattr(tokenizer, "is_fast", False):
+        found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ends = [end for _, end in found["offset_mapping"]]
+        return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(ends, dtype=np.int64)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    ends = [len(tokenizer.decode(ids[: i + 1], skip_special_tokens=False)) for i in range(len(ids))]
+    return np.asarray(ids, dtype=np.int64), np.asarray(ends, dtype=np.int64)
+
+
+def score_sequences(
+    model: Any, sequences: Sequence[ReplyTokens], *, rows: int = 64, autocast: torch.dtype | None = None
+) -> list[Scored]:
+    """One teacher-forced pass over all sequences, `rows` at a time; in the order given."""
+    lengths = torch.tensor([len(sequence.ids) for sequence in sequences])
+    device = next(model.parameters()).device
+    out: dict[int, Scored] = {}
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode(), torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
+        for batch in micro_batches(lengths, rows=rows, max_tokens=None):
+            picked = [sequences[row] for row in batch.tolist()]
+            ids = np.zeros((len(picked), int(lengths[batch].max())), dtype=np.int64)
+            mask = np.zeros_like(ids, dtype=bool)
+            for r, sequence in enumerate(picked):
+                ids[r, : len(sequence.ids)] = sequence.ids
+                mask[r, : len(sequence.ids)] = sequence.block >= 0
+            parts = _score(model, torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device))
+            cuts = np.cumsum(mask.sum(axis=1))[:-1]
+            logprobs, tops, hits = (np.split(part.cpu().numpy(), cuts) for part in parts)
+            for r, row in enumerate(batch.tolist()):
+                block = picked[r].block[picked[r].block >= 0]
+                out[row] = Scored(logprob=logprobs[r], top=tops[r], hit=hits[r], block=block)
+    model.train(was_training)
+    return [out[row] for row in range(len(sequences))]
+
+
+def _score(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """ids int64 [B, T], mask bool [B, A] -> log-probs float32, top probabilities float32, hits bool; each [N]."""
+    body = model.base_model if not hasattr(model, "get_base_model") else model.get_base_model().base_model
+    hidden = body(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][mask]
+    targets, head = ids[:, 1:][mask], model.get_output_embeddings()
+    softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
+    parts = []
+    rows = max(1, LOGITS_CHUNK // head.weight.shape[0])
+    for start in range(0, max(1, len(hidden)), rows):
+        logits = head(hidden[start : start + rows]).float()
+        if softcap:
+            logits = torch.tanh(logits / softcap) * softcap
+        logprobs = logits.log_softmax(-1)
+        best, index = logprobs.max(-1)
+        wanted = targets[start : start + rows]
+        parts.append((logprobs.gather(-1, wanted[:, None])[:, 0], best.exp(), index == wanted))
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
+
+
+def likelihood_report(truth: Sequence[Scored], copied: Mapping[int, Scored], *, vocabulary: int) -> dict[str, Any]:
+    """Likelihood and calibration of the true transitions, JSON-ready.
+
+    Args:
+        truth: the true replies, scored.
+        copied: for transitions that changed something, by their index: the same replies with the state of before in the
+            prediction block.
+        vocabulary: size, for the model that knows nothing.
+
+    Returns:
+        `nll_per_token` (nats) of each block and of the copied state; `nll_per_state`: the mean over transitions of the
+        prediction block's sum; `uniform_nll_per_token`: ln V; `prefers_truth`: share of changed transitions whose
+        prediction and answer together are likelier with the true next state than with the old one;
+        `calibration`: over the prediction block's tokens, see `calibration`.
+    """
+    report: dict[str, Any] = {
+        "nll_per_token": {name: nll_per_token(truth, name) for name in BLOCKS},
+        "nll_per_state": _rounded(-np.mean([scored.total("prediction") for scored in truth])),
+        "uniform_nll_per_token": _rounded(np.log(vocabulary)),
+    }
+    if copied:
+        both = ("prediction", "answer")
+        wins = [truth[index].total(*both) > scored.total(*both) for index, scored in copied.items()]
+        report["copied_state_nll_per_token"] = nll_per_token(list(copied.values()), "prediction")
+        report["changed_state_nll_per_token"] = nll_per_token([truth[index] for index in copied], "prediction")
+        report["prefers_truth"] = {"mean": _rounded(np.mean(wins)), "n": len(wins)}
+    inside = [scored.block == BLOCKS.index("prediction") for scored in truth]
+    report["calibration"] = calibration(
+        np.concatenate([scored.top[mask] for scored, mask in zip(truth, inside, strict=True)]),
+        np.concatenate([scored.hit[mask] for scored, mask in zip(truth, inside, strict=True)]),
+    )
+    return report
+
+
+def nll_per_token(scored: Sequence[Scored], block: str) -> float | None:
+    """Mean negative log-likelihood in nats over all tokens of a block; None if there are none."""
+    index = BLOCKS.index(block)
+    values = np.concatenate([item.logprob[item.block == index] for item in scored]) if scored else np.zeros(0)
+    return _rounded(-values.mean()) if len(values) else None
+
+
+def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+    """Expected calibration error over ten equal bins of confidence (arXiv 1706.04599).
+
+    confidence: [N], the probability of the likeliest token; right: [N], whether it is the true one. The error is the
+    mean over tokens of |accuracy - confidence| of their bin.
+    """
+    if not len(confidence):
+        return {"tokens": 0}
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    count = np.bincount(bins, minlength=BINS)
+    sums = [np.bincount(bins, weights=values.astype(float), minlength=BINS) for values in (confidence, right)]
+    return {
+        "tokens": len(confidence),
+        "accuracy": _rounded(right.mean()),
+        "confidence": _rounded(confidence.mean()),
+        "ece": _rounded(np.abs(sums[0] - sums[1]).sum() / len(confidence)),
+        "bins": [
+            {
+                "confidence": _rounded(sums[0][b] / count[b]),
+                "accuracy": _rounded(sums[1][b] / count[b]),
+                "n": int(count[b]),
+            }
+            for b in range(BINS)
+            if count[b]
+        ],
+    }
+
+
+def _rounded(value: Any) -> float:
+    return round(float(value), DIGITS)

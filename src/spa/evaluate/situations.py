@@ -1,0 +1,229 @@
+"""States in the midst of held-out games, and questions to a player about each of them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spa.engines.base import Engine
+from spa.envs.base import Action, StateText, TextEnv
+from spa.prompts.parse import parse_reply
+from spa.prompts.render import Prompter
+from spa.prompts.template import ChatTemplate
+from spa.rollout import puzzle_hash
+from spa.seeds import stream, stream_seed
+from spa.types import Message, ParsedReply, Prompt, SamplingParams
+
+MakeEnv = Callable[[str], TextEnv]
+NOISES = 16  # draws of chance, twice, behind a ceiling
+_NO_IDS = np.zeros(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """A state that random play reached, and where random play went from there."""
+
+    index: int
+    tag: str
+    puzzle: str  # content hash
+    puzzle_seed: int
+    noise_seed: int
+    prefix: tuple[str, ...]  # actions that led here
+    state: str
+    actions: tuple[str, ...]  # what random play did next
+    next_state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a player said to a shown state, and what its answer led to."""
+
+    messages: tuple[Message, ...]
+    parsed: ParsedReply
+    executed: tuple[str, ...]
+    next_state: str
+    over: bool
+
+
+class Shown(TextEnv):
+    """An environment's words around a state text that is given."""
+
+    def __init__(self, env: TextEnv, text: str) -> None:
+        self._env, self._text = env, text
+
+    def state_text(self, mode: StateText) -> str:
+        """The given text."""
+        return self._text
+
+    def instruction(self, mode: StateText) -> str:
+        """The environment's rules."""
+        return self._env.instruction(mode)
+
+    def legend(self) -> dict[str, str]:
+        """The environment's symbols."""
+        return self._env.legend()
+
+    def action_names(self) -> tuple[str, ...]:
+        """The environment's actions."""
+        return self._env.action_names()
+
+    def to_action(self, text: str) -> Action | None:
+        """As the environment reads it."""
+        return self._env.to_action(text)
+
+    def puzzle_text(self) -> str:
+        """The given text."""
+        return self._text
+
+
+def replay(env: TextEnv, situation: Situation, noise_seed: int | None = None) -> TextEnv:
+    """The environment in the situation's state."""
+    noise = situation.noise_seed if noise_seed is None else noise_seed
+    env.reset(seed=situation.puzzle_seed, options={"noise_seed": noise})
+    execute(env, situation.prefix, len(situation.prefix))
+    return env
+
+
+def execute(env: TextEnv, actions: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
+    """Take the actions that the environment understands, at most `limit`, until the game ends; what was taken, and
+    whether it ended."""
+    taken: list[str] = []
+    for text in actions:
+        action = env.to_action(text)
+        if action is None:
+            continue
+        if len(taken) >= limit:
+            break
+        _, _, terminated, truncated, _ = env.step(action)
+        taken.append(text)
+        if terminated or truncated:
+            return tuple(taken), True
+    return tuple(taken), False
+
+
+def random_situation(
+    env: TextEnv, prompter: Prompter, *, tag: str, index: int, base_seed: int, from_start: bool
+) -> Situation | None:
+    """Situation number `index`: up to `max_turn - 1` random turns from the start of a puzzle of its own (none with
+    `from_start`), then one more. None if no game goes on after a random turn.
+
+    The puzzle has seed `base_seed + index`; the actions are drawn from a stream of the situation.
+    """
+    rng = stream(base_seed, "world_model/play", index)
+    puzzle_seed, noise_seed = base_seed + index, stream_seed(base_seed, "world_model/noise", index)
+    turns = 0 if from_start else int(rng.integers(prompter.max_turn))
+    env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
+    content = puzzle_hash(env)
+    prefix: list[str] = []
+    for _ in range(turns):
+        move = _random_turn(env, prompter, rng)
+        taken, over = execute(env, move, len(move))
+        if over:
+            break
+        prefix += taken
+    start = Situation(
+        index=index,
+        tag=tag,
+        puzzle=content,
+        puzzle_seed=puzzle_seed,
+        noise_seed=noise_seed,
+        prefix=tuple(prefix),
+        state="",
+        actions=(),
+        next_state="",
+    )
+    replay(env, start)
+    state = env.state_text(prompter.state_text)
+    move = _random_turn(env, prompter, rng)
+    taken, _ = execute(env, move, prompter.max_actions_per_traj)
+    if not taken:
+        return None
+    found = {name: getattr(start, name) for name in Situation.__slots__}
+    found |= {"state": state, "actions": taken, "next_state": env.state_text(prompter.state_text)}
+    return Situation(**found)
+
+
+def _random_turn(env: TextEnv, prompter: Prompter, rng: np.random.Generator) -> tuple[str, ...]:
+    count = int(rng.integers(1, prompter.max_actions_per_turn + 1))
+    return tuple(env.random_action(rng) for _ in range(count))
+
+
+def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int = 24) -> bool:
+    """Whether the same actions from the same start can lead to different states (seen in a few puzzles)."""
+    for index in range(puzzles):
+        found = random_situation(env, prompter, tag="", index=index, base_seed=base_seed, from_start=True)
+        if found is None:
+            continue
+        for noise in range(4):
+            replay(env, found, noise)
+            execute(env, found.actions, len(found.actions))
+            if env.state_text(prompter.state_text) != found.next_state:
+                return True
+    return False
+
+
+def ceiling(env: TextEnv, situation: Situation, actions: Sequence[str], mode: StateText) -> float:
+    """The probability of the likeliest state after `actions`, for a situation at the start of a puzzle.
+
+    The likeliest state is chosen on one half of `2 * NOISES` draws of chance and its probability estimated on the
+    other, so that the estimate is not too high.
+    """
+
+    def after(noise: int) -> str:
+        replay(env, situation, stream_seed(situation.noise_seed, "world_model/ceiling", noise))
+        execute(env, actions, len(actions))
+        return env.state_text(mode)
+
+    likeliest = Counter(after(noise) for noise in range(NOISES)).most_common(1)[0][0]
+    return sum(after(noise) == likeliest for noise in range(NOISES, 2 * NOISES)) / NOISES
+
+
+def ask(
+    engine: Engine,
+    sampling: SamplingParams,
+    envs: Sequence[TextEnv],
+    shown: Sequence[str],
+    prompters: Sequence[Prompter],
+    template: ChatTemplate | None,
+    seeds: Sequence[int],
+) -> list[Reply]:
+    """Show each state as the first turn of a conversation, and play each answer in its environment (which may be in
+    another state: the player's dream)."""
+    conversations = [
+        prompter.first_messages(Shown(env, text)) for prompter, env, text in zip(prompters, envs, shown, strict=True)
+    ]
+    prompts = [
+        Prompt(
+            episode_id=f"world_model/{seed}",
+            messages=messages,
+            token_ids=_NO_IDS if template is None else np.asarray(template.start(messages, p.opener), dtype=np.int32),
+            opener=p.opener,
+            seed=seed,
+            context=env,
+        )
+        for messages, p, env, seed in zip(conversations, prompters, envs, seeds, strict=True)
+    ]
+    completions = engine.generate(prompts, sampling)
+    engine.forget([prompt.episode_id for prompt in prompts])
+    texts = [prompt.opener + completion.text for prompt, completion in zip(prompts, completions, strict=True)]
+    return [_reply(*item) for item in zip(envs, prompters, conversations, texts, strict=True)]
+
+
+def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text: str) -> Reply:
+    parsed = parse_reply(
+        text, mode="add_worldmodel", action_sep=prompter.action_sep, max_actions=prompter.max_actions_per_turn
+    )
+    taken, over = execute(env, parsed.actions, prompter.max_actions_per_traj)
+    return Reply(
+        messages=messages,
+        parsed=parsed,
+        executed=taken,
+        next_state=env.state_text(prompter.state_text),
+        over=over,
+    )
+
+
+def seed_of(base_seed: int, index: int, step: int) -> int:
+    """The seed of the draws of question `index` at `step` of a dream."""
+    return stream_seed(base_seed, "world_model/ask", index, step)

@@ -1,0 +1,129 @@
+"""Scores of predictions against what really came, with the baselines that a number means nothing without."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from spa.evaluate.aggregate import DIGITS, interval_json
+from spa.evaluate.entities import Agreement, entity_scores, named
+from spa.evaluate.statistics import rate_interval
+from spa.worldmodel.accuracy import StateScore, score_state, total_score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One question to the model: the state it was shown, what it said, and what its own answer led to.
+
+    `observation` and `prediction` are None if the reply is not well formed. `ceiling`: the probability of the likeliest
+    next state under the same answer; 1 without chance.
+    """
+
+    tag: str
+    puzzle: str
+    state: str
+    next_state: str
+    observation: str | None
+    prediction: str | None
+    ceiling: float = 1.0
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything changed at all."""
+        return self.state.strip() != self.next_state.strip()
+
+
+def prediction_report(asked: Sequence[Asked], legend: Mapping[str, str], *, seed: int = 0) -> dict[str, Any]:
+    """All accuracies of one environment tag, JSON-ready.
+
+    Shares are over all questions, a malformed reply being wrong; intervals are bootstraps over puzzles. `cell_accuracy`
+    and the scores of changed cells are pooled over all cells. `baselines.copy` predicts that nothing changes,
+    `baselines.other_state` predicts the next state of another question.
+    """
+    truths = [(a.next_state, a.state) for a in asked]
+    report: dict[str, Any] = {
+        "transitions": len(asked),
+        "puzzles": len({a.puzzle for a in asked}),
+        "nothing_changed": _share(not a.changed for a in asked),
+        "format_rate": _share(a.prediction is not None for a in asked),
+        "observation_exact": _by_puzzle(asked, [_equal(a.observation, a.state) for a in asked], seed),
+        "prediction_exact": _by_puzzle(asked, [_equal(a.prediction, a.next_state) for a in asked], seed),
+        "prediction_exact_where_changed": _share(_equal(a.prediction, a.next_state) for a in asked if a.changed),
+        **_cells([score_state(a.prediction, a.next_state, a.state) for a in asked]),
+        "entities": {
+            name: {key: _rounded(value) for key, value in asdict(score).items()}
+            for name, score in named(
+                entity_scores((a.prediction, a.next_state, a.state) for a in asked), legend
+            ).items()
+        },
+    }
+    if any(a.ceiling < 1 for a in asked):
+        report["ceiling"] = _rounded(float(np.mean([a.ceiling for a in asked])))
+    agreement = Agreement.learn(text for pair in truths for text in pair)
+    said = [a.prediction for a in asked if a.prediction is not None]
+    if agreement is not None and said:
+        report["drawing_agrees"] = _share(agreement.holds(text) for text in said)
+    report["baselines"] = {
+        "copy": _baseline(truths, [state for _, state in truths]),
+        "other_state": _baseline(truths, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]),
+    }
+    return report
+
+
+def _baseline(truths: Sequence[tuple[str, str]], said: Sequence[str]) -> dict[str, Any]:
+    scores = [score_state(text, truth, before) for text, (truth, before) in zip(said, truths, strict=True)]
+    return {"prediction_exact": _share(score.exact for score in scores), **_cells(scores)}
+
+
+def _cells(scores: Sequence[StateScore]) -> dict[str, Any]:
+    total = total_score(scores)
+    return {
+        "cell_accuracy": _rounded(total.unit_accuracy),
+        "changed_cell_precision": _rounded(total.changed_precision),
+        "changed_cell_recall": _rounded(total.changed_recall),
+        "changed_cell_f1": _rounded(total.changed_f1),
+    }
+
+
+def rollout_report(chains: Sequence[Sequence[tuple[bool, bool]]], steps: int) -> list[dict[str, Any]]:
+    """Accuracy of the model's own dream after 1, 2, ... steps, JSON-ready.
+
+    A chain has one (prediction right, first state still there) per step that it lived; it is shorter than `steps` if
+    the game ended. `copy_exact` is what a model scores that goes on repeating the first state.
+    """
+    out = []
+    for step in range(steps):
+        alive = [chain[step] for chain in chains if len(chain) > step]
+        if not alive:
+            break
+        right, same = np.array(alive, dtype=float).T
+        out.append(
+            {
+                "step": step + 1,
+                "prediction_exact": interval_json(rate_interval([right], seed=0)),
+                "copy_exact": _rounded(float(same.mean())),
+            }
+        )
+    return out
+
+
+def _by_puzzle(asked: Sequence[Asked], right: Sequence[bool], seed: int) -> dict[str, float | int]:
+    """Share with an interval over puzzles (not over questions: those of one puzzle are alike)."""
+    puzzles: dict[str, list[bool]] = {}
+    for question, flag in zip(asked, right, strict=True):
+        puzzles.setdefault(question.puzzle, []).append(flag)
+    return interval_json(rate_interval([[float(np.mean(flags)) for flags in puzzles.values()]], seed=seed))
+
+
+def _equal(said: str | None, truth: str) -> bool:
+    return said is not None and said.strip() == truth.strip()
+
+
+def _share(flags: Any) -> float | None:
+    values = list(flags)
+    return _rounded(sum(values) / len(values)) if values else None
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, DIGITS) if isinstance(value, float) else value

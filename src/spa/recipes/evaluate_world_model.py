@@ -1,0 +1,210 @@
+"""What a model knows of its world, on puzzles that it has not seen.
+
+Random play leads into the midst of games; at each state the model is asked once, in the world-model format, as in the
+first turn of a conversation. Its prediction is held against the state that its own answer then led to, since the
+format puts the prediction before the answer. Its prediction is also shown to it in the place of the true state, over
+several steps (its dream), and the transition that random play took is read to it, to see what probability it has.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spa.config.schema import Config
+from spa.engines.base import Engine
+from spa.engines.local import LocalEngine
+from spa.errors import DataError
+from spa.evaluate.likelihood import ReplyTokens, likelihood_report, reply_sequence, score_sequences
+from spa.evaluate.situations import (
+    Reply,
+    Situation,
+    ask,
+    ceiling,
+    has_chance,
+    random_situation,
+    replay,
+    seed_of,
+)
+from spa.evaluate.world_model import Asked, prediction_report, rollout_report
+from spa.prompts.render import world_model_reply
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.evaluate import settings
+from spa.recipes.policies import Target, open_target, training_hashes
+from spa.recipes.summary import versions
+from spa.seeds import stream_seed
+from spa.tracking.encoding import write_atomic
+from spa.types import SamplingParams
+
+BASE = "world_model/puzzles"
+"""Stream of the base seed: these puzzles are neither validation's nor training's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Who is asked, and how."""
+
+    engine: Engine
+    player: setup.Player
+    sampling: SamplingParams
+    base_seed: int
+
+    def ask(self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int) -> list[Reply]:
+        """One question per situation about the state that is shown."""
+        return ask(
+            self.engine,
+            self.sampling,
+            envs,
+            shown,
+            [self.player.prompters[situation.tag] for situation in situations],
+            self.player.template,
+            [seed_of(self.base_seed, situation.index, step) for situation in situations],
+        )
+
+
+def main(
+    cfg: Config, target: Target, *, output: Path, transitions: int = 1000, steps: int = 3, greedy: bool = False
+) -> dict[str, Any]:
+    """Ask `target` about `transitions` states per environment tag of validation, let it dream `steps` steps from a
+    fifth of them, write the result to `output` and return it.
+
+    Raises DataError if an environment has not enough puzzles that were not trained on.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    engine, player = open_target(cfg, target, player, replies=output.with_suffix(".replies.jsonl"))
+    sampling = setup.val_sampling(cfg)
+    asking = Asking(
+        engine=engine,
+        player=player,
+        sampling=replace(sampling, temperature=0.0) if greedy else sampling,
+        base_seed=stream_seed(cfg.seed.val, BASE) % 2**31,
+    )
+    known = training_hashes(target.run) if target.run else frozenset()
+    tags = {}
+    for tag in cfg.es_manager.val.env_configs.tags:
+        situations, chance = find_situations(asking, tag, transitions, known)
+        tags[tag] = tag_report(cfg, asking, situations, chance=chance, steps=steps)
+    engine.close()
+    result = {
+        "policy": target.name,
+        "model": target.model,
+        "config": cfg.trainer.experiment_name,
+        "settings": {
+            **{k: v for k, v in settings(cfg).items() if k not in ("groups", "samples", "mode")},
+            "temperature": asking.sampling.temperature,
+            "transitions": transitions,
+        },
+        "tags": tags,
+        "versions": versions(),
+    }
+    write_atomic(output, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    return result
+
+
+def find_situations(asking: Asking, tag: str, count: int, known: frozenset[str]) -> tuple[list[Situation], bool]:
+    """`count` states of different puzzles, none of them among `known`; and whether chance decides in this environment.
+
+    With chance, situations are at the start of a puzzle, so that what follows can be drawn again for the ceiling.
+    """
+    env, prompter = asking.player.make_env(tag), asking.player.prompters[tag]
+    chance = has_chance(env, prompter, base_seed=asking.base_seed)
+    found: list[Situation] = []
+    for index in range(4 * count + 100):
+        if len(found) == count:
+            break
+        situation = random_situation(env, prompter, tag=tag, index=index, base_seed=asking.base_seed, from_start=chance)
+        if situation is not None and (situation.puzzle not in known or getattr(env, "finite_puzzles", False)):
+            found.append(situation)
+    if len(found) < count:
+        raise DataError(
+            f"{tag}: only {len(found)} of {count} states could be found in puzzles that were not trained on; ask for "
+            "fewer with --transitions"
+        )
+    return found, chance
+
+
+def tag_report(cfg: Config, asking: Asking, situations: list[Situation], *, chance: bool, steps: int) -> dict[str, Any]:
+    """Everything about one environment tag."""
+    player, tag = asking.player, situations[0].tag
+    env = player.make_env(tag)
+    envs = [replay(player.make_env(tag), situation) for situation in situations]
+    replies = asking.ask(situations, envs, [situation.state for situation in situations], 0)
+    asked = [
+        Asked(
+            tag=tag,
+            puzzle=situation.puzzle,
+            state=situation.state,
+            next_state=reply.next_state,
+            observation=reply.parsed.observation if reply.parsed.well_formed else None,
+            prediction=reply.parsed.prediction if reply.parsed.well_formed else None,
+            ceiling=ceiling(env, situation, reply.executed, cfg.state_text) if chance else 1.0,
+        )
+        for situation, reply in zip(situations, replies, strict=True)
+    ]
+    env.reset(seed=situations[0].puzzle_seed)
+    report = prediction_report(asked, env.legend())
+    dreams = range(0, len(situations), 5)
+    report["dream"] = dream(
+        asking, [situations[i] for i in dreams], [envs[i] for i in dreams], [replies[i] for i in dreams], steps
+    )
+    if isinstance(asking.engine, LocalEngine) and player.template is not None:
+        report["likelihood"] = likelihood(cfg, asking.engine, player.template, situations, replies)
+    return report
+
+
+def dream(
+    asking: Asking, situations: list[Situation], envs: list, replies: list[Reply], steps: int
+) -> list[dict[str, Any]]:
+    """The model's prediction is what it is shown next, while its answers are played in the real game.
+
+    A dream in which a reply is not well formed is wrong in all its later steps; one whose game has ended is over.
+    """
+    chains: list[list[tuple[bool, bool]]] = [[] for _ in situations]
+    alive = list(range(len(situations)))
+    for step in range(steps):
+        if step:
+            shown = [replies[i].parsed.prediction or "" for i in alive]
+            asked = asking.ask([situations[i] for i in alive], [envs[i] for i in alive], shown, step)
+            replies = list(replies)
+            for i, reply in zip(alive, asked, strict=True):
+                replies[i] = reply
+        still = []
+        for i in alive:
+            reply, first = replies[i], situations[i].state.strip()
+            truth = reply.next_state.strip()
+            if not reply.parsed.well_formed:
+                chains[i] += [(False, first == truth)] * (steps - step)
+                continue
+            chains[i].append(((reply.parsed.prediction or "").strip() == truth, first == truth))
+            if not reply.over:
+                still.append(i)
+        alive = still
+        if not alive:
+            break
+    return rollout_report(chains, steps)
+
+
+def likelihood(
+    cfg: Config, engine: LocalEngine, template: ChatTemplate, situations: list[Situation], replies: list[Reply]
+) -> dict[str, Any]:
+    """The likelihood of the transitions that random play took."""
+    sep = f" {cfg.agent_proxy.action_sep} "
+
+    def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
+        text = world_model_reply(situation.state, "", next_state, sep.join(situation.actions))
+        prompt = template.start(reply.messages, "<think>")
+        return reply_sequence(template, prompt, text, "<think>")
+
+    pairs = list(zip(situations, replies, strict=True))
+    changed = [i for i, (situation, _) in enumerate(pairs) if situation.state != situation.next_state]
+    sequences = [sequence(situation, reply, situation.next_state) for situation, reply in pairs]
+    copies = [sequence(*pairs[i], pairs[i][0].state) for i in changed]
+    scored = score_sequences(engine.model, sequences + copies, autocast=engine.autocast)
+    return likelihood_report(
+        scored[: len(pairs)],
+        dict(zip(changed, scored[len(pairs) :], strict=True)),
+        vocabulary=engine.model.config.get_text_config(decoder=True).vocab_size,
+    )
