@@ -21,8 +21,13 @@ from spa.seeds import stream, stream_seed
 PUZZLES = 1000
 """A card is measured on the puzzles of the seeds 0 to 999."""
 
-BY_CONSTRUCTION = {"bandit", "countdown", "metamathqa", "rubiks_cube", "webshop"}
-"""Types whose every puzzle can be solved because of how it is made."""
+OPTIMUM_BY = {
+    "bandit": "closed form",
+    "frozen_lake": "value iteration",
+    "metamathqa": "answer key",
+    "webshop": "scripted purchase",
+}
+"""How the optimum of a type is found; by an exact solver where nothing is said."""
 
 VERSIONS: dict[str, int] = {}
 """Version of a type's puzzles, raised whenever they change; 1 where nothing is said."""
@@ -78,7 +83,7 @@ def measure(tag: str, env_type: str, options: Mapping[str, Any] | None, max_acti
         text = env.puzzle_text()
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
         texts.add(text)
-        best.append(1.0 if env_type in BY_CONSTRUCTION else env.best_success(max_actions))
+        best.append(env.best_success(max_actions))
         success, reward = random_episode(env, seed, max_actions)
         wins, score = wins + success, score + reward
     known = [share for share in best if share is not None]
@@ -91,7 +96,7 @@ def measure(tag: str, env_type: str, options: Mapping[str, Any] | None, max_acti
         distinct_puzzles=len(texts),
         puzzles_hash=digest.hexdigest(),
         optimum=round(sum(known) / PUZZLES, 4) if len(known) == PUZZLES else None,
-        optimum_by=_method(env_type, env, len(known) == PUZZLES),
+        optimum_by=OPTIMUM_BY.get(env_type, "exact solver") if len(known) == PUZZLES else "unknown",
         random_success=round(wins / PUZZLES, 4),
         random_score=round(score / PUZZLES, 4),
     )
@@ -125,15 +130,6 @@ def to_json(found: Mapping[str, Card]) -> str:
     made = f"spa envs measure --write src/spa/assets/cards.json, on the puzzles of the seeds 0 to {PUZZLES - 1}"
     rows = [asdict(item) for item in found.values()]
     return json.dumps({"made_by": made, "cards": rows}, indent=1, ensure_ascii=False) + "\n"
-
-
-def _method(env_type: str, env: TextEnv, known: bool) -> str:
-    if env_type in BY_CONSTRUCTION:
-        return "construction"
-    if not known:
-        return "unknown"
-    overridden = type(env).best_success is not TextEnv.best_success
-    return "value iteration" if overridden else "exact solver"
 
 
 def _plain(options: Mapping[str, Any] | None) -> dict[str, Any]:
