@@ -7,6 +7,7 @@ import base64
 import shutil
 from pathlib import Path
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -25,7 +26,9 @@ def all_of(browser, selector):
 
 
 def wait(browser, condition, seconds=10):
-    return WebDriverWait(browser.driver, seconds).until(lambda _: condition())
+    """Wait until the condition holds; a list that is drawn anew meanwhile is asked again."""
+    patient = WebDriverWait(browser.driver, seconds, ignored_exceptions=[StaleElementReferenceException])
+    return patient.until(lambda _: condition())
 
 
 def press(browser, *keys):
@@ -156,6 +159,7 @@ def test_pages_of_the_list(browser, runs, served):
     assert find(browser, "#list tbody tr").text != first
     find(browser, "#last").click()
     wait(browser, lambda: not find(browser, "#next").is_enabled())
+    wait(browser, lambda: all_of(browser, "#list tbody tr"))
     find(browser, "input[name=q]").send_keys("val/10/3/1")
     wait(browser, lambda: total(browser) == 2)
     find(browser, "input[name=q]").send_keys("nothing like it")

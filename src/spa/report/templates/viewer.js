@@ -71,8 +71,11 @@ function writeAddress() {
 function option(value, text, chosen) {
   return make("option", { value, text, selected: String(value) === String(chosen ?? "") });
 }
+let builtFor = "";
 function buildFilters(info) {
   const form = $("#filters");
+  if (JSON.stringify(info.choices) === builtFor || form.contains(document.activeElement)) return;
+  builtFor = JSON.stringify(info.choices);
   const changed = (key) => (event) => { state.filters[key] = event.target.value; state.offset = 0; loadPage(); };
   const fields = [];
   for (const [key, label] of CHOICES) {
@@ -92,7 +95,7 @@ function buildFilters(info) {
   fields.push(make("label", { text: "Order" }, order));
   const search = make("input", { type: "search", name: "q", placeholder: "part of the episode's id", value: state.filters.q || "", oninput: changed("q") });
   fields.push(make("label", { text: "Search", class: "wide" }, search));
-  if (!form.contains(document.activeElement)) form.replaceChildren(...fields);
+  form.replaceChildren(...fields);
 }
 
 async function loadInfo() {
