@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("spa.commands.recipe:compare", "SPA beside its baselines with the same number of episodes, one table"),
     "eval": ("spa.commands.evaluate:main", "Pass@1 and Pass@k of a checkpoint or model: eval CKPT_OR_MODEL CONFIG"),
     "eval-world-model": ("spa.commands.eval_world_model:main", "accuracy, dreams and likelihood of a world model"),
+    "state-perplexity": ("spa.commands.state_perplexity:main", "how strange states are to a model, in every text"),
     "report": ("spa.commands.report:main", "one self-contained page about one or more runs"),
     "view": ("spa.commands.view:main", "browse the episodes of a run in a local web page"),
     "runs": ("spa.commands.runs:main", "table of the runs in a folder"),

@@ -1,0 +1,70 @@
+"""How strange a state text is to a model: perplexity of its tokens, as the model is shown it (REFERENCE 6).
+
+A state is read as the user's message, alone or at the end of the game's first prompt. Perplexity is the exponential of
+the mean negative log-likelihood per token, first averaged over the tokens of a state, then over states. Tokenizers cut
+drawings differently, so the same per symbol (a character of a drawing, a word, a number or a cell) stands beside it;
+per symbol, a perplexity above the number of different symbols is worse than guessing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spa.errors import ModelError
+from spa.evaluate.aggregate import DIGITS
+from spa.evaluate.likelihood import ReplyTokens, Scored, encode_with_ends
+from spa.evaluate.statistics import bootstrap_mean
+from spa.types import Message
+from spa.worldmodel.accuracy import state_units
+
+
+def state_sequence(tokenizer: Any, before: Sequence[Message], prompt: str, state: str) -> ReplyTokens:
+    """A conversation whose last user message is `prompt`, the last occurrence of `state` in it marked as block 0.
+
+    A tokenizer without a chat template reads the prompt alone, after its first special token. Raises ModelError if the
+    chat template changes the state's text, or if there is no token to begin with.
+    """
+    lead: list[int] = []
+    if getattr(tokenizer, "chat_template", None):
+        messages = [*before, {"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+    else:
+        text = prompt
+        first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+        if first is None:
+            raise ModelError("the tokenizer has neither a chat template nor a token to begin a text with")
+        lead = [int(first)]
+    start = text.rfind(state)
+    if start < 0:
+        raise ModelError("the chat template changes the text of a state, so its tokens cannot be found")
+    ids, ends = encode_with_ends(tokenizer, text)
+    starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    inside = (starts < start + len(state)) & (ends > start)
+    block = np.where(np.concatenate([np.zeros(len(lead), dtype=bool), inside]), 0, -1).astype(np.int8)
+    block[0] = -1  # nothing stands before the first token, so nothing can be said of it
+    return ReplyTokens(ids=np.concatenate([lead, ids]).astype(np.int32), block=block)
+
+
+def perplexity_report(scored: Sequence[Scored], states: Sequence[str], *, seed: int = 0) -> dict[str, Any]:
+    """Perplexity per token and per symbol with 95 % bootstrap intervals over states, JSON-ready."""
+    totals = np.array([-float(item.logprob.sum()) for item in scored])
+    tokens = np.array([len(item.logprob) for item in scored])
+    units = [state_units(state) for state in states]
+    lengths = np.array([len(found) for found in units])
+    symbols = len({unit for found in units for unit in found})
+    per_symbol = _exponential(totals / lengths, seed)
+    return {
+        "states": len(states),
+        "tokens_per_state": round(float(tokens.mean()), DIGITS),
+        "symbols_per_state": round(float(lengths.mean()), DIGITS),
+        "distinct_symbols": symbols,
+        "per_token": _exponential(totals / tokens, seed),
+        "per_symbol": per_symbol,
+        "worse_than_guessing": per_symbol["mean"] > symbols,
+    }
+
+
+def _exponential(values: np.ndarray, seed: int) -> dict[str, float]:
+    interval = bootstrap_mean([values], seed=seed)
+    return {name: round(float(np.exp(getattr(interval, name))), DIGITS) for name in ("mean", "low", "high")}

@@ -1,0 +1,75 @@
+"""Perplexity of states as drawings, as sentences of coordinates, and as both, under any model."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spa.config.schema import Config
+from spa.envs.base import StateText, TextEnv
+from spa.envs.options import nearest
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+from spa.evaluate.likelihood import score_sequences
+from spa.evaluate.perplexity import perplexity_report, state_sequence
+from spa.evaluate.situations import Situation, random_situation, replay
+from spa.prompts.render import Prompter
+from spa.recipes import setup
+from spa.recipes.policies import load_model
+from spa.recipes.summary import versions
+from spa.tracking.encoding import write_atomic
+
+TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
+CONTEXTS = ("alone", "in the prompt")
+
+
+def main(cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, states: int = 100) -> dict[str, Any]:
+    """Measure `states` states of each tag, reached by random play, in every text and context; write the result.
+
+    The states are the same for every model. Raises ConfigError for an unknown tag, ModelError for a model that cannot
+    be loaded or whose chat template changes a state.
+    """
+    for tag in tags:
+        if tag not in cfg.custom_envs:
+            raise ConfigError(f"no environment tag {tag!r}; {nearest(tag, cfg.custom_envs)}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    model, template, device = load_model(cfg, model_name)
+    found: dict[str, Any] = {}
+    for tag in tags:
+        spec = cfg.custom_envs[tag]
+        env = make_env(spec.env_type, spec.env_config)
+        base = setup.make_prompter(cfg, spec, "base")
+        reached = [
+            random_situation(env, base, tag=tag, index=index, base_seed=cfg.seed.val, from_start=False)
+            for index in range(states)
+        ]
+        situations = [situation for situation in reached if situation is not None]
+        found[tag] = {}
+        for text in texts_of(env, situations):
+            prompter = replace(base, state_text=text)
+            shown = [(replay(env, situation).state_text(text), prompt_of(env, prompter)) for situation in situations]
+            found[tag][text] = {}
+            for context in CONTEXTS:
+                sequences = [
+                    state_sequence(
+                        template.tokenizer, *((system, prompt) if context != "alone" else ((), state)), state
+                    )
+                    for state, (system, prompt) in shown
+                ]
+                scored = score_sequences(model, sequences, rows=16, autocast=setup.engine_autocast(cfg, device))
+                found[tag][text][context] = perplexity_report(scored, [state for state, _ in shown])
+    result = {"model": model_name, "states": states, "seed": cfg.seed.val, "tags": found, "versions": versions()}
+    write_atomic(output, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    return result
+
+
+def texts_of(env: TextEnv, situations: list[Situation]) -> tuple[StateText, ...]:
+    """The state texts that differ in this environment."""
+    replay(env, situations[0])
+    return TEXTS if len({env.state_text(text) for text in TEXTS}) > 1 else ("grid",)
+
+
+def prompt_of(env: TextEnv, prompter: Prompter) -> tuple[tuple[dict[str, str], ...], str]:
+    """The messages before the game's first prompt, and that prompt."""
+    *before, last = prompter.first_messages(env)
+    return tuple(before), last["content"]

@@ -1,0 +1,72 @@
+"""State perplexity: which tokens are counted, and the figures by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from spa import cli
+from spa.errors import ModelError
+from spa.evaluate.likelihood import Scored
+from spa.evaluate.perplexity import perplexity_report, state_sequence
+from spa.models.load import load_tokenizer
+
+BEFORE = ({"role": "system", "content": "Be brief: P_."},)
+
+
+def scored(*logprobs: float) -> Scored:
+    n = len(logprobs)
+    return Scored(
+        logprob=np.array(logprobs, dtype=np.float32),
+        top=np.ones(n, dtype=np.float32),
+        hit=np.ones(n, dtype=bool),
+        block=np.zeros(n, dtype=np.int8),
+    )
+
+
+def test_exactly_the_state_is_marked_with_and_without_a_template(untrained_model):
+    tokenizer = load_tokenizer(str(untrained_model))
+    state = "P_\n_G"
+    for template in (tokenizer.chat_template, None):
+        tokenizer.chat_template = template
+        found = state_sequence(tokenizer, BEFORE, f"P_ rules\n{state}\nActions left: 3.", state)
+        assert tokenizer.decode(found.ids[found.block == 0]) == state
+        assert found.block[0] == -1
+        alone = state_sequence(tokenizer, (), state, state)
+        assert tokenizer.decode(alone.ids[alone.block == 0]) == state
+
+
+def test_a_template_that_changes_states_is_named(untrained_model):
+    tokenizer = load_tokenizer(str(untrained_model))
+    tokenizer.chat_template = "{{ messages[0]['content'] | upper }}"
+    with pytest.raises(ModelError, match="changes the text of a state"):
+        state_sequence(tokenizer, (), "abc", "abc")
+
+
+def test_perplexity_by_hand():
+    log = np.log
+    found = perplexity_report([scored(-log(4), -log(4)), scored(-log(16))], ["P_", "GO__"])
+    assert found["per_token"]["mean"] == pytest.approx(8)  # geometric mean of 4 and 16
+    assert found["per_symbol"]["mean"] == pytest.approx((4 * 2) ** 0.5)  # 16 over 4 symbols is 2
+    assert found["distinct_symbols"] == 4 and not found["worse_than_guessing"]
+    assert found["per_token"]["low"] == pytest.approx(4) and found["per_token"]["high"] == pytest.approx(16)
+
+
+def test_worse_than_guessing_is_said():
+    assert perplexity_report([scored(-np.log(9), -np.log(9))], ["PG"])["worse_than_guessing"]
+
+
+def test_command_line_measures_every_text(tmp_path, monkeypatch, capsys, untrained_model):
+    monkeypatch.chdir(tmp_path)
+    args = ["state-perplexity", str(untrained_model), "FrozenLake", "Countdown", "--states", "4"]
+    assert cli.main([*args, "--quiet", "--output", "p.json", "trainer.device=cpu"]) == 0
+    assert "grid_and_coords" in capsys.readouterr().out
+    result = json.loads((tmp_path / "p.json").read_text())
+    assert list(result["tags"]["FrozenLake"]) == ["coords", "grid", "grid_and_coords"]
+    assert list(result["tags"]["Countdown"]) == ["grid"]
+    vocabulary = len(load_tokenizer(str(untrained_model)))
+    for contexts in result["tags"]["FrozenLake"].values():
+        for found in contexts.values():
+            assert vocabulary / 3 < found["per_token"]["mean"] < vocabulary * 3  # it knows nothing
+    assert cli.main(["state-perplexity", str(untrained_model), "FrozenLak", "trainer.device=cpu"]) == 2
+    assert "FrozenLake" in capsys.readouterr().err
