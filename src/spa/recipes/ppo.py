@@ -50,6 +50,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
     models = load_models(cfg, model_path or cfg.model_path, resume, device)
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     first = step_of(resume) if resume else 0
+    models.engine.load_weights(models.actor.model, version=first)
     total = cfg.trainer.total_training_steps
     with Recorder(
         out,
@@ -75,12 +76,13 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
             if kept is not None:
                 with rec.timer("score"):
                     scored, score_metrics = score(cfg, models, kept, device)
-                check_sampler(cfg, score_metrics["rollout/kl_trainer_sampler"], step, rec)
+                trained = models.actor.optimizer.steps > 0
+                check_sampler(cfg, score_metrics["rollout/kl_trainer_sampler"], step, rec, trained=trained)
                 ready, advantage_metrics = with_advantages(cfg, models, scored)
                 metrics |= score_metrics | advantage_metrics
                 with rec.timer("update"):
                     metrics |= train(cfg, models, ready, step, device)
-                models.engine.load_weights(models.actor.model, version=step)
+            models.engine.load_weights(models.actor.model, version=step)
 
             if is_due(step, cfg.trainer.test_freq, total) or step == cfg.trainer.also_test_at:
                 with rec.timer("validate"):
@@ -163,11 +165,11 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device
     return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values), metrics
 
 
-def check_sampler(cfg: Config, kl: float, step: int, rec: Recorder) -> None:
-    """Warn, and at the first step stop, if the engine samples from other numbers than the trainer computes."""
-    if kl > cfg.trainer.kl_stop and step == 1:
+def check_sampler(cfg: Config, kl: float, step: int, rec: Recorder, *, trained: bool) -> None:
+    """Warn if the engine samples from other numbers than the trainer computes; stop if that is so from the start."""
+    if kl > cfg.trainer.kl_stop and not trained:
         raise TrainingError(
-            f"KL(trainer || sampler) is {kl:.3g} per token at the first step (limit trainer.kl_stop = "
+            f"KL(trainer || sampler) is {kl:.3g} per token before anything is trained (limit trainer.kl_stop = "
             f"{cfg.trainer.kl_stop}). The engine does not sample from the weights that are trained: check that both "
             "load the same model in the same precision, and that sampling uses temperature 1 and top_p 1."
         )
