@@ -32,7 +32,7 @@ def main(args: list[str]) -> int:
     output = (
         Path(options.output) if options.output else root / f"{target.label}-{slug(cfg.trainer.experiment_name)}.json"
     )
-    result = evaluate.main(cfg, target, output=output, ks=_ks(options.k))
+    result = evaluate.main(cfg, target, output=output, ks=_ks(options.k), prices=_prices(options.prices))
     print_result(result)
     sys.stdout.write(f"result: {output}\n")
     return 0
@@ -47,7 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "policy",
         metavar="CKPT_OR_MODEL",
-        help="a run folder, a checkpoint folder, a Hub name, builtin:tiny, api, random or expert",
+        help="a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of model_info, or "
+        "api for the chosen one), random, or expert",
     )
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--samples", type=int, metavar="K", help="attempts per puzzle")
     parser.add_argument("--groups", type=int, metavar="N", help="puzzles")
     parser.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
+    parser.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
     parser.add_argument("--output", metavar="FILE", help="the result as JSON")
     parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
     return parser
@@ -69,6 +71,16 @@ def _ks(text: str | None) -> tuple[int, ...]:
     if not all(part.strip().isdigit() for part in parts):
         raise ConfigError(f"--k is {text!r}; write numbers with commas, such as 1,8,64")
     return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _prices(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        read, written = map(float, text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--prices is {text!r}; write two numbers, such as 0.15,0.60") from error
+    return read, written
 
 
 def print_result(result: dict[str, Any]) -> None:
@@ -133,6 +145,11 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append(f"{seen} puzzles were left out: the model was trained on them.")
     if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
         lines.append("Training puzzles of this model are not known here, so they could not be left out.")
+    used = result.get("usage")
+    if used:
+        cost = f", cost {used['cost']:.4f}" if "cost" in used else " (--prices gives the cost)"
+        tokens = f"{used['prompt_tokens']:,} tokens read and {used['completion_tokens']:,} written"
+        lines.append(f"{used['requests']:,} requests, {tokens}{cost}.")
     for tag, found in result["tags"].items():
         if found["errors"]:
             lines.append(f"{tag}: {found['errors']} episodes broke off and do not count; start again to replay them.")

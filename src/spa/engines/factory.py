@@ -74,8 +74,8 @@ def local_engine(cfg: Config, model: Any, template: ChatTemplate, device: torch.
     return LocalEngine(model, template, max_rows=rows, autocast=engine_autocast(cfg, device))
 
 
-def api_engine(cfg: Config, name: str) -> PlayingEngine:
-    """The engine of a `model_info` entry; its replies are kept in the run's folder.
+def api_engine(cfg: Config, name: str, *, store: Path | None = None) -> PlayingEngine:
+    """The engine of a `model_info` entry; its replies are kept in `store`, by default in the run's folder.
 
     Raises ConfigError if there is no such entry.
     """
@@ -91,7 +91,7 @@ def api_engine(cfg: Config, name: str) -> PlayingEngine:
         max_concurrency=choice.max_concurrency,
         max_retries=choice.max_retries,
         per_minute=choice.requests_per_minute,
-        store=Path(cfg.trainer.run_dir) / REPLIES,
+        store=store or Path(cfg.trainer.run_dir) / REPLIES,
     )
 
 

@@ -25,7 +25,7 @@ from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluate.aggregate import KS, not_computed, tag_report
 from spa.evaluate.outcomes import Group, group_of
 from spa.recipes import setup
-from spa.recipes.policies import Target, open_target, training_hashes
+from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.recipes.summary import versions
 from spa.rollout import puzzle_hash
 from spa.tracking.console import track
@@ -47,8 +47,17 @@ class Puzzle:
     specs: tuple[EpisodeSpec, ...]
 
 
-def main(cfg: Config, target: Target, *, output: Path, ks: Sequence[int] = KS) -> dict[str, Any]:
+def main(
+    cfg: Config,
+    target: Target,
+    *,
+    output: Path,
+    ks: Sequence[int] = KS,
+    prices: tuple[float, float] | None = None,
+) -> dict[str, Any]:
     """Play the validation groups as `target`, write the result to `output` and return it.
+
+    prices: of an API, per million tokens read and written.
 
     Raises ConfigError for an impossible k, DataError if no puzzle is left to play, ModelError if no episode could be
     played to its end.
@@ -56,12 +65,14 @@ def main(cfg: Config, target: Target, *, output: Path, ks: Sequence[int] = KS) -
     if not ks or min(ks) < 1:
         raise ConfigError(f"k must be at least 1, got {', '.join(map(str, ks)) or 'none'}")
     output.parent.mkdir(parents=True, exist_ok=True)
+    target = behind_api(cfg, target)
     player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
     known = training_hashes(target.run) if target.run else None
     puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
     kept = Store(output.with_suffix(".groups.jsonl"), settings_hash(cfg, target))
-    groups = play_puzzles(cfg, target, player, puzzles, kept, replies=output.with_suffix(".replies.jsonl"))
-    result = {
+    replies = output.with_suffix(".replies.jsonl")
+    groups = play_puzzles(cfg, target, player, puzzles, kept, replies=replies)
+    result: dict[str, Any] = {
         "policy": target.name,
         "model": target.model,
         "config": cfg.trainer.experiment_name,
@@ -78,6 +89,8 @@ def main(cfg: Config, target: Target, *, output: Path, ks: Sequence[int] = KS) -
         "not_computed": not_computed(ks, cfg.es_manager.val.group_size),
         "versions": versions(),
     }
+    if target.api is not None:
+        result["usage"] = usage(replies, prices)
     if not any(found["episodes"] for found in result["tags"].values()):
         errors = next((a.error for group in groups for a in group.attempts if a.error), "no reason was given")
         raise ModelError(f"not one episode could be played to its end: {errors}")
@@ -185,6 +198,16 @@ class Store:
         return True
 
 
+def usage(replies: Path, prices: tuple[float, float] | None) -> dict[str, float]:
+    """What the kept replies of an API used: requests, tokens, and the cost if prices are given."""
+    rows = [row for _, row in read_lines(replies)] if replies.is_file() else []
+    read, written = (sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens"))
+    used: dict[str, float] = {"requests": len(rows), "prompt_tokens": read, "completion_tokens": written}
+    if prices is not None:
+        used["cost"] = round((read * prices[0] + written * prices[1]) / 1e6, 6)
+    return used
+
+
 def settings(cfg: Config) -> dict[str, Any]:
     """What a number of this evaluation depends on, for people."""
     val = cfg.es_manager.val
@@ -207,7 +230,7 @@ def settings(cfg: Config) -> dict[str, Any]:
 def settings_hash(cfg: Config, target: Target) -> str:
     """A hash of everything that a group's outcome depends on, the number of groups aside."""
     played = {
-        "target": [target.name, target.model, target.fingerprint],
+        "target": [target.name, target.model, target.api, target.fingerprint],
         "settings": {name: value for name, value in settings(cfg).items() if name != "groups"},
         "proxy": to_plain(cfg.agent_proxy),
         "context": to_plain(cfg.ctx_manager),
@@ -216,9 +239,8 @@ def settings_hash(cfg: Config, target: Target) -> str:
         "envs": {tag: to_plain(cfg.custom_envs[tag]) for tag in cfg.es_manager.val.env_configs.tags},
         "chunk": CHUNK,
     }
-    if target.name == "api":
-        name = cfg.model_config.model_name
-        played["api"] = [name, to_plain(cfg.model_info[name]) if name in cfg.model_info else None]
+    if target.api is not None and target.api in cfg.model_info:
+        played["api"] = to_plain(cfg.model_info[target.api])
     return hashlib.sha256(json.dumps(played, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

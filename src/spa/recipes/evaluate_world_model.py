@@ -32,7 +32,7 @@ from spa.prompts.render import world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.evaluate import settings
-from spa.recipes.policies import Target, open_target, training_hashes
+from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.recipes.summary import versions
 from spa.seeds import stream_seed
 from spa.tracking.encoding import write_atomic
@@ -74,6 +74,7 @@ def main(
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     player = setup.make_player(cfg, None, mode="add_worldmodel")
+    target = behind_api(cfg, target)
     engine, player = open_target(cfg, target, player, replies=output.with_suffix(".replies.jsonl"))
     sampling = setup.val_sampling(cfg)
     asking = Asking(

@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import torch
 
 from spa.config.schema import Config
+from spa.engines import factory
 from spa.engines.base import Engine
 from spa.engines.expert import expert_engine, require_solver
-from spa.engines.local import LocalEngine
 from spa.engines.scripted import random_engine
-from spa.errors import ConfigError
 from spa.models.load import BUILTIN, model_source
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
@@ -34,8 +33,8 @@ _HEAD = 2000  # bytes of a recorded episode that are searched for its hash; it s
 class Target:
     """What was named on the command line, found on the disk.
 
-    model: a folder or name that `load_policy` takes; None for policies without weights. run: the folder of the run that
-    a checkpoint belongs to, if it does. label: short and fit for a file name.
+    model: a folder or name that `load_policy` takes; None for policies without weights of their own. run: the folder of
+    the run that a checkpoint belongs to, if it does. label: short and fit for a file name.
     """
 
     name: str
@@ -43,6 +42,7 @@ class Target:
     model: str | None
     run: Path | None = None
     config: Path | None = None  # of the stage that wrote the checkpoint
+    api: str | None = None  # entry of `model_info`
 
     @property
     def fingerprint(self) -> str:
@@ -136,16 +136,18 @@ def open_target(cfg: Config, target: Target, player: setup.Player, *, replies: P
             env.reset(seed=cfg.seed.val)
             require_solver(env, tag)
         return expert_engine(**limits), player
-    if target.name == API:
-        return api_engine(cfg, replies), player
-    model, template, device = load_model(cfg, str(target.model))
-    engine = LocalEngine(
-        model,
-        template,
-        max_rows=cfg.actor_rollout_ref.rollout.max_num_seqs,
-        autocast=setup.engine_autocast(cfg, device),
-    )
-    return engine, replace(player, template=template)
+    if target.api is not None:
+        return factory.api_engine(cfg, target.api, store=replies), player
+    engine = factory.make_engine(cfg, str(target.model), device=setup.pick_device(cfg))
+    return engine, replace(player, template=engine.template)
+
+
+def behind_api(cfg: Config, target: Target) -> Target:
+    """The same target, known to be a model behind an API if its name is `api` or an entry of `model_info`."""
+    if target.name != API and target.name not in cfg.model_info:
+        return target
+    entry = cfg.model_config.model_name if target.name == API else target.name
+    return replace(target, api=entry, label=slug(entry), model=None)
 
 
 def load_model(cfg: Config, name: str) -> tuple[Any, ChatTemplate, torch.device]:
@@ -153,21 +155,3 @@ def load_model(cfg: Config, name: str) -> tuple[Any, ChatTemplate, torch.device]
     device = setup.pick_device(cfg)
     model, template = setup.load_actor(cfg, name, device)
     return model, template, device
-
-
-def api_engine(cfg: Config, replies: Path) -> Engine:
-    """The model of `model_config.model_name`; its replies are kept in `replies`, so that nothing is paid for twice."""
-    from spa.engines.api import ApiEngine
-
-    name = cfg.model_config.model_name
-    if name not in cfg.model_info:
-        raise ConfigError(
-            f"model_config.model_name is {name!r}, but model_info does not describe it; take the configuration "
-            "evaluate_api_llm or add an entry"
-        )
-    entry = cfg.model_info[name]
-    if entry.provider_name == "anthropic":
-        from spa.engines.anthropic import AnthropicClient as Client
-    else:
-        from spa.engines.openai import OpenAIClient as Client
-    return ApiEngine(Client(entry), max_concurrency=cfg.model_config.max_concurrency, store=replies)

@@ -1,0 +1,68 @@
+"""`spa eval` of a model behind an API that breaks off half-way: partial results are kept, nothing is paid for twice."""
+
+import pytest
+from api_server import Server, failing, good
+
+from spa import cli
+from spa.config.load import load_config
+from spa.errors import ModelError
+from spa.recipes import evaluate
+from spa.recipes.policies import find_target
+
+BAD_KEY = failing(401, "bad key")
+
+
+def config(server: Server, tmp_path):
+    entry = f"{{provider_name: custom, model_name: m, base_url: '{server.address}'}}"
+    tags = "env_configs={tags: [FrozenLakeNoSlip], n_groups: null}"
+    return load_config(
+        "evaluate_api_llm",
+        [
+            f"+model_info.mine={entry}",
+            "model_config.model_name=mine",
+            "model_config.max_concurrency=1",
+            f"trainer.run_dir={tmp_path}/run",
+            "es_manager.val.env_groups=4",
+            f"es_manager.val.{tags}",
+            "agent_proxy.max_turn=1",
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", ["api", "mine"])
+def test_goes_on_after_the_server_refused(tmp_path, name):
+    output = tmp_path / "r.json"
+    with Server(acts=[good(), good(), *[BAD_KEY] * 8]) as server:
+        cfg = config(server, tmp_path)
+        with pytest.raises(ModelError, match="2 replies are kept"):
+            evaluate.main(cfg, find_target(name), output=output)
+        server.acts = []
+        before = len(server.requests)
+        result = evaluate.main(cfg, find_target(name), output=output, prices=(1.0, 10.0))
+        assert len(server.requests) == before + 2
+    found = result["tags"]["FrozenLakeNoSlip"]
+    assert found["episodes"] == 4 and found["format_rate"] == 1.0
+    assert result["usage"] == {
+        "requests": 4,
+        "prompt_tokens": 44,
+        "completion_tokens": 20,
+        "cost": pytest.approx((44 + 200) / 1e6),
+    }
+
+
+def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):
+    output = tmp_path / "r.json"
+    too_long = failing(400, "maximum context length", code="context_length_exceeded")
+    with Server(acts=[too_long]) as server:
+        cfg = config(server, tmp_path)
+        first = evaluate.main(cfg, find_target("api"), output=output)["tags"]["FrozenLakeNoSlip"]
+        assert (first["episodes"], first["errors"]) == (3, 1)
+        server.acts = []
+        again = evaluate.main(cfg, find_target("api"), output=output)["tags"]["FrozenLakeNoSlip"]
+    assert (again["episodes"], again["errors"]) == (4, 0)
+
+
+def test_prices_are_two_numbers(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["eval", "random", "demo", "--prices", "cheap"]) == 2
+    assert "two numbers" in capsys.readouterr().err
