@@ -1,0 +1,273 @@
+"""Every command printed in README.md, CONTRIBUTING.md and docs/*.md is run, page by page and in the page's order.
+
+Commands stand in fenced `sh` blocks and in indented blocks. They are run as printed, in an empty folder that has a
+finished run (`runs/demo`), a configuration (`my_run.yaml`) and the files that the page itself prints under their names.
+A comment before a block says what is done instead:
+
+    <!-- commands: dry run -->            `--dry-run` is added (`-n` for make): everything but the work
+    <!-- commands: until interrupted -->  started, and interrupted after the first line that it prints
+    <!-- commands: options only -->       needs weights or hours: the command has the options that are named
+    <!-- commands: not run, REASON -->    not a command of ours, or run elsewhere
+"""
+
+import io
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spa.cli import COMMANDS
+from spa.cli import main as spa
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+MARKS = ("as printed", "dry run", "until interrupted", "options only")
+SCRIPTS = ("./run_spa.sh", "./run_baseline.sh")
+LONG = ("run", "generate", "sft", "ppo", "baseline", "compare", "eval", "pretrain-tiny")
+SERVERS = ("view", "shop")
+PROGRAMS = ("spa", "make", "pytest", "mkdir", "cd", *SCRIPTS)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page: where it stands, its words, and what is done with it."""
+
+    line: int
+    words: list[str]
+    mark: str
+
+
+def blocks(text: str) -> Iterator[tuple[int, str, bool, list[str]]]:
+    """(first line, mark, whether it is a fence of commands, lines) of every fenced or indented block."""
+    mark, fence, start, content = "as printed", None, 0, []
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        if match := re.match(r"```+(\w*)", line):
+            if fence is None:
+                fence, start, content = match[1], number + 1, []
+            else:
+                yield start, mark, fence in ("sh", "bash", "console"), content
+                fence, content, mark = None, [], "as printed"
+        elif fence is not None:
+            content.append(line)
+        elif line.startswith("    "):
+            start = start if content else number
+            content.append(line.strip())
+        else:
+            if content:
+                yield start, mark, False, content
+                content, mark = [], "as printed"
+            if match := re.fullmatch(r"<!-- commands: (.+?) -->", line):
+                mark = match[1]
+            elif line.strip():
+                mark = "as printed"
+
+
+def commands(page: Path) -> list[Command]:
+    """The commands of a page, in order."""
+    found = []
+    for start, mark, strict, lines in blocks(page.read_text(encoding="utf-8")):
+        if mark.startswith("not run, "):
+            continue
+        assert mark in MARKS, f"{page.name}:{start}: unknown mark {mark!r}"
+        for number, line in enumerate(lines, start=start):
+            text = line.removeprefix("$ ").removeprefix(".venv/bin/")
+            if text.partition(" ")[0] in PROGRAMS:
+                found.append(Command(number, shlex.split(text, comments=True), mark))
+            else:
+                assert not strict or not text.strip(), f"{page.name}:{number}: {text!r} is no command of ours; mark it"
+    return found
+
+
+def placeholder(words: list[str]) -> bool:
+    """Whether a word is to be replaced by the reader: CONFIG, FOLDER."""
+    return any(re.fullmatch(r"[A-Z_]{2,}", word) for word in words)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small finished comparison."""
+    sys.path.insert(0, str(ROOT / "tests" / "report"))
+    try:
+        from report_fixtures import write_demo
+    finally:
+        sys.path.remove(str(ROOT / "tests" / "report"))
+    folder = tmp_path_factory.mktemp("finished") / "demo"
+    write_demo(folder)
+    return folder
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which a page is followed."""
+    shutil.copytree(finished_run, tmp_path / "runs" / "demo")
+    (tmp_path / "my_run.yaml").write_text("defaults: [_3_frozen_lake]\nmodel_path: builtin:tiny\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    level = logging.getLogger("spa").level
+    yield tmp_path
+    logging.getLogger("spa").setLevel(level)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_every_command_of_a_page_works(page: Path, workplace: Path, capfd: pytest.CaptureFixture[str]):
+    for name, content in re.findall(r"```\w+\n# (\w+\.\w+)\b.*\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+        (workplace / name).write_text(content, encoding="utf-8")
+    for command in commands(page):
+        status = run(command, workplace, capfd)
+        assert status == 0, f"{page.name}:{command.line}: {shlex.join(command.words)}\n{''.join(capfd.readouterr())}"
+
+
+def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) -> int:
+    """Do with a command what its mark says; returns its exit status."""
+    program, *args = command.words
+    dry = command.mark == "dry run"
+    if program == "mkdir":
+        Path(*args).mkdir()
+        return 0
+    if program == "cd":
+        os.chdir(*args)
+        return 0
+    if program == "make":
+        return finish(["make", "-n", *args], ROOT) if dry else 1
+    if program in SCRIPTS:
+        return finish([str(ROOT / program), *args, *(["--dry-run"] if dry else [])], workplace)
+    if program == "pytest":
+        return finish([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args], Path.cwd())
+    if args[0] not in COMMANDS:
+        return 2
+    if command.mark == "options only" or placeholder(args):
+        return 0 if set(option_names(args)) <= set(option_names(help_of(args[0], capfd).split())) else 1
+    if command.mark == "until interrupted":
+        return interrupted(args)
+    assert dry or args[0] not in LONG, f"line {command.line}: mark it as dry run"
+    assert "--export" in args or args[0] not in SERVERS, f"line {command.line}: mark it as until interrupted"
+    try:
+        return spa([*args, "--dry-run"] if dry else args)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def finish(words: list[str], folder: Path) -> int:
+    """Run a program to its end."""
+    return subprocess.run(words, cwd=folder, stdin=subprocess.DEVNULL, check=False).returncode
+
+
+def interrupted(args: list[str]) -> int:
+    """Start a command, wait for its first line, interrupt it as the keyboard would; 0 if it then ends quietly."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spa", *args],
+        env={**os.environ, "BROWSER": "true"},  # no window opens
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    return 0 if first and process.returncode in (0, 130) and "Traceback" not in errors else 1
+
+
+def option_names(words: list[str]) -> list[str]:
+    """The names of options among words."""
+    return [match[0] for word in words if (match := re.match(r"--[a-z][\w-]*", word.strip("[],()")))]
+
+
+def help_of(name: str, capfd: pytest.CaptureFixture[str]) -> str:
+    """What `spa NAME --help` prints."""
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        spa([name, "--help"])
+    assert stop.value.code == 0
+    return capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str, capfd: pytest.CaptureFixture[str]):
+    assert help_of(name, capfd).startswith(f"usage: spa {name}")
+
+
+def test_the_list_of_commands_is_printed_without_anything_heavy():
+    code = (
+        "import sys; from spa.cli import main; status = main(['--help']); "
+        "heavy = {'torch', 'transformers', 'numpy', 'hydra', 'gymnasium', 'pyarrow', 'rich'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else status)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert all(re.search(rf"^  {name} ", result.stdout, re.M) for name in COMMANDS)
+
+
+@pytest.mark.parametrize("args", [["runn"], ["run", "no_such_config"], ["run", "demo", "no.such.key=1"]])
+def test_mistakes_end_with_one_message_and_status_2(args: list[str], capfd: pytest.CaptureFixture[str]):
+    assert spa(args) == 2
+    printed = capfd.readouterr()
+    assert printed.out == "" and printed.err.startswith("spa") and "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_text_exist(page: Path):
+    named = re.findall(r"`(?:\.venv/bin/)?spa ([a-z][\w-]*)", page.read_text(encoding="utf-8"))
+    assert set(named) <= set(COMMANDS)
+
+
+def test_the_readme_is_short_and_has_its_two_commands():
+    page = ROOT / "README.md"
+    assert len(page.read_text(encoding="utf-8").splitlines()) < 150
+    lines = [shlex.join(command.words) for command in commands(page)]
+    assert lines[:2] == ["make demo", "spa compare demo --seeds 3 --controls"]
+
+
+VARIABLES = {
+    "MODE": "add_worldmodel", "MODEL": "1.5B", "RENDER_MODE": "text", "BT_NUM": "2",
+    "OUTPUT_DIR": "some where", "BASE_DIR": "else where",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [
+        (["./run_spa.sh", "_2_sokoban", "last", "True"], set(VARIABLES)),
+        (["./run_baseline.sh", "_2_sokoban"], {"MODE", "MODEL", "RENDER_MODE", "BASE_DIR"}),
+    ],
+)
+def test_the_originals_scripts_hand_over_arguments_and_variables(words: list[str], ends: set[str], tmp_path: Path):
+    bin_folder = str(Path(sys.executable).parent)
+    result = subprocess.run(
+        [str(ROOT / words[0]), *words[1:], "--dry-run"],
+        cwd=tmp_path,
+        env={"PATH": f"{bin_folder}:{os.environ['PATH']}", **VARIABLES},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "configuration _2_sokoban is valid" in result.stdout
+    handed = {
+        "MODE": "ctx_manager.mode=add_worldmodel",
+        "MODEL": "model_path=Qwen/Qwen2.5-1.5B-Instruct",
+        "RENDER_MODE": "render_mode=text",
+        "BT_NUM": "generate.num_batches=2",
+        "OUTPUT_DIR": "generate.output_dir=some where",
+        "BASE_DIR": "trainer.default_local_dir=else where",
+    }
+    shown = result.stderr.replace("'", "")
+    assert {name for name, override in handed.items() if override in shown} == ends
+
+
+def test_the_originals_scripts_pass_a_failure_on(tmp_path: Path):
+    assert finish([str(ROOT / "run_spa.sh"), "no_such_config"], tmp_path) == 2
