@@ -28,6 +28,15 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyModelConfig(ModelConfig):
+    """The policy, which also reads and writes text."""
+
+    chat_template: Annotated[
+        str | None, Key("file with a Jinja chat template; null: the model's own. For models that have none")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptimConfig:
     """AdamW and its schedule."""
 
@@ -132,7 +141,7 @@ class RolloutConfig:
 class ActorRolloutRefConfig:
     """The policy: its model, update, engine and reference."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: PolicyModelConfig = field(default_factory=PolicyModelConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
     ref: RefConfig = field(default_factory=RefConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)

@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicCache
 
 from spa.engines.kv_cache import EpisodeKV, GrowingCache
 from spa.engines.sampling import sample_tokens
+from spa.models.attention import attends_to_everything
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
 
@@ -46,7 +47,7 @@ class LocalEngine:
     ) -> None:
         self.model, self.template, self.version = model, template, version
         self.max_rows, self.autocast = max_rows, autocast
-        self.safe = not _attends_to_everything(model.config)
+        self.safe = not attends_to_everything(model.config)
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
         if self.safe:
@@ -81,14 +82,6 @@ class LocalEngine:
     def close(self) -> None:
         """Drop the caches."""
         self._episodes.clear()
-
-
-def _attends_to_everything(config: Any) -> bool:
-    text = config.get_text_config(decoder=True)
-    kinds = getattr(text, "layer_types", None)
-    if kinds is not None:
-        return all(kind == "full_attention" for kind in kinds)
-    return getattr(text, "sliding_window", None) is None
 
 
 class _Batch:
@@ -159,6 +152,7 @@ class _Batch:
         self.cache.lay_out(rows)
         old = [0 if kv is None else len(kv.ids) for kv in rows]
         new = [self.prompts[i].token_ids[length:] for i, length in zip(unique, old, strict=True)]
+        del cached, rows  # laid out by now: holding them would keep every key and value twice
         logits, valid = self._read_chunk(new, old)
         place = {prompt: row for row, prompt in enumerate(unique)}
         expand = torch.tensor([place[s] for s in source], device=self.device)

@@ -9,6 +9,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 NAME = "plain"
+PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3")  # nothing but scaled products and a softmax
 LONGEST = 400  # above this the fused kernel wins, because it never holds the matrix of scores
 
 
@@ -35,17 +36,45 @@ def plain_attention(
         return out.transpose(1, 2), None
     key_heads, columns = key.shape[1], key.shape[2]
     shared = heads // key_heads
-    stacked = query.reshape(rows * key_heads, shared * q, width) * scaling
-    scores = torch.bmm(stacked, key.reshape(rows * key_heads, columns, width).transpose(1, 2))
-    scores = scores.view(rows, key_heads, shared, q, columns)
-    if attention_mask is not None:
-        scores = scores + attention_mask[:, :, None].to(scores.dtype)
-    elif q > 1:
-        future = torch.ones((q, columns), dtype=torch.bool, device=query.device).triu(columns - q + 1)
-        scores = scores.masked_fill(future, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1).to(value.dtype).view(rows * key_heads, shared * q, columns)
-    out = torch.bmm(weights, value.reshape(rows * key_heads, columns, width))
+    # In bfloat16 everything stays in bfloat16 (the softmax sums in float32 all the same): autocast would copy the scores.
+    with torch.autocast(query.device.type, enabled=False):
+        query, key = query.to(value.dtype), key.to(value.dtype)
+        stacked = query.reshape(rows * key_heads, shared * q, width)
+        keys = key.reshape(rows * key_heads, columns, width).transpose(1, 2)
+        bias = _bias(attention_mask, rows, key_heads, shared, q, columns, like=value)
+        if bias is None:
+            scores = torch.bmm(stacked * scaling, keys)
+        else:
+            scores = torch.baddbmm(bias, stacked, keys, alpha=scaling)
+        out = torch.bmm(scores.softmax(-1), value.reshape(rows * key_heads, columns, width))
     return out.view(rows, heads, q, width).transpose(1, 2), None
+
+
+def _bias(
+    mask: torch.Tensor | None, rows: int, key_heads: int, shared: int, q: int, columns: int, *, like: torch.Tensor
+) -> torch.Tensor | None:
+    """What is added to the scores, broadcastable to [rows * key_heads, shared * q, columns]; None for nothing."""
+    if mask is not None:
+        bias = mask.to(like.dtype)[:, :, None].expand(rows, key_heads, shared, q, columns)
+        return bias.reshape(rows * key_heads, shared * q, columns)
+    if q == 1:
+        return None
+    lowest = torch.finfo(like.dtype).min
+    return torch.full((q, columns), lowest, dtype=like.dtype, device=like.device).triu(columns - q + 1).repeat(shared, 1)
+
+
+def attends_to_everything(config: Any) -> bool:
+    """Whether every layer sees the whole sequence: no sliding windows, no linear attention."""
+    text = config.get_text_config(decoder=True)
+    kinds = getattr(text, "layer_types", None)
+    if kinds is not None:
+        return all(kind == "full_attention" for kind in kinds)
+    return getattr(text, "sliding_window", None) is None
+
+
+def can_be_plain(config: Any) -> bool:
+    """Whether `plain_attention` computes what the architecture means."""
+    return config.model_type in PLAIN_MODELS and attends_to_everything(config)
 
 
 def _no_mask_needed(*args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor | None:

@@ -7,9 +7,13 @@ import torch
 
 from spa.config.schema import Config
 from spa.config.schema_models import Dtype
+from spa.errors import ModelError
 from spa.models import attention
+from spa.models.forward import token_logprobs
 from spa.models.load import BUILTIN, load_policy, load_tokenizer, model_config
 from spa.prompts.template import ChatTemplate
+
+HEAD_TOLERANCE = 1e-2  # log-probs in float32 differ by 1e-5 at most
 
 
 def pick_device(cfg: Config) -> torch.device:
@@ -34,29 +38,74 @@ def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
     return pick_autocast(cfg.actor_rollout_ref.model.dtype, device) if device.type == "cuda" else None
 
 
-def pick_attention(name: str, model: str, device: torch.device) -> str:
-    """`auto` is plain attention for the built-in model on a CPU, and SDPA otherwise."""
+def pick_attention(name: str, model: str, device: torch.device) -> str | None:
+    """`auto` is plain attention for small models on a CPU, and otherwise None: SDPA where the architecture has it."""
     if name == "plain" or (name == "auto" and device.type == "cpu" and is_tiny(model)):
         return attention.register()
-    return "sdpa" if name == "auto" else name
+    return None if name == "auto" else name
 
 
 def is_tiny(model: str) -> bool:
-    """Whether a model name means the built-in model or a checkpoint trained from it."""
-    return model == BUILTIN or _hidden_size(model) <= 256
-
-
-def _hidden_size(model: str) -> int:
-    return model_config(model).get_text_config(decoder=True).hidden_size if Path(model).is_dir() else 1 << 30
+    """Whether a model name means the built-in model or another small one that plain attention is right for."""
+    if model != BUILTIN and not Path(model).is_dir():
+        return False
+    config = model_config(model)
+    return config.get_text_config(decoder=True).hidden_size <= 256 and attention.can_be_plain(config)
 
 
 def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatTemplate]:
-    """Policy and chat template of `name`, on the device."""
+    """Policy and chat template of `name`, on the device.
+
+    Raises ModelError if they do not belong together, or if the model is too short-sighted for the episodes.
+    """
     model_cfg = cfg.actor_rollout_ref.model
-    template = ChatTemplate(load_tokenizer(name, trust_remote_code=model_cfg.trust_remote_code))
+    tokenizer = load_tokenizer(
+        name, trust_remote_code=model_cfg.trust_remote_code, chat_template=model_cfg.chat_template
+    )
     model = load_policy(
         name,
         attention=pick_attention(model_cfg.attn_implementation, name, device),
         trust_remote_code=model_cfg.trust_remote_code,
-    ).to(device)
-    return model, template
+    )
+    check_vocabulary(name, model, tokenizer)
+    check_context(name, model.config, cfg.actor_rollout_ref.rollout.max_model_len)
+    check_head(name, model)
+    return model.to(device), ChatTemplate(tokenizer)
+
+
+def check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
+    """Raises ModelError if the tokenizer has ids that the model has no embedding for."""
+    highest, rows = max(tokenizer.get_vocab().values()), model.get_input_embeddings().weight.shape[0]
+    if highest >= rows:
+        raise ModelError(
+            f"{name}: the tokenizer has ids up to {highest}, the model embeds only {rows} tokens. It is the "
+            "tokenizer of another model; put the right tokenizer files into the folder."
+        )
+
+
+def check_context(name: str, config: Any, max_model_len: int) -> None:
+    """Raises ModelError if the model was made for shorter sequences than episodes may have."""
+    longest = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if longest is not None and longest < max_model_len:
+        raise ModelError(
+            f"{name}: reads at most {longest} tokens, but episodes may have "
+            f"actor_rollout_ref.rollout.max_model_len={max_model_len}. Set it to {longest} or less, with a "
+            "response_length and max_turn that fit."
+        )
+
+
+@torch.no_grad()
+def check_head(name: str, model: Any) -> None:
+    """Raises ModelError if log-probs computed in chunks are not those of the model: architectures that change their
+    logits in ways that we do not know are refused instead of being trained on wrong numbers."""
+    ids = torch.arange(1, 7, device=model.device)[None]
+    mask = torch.ones((1, 5), dtype=torch.bool, device=model.device)
+    ours, _ = token_logprobs(model, ids, mask)
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    theirs = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    gap = float((ours - theirs).abs().max())
+    if gap > HEAD_TOLERANCE:
+        raise ModelError(
+            f"{name}: this architecture ({model.config.model_type}) changes its logits in a way that is not supported "
+            f"(log-probs differ by {gap:.2g})."
+        )

@@ -1,71 +1,108 @@
 """Policies, critics and tokenizers from the built-in model, a local folder, a checkpoint of ours, or the Hub."""
 
 import json
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from spa.errors import ModelError
+from spa.models.hub import download_model
 
 BUILTIN = "builtin:tiny"
 VALUE_HEAD = "value_head.safetensors"
+_STEP = re.compile(r"global_step_(\d+)")
 
 
-def model_source(name: str) -> str:
-    """Where a model name points to: the folder of the built-in model, an existing local folder, or a Hub name.
+def model_source(name: str, *, code: bool = False) -> Path:
+    """The folder that a model name points to: that of the built-in model, a local one, or that of a Hub model in the
+    local cache. If only its `global_step_N` children are models (a downloaded checkpoint), it is the newest of them.
 
-    Raises ModelError for a folder that lacks a configuration or weights.
+    `code` lets the Python files of a Hub model be downloaded too. Raises ModelError for a folder that lacks a
+    configuration or safetensors weights.
     """
     if name == BUILTIN:
-        return str(resources.files("spa") / "assets" / "tiny")
+        return Path(str(resources.files("spa"))) / "assets" / "tiny"
     path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"{path}: no config.json, so this is not a model folder. Point to the folder that has it.")
-        if not any(path.glob("*.safetensors")):
+    if not path.is_dir():
+        if name.startswith((".", "/", "~")) or name.count("/") != 1:
             raise ModelError(
-                f"{path}: no *.safetensors weights. Only safetensors are read; convert other formats first."
+                f"{name}: there is no such model folder. Give a folder, a Hub name (owner/name) or {BUILTIN}."
             )
-        return str(path)
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise ModelError(f"{name}: there is no such model folder. Give a folder, a Hub name (owner/name) or {BUILTIN}.")
-    return name
+        path = download_model(name, code=code)
+    if not (path / "config.json").is_file():
+        steps = sorted((int(m[1]), m[0]) for child in path.iterdir() if (m := _STEP.fullmatch(child.name)))
+        if not steps or not (path / steps[-1][1] / "config.json").is_file():
+            raise ModelError(f"{path}: no config.json, so this is not a model folder. Point to the folder that has it.")
+        path = path / steps[-1][1]
+    if not any(path.glob("*.safetensors")):
+        raise ModelError(
+            f"{path}: no *.safetensors weights. Only safetensors are read; convert other formats first (load the model "
+            "with transformers where you trust it, and save_pretrained it)."
+        )
+    return path
 
 
-def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a model.
+def load_tokenizer(name: str, *, trust_remote_code: bool = False, chat_template: str | None = None) -> Any:
+    """The tokenizer of a model. `chat_template`: a file with a Jinja chat template that takes the place of its own.
 
     Folders that name PreTrainedTokenizerFast are loaded as just that, because the automatic class replaces unusual
     tokenizers by the one it expects for the architecture.
     """
-    source = model_source(name)
-    path = Path(source) / "tokenizer_config.json"
-    if path.is_file():
-        kind = json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class", "")
-        if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
-            return PreTrainedTokenizerFast.from_pretrained(source)
+    source = model_source(name, code=trust_remote_code)
+    path = source / "tokenizer_config.json"
+    kind = json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class", "") if path.is_file() else ""
     with _explained(name):
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+        if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    if chat_template is not None:
+        try:
+            tokenizer.chat_template = Path(chat_template).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(
+                f"actor_rollout_ref.model.chat_template: {chat_template} cannot be read ({error}). Give a text file "
+                "with a Jinja chat template."
+            ) from error
+    return tokenizer
 
 
 def load_policy(
-    name: str, *, dtype: torch.dtype = torch.float32, attention: str = "sdpa", trust_remote_code: bool = False
+    name: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    attention: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Any:
-    """A causal LM in evaluation mode. Reads safetensors only."""
-    source = model_source(name)
+    """A causal LM in evaluation mode. Reads safetensors only.
+
+    `attention` None is SDPA where the architecture supports it, else the plain implementation of transformers
+    (attention sinks, soft caps). Raises ModelError if weights are missing or do not fit the configuration.
+    """
+    source = model_source(name, code=trust_remote_code)
     with _explained(name):
-        return AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=dtype,
             attn_implementation=attention,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
+            output_loading_info=True,
         )
+    model, found = loaded
+    if found["missing_keys"]:
+        raise ModelError(
+            f"{name}: the weights of {len(found['missing_keys'])} parameters are not in its files, "
+            f"{min(found['missing_keys'])} among them. The folder is incomplete, or not a causal language model."
+        )
+    return model
 
 
 class Critic(nn.Module):
@@ -96,10 +133,10 @@ class Critic(nn.Module):
 
 
 def load_critic(
-    name: str, *, dtype: torch.dtype = torch.float32, attention: str = "sdpa", trust_remote_code: bool = False
+    name: str, *, dtype: torch.dtype = torch.float32, attention: str | None = None, trust_remote_code: bool = False
 ) -> Critic:
     """A critic on the body of a causal LM (or a saved critic, whose head is read too)."""
-    source = Path(model_source(name))
+    source = model_source(name, code=trust_remote_code)
     policy = load_policy(name, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code)
     critic = Critic(policy.base_model)
     if (source / VALUE_HEAD).is_file():
@@ -107,8 +144,14 @@ def load_critic(
     return critic
 
 
+def save_activations(model: Any) -> None:
+    """Recompute activations in the backward pass instead of keeping them (gradient checkpointing)."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable()  # the second name is that of older versions of transformers
+
+
 class _explained:
-    """Turns the loader's errors into one line that says what to do."""
+    """Turns the loader's errors into a ModelError that says what to do."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -117,17 +160,20 @@ class _explained:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, OSError | ValueError | KeyError):
+        if not isinstance(error, OSError | ValueError | KeyError | RuntimeError | ImportError | SafetensorError):
             return
-        text = str(error).splitlines()[0] if str(error) else kind.__name__
-        raise ModelError(
-            f"cannot load the model {self.name!r}: {text}\n"
-            "Without a network, set model_path to a local folder (download it elsewhere with `hf download NAME "
-            f"--local-dir FOLDER`) or to {BUILTIN}. A gated model needs `hf auth login` once."
-        ) from error
+        text = " ".join(str(error).split()) or type(error).__name__
+        hint = "Check that the folder is complete and that its weights belong to its config.json."
+        if "trust_remote_code" in text:
+            text = "the model brings code of its own"
+            hint = "If you trust it, set actor_rollout_ref.model.trust_remote_code=true."
+        elif "does not recognize this architecture" in text or "model type" in text:
+            hint = "A newer transformers may know it: pip install -U transformers."
+        raise ModelError(f"cannot load the model {self.name!r}: {text[:300]}\n{hint}") from error
 
 
 def model_config(name: str) -> Any:
     """The configuration of a model, without its weights."""
+    source = model_source(name)
     with _explained(name):
-        return AutoConfig.from_pretrained(model_source(name))
+        return AutoConfig.from_pretrained(source)

@@ -14,8 +14,8 @@ from jinja2 import TemplateError
 from spa.errors import ModelError
 from spa.types import Message
 
-_REPLY, _USER = "REPLYPLACEHOLDER", "USERPLACEHOLDER"
-_EMPTY_THINK = re.compile(r"<think>\s*</think>\s*$")
+_FIRST, _REPLY, _USER = "FIRSTPLACEHOLDER", "REPLYPLACEHOLDER", "USERPLACEHOLDER"
+_INJECTED_THINK = re.compile(r"<think>\s*(</think>\s*)?$")  # an empty think block, or the start of one
 
 
 class ChatTemplate:
@@ -37,16 +37,20 @@ class ChatTemplate:
         self.has_system = self._accepts_system()
         probe = self._render(
             [
-                {"role": "user", "content": "x"},
+                {"role": "user", "content": _FIRST},
                 {"role": "assistant", "content": _REPLY},
                 {"role": "user", "content": _USER},
             ]
         )
-        before, found_reply, rest = probe.partition(_REPLY)
-        self._after_reply, found_user, after_user = rest.partition(_USER)
-        if not (before and found_reply and found_user):
+        _, found_first, rest = probe.partition(_FIRST)
+        header, found_reply, rest = rest.partition(_REPLY)
+        self._after_reply, found_user, self._tail = rest.partition(_USER)
+        if not (found_first and found_reply and found_user):
             raise ModelError("the chat template drops or reorders messages; it cannot be used for multi-turn episodes.")
-        self._after_user = _EMPTY_THINK.sub("", after_user)
+        # What stands before a finished reply may be more than the generation prompt: there may be none, or the model is
+        # expected to write the rest of the header itself (a channel's name). Replies begin after all of it.
+        prompt = _INJECTED_THINK.sub("", self._tail)
+        self._after_user = _INJECTED_THINK.sub("", header) if header.startswith(prompt) else prompt
         self.stop_ids = self._stop_ids()
 
     def start(self, messages: tuple[Message, ...], opener: str) -> list[int]:
@@ -54,8 +58,12 @@ class ChatTemplate:
         if not self.has_system and messages and messages[0]["role"] == "system":
             system, user, *rest = messages
             messages = ({"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest)
-        text = _EMPTY_THINK.sub("", self._render(list(messages)))
-        return self.encode(text + opener)
+        text = self._render(list(messages))
+        if self._tail and text.endswith(self._tail):
+            text = text.removesuffix(self._tail) + self._after_user
+        elif not self._tail:
+            text += self._after_user
+        return self.encode(_INJECTED_THINK.sub("", text) + opener)
 
     def follow(self, user_text: str, opener: str, *, last_id: int | None) -> list[int]:
         """Token ids between a reply and the next: end marker, user message, generation prompt, opener.

@@ -10,7 +10,7 @@ from spa.algo.advantages import NEEDS_VALUES
 from spa.algo.kl import KLController
 from spa.config.schema import Config, OptimConfig
 from spa.engines.local import LocalEngine
-from spa.models.load import load_critic, load_policy
+from spa.models.load import load_critic, load_policy, save_activations
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.training.checkpoint import load_state, save_checkpoint
@@ -38,7 +38,7 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     autocast = setup.pick_autocast(model_cfg.dtype, device)
     attention = setup.pick_attention(model_cfg.attn_implementation, source, device)
     if model_cfg.enable_gradient_checkpointing:
-        policy.gradient_checkpointing_enable()
+        save_activations(policy)
     total = cfg.trainer.total_training_steps
     actor = Trainable(
         model=policy,
@@ -50,7 +50,7 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     if cfg.algorithm.adv_estimator in NEEDS_VALUES or ":" in cfg.algorithm.adv_estimator:
         value_model = load_critic(str(resume / "critic") if resume else path, attention=attention).to(device)
         if critic_cfg.model.enable_gradient_checkpointing:
-            value_model.body.gradient_checkpointing_enable()
+            save_activations(value_model.body)
         critic = Trainable(
             model=value_model,
             optimizer=optimizer_of(value_model, critic_cfg.optim, total),

@@ -17,6 +17,7 @@ from spa.engines.local import LocalEngine
 from spa.errors import DataError, TrainingError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.models.forward import token_logprobs
+from spa.models.load import save_activations
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
@@ -38,7 +39,7 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
     resume = latest_checkpoint(out)
     model, template = setup.load_actor(cfg, str(resume or cfg.model_path), device)
     if sft.model.enable_gradient_checkpointing:
-        model.gradient_checkpointing_enable()
+        save_activations(model)
     train_rows, val_rows = load_data(cfg, template, data)
     per_epoch = max(1, -(-len(train_rows) // sft.data.train_batch_size))
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs

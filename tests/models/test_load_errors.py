@@ -1,0 +1,209 @@
+"""Every way in which a model cannot be used is named, with the way out."""
+
+import json
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from helpers.families import tokenizer
+from helpers.model_folders import save_family
+
+from spa.config.load import load_config
+from spa.errors import ModelError
+from spa.models.choose import load_actor
+from spa.models.hub import download_model
+from spa.models.load import load_critic, load_policy, load_tokenizer, model_source
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    return save_family("qwen2", tmp_path_factory.mktemp("models") / "good")
+
+
+@pytest.fixture
+def folder(good, tmp_path):
+    return shutil.copytree(good, tmp_path / "model")
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    """Refuses everything with one status and one of the Hub's error codes."""
+
+    status, code = 404, ""
+
+    def log_message(self, format, *args):
+        pass
+
+    def do_GET(self):
+        self.send_response(self.status)
+        self.send_header("X-Error-Code", self.code)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+
+@pytest.fixture
+def hub(request, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    status, code = request.param
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (HubHandler,), {"status": status, "code": code}))
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("hub", "words"),
+    [
+        ((401, "GatedRepo"), "Accept its terms on https://huggingface.co/acme/model.*hf auth login"),
+        ((403, "GatedRepo"), "Accept its terms"),
+        ((404, "RepoNotFound"), "Check the spelling"),
+        ((401, "RepoNotFound"), "Check the spelling.*private"),
+        ((500, ""), "cannot be reached.*hf download acme/model"),
+    ],
+    indirect=["hub"],
+)
+def test_what_the_hub_refuses(hub, words):
+    with pytest.raises(ModelError, match=words):
+        download_model("acme/model", endpoint=hub)
+
+
+def test_no_network(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ModelError, match=r"cannot be reached.*model_path=FOLDER.*builtin:tiny"):
+        download_model("acme/model", endpoint="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("name", ["./nothing", "/no/such/folder", "nothing", "a/b/c"])
+def test_a_folder_that_is_not_there(name):
+    with pytest.raises(ModelError, match="no such model folder"):
+        model_source(name)
+
+
+def test_a_folder_without_a_model(tmp_path):
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        model_source(str(tmp_path))
+
+
+def test_pickled_weights_are_not_read(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="Only safetensors are read"):
+        load_policy(str(folder))
+
+
+def test_a_checkpoint_one_folder_down_is_found(folder, tmp_path):
+    outer = tmp_path / "downloaded"
+    shutil.copytree(folder, outer / "global_step_9")
+    shutil.copytree(folder, outer / "global_step_1505")
+    assert model_source(str(outer)) == outer / "global_step_1505"
+    load_policy(str(outer))
+    load_critic(str(outer))
+
+
+def test_cut_off_weights(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(ModelError, match="complete"):
+        load_policy(str(folder))
+
+
+def test_weights_of_another_shape(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    with pytest.raises(ModelError, match="cannot load"):
+        load_policy(str(folder))
+
+
+def test_weights_that_are_not_there(folder):
+    config = json.loads((folder / "config.json").read_text())
+    layers = config["layer_types"] + ["full_attention"]
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3, "layer_types": layers}))
+    with pytest.raises(ModelError, match=r"not in its files, model\.layers\.2"):
+        load_policy(str(folder))
+
+
+def test_an_architecture_that_is_not_known(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "qwen99"}))
+    with pytest.raises(ModelError, match="pip install -U transformers"):
+        load_policy(str(folder))
+
+
+def test_code_of_the_model_is_not_run_unless_it_is_asked_for(folder, tmp_path):
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(ModelError, match="trust_remote_code=true"):
+        load_policy(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def config(folder, *overrides):
+    return load_config("base", [f"model_path={folder}", *overrides])
+
+
+def test_no_chat_template_and_a_file_that_gives_one(folder, tmp_path):
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match=r"actor_rollout_ref\.model\.chat_template"):
+        load_actor(config(folder), str(folder), CPU)
+    given = tmp_path / "mine.jinja"
+    given.write_text(tokenizer("qwen2").chat_template)
+    _, template = load_actor(config(folder, f"actor_rollout_ref.model.chat_template={given}"), str(folder), CPU)
+    assert template.encode("<|im_end|>")[0] in template.stop_ids
+    template.tokenizer.save_pretrained(tmp_path / "saved")  # and the checkpoint has it
+    assert load_tokenizer_in(tmp_path / "saved", folder).chat_template == given.read_text()
+
+
+def load_tokenizer_in(saved, folder):
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(folder / name, saved / name)
+    return load_tokenizer(str(saved))
+
+
+def test_a_chat_template_file_that_is_not_there(folder):
+    with pytest.raises(ModelError, match=r"chat_template: none\.jinja cannot be read"):
+        load_actor(config(folder, "actor_rollout_ref.model.chat_template=none.jinja"), str(folder), CPU)
+
+
+def test_the_tokenizer_of_another_model(folder):
+    other = tokenizer("qwen2").__class__.from_pretrained(folder)
+    other.add_tokens([f"extra-{i}" for i in range(9)])
+    other.save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"tokenizer has ids up to \d+, the model embeds only \d+"):
+        load_actor(config(folder), str(folder), CPU)
+
+
+def test_a_model_that_reads_too_little(folder):
+    found = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(found | {"max_position_embeddings": 512}))
+    with pytest.raises(ModelError, match=r"at most 512 tokens.*max_model_len=3600"):
+        load_actor(config(folder), str(folder), CPU)
+    limits = ["actor_rollout_ref.rollout.max_model_len=512", "actor_rollout_ref.rollout.response_length=64"]
+    load_actor(config(folder, *limits), str(folder), CPU)
+
+
+def test_an_architecture_that_changes_its_logits_is_refused(folder):
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    made = tokenizer("qwen2")
+    granite = GraniteConfig(
+        vocab_size=len(made),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        logits_scaling=8.0,
+        initializer_range=0.5,
+        max_position_embeddings=4096,
+    )
+    GraniteForCausalLM(granite).save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"granite.*changes its logits"):
+        load_actor(config(folder), str(folder), CPU)
