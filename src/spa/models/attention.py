@@ -60,7 +60,9 @@ def _bias(
     if q == 1:
         return None
     lowest = torch.finfo(like.dtype).min
-    return torch.full((q, columns), lowest, dtype=like.dtype, device=like.device).triu(columns - q + 1).repeat(shared, 1)
+    return (
+        torch.full((q, columns), lowest, dtype=like.dtype, device=like.device).triu(columns - q + 1).repeat(shared, 1)
+    )
 
 
 def attends_to_everything(config: Any) -> bool:

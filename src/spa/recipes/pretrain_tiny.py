@@ -43,7 +43,7 @@ REPLY_PIECES = (
 
 
 def pretrain_tiny(
-    folder: Path, *, seed: int = 0, steps: int = 3000, batch_tokens: int = 8192, lr: float = 3e-3, muon_lr: float = 0.02
+    folder: Path, *, seed: int = 0, steps: int = 2000, batch_tokens: int = 8192, lr: float = 3e-3, muon_lr: float = 0.02
 ) -> Path:
     """Train the base model from scratch and save it with its tokenizer in `folder`."""
     texts, states = prompt_texts()
@@ -99,7 +99,7 @@ def new_model(vocabulary: int, seed: int, tokenizer) -> Qwen2ForCausalLM:
 
 
 def save(model: Qwen2ForCausalLM, tokenizer, folder: Path) -> None:
-    """Weights in half the space: float16 holds them to more digits than the training noise."""
+    """Weights and tokenizer as a plain Hugging Face folder."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
