@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import logging as hf_logging
 
 from spa.errors import ModelError
 from spa.models.hub import download_model
@@ -87,6 +88,7 @@ def load_policy(
     (attention sinks, soft caps). Raises ModelError if weights are missing or do not fit the configuration.
     """
     source = model_source(name, code=trust_remote_code)
+    hf_logging.disable_progress_bar()  # the recipes show progress of their own
     with _explained(name):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
