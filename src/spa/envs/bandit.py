@@ -37,6 +37,8 @@ class Bandit(TextEnv):
     Raises ConfigError for names that are empty or equal, and for a probability outside [0, 1].
     """
 
+    finite_puzzles = True
+
     def __init__(
         self,
         *,

@@ -25,6 +25,9 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     default_state_text: StateText = "grid"
 
+    finite_puzzles: bool = False
+    """True if there are so few puzzles that training and validation share them; the environment's card says so."""
+
     @abstractmethod
     def state_text(self, mode: StateText) -> str:
         """The current state as text, without trailing newline; defined in every state, terminal ones included.

@@ -62,6 +62,8 @@ class Game2048(TextEnv):
     and with failure when no move is left.
     """
 
+    finite_puzzles = True
+
     def __init__(
         self,
         *,

@@ -21,6 +21,8 @@ class RubiksCube(TextEnv):
     each other or turn the cube as a whole do not count. `max_steps` truncates the episode.
     """
 
+    finite_puzzles = True
+
     def __init__(self, *, scramble_depth: int = 3, max_steps: int = 20) -> None:
         self.scramble_depth = require_int(NAME, "scramble_depth", scramble_depth, 1, 9)
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)

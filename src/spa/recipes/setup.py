@@ -9,6 +9,7 @@ from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
+from spa.errors import ConfigError
 from spa.models.choose import (
     engine_autocast,
     is_tiny,
@@ -42,6 +43,7 @@ __all__ = [
     "validation_hashes",
 ]
 
+MAX_REDRAWS = 100
 EXAMPLE_SEED = 0  # of the puzzle in the world-model prompt's sample reply
 
 
@@ -124,6 +126,33 @@ def episode_specs(groups: GroupsConfig, purpose: str, *, base_seed: int, step: i
     )
 
 
+def training_specs(
+    cfg: Config, player: Player, purpose: str, *, step: int, held_out: frozenset[str]
+) -> list[EpisodeSpec]:
+    """The episodes of one training or self-play step; a puzzle whose content is held out is drawn again."""
+    specs = episode_specs(cfg.es_manager.train, purpose, base_seed=cfg.seed.train, step=step)
+    seeds = {spec.group: _allowed_seed(player, spec, held_out) for spec in specs if spec.member == 0}
+    return [replace(spec, puzzle_seed=seeds[spec.group]) for spec in specs]
+
+
+def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -> int:
+    seed = spec.puzzle_seed
+    for attempt in range(MAX_REDRAWS):
+        env = player.make_env(spec.tag)
+        try:
+            env.reset(seed=seed, options={"noise_seed": spec.noise_seed})
+            allowed = env.finite_puzzles or puzzle_hash(env) not in held_out
+        except Exception:  # noqa: BLE001 - an environment that fails is reported where it is played
+            allowed = True
+        if allowed:
+            return seed
+        seed = stream_seed(spec.puzzle_seed, "redraw", attempt) % 2**31
+    raise ConfigError(
+        f"{spec.tag}: {MAX_REDRAWS} puzzles in a row are validation puzzles. There are too few puzzles for "
+        "es_manager.val.env_groups; lower it, or declare the environment's `finite_puzzles`."
+    )
+
+
 def probe_specs(cfg: Config, count: int) -> list[EpisodeSpec]:
     """Single episodes of `count` puzzles from a stream of their own, for looking at a model while it is trained."""
     configs = cfg.es_manager.train.env_configs
@@ -146,7 +175,7 @@ def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
             if spec.member == 0:
                 env = player.make_env(spec.tag)
-                if getattr(env, "finite_puzzles", False):
+                if env.finite_puzzles:
                     continue
                 env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
                 hashes.add(puzzle_hash(env))
