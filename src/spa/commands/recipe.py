@@ -147,5 +147,7 @@ def pretrain_tiny(args: list[str]) -> int:
     parser.add_argument("--steps", type=int, default=3000)
     options = parser.parse_args(args)
     from spa.recipes.pretrain_tiny import pretrain_tiny as recipe
+    from spa.tracking.console import set_verbosity
 
+    set_verbosity()
     return _say([f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps)}"])

@@ -36,7 +36,7 @@ def plain_attention(
         return out.transpose(1, 2), None
     key_heads, columns = key.shape[1], key.shape[2]
     shared = heads // key_heads
-    # In bfloat16 everything stays in bfloat16 (the softmax sums in float32 all the same): autocast would copy the scores.
+    # Under autocast everything stays in bfloat16 (the softmax sums in float32 all the same); it would copy the scores.
     with torch.autocast(query.device.type, enabled=False):
         query, key = query.to(value.dtype), key.to(value.dtype)
         stacked = query.reshape(rows * key_heads, shared * q, width)

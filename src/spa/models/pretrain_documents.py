@@ -2,9 +2,8 @@
 
 They stand for what an instruct model brings along. A conversation shows states that have nothing to do with each other
 (every turn shows the start of another random puzzle), the reply quotes the state that is shown, "predicts" a corrupted
-copy of it, and acts at random. Beside the conversations there are documents about the displacement between two cells,
-as plain text and as replies that quote two given states and say how far apart their first cells are. No document holds
-a transition of any environment, and none tells what an action does.
+copy of it, and acts at random. Beside the conversations there are documents about the displacement between two cells.
+No document holds a transition of any environment, and none tells what an action does.
 """
 
 import re
@@ -15,12 +14,10 @@ import numpy as np
 
 from spa.envs.base import StateText, TextEnv
 from spa.envs.registry import make_env
-from spa.prompts.render import SYSTEM, Prompter, PromptMode, world_model_reply
+from spa.prompts.render import Prompter, PromptMode, world_model_reply
 from spa.types import Message
 
 THOUGHTS = ("Let me try this.", "I will see what happens.", "This may work.")
-FIRST_STATE, SECOND_STATE = "First state:\n", "\nSecond state:\n"
-HOW_FAR = "\nQuote both states, then say how far the second one's first cell is from the first one's."
 _CELL = re.compile(r"\(\d,\d\)")
 _AFTER_PLAYER = (" in a hole", " on the goal")
 
@@ -49,20 +46,15 @@ GAMES = (
 class Documents:
     """An endless stream of documents, drawn from one generator."""
 
-    def __init__(
-        self, rng: np.random.Generator, *, displacement_share: float = 0.1, two_states_share: float = 0.15
-    ) -> None:
-        self.rng, self.displacement_share, self.two_states_share = rng, displacement_share, two_states_share
+    def __init__(self, rng: np.random.Generator, *, displacement_share: float = 0.15) -> None:
+        self.rng, self.displacement_share = rng, displacement_share
         self.envs = [make_env(game.env_type, game.options) for game in GAMES]
         self.weights = np.cumsum([game.weight for game in GAMES]) / sum(game.weight for game in GAMES)
 
     def next(self) -> str | tuple[Message, ...]:
         """A plain text about displacements, or a conversation."""
-        draw = self.rng.random()
-        if draw < self.displacement_share:
+        if self.rng.random() < self.displacement_share:
             return self._displacements()
-        if draw < self.displacement_share + self.two_states_share:
-            return self._two_states()
         kind = int(np.searchsorted(self.weights, self.rng.random()))
         mode: PromptMode = "add_worldmodel" if self.rng.random() < 0.65 else "base"
         return self._conversation(self.envs[kind], GAMES[kind].state_text, mode)
@@ -111,30 +103,12 @@ class Documents:
     def _displacements(self) -> str:
         return "\n".join(self._displacement() for _ in range(8))
 
-    def _two_states(self) -> tuple[Message, ...]:
-        """Two given states that differ in their first cell, quoted, and the displacement between these cells."""
-        first = self._state(self.envs[0], "coords")
-        cell = _CELL.search(first)
-        assert cell is not None  # every coordinate sentence begins with a cell
-        a = (int(cell.group()[1]), int(cell.group()[3]))
-        b = tuple(int(number) for number in self.rng.integers(4, size=2))
-        second = f"{first[: cell.start()]}({b[0]},{b[1]}){first[cell.end() :]}"
-        return (
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": f"{FIRST_STATE}{first}{SECOND_STATE}{second}{HOW_FAR}"},
-            {"role": "assistant", "content": world_model_reply(first, "", second, _offset(a, b))},
-        )
-
     def _displacement(self) -> str:
         size = 4 if self.rng.random() < 0.8 else int(self.rng.integers(5, 9))
         a, b = self.rng.integers(size, size=2), self.rng.integers(size, size=2)
         start, end = f"({a[0]},{a[1]})", f"({b[0]},{b[1]})"
-        offset = _offset(a, b)
+        offset = f"{b[0] - a[0]:+d} rows, {b[1] - a[1]:+d} columns"
         return f"From {start} to {end}: {offset}." if self.rng.random() < 0.5 else f"From {start} by {offset}: {end}."
-
-
-def _offset(a: Sequence[int], b: Sequence[int]) -> str:
-    return f"{b[0] - a[0]:+d} rows, {b[1] - a[1]:+d} columns"
 
 
 class _Shown(TextEnv):
@@ -196,5 +170,4 @@ def prompt_texts() -> tuple[list[str], Sequence[str]]:
                 )
                 texts += [message["content"] for message in prompter.first_messages(env)]
                 texts.append(prompter.next_message(env, turn=2, actions_left=3, reward=0.0)["content"])
-    texts.append(f"{FIRST_STATE}{states[0]}{SECOND_STATE}{states[0]}{HOW_FAR}")
     return texts, states

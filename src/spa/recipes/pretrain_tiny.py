@@ -19,6 +19,7 @@ from spa.models.pretrain_documents import Documents, prompt_texts
 from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream, stream_seed
+from spa.training.memory import release_memory
 from spa.training.optim import make_optimizer, warmup_cosine
 from spa.types import Message
 
@@ -43,22 +44,21 @@ REPLY_PIECES = (
 
 
 def pretrain_tiny(
-    folder: Path, *, seed: int = 0, steps: int = 2000, batch_tokens: int = 8192, lr: float = 3e-3, muon_lr: float = 0.02
+    folder: Path, *, seed: int = 0, steps: int = 3000, batch_tokens: int = 8192, lr: float = 3e-3, muon_lr: float = 0.02
 ) -> Path:
-    """Train the base model from scratch and save it with its tokenizer in `folder`."""
+    """Train the base model from scratch (bfloat16, float32 weights) and save it with its tokenizer in `folder`."""
     texts, states = prompt_texts()
     sentences = [line for state in states for line in state.splitlines() if "(" in line]
     phrases = [*fixed_phrases(texts, states), *fixed_phrases(sentences, ()), *REPLY_PIECES]
     tokenizer = build_tokenizer([p for p in phrases if p.strip()], WORDS)
-    template = ChatTemplate(tokenizer)
     model = new_model(len(tokenizer), seed, tokenizer)
     documents = Documents(stream(seed, "pretrain/documents"))
+    batches = document_batches(documents, ChatTemplate(tokenizer), batch_tokens, stream(seed, "pretrain/order"))
     schedule = warmup_cosine(steps, 0.05)
     optimizer = make_optimizer(
         model, name="muon", lr=lr, betas=(0.9, 0.95), weight_decay=0.01, muon_lr=muon_lr, schedule=schedule
     )
     started = time.monotonic()
-    batches = document_batches(documents, template, batch_tokens, stream(seed, "pretrain/order"))
     for step in range(steps):
         ids, mask = next(batches)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -69,8 +69,8 @@ def pretrain_tiny(
         optimizer.step()
         optimizer.zero_grad()
         if step % 100 == 0 or step + 1 == steps:
-            log.warning("pretrain step %d/%d loss %.4f (%.0f s)", step, steps, loss.item(), time.monotonic() - started)
-            save(model, tokenizer, folder)
+            release_memory()
+            log.info("step %d/%d, loss %.4f (%.0f s)", step, steps, loss.item(), time.monotonic() - started)
     save(model, tokenizer, folder)
     return folder
 
