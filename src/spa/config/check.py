@@ -21,8 +21,21 @@ def check(cfg: Config, problems: Problems) -> None:
     _check_engine(cfg, problems)
     if cfg.trainer.resume_mode == "resume_path" and not cfg.trainer.resume_from_path:
         problems.add("trainer.resume_from_path", "must name a checkpoint when resume_mode is resume_path")
+    _check_ablations(cfg, problems)
     if not cfg.agent_proxy.action_sep.strip():
         problems.add("agent_proxy.action_sep", "must not be blank; actions could not be told apart")
+
+
+def _check_ablations(cfg: Config, problems: Problems) -> None:
+    reward = cfg.agent_proxy.world_model_reward
+    if (reward.observation or reward.prediction) and cfg.ctx_manager.mode != "add_worldmodel":
+        problems.add(
+            "agent_proxy.world_model_reward", "needs ctx_manager.mode add_worldmodel: base replies have no states"
+        )
+    if cfg.generate.states == "believed" and cfg.generate.policy != "self":
+        problems.add("generate.states", f"cannot be believed: the policy {cfg.generate.policy} believes nothing")
+    if cfg.generate.states == "random_coords" and cfg.state_text == "grid":
+        problems.add("generate.states", "cannot be random_coords: state_text grid has no coordinates")
 
 
 def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Problems) -> None:

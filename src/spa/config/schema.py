@@ -30,6 +30,7 @@ from spa.config.schema_play import (
     GroupsConfig,
     RewardNormalizationConfig,
     SeedConfig,
+    WorldModelRewardConfig,
 )
 from spa.config.schema_stages import (
     CompareConfig,
@@ -80,6 +81,7 @@ __all__ = [
     "SeedConfig",
     "TrainerConfig",
     "ValKwargs",
+    "WorldModelRewardConfig",
 ]
 
 

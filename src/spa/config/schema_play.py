@@ -73,6 +73,16 @@ class RewardNormalizationConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorldModelRewardConfig:
+    """Rewards for knowing the world during PPO (online world modelling, a baseline). Needs the world-model format."""
+
+    observation: Annotated[float, Key("per turn, times the share of the observation's cells that are right", ge=0)] = (
+        0.0
+    )
+    prediction: Annotated[float, Key("per turn, times the share of the prediction's cells that are right", ge=0)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProxyConfig:
     """The shape of an episode."""
 
@@ -84,6 +94,7 @@ class AgentProxyConfig:
     )
     enable_think: Annotated[bool, Key("replies begin with a think block")] = True
     reward_normalization: RewardNormalizationConfig = field(default_factory=RewardNormalizationConfig)
+    world_model_reward: WorldModelRewardConfig = field(default_factory=WorldModelRewardConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,11 @@ class GenerateConfig:
     policy: Annotated[
         Literal["self", "random", "expert"], Key("who plays: the model, uniform legal actions, a solver")
     ] = "self"
+    epsilon: Annotated[float, Key("share of turns that are played at random instead", ge=0, le=1)] = 0.0
+    states: Annotated[
+        Literal["truth", "believed", "random_coords"],
+        Key("states in the replies; controls: what the model had written, random coordinates"),
+    ] = "truth"
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
 

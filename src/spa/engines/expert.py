@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from spa.engines.base import Engine
+from spa.engines.factory import PlayingEngine
 from spa.engines.scripted import ScriptedEngine, formatted
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError
@@ -42,8 +42,9 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int, act
 class MixedEngine:
     """A player that leaves each turn to another one with probability `epsilon`, drawn from the turn's own stream."""
 
-    def __init__(self, player: Engine, other: Engine, *, epsilon: float) -> None:
+    def __init__(self, player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> None:
         self.player, self.other, self.epsilon = player, other, epsilon
+        self.template = player.template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt, in order."""

@@ -8,14 +8,20 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from spa.config.schema import Config
-from spa.engines.factory import RANDOM, make_engine
+from spa.engines.expert import MixedEngine, expert_engine, require_solver
+from spa.engines.factory import RANDOM, PlayingEngine, make_engine
+from spa.engines.scripted import random_engine
+from spa.envs.registry import make_env
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.recipes import setup
 from spa.tracking.recorder import Recorder
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.rows import episode_rows, shuffle_next_states, split_by_puzzle, write_parquet
+from spa.worldmodel.states import with_states
 
 TRAIN_FILE, VAL_FILE, SUMMARY = "wm_train.parquet", "wm_val.parquet", "summary.json"
 
@@ -29,7 +35,7 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     device = setup.pick_device(cfg)
     batches = cfg.generate.num_batches if num_batches is None else num_batches
-    engine = make_engine(cfg, RANDOM if cfg.generate.policy == "random" else cfg.model_path, device=device)
+    engine = selfplay_engine(cfg, device)
     player = setup.make_player(cfg, engine.template, mode="add_worldmodel")
     held_out = setup.validation_hashes(cfg, player)
     episodes: list[Episode] = []
@@ -51,6 +57,26 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
             f"episodes; dropped: {json.dumps(summary['dropped'])}"
         )
     return out
+
+
+def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
+    """Who plays: the model, uniformly random actions or the solver, with a share of random turns if that is asked for.
+
+    Raises ConfigError if the expert is asked to play an environment without a solver.
+    """
+    own, proxy = cfg.generate, cfg.agent_proxy
+    limits = {"max_actions": proxy.max_actions_per_turn, "action_sep": proxy.action_sep}
+    if own.policy == "expert":
+        for tag in cfg.es_manager.train.env_configs.tags:
+            env = make_env(cfg.custom_envs[tag].env_type, cfg.custom_envs[tag].env_config)
+            env.reset(seed=cfg.seed.train)
+            require_solver(env, tag)
+        engine: PlayingEngine = expert_engine(**limits)
+    else:
+        engine = make_engine(cfg, RANDOM if own.policy == "random" else cfg.model_path, device=device)
+    if own.epsilon == 0:
+        return engine
+    return MixedEngine(engine, random_engine(engine.template, **limits), epsilon=own.epsilon)
 
 
 def make_rows(
@@ -85,6 +111,7 @@ def write_dataset(
     train, val = split_by_puzzle(rows, val_fraction=cfg.generate.val_fraction, seed=cfg.generate.split_seed)
     if cfg.generate.shuffle_next_states:
         train, val = shuffle_next_states(train, cfg.seed.train), shuffle_next_states(val, cfg.seed.train)
+    train, val = (with_states(part, cfg.generate.states, seed=cfg.seed.train) for part in (train, val))
     write_parquet(out / TRAIN_FILE, train)
     write_parquet(out / VAL_FILE, val)
     summary: dict[str, Any] = {
@@ -95,6 +122,7 @@ def write_dataset(
         "dropped": dict(sorted(counts.items())),
         "played": played_metrics(episodes),
         "shuffled_next_states": cfg.generate.shuffle_next_states,
+        "states": cfg.generate.states,
     }
     (out / SUMMARY).write_text(json.dumps(summary, indent=1, sort_keys=True), encoding="utf-8")
     return summary

@@ -21,6 +21,7 @@ from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics
 from spa.models.forward import token_logprobs, token_values
+from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.ppo_models import Models, load_models, save_models
 from spa.recipes.validation import validate
@@ -28,6 +29,7 @@ from spa.seeds import torch_stream
 from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
 from spa.training.checkpoint import latest_checkpoint, step_of
+from spa.training.loss_masks import loss_masks
 from spa.training.update import (
     LossFn,
     LossInfo,
@@ -38,6 +40,7 @@ from spa.training.update import (
     update,
 )
 from spa.types import Episode, EpisodeBatch, Metrics, PPOBatch, ScoredBatch, Stop
+from spa.worldmodel.online import with_world_model_reward
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
                 episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
             metrics = episode_metrics(episodes, "train")
 
-            batch = to_batch(cfg, episodes, models.template.tokenizer.pad_token_id or 0)
+            batch = to_batch(cfg, episodes, models.template.tokenizer.pad_token_id or 0, models.template)
             kept, filter_metrics = keep_groups(cfg, batch)
             metrics |= filter_metrics
             if kept is not None:
@@ -97,14 +100,22 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
     return last
 
 
-def to_batch(cfg: Config, episodes: list[Episode], pad_id: int) -> EpisodeBatch | None:
-    """Episodes that ended without an error, with normalised rewards; None if there are none."""
+def to_batch(
+    cfg: Config, episodes: list[Episode], pad_id: int, template: ChatTemplate | None = None
+) -> EpisodeBatch | None:
+    """Episodes that ended without an error, with normalised rewards; None if there are none. The template is needed
+    for loss masks other than the sampled tokens."""
     good = [episode for episode in episodes if episode.stop is not Stop.ERROR and episode.token_ids is not None]
     if not good:
         return None
     proxy = cfg.agent_proxy
+    online = proxy.world_model_reward
     batch = batch_episodes(
-        good, tags=cfg.es_manager.train.env_configs.tags, pad_id=pad_id, turn_scores=proxy.use_turn_scores
+        with_world_model_reward(good, observation=online.observation, prediction=online.prediction),
+        tags=cfg.es_manager.train.env_configs.tags,
+        pad_id=pad_id,
+        turn_scores=proxy.use_turn_scores,
+        mask_of=loss_masks(good, cfg.actor_rollout_ref.actor.loss_mask, template),
     )
     norm = proxy.reward_normalization
     if norm.method == "identity":
@@ -156,9 +167,12 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device
         values = score_values(models.critic, batch, micro, device)
     # k3 estimate of KL(trainer || sampler): zero if both compute the same numbers from the same weights.
     gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
+    sampled = batch.mask
+    if actor.loss_mask == "all_after_system":  # the environment's tokens have no sampler
+        sampled = sampled & (batch.sampler_logprobs < 0)
     metrics = {
-        "rollout/kl_trainer_sampler": float(masked_mean(gap, batch.mask)),
-        "rollout/logprob_gap_max": float(((old - batch.sampler_logprobs).abs() * batch.mask).max()),
+        "rollout/kl_trainer_sampler": float(masked_mean(gap, sampled)),
+        "rollout/logprob_gap_max": float(((old - batch.sampler_logprobs).abs() * sampled).max()),
         "rollout/old_log_prob": float(masked_mean(old, batch.mask)),
     }
     known = {f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)}

@@ -17,6 +17,7 @@ __all__ = [
     "corrected_messages",
     "episode_rows",
     "read_parquet",
+    "rewritten_history",
     "shuffle_next_states",
     "split_by_puzzle",
     "write_parquet",
@@ -139,7 +140,7 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
             response = replace_state(rows[index].response, "prediction", states[donor])
             responses[index] = replace(rows[index], response=response, extra={**rows[index].extra, "shuffled": True})
     by_turn = {(row.episode_id, row.turn): row.response for row in responses}
-    return [replace(row, prompt=_rewritten_history(row, by_turn)) for row in responses]
+    return [replace(row, prompt=rewritten_history(row, by_turn)) for row in responses]
 
 
 def _predicted_state(row: WorldModelRow) -> str:
@@ -152,7 +153,8 @@ def _predicted_state(row: WorldModelRow) -> str:
     return row.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")
 
 
-def _rewritten_history(row: WorldModelRow, responses: dict[tuple[str, int], str]) -> tuple[Message, ...]:
+def rewritten_history(row: WorldModelRow, responses: dict[tuple[str, int], str]) -> tuple[Message, ...]:
+    """The row's prompt with its earlier replies replaced by `responses`, by (episode id, turn)."""
     history: list[Message] = []
     turn = 0
     for message in row.prompt:

@@ -1,0 +1,70 @@
+"""Which tokens of an episode carry the policy loss, when it is not simply those that were sampled."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+
+from spa.prompts.parse import find_block
+from spa.prompts.template import ChatTemplate
+from spa.training.batch import LossMask
+from spa.types import Episode
+
+
+def loss_masks(episodes: Sequence[Episode], mask: LossMask, template: ChatTemplate | None) -> list[np.ndarray] | None:
+    """bool [T] per episode, or None for the sampled tokens themselves.
+
+    `answer_only`: see `answer_mask`. `all_after_system`: every token after the system message, the environment's words
+    included, as the original trains (defect D35).
+
+    Raises ValueError if an episode has no tokens, or if the mask needs a template and there is none.
+    """
+    if mask == "sampled":
+        return None
+    if template is None:
+        raise ValueError(f"the loss mask {mask} needs the chat template")
+    if mask == "answer_only":
+        return [answer_mask(episode, template) for episode in episodes]
+    return [after_system(episode, template) for episode in episodes]
+
+
+def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
+    """bool [T]: the sampled tokens from the first one of each answer block's content to the end of the turn.
+
+    A turn without exactly one answer block keeps its last sampled token only. So every turn's last sampled token, where
+    rewards and turn ends lie, is inside.
+    """
+    ids, sampled, turn_index = episode.token_ids, episode.sampled, episode.turn_index
+    if ids is None or sampled is None or turn_index is None:
+        raise ValueError(f"episode {episode.episode_id} has no tokens")
+    mask = np.zeros(len(ids), dtype=bool)
+    for number, turn in enumerate(episode.turns):
+        where = np.flatnonzero(sampled & (turn_index == number))
+        if not len(where):
+            continue
+        span = find_block(turn.reply_text, "answer")
+        start = len(where) - 1
+        if span is not None:
+            opener = len(turn.reply_text) - len(template.decode_reply(ids[where]))
+            start = min(start, token_at(template, ids[where], span[0] - opener))
+        mask[where[start:]] = True
+    return mask
+
+
+def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
+    """Index of the token of sampled `ids` that holds the character at this place of their text."""
+    if character <= 0:
+        return 0
+    return bisect_left(range(len(ids)), True, key=lambda i: len(template.decode_reply(ids[: i + 1])) > character)
+
+
+def after_system(episode: Episode, template: ChatTemplate) -> np.ndarray:
+    """bool [T]: everything after the system message and the words that open the first user message."""
+    if episode.token_ids is None:
+        raise ValueError(f"episode {episode.episode_id} has no tokens")
+    system = episode.messages[:1] if episode.messages[0]["role"] == "system" else ()
+    other = template.start((*system, {"role": "user", "content": "\x07"}), "")
+    same = 0
+    while same < len(other) and other[same] == episode.token_ids[same]:
+        same += 1
+    return np.arange(len(episode.token_ids)) >= same

@@ -1,0 +1,27 @@
+"""World modelling as a reward during PPO instead of before it: the baseline of REFERENCE 8.4."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spa.types import Episode, Turn
+from spa.worldmodel.accuracy import score_state
+
+
+def with_world_model_reward(episodes: Sequence[Episode], *, observation: float, prediction: float) -> list[Episode]:
+    """The episodes with `observation * S(observation, state) + prediction * S(prediction, next state)` added to the
+    reward of every well-formed turn, S being the share of cells that are right.
+
+    A turn that is not in the world-model format gains nothing.
+    """
+    if not observation and not prediction:
+        return list(episodes)
+
+    def rewarded(turn: Turn) -> Turn:
+        reply = turn.reply
+        if not reply.well_formed or reply.observation is None or reply.prediction is None:
+            return turn
+        seen = score_state(reply.observation, turn.state, None).unit_accuracy
+        foreseen = score_state(reply.prediction, turn.next_state, None).unit_accuracy
+        return replace(turn, reward=turn.reward + observation * seen + prediction * foreseen)
+
+    return [replace(episode, turns=tuple(rewarded(turn) for turn in episode.turns)) for episode in episodes]

@@ -1,0 +1,99 @@
+"""Ablations of the data: what stands in the state blocks of the replies instead of the truth (REFERENCE 6).
+
+All work on relabelled rows and change replies only, those in later rows' prompts included: the states that the model is
+shown, and the metadata, stay true.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from spa.errors import DataError
+from spa.prompts.parse import find_block
+from spa.seeds import stream
+from spa.types import WorldModelRow
+from spa.worldmodel.relabel import replace_state
+from spa.worldmodel.rows import rewritten_history
+
+States = Literal["truth", "believed", "random_coords"]
+_CELL = re.compile(r"\((\d+),(\d+)\)")
+
+
+def with_states(rows: Sequence[WorldModelRow], states: States, *, seed: int) -> list[WorldModelRow]:
+    """The rows with the states that an ablation asks for; `truth` gives them back as they are."""
+    if states == "believed":
+        return believed_states(rows)
+    if states == "random_coords":
+        return random_coordinates(rows, seed=seed)
+    return list(rows)
+
+
+def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
+    """Every reply says again what the model itself had written, instead of the truth. The answer stays corrected.
+
+    Raises DataError for a row that does not say what the model had written (published data does not).
+    """
+    responses = []
+    for row in rows:
+        if row.observed is None or row.predicted is None:
+            raise DataError(
+                f"episode {row.episode_id}, turn {row.turn}: it is not recorded what the model had believed; "
+                "generate the data anew with generate.states=believed"
+            )
+        responses.append(_with_blocks(row.response, row.observed, row.predicted))
+    return _rewritten(rows, responses)
+
+
+def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[WorldModelRow]:
+    """Every coordinate `(r,c)` in the state blocks of the replies becomes a random one, so that the format is right and
+    the content is noise.
+
+    Each number is uniform over the range that the true states of the row's environment tag use. Drawings, digits behind
+    coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's states have no coordinates.
+    """
+    ranges = {tag: _range(tag, rows) for tag in dict.fromkeys(row.tag for row in rows)}
+    responses = []
+    for index, row in enumerate(rows):
+        rng, (low, high) = stream(seed, "random_coordinates", index), ranges[row.tag]
+        observation, prediction = (
+            _scattered(_block(row, tag), rng, low, high) for tag in ("observation", "prediction")
+        )
+        responses.append(_with_blocks(row.response, observation, prediction))
+    return _rewritten(rows, responses)
+
+
+def _range(tag: str, rows: Sequence[WorldModelRow]) -> tuple[int, int]:
+    states = (text for row in rows if row.tag == tag for text in (row.state, row.next_state))
+    numbers = [int(number) for text in states for cell in _CELL.findall(text) for number in cell]
+    if not numbers:
+        raise DataError(f"{tag}: its states have no coordinates to randomise; set state_text=coords or grid_and_coords")
+    return min(numbers), max(numbers)
+
+
+def _scattered(text: str, rng: np.random.Generator, low: int, high: int) -> str:
+    return _CELL.sub(lambda _: "({},{})".format(*rng.integers(low, high + 1, size=2)), text)
+
+
+def _block(row: WorldModelRow, tag: str) -> str:
+    span = find_block(row.response, tag)
+    if span is None:
+        raise DataError(
+            f"episode {row.episode_id}, turn {row.turn}: the response has no single {tag} block; filter the data first "
+            "(spa filter)"
+        )
+    return row.response[span[0] : span[1]].strip("\n")
+
+
+def _with_blocks(text: str, observation: str, prediction: str) -> str:
+    return replace_state(replace_state(text, "prediction", prediction), "observation", observation)
+
+
+def _rewritten(rows: Sequence[WorldModelRow], responses: Sequence[str]) -> list[WorldModelRow]:
+    by_turn = {(row.episode_id, row.turn): text for row, text in zip(rows, responses, strict=True)}
+    return [
+        replace(row, response=text, prompt=rewritten_history(row, by_turn))
+        for row, text in zip(rows, responses, strict=True)
+    ]

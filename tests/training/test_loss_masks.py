@@ -1,0 +1,74 @@
+"""Loss masks over played episodes of every template family."""
+
+import numpy as np
+import pytest
+from helpers.families import NAMES, template
+from helpers.play import NoiseEngine, groups, one_group, play, says
+
+from spa.training.batch import batch_episodes
+from spa.training.loss_masks import answer_mask, loss_masks, token_at
+
+REPLIES = (
+    "<think>go é</think><answer>Left || Left</answer>",
+    "<think>no answer here",
+    "<think>two</think><answer>Up</answer><answer>Down</answer>",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answer_only_is_the_answer_and_the_end_of_the_turn(name):
+    chat = template(name)
+    (episode,) = play(one_group(), says(*REPLIES, template=chat), chat, max_turn=3)
+    assert episode.token_ids is not None and episode.sampled is not None and episode.turn_index is not None
+    mask = answer_mask(episode, chat)
+    assert not (mask & ~episode.sampled).any()
+    first = episode.token_ids[mask & (episode.turn_index == 0)]
+    text = chat.decode_reply(first)
+    assert text.endswith("Left || Left</answer>") and len(text) <= len(">Left || Left</answer>")
+    for turn in (1, 2):  # no answer, two answers: the last token alone
+        where = np.flatnonzero(episode.sampled & (episode.turn_index == turn))
+        assert mask[where].tolist() == [False] * (len(where) - 1) + [True]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["answer_only", "all_after_system"])
+def test_rewards_and_turn_ends_stay_on_masked_tokens_whatever_is_replied(name, kind):
+    chat = template(name)
+    episodes = play(groups(4, 3), NoiseEngine(chat, np.random.default_rng(0)), chat, max_turn=4)
+    masks = loss_masks(episodes, kind, chat)
+    batch = batch_episodes(episodes, tags=["Lake"], pad_id=0, turn_scores=True, mask_of=masks)
+    assert (batch.turn_ends <= batch.mask).all()
+    assert ((batch.rewards == 0) | batch.mask).all()
+    assert batch.turn_ends.sum() == sum(len(episode.turns) for episode in episodes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_after_system_leaves_out_only_what_stands_before_the_first_user_message(name):
+    chat = template(name)
+    episodes = play(groups(2, 1), says(*REPLIES, template=chat), chat, max_turn=2)
+    masks = loss_masks(episodes, "all_after_system", chat)
+    assert masks is not None
+    for episode, mask in zip(episodes, masks, strict=True):
+        assert episode.token_ids is not None and episode.sampled is not None
+        start = int(mask.argmax())
+        assert mask[start:].all() and mask[episode.sampled].all()
+        left_out = chat.tokenizer.decode(episode.token_ids[:start])
+        system, user = (message["content"] for message in episode.messages[:2])
+        assert user[:20] not in left_out
+        if chat.has_system:
+            assert system in left_out
+
+
+def test_sampled_needs_no_mask_and_others_need_a_template():
+    assert loss_masks([], "sampled", None) is None
+    with pytest.raises(ValueError, match="needs the chat template"):
+        loss_masks([], "answer_only", None)
+
+
+def test_token_at_finds_the_token_of_every_character():
+    chat = template("qwen2")
+    ids = np.asarray(chat.encode("<think>go é</think> Left"))
+    ends = [len(chat.decode_reply(ids[: i + 1])) for i in range(len(ids))]
+    for character in range(ends[-1]):
+        index = token_at(chat, ids, character)
+        assert ends[index] > character and (index == 0 or ends[index - 1] <= character)
