@@ -144,10 +144,11 @@ def pretrain_tiny(args: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="spa pretrain-tiny", description="Train the built-in base model anew.")
     parser.add_argument("folder", nargs="?", default="runs/tiny", help="where it goes (default: runs/tiny)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, help="default: as many as the shipped model was trained")
     options = parser.parse_args(args)
+    from spa.recipes.pretrain_tiny import STEPS
     from spa.recipes.pretrain_tiny import pretrain_tiny as recipe
     from spa.tracking.console import set_verbosity
 
     set_verbosity()
-    return _say([f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps)}"])
+    return _say([f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}"])
