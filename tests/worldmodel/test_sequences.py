@@ -142,6 +142,16 @@ def test_states_outside_ascii_are_masked_whole():
     assert trained_text(sequence).split() == ["漢字", "√é", "√", "2"]
 
 
+def test_tokenizers_that_tidy_their_text_do_not_move_the_masks(monkeypatch):
+    monkeypatch.setattr(template("llama3").tokenizer, "clean_up_tokenization_spaces", True)
+    board = "| 1 . 3 4 | . . 1 . | . 1 2 3 | 2 3 4 1"
+    text = world_model_reply(board, "fill it ,", board, "1,2,3")
+    (row,) = rows((0,))
+    (sequence,) = sequences([WorldModelRow(**{**fields_of(row), "response": text})], "llama3", loss_on="states_only")
+    kept = template("llama3").decode_reply(sequence.token_ids[sequence.mask])
+    assert kept.split() == board.split() * 2
+
+
 def test_a_row_that_is_too_long_loses_its_oldest_replies():
     short, middle, whole = (len(sequence.token_ids) for sequence in sequences(rows(), merge=False))
     (cut,) = sequences(rows((2,)), max_length=whole - 1)

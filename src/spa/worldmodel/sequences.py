@@ -131,7 +131,7 @@ def _reply_mask(text: str, ids: list[int], template: ChatTemplate, opener: str, 
     spans = [span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span]
     inside, start = [], 0
     for i in range(len(ids) - 1):
-        end = len(template.tokenizer.decode(ids[: i + 1], skip_special_tokens=False))
+        end = len(template.decode_reply(ids[: i + 1]))
         inside.append(any(start < stop and end > begin for begin, stop in spans))
         start = end
     inside.append(False)  # the end marker
