@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as hf_logging
 
 from spa.errors import ModelError
@@ -81,8 +81,9 @@ def load_policy(
     dtype: torch.dtype = torch.float32,
     attention: str | None = None,
     trust_remote_code: bool = False,
+    head: bool = True,
 ) -> Any:
-    """A causal LM in evaluation mode. Reads safetensors only.
+    """A causal LM in evaluation mode, or without `head` its body alone. Reads safetensors only.
 
     `attention` None is SDPA where the architecture supports it, else the plain implementation of transformers
     (attention sinks, soft caps). Raises ModelError if weights are missing or do not fit the configuration.
@@ -90,7 +91,7 @@ def load_policy(
     source = model_source(name, code=trust_remote_code)
     hf_logging.disable_progress_bar()  # the recipes show progress of their own
     with _explained(name):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = (AutoModelForCausalLM if head else AutoModel).from_pretrained(
             source,
             dtype=dtype,
             attn_implementation=attention,
@@ -139,8 +140,9 @@ def load_critic(
 ) -> Critic:
     """A critic on the body of a causal LM (or a saved critic, whose head is read too)."""
     source = model_source(name, code=trust_remote_code)
-    policy = load_policy(name, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code)
-    critic = Critic(policy.base_model)
+    saved = (source / VALUE_HEAD).is_file()
+    model = load_policy(name, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code, head=not saved)
+    critic = Critic(model if saved else model.base_model)
     if (source / VALUE_HEAD).is_file():
         critic.value_head.load_state_dict(load_file(source / VALUE_HEAD))
     return critic
