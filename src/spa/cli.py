@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "new-env": ("spa.commands.new_env:main", "write the skeleton of an environment of your own"),
     "check-env": ("spa.commands.check_env:main", "check an environment of your own"),
     "filter": ("spa.commands.filter:main", "filter existing world-model data by its tags"),
+    "push": ("spa.commands.share:push", "share a data set or a checkpoint on the Hugging Face Hub"),
+    "pull": ("spa.commands.share:pull", "fetch a data set or a model from the Hugging Face Hub"),
     "config": ("spa.commands.config:main", "show a configuration with everything resolved"),
     "doctor": ("spa.commands.doctor:main", "what is installed, what is missing, what will be used"),
     "pretrain-tiny": ("spa.commands.recipe:pretrain_tiny", "make the built-in base model again"),

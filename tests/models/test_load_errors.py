@@ -75,7 +75,7 @@ def test_what_the_hub_refuses(hub, words):
 
 def test_no_network(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(ModelError, match=r"cannot be reached.*model_path=FOLDER.*builtin:tiny"):
+    with pytest.raises(ModelError, match=r"cannot be reached.*model_path to FOLDER.*builtin:tiny"):
         download_model("acme/model", endpoint="http://127.0.0.1:9")
 
 

@@ -42,9 +42,15 @@ class Line:
 
 def main(args: list[str]) -> int:
     """Print the diagnosis; 0 if everything that spa needs is there, else 1."""
-    argparse.ArgumentParser(prog="spa doctor", description="What is installed, missing, and will be used.").parse_args(
-        args
-    )
+    parser = argparse.ArgumentParser(prog="spa doctor", description="What is installed, missing, and will be used.")
+    parser.add_argument("--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration instead")
+    parser.add_argument("--gpu-memory", type=float, metavar="GB", help="of the GPU to fit into (default: this one's)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of CONFIG")
+    options = parser.parse_args(args)
+    if options.fit is not None:
+        from spa.commands import fit
+
+        return fit.main(options.fit, options.overrides, gpu_gb=options.gpu_memory)
     required = list(required_packages())
     sections = {
         f"spa {_version('spa') or 'from source'}, Python {platform.python_version()}, "

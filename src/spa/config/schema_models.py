@@ -21,6 +21,9 @@ class ModelConfig:
     attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it")] = "auto"
     use_torch_compile: Annotated[bool, Key("compile the training forward pass")] = False
     enable_gradient_checkpointing: Annotated[bool, Key("recompute activations in the backward pass")] = True
+    packing: Annotated[
+        bool | None, Key("read rows as one sequence without padding; null: on CUDA, if the model keeps rows apart")
+    ] = None
     trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model")] = False
     lora_rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
     lora_alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16

@@ -64,7 +64,11 @@ class SFTModelConfig:
     partial_pretrain: Annotated[str, Key("the model to start from")] = "Qwen/Qwen2.5-1.5B-Instruct"
     dtype: Annotated[Dtype, Key("of the forward pass; auto: bfloat16 on CUDA, float32 on CPU")] = "auto"
     attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it")] = "auto"
+    use_torch_compile: Annotated[bool, Key("compile the training forward pass")] = False
     enable_gradient_checkpointing: Annotated[bool, Key("recompute activations in the backward pass")] = False
+    packing: Annotated[
+        bool | None, Key("read rows as one sequence without padding; null: on CUDA, if the model keeps rows apart")
+    ] = None
     trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model")] = False
     lora_rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
     lora_alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16

@@ -19,20 +19,24 @@ from transformers.cache_utils import DynamicCache
 
 from spa.engines.kv_cache import EpisodeKV, GrowingCache
 from spa.engines.sampling import sample_tokens
+from spa.engines.static_step import StaticStep
 from spa.models.attention import attends_to_everything
+from spa.models.half import half_twin, refresh_twin
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
 
 _SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them still write
+_STATIC_SHRINK_AT = 0.5  # the same where every move costs a new recording
 
 
 class LocalEngine:
     """The default engine. Shares the model with the trainer, so `load_weights` with that model only drops the caches.
 
     `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows` bounds one batch;
-    `autocast` is the precision of the forward pass if it is not that of the weights.
+    `autocast` is the precision of the forward pass if it is not that of the weights. `static`: decode on fixed buffers,
+    recorded as a CUDA graph, with matrices held in the autocast precision; None does so on a GPU.
     """
 
     def __init__(
@@ -44,12 +48,16 @@ class LocalEngine:
         max_rows: int = 1024,
         autocast: torch.dtype | None = None,
         version: int = 0,
+        static: bool | None = None,
     ) -> None:
         self.model, self.template, self.version = model, template, version
         self.max_rows, self.autocast = max_rows, autocast
         self.safe = not attends_to_everything(model.config)
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
+        on_gpu = next(model.parameters()).device.type == "cuda"
+        self.static = not self.safe and (on_gpu if static is None else static)
+        self.sampler = half_twin(model, autocast) if self.static and autocast is not None else model
         if self.safe:
             log.warning("this model has windowed or linear attention layers: conversations are read anew at every turn")
 
@@ -58,8 +66,13 @@ class LocalEngine:
         out: list[Completion] = []
         was_training = self.model.training
         self.model.eval()
+        self.sampler.eval()
         device = next(self.model.parameters()).device.type
-        with torch.inference_mode(), torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
+        with (
+            torch.inference_mode(),
+            torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None),
+            torch.compiler.set_stance("force_eager"),  # a compiled trainer would be compiled anew for every length
+        ):
             for start in range(0, len(prompts), self.max_rows):
                 batch = _Batch(self, prompts[start : start + self.max_rows], sampling)
                 out += batch.run()
@@ -71,6 +84,8 @@ class LocalEngine:
         source = type(self.model).from_pretrained(model) if isinstance(model, Path) else model
         if source is not self.model:
             self.model.load_state_dict(source.state_dict())
+        if self.sampler is not self.model:
+            refresh_twin(self.sampler, self.model)
         self._episodes.clear()
         self.version = version
 
@@ -97,6 +112,7 @@ class _Batch:
         self.ids: list[list[int]] = [[] for _ in prompts]
         self.logprobs: list[list[float]] = [[] for _ in prompts]
         self.rows = list(range(len(prompts)))  # batch row -> prompt
+        self.step: StaticStep | None = None
 
     def run(self) -> list[Completion]:
         logits = self._read_prompts()
@@ -114,12 +130,13 @@ class _Batch:
             alive &= ~ended
             if not alive.any() or step + 1 == self.sampling.max_tokens:
                 break
-            if not self.engine.safe and alive.float().mean() < _SHRINK_AT:
+            shrink_at = _STATIC_SHRINK_AT if self.engine.static else _SHRINK_AT
+            if not self.engine.safe and alive.float().mean() < shrink_at:
                 keep = alive.nonzero()[:, 0]
                 self._leave([i for i, is_alive in enumerate(alive.tolist()) if not is_alive])
                 self._keep_rows(keep)
                 ids, alive = ids[keep], alive[keep]
-            logits = self._read_next(ids, alive)
+            logits = self._read_next(ids, alive, room=self.sampling.max_tokens - step - 1)
         self._leave(range(len(self.rows)))
         return [self._completion(row) for row in range(len(self.prompts))]
 
@@ -183,11 +200,15 @@ class _Batch:
         logits = self._forward(ids, positions, allowed)
         return logits, torch.cat([past_valid, real], dim=-1)
 
-    def _read_next(self, ids: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
-        """Read the token just sampled in every row; returns logits [B, V]."""
+    def _read_next(self, ids: torch.Tensor, alive: torch.Tensor, *, room: int) -> torch.Tensor:
+        """Read the token just sampled in every row, `room` more of which may follow; returns logits [B, V]."""
+        if self.engine.static and self.step is None:
+            self.step = StaticStep(self.engine.sampler, self.cache, self.valid, self.positions, room, self.dtype)
         self.valid = torch.cat([self.valid, alive[:, None]], dim=-1)
-        if self.engine.safe:
-            out = self.engine.model(
+        if self.step is not None:
+            logits = self.step(ids)
+        elif self.engine.safe:
+            out = self.engine.sampler(
                 input_ids=ids[:, None],
                 attention_mask=self.valid.long(),
                 position_ids=self.positions[:, None],
@@ -205,7 +226,7 @@ class _Batch:
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
         mask = torch.zeros(allowed.shape, dtype=self.dtype, device=self.device)
         mask.masked_fill_(~allowed, torch.finfo(self.dtype).min)
-        out = self.engine.model(
+        out = self.engine.sampler(
             input_ids=ids,
             attention_mask=mask[:, None],
             position_ids=positions,
@@ -226,7 +247,7 @@ class _Batch:
         ids, self.valid = ids.to(self.device), self.valid.to(self.device)
         self.cache: Any = DynamicCache(config=self.engine.model.config)
         self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
-        out = self.engine.model(
+        out = self.engine.sampler(
             input_ids=ids,
             attention_mask=self.valid.long(),
             position_ids=(self.valid.cumsum(1) - 1).clamp(min=0),
@@ -250,6 +271,7 @@ class _Batch:
 
     def _keep_rows(self, keep: torch.Tensor) -> None:
         self.cache.select_rows(keep)
+        self.step = None
         self.valid, self.positions = self.valid[keep], self.positions[keep]
         self.rows = [self.rows[i] for i in keep.tolist()]
 

@@ -6,14 +6,17 @@ from typing import Any
 import torch
 
 from spa.config.schema import Config
-from spa.config.schema_models import Dtype
+from spa.config.schema_models import Dtype, ModelConfig
+from spa.config.schema_stages import SFTModelConfig
 from spa.errors import ModelError
 from spa.models import attention
-from spa.models.forward import token_logprobs
-from spa.models.load import BUILTIN, load_policy, load_tokenizer, model_config
+from spa.models.forward import pack_rows, token_logprobs
+from spa.models.load import BUILTIN, Critic, load_policy, load_tokenizer, model_config, save_activations
+from spa.models.lora import add_adapters, load_adapters
 from spa.prompts.template import ChatTemplate
+from spa.seeds import stream_seed
 
-HEAD_TOLERANCE = 1e-2  # log-probs in float32 differ by 1e-5 at most
+HEAD_TOLERANCE = 0.05  # log-probs differ by 1e-5 at most in float32, by 1e-2 in bfloat16
 
 
 def pick_device(cfg: Config) -> torch.device:
@@ -69,8 +72,44 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
     )
     check_vocabulary(name, model, tokenizer)
     check_context(name, model.config, cfg.actor_rollout_ref.rollout.max_model_len)
-    check_head(name, model)
-    return model.to(device), ChatTemplate(tokenizer)
+    model = model.to(device)
+    autocast = pick_autocast(model_cfg.dtype, device)
+    with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
+        check_head(name, model)
+    return model, ChatTemplate(tokenizer)
+
+
+def make_trainable(
+    model: Any, settings: ModelConfig | SFTModelConfig, device: torch.device, *, seed: int, adapters: Path | None = None
+) -> None:
+    """Make a loaded policy or critic ready for training as its section says: adapters (begun anew from `seed`, or read
+    from the folder `adapters`), recomputed activations, packed rows, compilation."""
+    body = model.body if isinstance(model, Critic) else model
+    if settings.lora_rank > 0:
+        add_adapters(
+            body,
+            rank=settings.lora_rank,
+            alpha=settings.lora_alpha,
+            target_modules=settings.target_modules,
+            seed=stream_seed(seed, "lora"),
+        )
+        if adapters is not None:
+            load_adapters(body, adapters)
+    if settings.enable_gradient_checkpointing:
+        save_activations(body)
+    if settings.packing or (settings.packing is None and device.type == "cuda"):
+        autocast = pick_autocast(settings.dtype, device)
+        with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
+            pack_rows(model)
+    if settings.use_torch_compile:
+        compile_body(model)
+
+
+def compile_body(model: Any, *, backend: str = "inductor") -> None:
+    """Compile the forward pass of a policy's or critic's body, for sequences of any length. Engines that share the
+    model switch it off while they sample."""
+    body = model.body if isinstance(model, Critic) else model.base_model
+    body.compile(dynamic=True, backend=backend)
 
 
 def check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:

@@ -1,13 +1,18 @@
 """Log-probabilities, entropies and values of whole sequences, without ever building [B, T, V]."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from spa.models.load import Critic
 
+log = logging.getLogger(__name__)
+
+PACKING_TOLERANCE = 1e-2  # float32 differs by 1e-6, bfloat16 by a few 1e-3; mixed rows by 0.1 and more
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
 
 
@@ -21,8 +26,7 @@ def token_logprobs(
     only with `entropy_grad`.
     """
     body = model.base_model if not hasattr(model, "get_base_model") else model.get_base_model().base_model
-    hidden = body(input_ids=input_ids, use_cache=False).last_hidden_state
-    picked = hidden[:, :-1][mask]  # [N, H]
+    picked = _read(body, input_ids, mask, packed=packs_rows(model))  # [N, H]
     targets = input_ids[:, 1:][mask]  # [N]
     head = model.get_output_embeddings()
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
@@ -59,16 +63,69 @@ def _chunk(
 
 def token_values(critic: Critic, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """float32 [B, A]: the value of the state before each masked prediction; zero where the mask is False."""
-    return critic(input_ids)[:, :-1] * mask
+    if not packs_rows(critic):
+        return critic(input_ids)[:, :-1] * mask
+    picked = critic.value_head(_read(critic.body, input_ids, mask, packed=True)).squeeze(-1).float()
+    return torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_scatter(mask, picked)
 
 
-def micro_batches(lengths: torch.Tensor, *, rows: int | None, max_tokens: int | None) -> Iterator[torch.Tensor]:
-    """Row indices, int64, of consecutive micro-batches: `rows` rows each, or as many as fit into `max_tokens` tokens of
-    padded length. Rows are sorted by length, so that little is padded; the order is the same on every run."""
+def _read(body: Any, input_ids: torch.Tensor, mask: torch.Tensor, *, packed: bool) -> torch.Tensor:
+    """Hidden states [N, H] before each masked prediction, row by row."""
+    if not packed:
+        return body(input_ids=input_ids, use_cache=False).last_hidden_state[:, :-1][mask]
+    # Nothing after a row's last wanted prediction is needed, so what is read of each row follows from the mask.
+    wanted = nn.functional.pad(mask, (0, 1))
+    columns = torch.arange(input_ids.shape[1], device=mask.device)
+    read = columns[None] <= (wanted * columns).amax(1, keepdim=True)
+    read &= mask.any(1, keepdim=True)
+    if not read.any():
+        read[0, 0] = True  # a model cannot read nothing
+    positions = columns.expand_as(read)[read][None]
+    hidden = body(input_ids=input_ids[read][None], position_ids=positions, use_cache=False).last_hidden_state[0]
+    return hidden[wanted[read]]
+
+
+def pack_rows(model: Any) -> bool:
+    """Let the rows of a batch be read as one sequence without padding, if the model keeps them apart: position ids that
+    start again mark the rows (no attention mask, no cache). Returns whether it does, found out by trying."""
+    body = model.body if isinstance(model, Critic) else model.base_model
+    vocabulary = body.get_input_embeddings().weight.shape[0]
+    ids = (torch.arange(14, device=body.device).view(2, 7) * 7 + 1) % vocabulary
+    mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3], device=body.device)
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        padded, packed = (_read(body, ids, mask, packed=flag).float() for flag in (False, True))
+    model.train(was_training)
+    gap, scale = float((padded - packed).abs().max()), float(padded.abs().max())
+    model.packs_rows = gap <= PACKING_TOLERANCE * scale
+    if not model.packs_rows:
+        log.warning("rows are padded, not packed: this model mixes packed rows (difference %.2g)", gap / scale)
+    return model.packs_rows
+
+
+def packs_rows(model: Any) -> bool:
+    """Whether `pack_rows` was called for the model and found that it can."""
+    return getattr(model, "packs_rows", False)
+
+
+def micro_batches(
+    lengths: torch.Tensor, *, rows: int | None, max_tokens: int | None, packed: bool = False
+) -> Iterator[torch.Tensor]:
+    """Row indices, int64, of consecutive micro-batches: `rows` rows each, or as many as fit into `max_tokens` tokens
+    (of padded length, unless they are `packed`). Rows are sorted by length, so that little is padded; the order is the
+    same on every run."""
     order = torch.argsort(lengths, stable=True, descending=True)
+    ends = lengths[order].cumsum(0)
     start = 0
     while start < len(order):
         longest = int(lengths[order[start]])
-        count = max(1, max_tokens // longest) if max_tokens else (rows or len(order))
+        if max_tokens is None:
+            count = rows or len(order)
+        elif packed:
+            before = int(ends[start]) - longest
+            count = max(1, int((ends <= before + max_tokens).sum()) - start)
+        else:
+            count = max(1, max_tokens // longest)
         yield order[start : start + count]
         start += count

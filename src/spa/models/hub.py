@@ -1,8 +1,10 @@
-"""Models from the Hugging Face Hub: downloaded once, as a whole, without anything that could run code."""
+"""Models and data sets from the Hugging Face Hub: downloaded once, as a whole, without anything that could run code."""
 
 import functools
-import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import (
@@ -13,9 +15,9 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from spa.errors import ModelError
+from spa.errors import DataError, ModelError, SpaError
 
-log = logging.getLogger(__name__)
+Kind = Literal["model", "dataset"]
 
 FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 CODE = ("*.py",)
@@ -29,25 +31,45 @@ def download_model(name: str, *, code: bool = False, endpoint: str | None = None
     Without a network, what was downloaded earlier is used. `code` also takes the model's own Python files; `endpoint`
     is another server than the Hub. Raises ModelError with the way out.
     """
-    try:
-        folder = snapshot_download(
-            name, allow_patterns=[*FILES, *(CODE if code else ())], ignore_patterns=list(OTHERS), endpoint=endpoint
+    patterns = [*FILES, *(CODE if code else ())]
+    with explained(name, "model", ModelError):
+        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=list(OTHERS), endpoint=endpoint))
+
+
+@functools.cache
+def download_data(name: str, *, endpoint: str | None = None) -> Path:
+    """The folder of a Hub data set (owner/name) in the local cache. Raises DataError with the way out."""
+    with explained(name, "dataset", DataError):
+        return Path(
+            snapshot_download(
+                name, repo_type="dataset", allow_patterns=["*.parquet", "*.json", "*.md"], endpoint=endpoint
+            )
         )
+
+
+@contextmanager
+def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[None]:
+    """Turns the Hub's refusals into errors that say what to do."""
+    what, key = ("model", "model_path") if kind == "model" else ("data set", "data.train_files and data.val_files")
+    page = f"https://huggingface.co/{name}" if kind == "model" else f"https://huggingface.co/datasets/{name}"
+    try:
+        yield
     except GatedRepoError as error:
-        raise ModelError(
-            f"{name}: access to this model has to be asked for. Accept its terms on https://huggingface.co/{name}, "
-            "then run `hf auth login` once."
+        raise error_type(
+            f"{name}: access to this {what} has to be asked for. Accept its terms on {page}, then run `hf auth login` "
+            "once."
         ) from error
     except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{name}: there is no such model on the Hub, or it is private. Check the spelling (owner/name); for a "
-            "private model run `hf auth login` once."
+        raise error_type(
+            f"{name}: there is no such {what} on the Hub, or it is private. Check the spelling (owner/name); for a "
+            f"private {what} run `hf auth login` once."
         ) from error
     except LocalEntryNotFoundError as error:
-        raise ModelError(
-            f"{name}: the Hub cannot be reached and the model is not in the local cache. Download it where there is a "
-            f"network (`hf download {name} --local-dir FOLDER`) and set model_path=FOLDER, or use builtin:tiny."
+        option = "" if kind == "model" else "--repo-type dataset "
+        more = " or use builtin:tiny" if kind == "model" else ""
+        raise error_type(
+            f"{name}: the Hub cannot be reached and the {what} is not in the local cache. Download it where there is a "
+            f"network (`hf download {name} {option}--local-dir FOLDER`) and set {key} to FOLDER{more}."
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ModelError(f"{name}: cannot be downloaded ({str(error).splitlines()[0]})") from error
-    return Path(folder)
+        raise error_type(f"{name}: the Hub refuses ({str(error).splitlines()[0]})") from error

@@ -15,6 +15,7 @@ from transformers.utils import logging as hf_logging
 
 from spa.errors import ModelError
 from spa.models.hub import download_model
+from spa.models.lora import ADAPTER_CONFIG, apply_adapter, read_adapter, save_model
 
 BUILTIN = "builtin:tiny"
 VALUE_HEAD = "value_head.safetensors"
@@ -39,6 +40,8 @@ def model_source(name: str, *, code: bool = False) -> Path:
         path = download_model(name, code=code)
     if not (path / "config.json").is_file():
         steps = sorted((int(m[1]), m[0]) for child in path.iterdir() if (m := _STEP.fullmatch(child.name)))
+        if (path / ADAPTER_CONFIG).is_file():
+            return path  # of an adapter alone
         if not steps or not (path / steps[-1][1] / "config.json").is_file():
             raise ModelError(f"{path}: no config.json, so this is not a model folder. Point to the folder that has it.")
         path = path / steps[-1][1]
@@ -57,6 +60,8 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False, chat_template:
     tokenizers by the one it expects for the architecture.
     """
     source = model_source(name, code=trust_remote_code)
+    if not (source / "config.json").is_file() and not (source / "tokenizer_config.json").is_file():
+        source = model_source(read_adapter(source)["base_model_name_or_path"], code=trust_remote_code)
     path = source / "tokenizer_config.json"
     kind = json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class", "") if path.is_file() else ""
     with _explained(name):
@@ -108,6 +113,17 @@ def load_policy(
     return model
 
 
+def _with_adapter(folder: Path, **settings: Any) -> Any:
+    """The base model that an adapter names, with the adapter merged into it."""
+    base = read_adapter(folder)["base_model_name_or_path"]
+    try:
+        model = load_policy(base, **settings)
+    except ModelError as error:
+        raise ModelError(f"{folder}: the adapter's base model cannot be loaded. {error}") from error
+    apply_adapter(model, folder)
+    return model
+
+
 class Critic(nn.Module):
     """A value head on the body of a causal LM; the head starts at zero, so that first values are zero."""
 
@@ -131,8 +147,13 @@ class Critic(nn.Module):
 
     def save_pretrained(self, folder: Path) -> None:
         """The body as a Hugging Face folder, the head beside it."""
-        self.body.save_pretrained(folder)
+        save_model(self.body, Path(folder))
         save_file({k: v.contiguous() for k, v in self.value_head.state_dict().items()}, Path(folder) / VALUE_HEAD)
+
+    def load_head(self, folder: Path) -> None:
+        """Read the head of a saved critic, if the folder has one."""
+        if (folder / VALUE_HEAD).is_file():
+            self.value_head.load_state_dict(load_file(folder / VALUE_HEAD))
 
 
 def load_critic(
@@ -143,8 +164,7 @@ def load_critic(
     saved = (source / VALUE_HEAD).is_file()
     model = load_policy(name, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code, head=not saved)
     critic = Critic(model if saved else model.base_model)
-    if (source / VALUE_HEAD).is_file():
-        critic.value_head.load_state_dict(load_file(source / VALUE_HEAD))
+    critic.load_head(source)
     return critic
 
 
@@ -179,5 +199,7 @@ class _explained:
 def model_config(name: str) -> Any:
     """The configuration of a model, without its weights."""
     source = model_source(name)
+    if not (source / "config.json").is_file():
+        return model_config(read_adapter(source)["base_model_name_or_path"])
     with _explained(name):
         return AutoConfig.from_pretrained(source)

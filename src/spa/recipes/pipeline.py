@@ -11,6 +11,7 @@ from typing import Any
 from spa.config.schema import Config
 from spa.errors import ModelError
 from spa.recipes import generate, ppo, sft
+from spa.recipes.published import original_folders
 from spa.tracking.encoding import read_lines
 from spa.training.checkpoint import find_checkpoint, latest_checkpoint
 
@@ -71,9 +72,8 @@ def set_aside(directory: Path) -> None:
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
     """Where PPO alone starts: this run's SFT stage, the original's checkpoint folder, or the configured model if it is
     a folder itself."""
-    name = cfg.trainer.experiment_name
-    for folder in (sft_dir, *sorted(Path("sftckpt").glob("checkpoints*"))):
-        if folder.is_dir() and (folder == sft_dir or name in folder.name):
+    for folder in (sft_dir, *original_folders(cfg, "sftckpt", "checkpoints")):
+        if folder.is_dir():
             return find_checkpoint(folder, ckpt)
     if Path(cfg.model_path).is_dir():
         return Path(cfg.model_path)

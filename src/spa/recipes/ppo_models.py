@@ -9,10 +9,14 @@ from torch import nn
 from spa.algo.advantages import NEEDS_VALUES
 from spa.algo.kl import KLController
 from spa.config.schema import Config, OptimConfig
+from spa.engines.factory import engine_name
 from spa.engines.local import LocalEngine
-from spa.models.load import load_critic, load_policy, save_activations
+from spa.errors import ConfigError
+from spa.models.load import load_critic
+from spa.models.lora import ADAPTER, has_adapters
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
+from spa.recipes.published import note_published
 from spa.training.checkpoint import load_state, save_checkpoint
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Scorer, Trainable
@@ -32,14 +36,18 @@ class Models:
 
 def load_models(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Models:
     """Policy, critic, reference and engine; after a crash, as they were at the checkpoint `resume`."""
-    source = str(resume) if resume else path
+    check_engine(cfg)
+    note_published(path)
+    model_cfg, actor_cfg, total = (
+        cfg.actor_rollout_ref.model,
+        cfg.actor_rollout_ref.actor,
+        cfg.trainer.total_training_steps,
+    )
+    # Adapters go on from themselves on the base that they were made for; everything else from the saved weights.
+    source = str(resume) if resume and model_cfg.lora_rank == 0 else path
     policy, template = setup.load_actor(cfg, source, device)
-    model_cfg, actor_cfg, critic_cfg = cfg.actor_rollout_ref.model, cfg.actor_rollout_ref.actor, cfg.critic
+    setup.make_trainable(policy, model_cfg, device, seed=cfg.seed.train, adapters=resume / ADAPTER if resume else None)
     autocast = setup.pick_autocast(model_cfg.dtype, device)
-    attention = setup.pick_attention(model_cfg.attn_implementation, source, device)
-    if model_cfg.enable_gradient_checkpointing:
-        save_activations(policy)
-    total = cfg.trainer.total_training_steps
     actor = Trainable(
         model=policy,
         optimizer=optimizer_of(policy, actor_cfg.optim, total),
@@ -48,19 +56,12 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     )
     critic = None
     if cfg.algorithm.adv_estimator in NEEDS_VALUES or ":" in cfg.algorithm.adv_estimator:
-        value_model = load_critic(str(resume / "critic") if resume else path, attention=attention).to(device)
-        if critic_cfg.model.enable_gradient_checkpointing:
-            save_activations(value_model.body)
-        critic = Trainable(
-            model=value_model,
-            optimizer=optimizer_of(value_model, critic_cfg.optim, total),
-            grad_clip=critic_cfg.grad_clip,
-            autocast=setup.pick_autocast(critic_cfg.model.dtype, device),
-        )
+        critic = make_critic(cfg, path, resume, device)
     wants_ref = (actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
     ref = None
     if wants_ref and actor_cfg.use_ref:
-        ref = Scorer(model=load_policy(path, attention=attention).to(device), autocast=autocast)
+        frozen = policy if has_adapters(policy) else setup.load_actor(cfg, path, device)[0]
+        ref = Scorer(model=frozen, autocast=autocast, without_adapters=has_adapters(policy))
     ctrl = cfg.algorithm.kl_ctrl
     kl = KLController(
         coef=ctrl.kl_coef, target=ctrl.target_kl if ctrl.type == "adaptive" else None, horizon=ctrl.horizon
@@ -75,6 +76,37 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
             critic.optimizer.load_state_dict(state["critic"])
         models.kl = replace(kl, coef=state["kl_coef"])
     return models
+
+
+def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Trainable:
+    """The critic with its optimiser: a new head on the body of `path`, or the one saved at `resume`."""
+    critic_cfg, saved = cfg.critic, resume / "critic" if resume else None
+    source = str(saved) if saved and critic_cfg.model.lora_rank == 0 else path
+    model = load_critic(
+        source,
+        attention=setup.pick_attention(critic_cfg.model.attn_implementation, source, device),
+        trust_remote_code=critic_cfg.model.trust_remote_code,
+    ).to(device)
+    adapters = saved / ADAPTER if saved else None
+    setup.make_trainable(model, critic_cfg.model, device, seed=cfg.seed.train + 1, adapters=adapters)
+    if saved is not None:
+        model.load_head(saved)
+    return Trainable(
+        model=model,
+        optimizer=optimizer_of(model, critic_cfg.optim, cfg.trainer.total_training_steps),
+        grad_clip=critic_cfg.grad_clip,
+        autocast=setup.pick_autocast(critic_cfg.model.dtype, device),
+    )
+
+
+def check_engine(cfg: Config) -> None:
+    """Raises ConfigError for an engine that cannot play with weights that are being trained."""
+    name = engine_name(cfg)
+    if name not in ("local", "vllm"):
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.name={name} cannot be trained: PPO needs the tokens and weights of the policy. "
+            "Use auto, local or vllm."
+        )
 
 
 def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:

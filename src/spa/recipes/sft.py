@@ -16,19 +16,24 @@ from spa.config.schema import Config, SFTConfig
 from spa.engines.local import LocalEngine
 from spa.errors import DataError, TrainingError
 from spa.evaluate.episode_metrics import pooled_metrics
-from spa.models.forward import token_logprobs
-from spa.models.load import save_activations
+from spa.models.forward import packs_rows, token_logprobs
+from spa.models.lora import ADAPTER
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
+from spa.recipes.published import data_files, note_published, original_folders
 from spa.seeds import stream
 from spa.tracking.recorder import Recorder
 from spa.training.checkpoint import latest_checkpoint, load_state, save_checkpoint, step_of
+from spa.training.fit import MicroBatching, fit
+from spa.training.memory import release_memory
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
-from spa.training.update import MicroBatching, Trainable
+from spa.training.update import Trainable
 from spa.types import Metrics
 from spa.worldmodel.rows import read_parquet
 from spa.worldmodel.sequences import TrainingSequence, row_sequences
+
+RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
 def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
@@ -37,9 +42,11 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
     out = directory or Path(sft.trainer.default_local_dir)
     device = setup.pick_device(cfg)
     resume = latest_checkpoint(out)
-    model, template = setup.load_actor(cfg, str(resume or cfg.model_path), device)
-    if sft.model.enable_gradient_checkpointing:
-        save_activations(model)
+    source = str(resume) if resume and sft.model.lora_rank == 0 else cfg.model_path
+    note_published(source)
+    model, template = setup.load_actor(cfg, source, device)
+    adapters = resume / ADAPTER if resume else None
+    setup.make_trainable(model, sft.model, device, seed=sft.trainer.seed, adapters=adapters)
     train_rows, val_rows = load_data(cfg, template, data)
     per_epoch = max(1, -(-len(train_rows) // sft.data.train_batch_size))
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
@@ -72,6 +79,8 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
                     metrics |= {"val/loss": validation_loss(part, val_rows, micro, device)}
                     metrics |= world_model_check(cfg, model, template, rec, step, device)
             rec.log(step, metrics)
+            if step % RELEASE_EVERY == 0:
+                release_memory()
             if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
                 state = {"optimizer": part.optimizer.state_dict()}
                 save_checkpoint(
@@ -86,14 +95,15 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
 def load_data(
     cfg: Config, template: ChatTemplate, data: Path | None
 ) -> tuple[list[TrainingSequence], list[TrainingSequence]]:
-    """Training and validation sequences, from `data`, the configured files, or the run's own data folder."""
-    folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
+    """Training and validation sequences: from the configured files, else from `data` or the run's own data folder."""
+    folder = find_data(cfg, data)
     sets = []
-    for configured, name in (
-        (cfg.sft.data.train_files or cfg.data.train_files, TRAIN_FILE),
-        (cfg.sft.data.val_files or cfg.data.val_files, VAL_FILE),
+    for configured, name, split in (
+        (cfg.sft.data.train_files or cfg.data.train_files, TRAIN_FILE, "train"),
+        (cfg.sft.data.val_files or cfg.data.val_files, VAL_FILE, "val"),
     ):
-        files = [folder / name] if data or not configured else as_paths(configured)
+        names = [configured] if isinstance(configured, str) else configured or [str(folder / name)]
+        files = [file for one in names for file in data_files(one, split)]
         rows = [row for file in files for row in read_parquet(file)]
         sequences, dropped = row_sequences(
             rows,
@@ -114,9 +124,11 @@ def load_data(
     return sets[0], sets[1]
 
 
-def as_paths(files: str | Sequence[str]) -> list[Path]:
-    """One path or several."""
-    return [Path(files)] if isinstance(files, str) else [Path(file) for file in files]
+def find_data(cfg: Config, data: Path | None) -> Path:
+    """The folder of the data set: `data` or the run's own; if that has none, the original's."""
+    folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
+    older = [] if (folder / TRAIN_FILE).is_file() else original_folders(cfg, "sftdata", "")
+    return next((path for path in older if (path / TRAIN_FILE).is_file()), folder)
 
 
 def make_sft_optimizer(sft: SFTConfig, model: Any, total: int) -> Optimizer:
@@ -154,14 +166,21 @@ def train_step(part: Trainable, batch: list[TrainingSequence], micro: MicroBatch
     """One optimiser step; the gradient does not depend on how the batch is cut."""
     targets = sum(int(sequence.mask[1:].sum()) for sequence in batch)
     part.model.train()
-    total, entropy_sum = 0.0, 0.0
-    for ids, mask in padded_micro_batches(batch, micro, device):
-        with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-            logprobs, entropy = token_logprobs(part.model, ids, mask, with_entropy=True)
-        loss = -logprobs.sum() / max(1, targets)
-        loss.backward()
-        total += loss.item()
-        entropy_sum += float(entropy.detach().sum())
+
+    def work(cut: list[torch.Tensor]) -> tuple[float, float]:
+        part.optimizer.zero_grad()  # of an attempt that ran out of memory
+        total, entropy_sum = 0.0, 0.0
+        for rows in cut:
+            ids, mask = padded([batch[i] for i in rows.tolist()], device)
+            with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
+                logprobs, entropy = token_logprobs(part.model, ids, mask, with_entropy=True)
+            loss = -logprobs.sum() / max(1, targets)
+            loss.backward()
+            total += loss.item()
+            entropy_sum += float(entropy.detach().sum())
+        return total, entropy_sum
+
+    total, entropy_sum = fit(part, micro, lengths_of(batch), work, packs_rows(part.model))
     metrics = {
         "train/loss": total,
         "train/entropy": entropy_sum / max(1, targets),
@@ -172,33 +191,39 @@ def train_step(part: Trainable, batch: list[TrainingSequence], micro: MicroBatch
     return metrics | {f"train/{name}": value for name, value in part.step().items()}
 
 
-def padded_micro_batches(
-    batch: list[TrainingSequence], micro: MicroBatching, device: torch.device
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Right-padded ids int64 [b, T] and prediction masks bool [b, A] of each micro-batch."""
-    lengths = torch.tensor([len(sequence.token_ids) for sequence in batch])
-    for rows in micro.split(lengths):
-        picked = [batch[i] for i in rows.tolist()]
-        width = int(lengths[rows].max())
-        ids = np.zeros((len(picked), width), dtype=np.int64)
-        mask = np.zeros((len(picked), width), dtype=bool)
-        for r, sequence in enumerate(picked):
-            ids[r, : len(sequence.token_ids)] = sequence.token_ids
-            mask[r, : len(sequence.mask)] = sequence.mask
-        yield torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device)
+def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
+    """int64 [B]: tokens per sequence."""
+    return torch.tensor([len(sequence.token_ids) for sequence in sequences])
+
+
+def padded(sequences: Sequence[TrainingSequence], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-padded ids int64 [b, T] and prediction masks bool [b, A]."""
+    width = max(len(sequence.token_ids) for sequence in sequences)
+    ids = np.zeros((len(sequences), width), dtype=np.int64)
+    mask = np.zeros((len(sequences), width), dtype=bool)
+    for r, sequence in enumerate(sequences):
+        ids[r, : len(sequence.token_ids)] = sequence.token_ids
+        mask[r, : len(sequence.mask)] = sequence.mask
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device)
 
 
 def validation_loss(part: Trainable, rows: list[TrainingSequence], micro: MicroBatching, device: torch.device) -> float:
     """Mean negative log-likelihood over all response tokens of the validation rows; 0 if there are none."""
     if not rows:
         return 0.0
-    part.model.eval()
-    total, count = 0.0, 0
-    with torch.no_grad(), torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-        for ids, mask in padded_micro_batches(rows, micro, device):
+
+    def work(cut: list[torch.Tensor]) -> tuple[float, int]:
+        total, count = 0.0, 0
+        for picked in cut:
+            ids, mask = padded([rows[i] for i in picked.tolist()], device)
             logprobs, _ = token_logprobs(part.model, ids, mask)
             total -= float(logprobs.sum())
             count += int(mask.sum())
+        return total, count
+
+    part.model.eval()
+    with torch.no_grad(), torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
+        total, count = fit(part, micro, lengths_of(rows), work, packs_rows(part.model))
     return total / max(1, count)
 
 

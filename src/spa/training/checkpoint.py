@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spa.errors import ModelError, TrainingError
+from spa.models.lora import save_model
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def save_checkpoint(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        model.save_pretrained(temporary)
+        save_model(model, temporary)
         tokenizer.save_pretrained(temporary)
         if critic is not None:
             critic.save_pretrained(temporary / "critic")

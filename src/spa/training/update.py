@@ -2,7 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,10 @@ from torch import nn
 
 from spa.algo.losses import LossAggMode, loss_units, loss_weights
 from spa.errors import TrainingError
-from spa.models.forward import micro_batches, token_logprobs, token_values
+from spa.models.forward import packs_rows, token_logprobs, token_values
+from spa.models.lora import adapters_off
 from spa.training.batch import select, to_device
+from spa.training.fit import MicroBatching, fit
 from spa.training.optim import Optimizer
 from spa.types import EpisodeBatch, Metrics, PPOBatch
 
@@ -24,12 +27,15 @@ belong to the whole mini-batch."""
 MAX_BAD_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Scorer:
-    """A frozen model, and the precision that it computes in."""
+    """A frozen model, and the precision that it computes in. `halvings`: of its micro-batches, to fit into memory;
+    `without_adapters`: score with LoRA adapters switched off, which makes a policy its own reference."""
 
     model: Any
     autocast: torch.dtype | None = None
+    halvings: int = 0
+    without_adapters: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +47,7 @@ class Trainable:
     grad_clip: float = 1.0
     autocast: torch.dtype | None = None
     bad_steps: int = 0
+    halvings: int = 0
 
     def step(self) -> Metrics:
         """Clip, step, forget the gradient. Raises TrainingError after several non-finite gradients in a row."""
@@ -57,18 +64,6 @@ class Trainable:
                 "float32; the last saved checkpoint is unharmed."
             )
         return {"grad_norm": norm if math.isfinite(norm) else -1.0, "skipped": float(not math.isfinite(norm))}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatching:
-    """How a batch is cut for the forward pass; changes memory, never results."""
-
-    rows: int | None = None
-    max_tokens: int | None = None
-
-    def split(self, lengths: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Row indices of each micro-batch."""
-        return micro_batches(lengths, rows=self.rows, max_tokens=self.max_tokens)
 
 
 def score_logprobs(
@@ -92,14 +87,22 @@ def _score(
     device: torch.device,
     forward: Callable[[Any, EpisodeBatch], torch.Tensor],
 ) -> torch.Tensor:
-    out = torch.zeros(batch.mask.shape, dtype=torch.float32)
-    scorer.model.eval()
-    with torch.no_grad(), torch.autocast(device.type, dtype=scorer.autocast, enabled=scorer.autocast is not None):
-        for rows in micro.split(batch.lengths):
+    def work(cut: list[torch.Tensor]) -> torch.Tensor:
+        out = torch.zeros(batch.mask.shape, dtype=torch.float32)
+        for rows in cut:
             part = to_device(select(batch, rows), device)
             values = forward(scorer.model, part).float().cpu()
             out[rows, : values.shape[1]] = values
-    return out
+        return out
+
+    scorer.model.eval()
+    off = isinstance(scorer, Scorer) and scorer.without_adapters
+    with (
+        adapters_off(scorer.model) if off else nullcontext(),
+        torch.no_grad(),
+        torch.autocast(device.type, dtype=scorer.autocast, enabled=scorer.autocast is not None),
+    ):
+        return fit(scorer, micro, batch.lengths, work, packs_rows(scorer.model))
 
 
 def update(
@@ -125,21 +128,45 @@ def update(
         for rows in epoch:
             mini = select(batch, rows)
             weights = loss_weights(mini.mask, loss_agg_mode, loss_units(mini.mask, loss_agg_mode), horizon=horizon)
-            for picked in micro.split(mini.lengths):
-                small = to_device(select(mini, picked), device)
-                small_weights = weights[picked][:, : small.mask.shape[1]].to(device)
-                with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-                    loss, info = loss_fn(part.model, small, small_weights)
-                loss.backward()
-                loss_sum += loss.item()
-                for name, value in info.items():
-                    sums[name] += float(value)
+
+            def work(
+                cut: list[torch.Tensor], mini: PPOBatch = mini, weights: torch.Tensor = weights
+            ) -> tuple[float, dict[str, float]]:
+                return _accumulate(part, mini, weights, cut, loss_fn, device)
+
+            loss, info = fit(part, micro, mini.lengths, work, packs_rows(part.model))
+            loss_sum += loss
+            for name, value in info.items():
+                sums[name] += value
             result = part.step()
             norms.append(result["grad_norm"])
             skipped += result["skipped"]
     steps, tokens = max(1, len(norms)), max(1.0, sums.pop("tokens", 0.0))
     metrics = {name: value / tokens for name, value in sums.items()}
     return {**metrics, "loss": loss_sum / steps, "grad_norm": sum(norms) / steps, "skipped": skipped}
+
+
+def _accumulate(
+    part: Trainable,
+    mini: PPOBatch,
+    weights: torch.Tensor,
+    cut: list[torch.Tensor],
+    loss_fn: LossFn,
+    device: torch.device,
+) -> tuple[float, dict[str, float]]:
+    """Gradients of a mini-batch, micro-batch by micro-batch; returns its loss and the sums to report."""
+    part.optimizer.zero_grad()  # of an attempt that ran out of memory
+    total, sums = 0.0, defaultdict[str, float](float)
+    for rows in cut:
+        small = to_device(select(mini, rows), device)
+        small_weights = weights[rows][:, : small.mask.shape[1]].to(device)
+        with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
+            loss, info = loss_fn(part.model, small, small_weights)
+        loss.backward()
+        total += loss.item()
+        for name, value in info.items():
+            sums[name] += float(value)
+    return total, sums
 
 
 def plan_mini_batches(

@@ -1,0 +1,221 @@
+"""One PPO step of the paper's size: 32 groups of 8 episodes, 5 turns of 400 tokens; seconds of every part, peak memory.
+
+Environments are replaced by random user messages, so everything that the GPU does is there and nothing else. The filter
+keeps a quarter of the groups. First it is shown that trainer and sampler compute the same log-probs.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import common
+import numpy as np
+import torch
+
+from spa.algo.advantages import estimate_advantages
+from spa.algo.filters import select_groups
+from spa.algo.losses import entropy_bonus, policy_loss, value_loss
+from spa.algo.masked import whiten
+from spa.engines.local import LocalEngine
+from spa.models.forward import pack_rows, token_logprobs, token_values
+from spa.models.load import Critic, save_activations
+from spa.training.batch import select
+from spa.training.fit import MicroBatching
+from spa.training.optim import make_optimizer
+from spa.training.update import Trainable, plan_mini_batches, score_logprobs, score_values, update
+from spa.types import EpisodeBatch, PPOBatch, Prompt, SamplingParams, ScoredBatch
+
+GROUPS, MEMBERS, TURNS, NEW = 32, 8, 5, 400
+FIRST, LATER = 500, 120  # tokens of the first prompt and of later user messages
+MINI_BATCH, TOKENS = 32, 16384
+ENTROPY = 0.001
+
+
+@dataclass
+class Clock:
+    """Seconds by part."""
+
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        common.synchronize()
+        start = time.perf_counter()
+        yield
+        common.synchronize()
+        self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is played."""
+
+    groups: int
+    members: int
+    turns: int
+    new: int
+    first: int
+    later: int
+    mini: int
+    tokens: int
+
+
+def main() -> None:
+    """Play, score, update; print JSON."""
+    options = common.parse_arguments(__doc__ or "")
+    size = Size(GROUPS, MEMBERS, TURNS, NEW, FIRST, LATER, MINI_BATCH, TOKENS)
+    if options.tiny:
+        size = Size(4, 2, 2, 6, 16, 5, 2, 256)
+    config = common.model_config(options)
+    actor, critic = trainable(common.random_model(config)), trainable(Critic(common.random_model(config).base_model))
+    engine = LocalEngine(actor.model, common.BareTemplate(), autocast=torch.bfloat16, static=True)  # type: ignore[arg-type]
+    clock = Clock()
+    with clock("rollout"):
+        batch = play(engine, config, size)
+    keep, _ = select_groups(batch.scores, batch.group_ids, ratio=0.25, kind="std", strategy="top_k", include_zero=False)
+    kept = select(batch, keep)
+    scored = score(actor, critic, kept, size, clock)
+    gap = (scored.old_logprobs - scored.sampler_logprobs)[scored.mask]
+    kl = float((gap.exp() - 1 - gap).mean())
+    if kl > 0.01:
+        raise SystemExit(f"KL(trainer || sampler) is {kl:.3g} per token: the engine samples from other numbers")
+    ready = with_advantages(scored)
+    metrics = {
+        name: train(part, ready, loss, size, clock, name)
+        for name, part, loss in (("critic", critic, critic_loss), ("actor", actor, actor_loss))
+    }
+    with clock("new weights"):
+        engine.load_weights(actor.model, version=1)
+    common.report(
+        options,
+        {
+            "correctness": {"kl_trainer_sampler": kl, "logprob_gap_max": float(gap.abs().max())},
+            "episodes": len(batch),
+            "trained_episodes": len(kept),
+            "sampled_tokens": int(batch.mask.sum()),
+            "longest_episode_tokens": int(batch.lengths.max()),
+            "seconds": {name: round(value, 2) for name, value in clock.spent.items()},
+            "seconds_total": round(sum(clock.spent.values()), 2),
+            "grad_norms": {name: round(found["grad_norm"], 4) for name, found in metrics.items()},
+        },
+    )
+
+
+def trainable(model: Any) -> Trainable:
+    """With recomputed activations and packed rows."""
+    save_activations(model.body if isinstance(model, Critic) else model)
+    pack_rows(model)
+    return Trainable(model=model, optimizer=make_optimizer(model, lr=1e-6), autocast=torch.bfloat16)
+
+
+def play(engine: LocalEngine, config: Any, size: Size) -> EpisodeBatch:
+    """Every episode: a prompt shared by its group, then replies and random messages in turn."""
+    rng, rows = np.random.default_rng(0), size.groups * size.members
+    shared = rng.integers(0, config.vocab_size, (size.groups, size.first), dtype=np.int32)
+    ids = [shared[row // size.members] for row in range(rows)]
+    sampled = [np.zeros(size.first, bool) for _ in range(rows)]
+    logprobs = [np.zeros(size.first, np.float32) for _ in range(rows)]
+    turns = [np.full(size.first, -1) for _ in range(rows)]
+    for turn in range(size.turns):
+        prompts = [
+            Prompt(episode_id=str(row), messages=(), token_ids=ids[row], opener="", seed=1000 * turn + row)
+            for row in range(rows)
+        ]
+        for row, reply in enumerate(engine.generate(prompts, SamplingParams(max_tokens=size.new))):
+            assert reply.token_ids is not None and reply.logprobs is not None
+            message = rng.integers(0, config.vocab_size, size.later if turn + 1 < size.turns else 0, dtype=np.int32)
+            ids[row] = np.concatenate([ids[row], reply.token_ids, message])
+            sampled[row] = np.concatenate(
+                [sampled[row], np.ones(len(reply.token_ids), bool), np.zeros(len(message), bool)]
+            )
+            logprobs[row] = np.concatenate([logprobs[row], reply.logprobs, np.zeros(len(message), np.float32)])
+            turns[row] = np.concatenate([turns[row], np.full(len(reply.token_ids) + len(message), turn)])
+    scores = rng.normal(size=rows).astype(np.float32)
+    return batched(ids, sampled, logprobs, turns, scores, size)
+
+
+def batched(
+    ids: list[np.ndarray],
+    sampled: list[np.ndarray],
+    logprobs: list[np.ndarray],
+    turns: list[np.ndarray],
+    scores: np.ndarray,
+    size: Size,
+) -> EpisodeBatch:
+    """Episodes of one length as a batch; the score lies on the last sampled token."""
+    mask = torch.from_numpy(np.stack(sampled))[:, 1:].contiguous()
+    last = mask.shape[1] - 1 - mask.flip(1).int().argmax(1)
+    ends = torch.zeros_like(mask)
+    ends[torch.arange(len(ids)), last] = True
+    return EpisodeBatch(
+        input_ids=torch.from_numpy(np.stack(ids)).long(),
+        lengths=torch.full((len(ids),), len(ids[0])),
+        mask=mask,
+        turns=torch.from_numpy(np.stack(turns))[:, 1:].long(),
+        turn_ends=ends,
+        rewards=torch.where(ends, torch.from_numpy(scores)[:, None], 0.0),
+        scores=torch.from_numpy(scores),
+        group_ids=torch.arange(len(ids)) // size.members,
+        tag_ids=torch.zeros(len(ids), dtype=torch.int64),
+        sampler_logprobs=torch.from_numpy(np.stack(logprobs))[:, 1:].contiguous(),
+    )
+
+
+def score(actor: Trainable, critic: Trainable, kept: EpisodeBatch, size: Size, clock: Clock) -> ScoredBatch:
+    """Log-probs and values before the update."""
+    micro, where = MicroBatching(max_tokens=size.tokens), common.device()
+    with clock("score policy"):
+        old = score_logprobs(actor, kept, micro, where)
+    with clock("score critic"):
+        values = score_values(critic, kept, micro, where)
+    known = {item.name: getattr(kept, item.name) for item in fields(EpisodeBatch)}
+    return ScoredBatch(**known, old_logprobs=old, values=values)
+
+
+def with_advantages(batch: ScoredBatch) -> PPOBatch:
+    """GAE with gamma = lambda = 1, whitened."""
+    advantages, returns = estimate_advantages(
+        "gae", batch, batch.rewards, gamma=1.0, lam=1.0, high_level_gamma=0.95, bi_level=False, norm_by_std=True
+    )
+    known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}
+    return PPOBatch(**known, advantages=whiten(advantages, batch.mask), returns=returns)
+
+
+def train(part: Trainable, batch: PPOBatch, loss: Any, size: Size, clock: Clock, name: str) -> dict[str, float]:
+    """One epoch of mini-batches."""
+    plan = plan_mini_batches(
+        len(batch), size=size.mini, count=None, epochs=1, shuffle=False, generator=torch.Generator().manual_seed(0)
+    )
+    with clock(f"update {name}"):
+        return update(
+            part,
+            batch,
+            loss,
+            mini_batches=plan,
+            micro=MicroBatching(max_tokens=size.tokens),
+            loss_agg_mode="token-mean",
+            horizon=size.new * size.turns,
+            device=common.device(),
+        )
+
+
+def actor_loss(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Clipped policy loss with an entropy bonus."""
+    logprobs, entropy = token_logprobs(model, batch.input_ids, batch.mask, with_entropy=True, entropy_grad=True)
+    loss, info = policy_loss(
+        logprobs, batch.old_logprobs, batch.advantages, weights, clip_low=0.2, clip_high=0.28, clip_c=3.0
+    )
+    return loss - ENTROPY * entropy_bonus(entropy, weights), info
+
+
+def critic_loss(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Squared error of the values."""
+    values = token_values(model, batch.input_ids, batch.mask)
+    assert batch.values is not None
+    return value_loss(values, batch.values, batch.returns, weights, clip=None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""LoRA (arXiv 2106.09685) through peft: adapters inside the model, saved apart, merged into plain weights on export.
+
+The layers are put into the model in place, so that everything that reads a causal language model reads this one too.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from spa.errors import ModelError
+
+ADAPTER = "adapter"  # folder of the adapters beside the merged weights
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."  # what peft puts before every key of a saved adapter
+_NAME = "default"
+
+
+def add_adapters(
+    model: Any, *, rank: int, alpha: float, target_modules: str | Sequence[str] = "all-linear", seed: int
+) -> None:
+    """Put LoRA layers into `model`; from then on only they are trained. They begin without effect.
+
+    `target_modules`: "all-linear" (all but the output layer) or names of modules. Raises ModelError if no module has
+    such a name, or if peft is not installed.
+    """
+    peft = _peft()
+    targets = target_modules if isinstance(target_modules, str) else list(target_modules)
+    config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets)
+    config.base_model_name_or_path = getattr(model, "name_or_path", None) or None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # peft draws the first matrices from the global generator
+        try:
+            peft.inject_adapter_in_model(config, model, _NAME)
+        except ValueError as error:
+            names = sorted({name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
+            raise ModelError(
+                f"lora.target_modules: {targets} fits no module of this model. Take all-linear, or some of: "
+                f"{', '.join(names)}."
+            ) from error
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(_is_adapter(name))
+
+
+def has_adapters(model: Any) -> bool:
+    """Whether `add_adapters` was called on the model."""
+    return hasattr(model, "peft_config")
+
+
+@contextmanager
+def adapters_off(model: Any) -> Iterator[None]:
+    """The model without its adapters: the reference policy, at no cost in memory."""
+    layers = _tuner_layers(model)
+    for layer in layers.values():
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers.values():
+            layer.enable_adapters(True)
+        for name, parameter in model.named_parameters():  # enabling marks base weights as they were; adapters train
+            parameter.requires_grad_(_is_adapter(name))
+
+
+def save_model(model: Any, folder: Path) -> None:
+    """`folder` as a plain Hugging Face model. Adapters are merged into the weights, and kept by themselves in
+    `folder/adapter`, in peft's layout."""
+    if not has_adapters(model):
+        model.save_pretrained(folder)
+        return
+    model.save_pretrained(folder, state_dict=merged_state(model))
+    peft = _peft()
+    apart = Path(folder) / ADAPTER
+    apart.mkdir(parents=True, exist_ok=True)
+    state = peft.get_peft_model_state_dict(model, adapter_name=_NAME)
+    save_file({_PREFIX + key: value.contiguous().cpu() for key, value in state.items()}, apart / ADAPTER_WEIGHTS)
+    config = model.peft_config[_NAME]
+    config.inference_mode = True
+    config.save_pretrained(apart)
+
+
+def load_adapters(model: Any, folder: Path) -> None:
+    """Read adapters saved by `save_model`, or by peft, into a model that has adapters of the same shape.
+
+    Raises ModelError if they are missing or do not fit.
+    """
+    path = Path(folder) / ADAPTER_WEIGHTS
+    if not path.is_file():
+        raise ModelError(f"{folder}: the adapter has no {ADAPTER_WEIGHTS}. Copy the whole folder that was saved.")
+    state = {key.removeprefix(_PREFIX): value for key, value in load_file(path).items()}
+    own = _peft().get_peft_model_state_dict(model, adapter_name=_NAME)
+    wrong = sorted(key for key in own.keys() | state.keys() if _shape(own.get(key)) != _shape(state.get(key)))
+    if wrong:
+        raise ModelError(
+            f"{folder}: the adapter does not fit the model: {len(wrong)} of its weights are missing or have other "
+            f"shapes, {wrong[0]} among them. Rank, target modules and base model must be those of its training."
+        )
+    _peft().set_peft_model_state_dict(model, state, adapter_name=_NAME)
+
+
+def read_adapter(folder: Path) -> dict[str, Any]:
+    """The settings of a saved adapter. Raises ModelError if they are unreadable or name no base model."""
+    path = Path(folder) / ADAPTER_CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}). Copy the adapter's whole folder.") from error
+    if not isinstance(config, dict) or not config.get("base_model_name_or_path"):
+        raise ModelError(f"{path}: does not say which model the adapter belongs to (base_model_name_or_path). Add it.")
+    return config
+
+
+def apply_adapter(model: Any, folder: Path) -> None:
+    """Merge a saved adapter into a model that has none."""
+    config = read_adapter(folder)
+    add_adapters(
+        model,
+        rank=config["r"],
+        alpha=config["lora_alpha"],
+        target_modules=config["target_modules"] or "all-linear",
+        seed=0,
+    )
+    load_adapters(model, folder)
+    state = merged_state(model)
+    for name, layer in _tuner_layers(model).items():
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, layer.get_base_layer())
+    del model.peft_config
+    model.load_state_dict(state)
+    model.requires_grad_(True)
+
+
+@torch.no_grad()
+def merged_state(model: Any) -> dict[str, torch.Tensor]:
+    """The model's weights with its adapters added to them, under the names of a model without adapters."""
+    state = {
+        key.replace(".base_layer.", "."): value for key, value in model.state_dict().items() if not _is_adapter(key)
+    }
+    for name, layer in _tuner_layers(model).items():
+        state[f"{name}.weight"] = layer.get_base_layer().weight + layer.get_delta_weight(_NAME)
+    return state
+
+
+def _is_adapter(name: str) -> bool:
+    return "lora_" in name
+
+
+def _tuner_layers(model: Any) -> dict[str, Any]:
+    if not has_adapters(model):
+        return {}
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return {name: module for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
+
+
+def _shape(value: torch.Tensor | None) -> tuple[int, ...] | None:
+    return None if value is None else tuple(value.shape)
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError("LoRA needs the lora extra: pip install 'spa[lora]'") from error
+    return peft

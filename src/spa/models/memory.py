@@ -1,0 +1,87 @@
+"""How much memory training and playing take: plain arithmetic on a model's shape.
+
+Good to about a quarter. What is counted: float32 weights, gradients and Adam moments; activations of one micro-batch
+under autocast; one chunk of logits; keys and values of all episodes that are played together.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from spa.models.forward import LOGITS_CHUNK
+
+FULL, HALF = 4, 2  # bytes of float32, bfloat16
+LOGIT_COPIES = 4  # the chunk, its lower-precision original, its softmax, its gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What memory depends on. query_width and key_width: heads times the size of a head."""
+
+    parameters: int
+    layers: int
+    hidden: int
+    intermediate: int
+    query_width: int
+    key_width: int
+    linear_widths: int  # inputs plus outputs of all linear layers of one block, for adapters
+
+
+def model_shape(config: PretrainedConfig) -> ModelShape:
+    """The shape of a configuration; parameters are counted on a model without memory."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    text = config.get_text_config(decoder=True)
+    heads = text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    keys = getattr(text, "num_key_value_heads", None) or heads
+    layers = text.num_hidden_layers
+    linear = [m for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and "head" not in name]
+    return ModelShape(
+        parameters=sum(p.numel() for p in model.parameters()),
+        layers=layers,
+        hidden=text.hidden_size,
+        intermediate=text.intermediate_size,
+        query_width=heads * size,
+        key_width=keys * size,
+        linear_widths=sum(m.in_features + m.out_features for m in linear) // layers,
+    )
+
+
+def adapter_parameters(shape: ModelShape, rank: int) -> int:
+    """Trained numbers of LoRA on all linear layers: two matrices of `rank` each."""
+    return rank * shape.linear_widths * shape.layers
+
+
+def training_state(shape: ModelShape, *, lora_rank: int = 0) -> int:
+    """Bytes of weights, gradients and Adam moments of a model that is trained."""
+    if lora_rank == 0:
+        return 4 * FULL * shape.parameters
+    return FULL * shape.parameters + 4 * FULL * adapter_parameters(shape, lora_rank)
+
+
+def activations(shape: ModelShape, tokens: int, *, checkpointing: bool, width: int = HALF) -> int:
+    """Bytes that a forward pass over `tokens` tokens keeps for its backward pass, logits aside.
+
+    width: bytes of a number in matrix products. The residual stream and the norms stay in float32.
+    """
+    residual = 2 * FULL * shape.hidden
+    norms = 2 * (2 * FULL + width) * shape.hidden
+    attention = width * (3 * shape.query_width + 4 * shape.key_width)
+    mlp = 4 * width * shape.intermediate
+    block = residual + norms + attention + mlp
+    if checkpointing:
+        return tokens * (shape.layers * FULL * shape.hidden + block)
+    return tokens * shape.layers * block
+
+
+def logits() -> int:
+    """Bytes of the one chunk of logits that is alive at a time, with its copies."""
+    return LOGIT_COPIES * FULL * LOGITS_CHUNK
+
+
+def cache(shape: ModelShape, rows: int, episodes: int, length: int, *, width: int = HALF) -> int:
+    """Bytes of the keys and values of `rows` episodes that are decoded together, and of all `episodes`, of `length`
+    tokens each, that are set aside between their turns."""
+    return (rows + episodes) * 2 * length * shape.layers * shape.key_width * width

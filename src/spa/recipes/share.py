@@ -1,0 +1,182 @@
+"""Moving data sets and checkpoints to the Hugging Face Hub and back, with a card that says what they are."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import CommitOperationAdd, HfApi
+
+from spa.errors import DataError, ModelError, SpaError
+from spa.models.hub import FILES, Kind, explained
+from spa.recipes.generate import SUMMARY, TRAIN_FILE, VAL_FILE
+from spa.tracking.encoding import read_lines
+
+PAPER = "https://arxiv.org/abs/2510.15047"
+DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
+SHOWN = ("state_text", "ctx_manager.mode", "es_manager.train.env_configs.tags", "agent_proxy.max_turn", "seed.train")
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """What goes to the Hub: its kind, its files by their name there, and its card."""
+
+    kind: Kind
+    files: Mapping[str, Path]
+    card: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+
+def pack(folder: Path, name: str, *, critic: bool = False) -> Parcel:
+    """A folder that stage 1 wrote, or a checkpoint, as a parcel called `name` (owner/name).
+
+    Of a checkpoint go the policy, its tokenizer and adapters, and on request the critic; optimiser states, logs and
+    configurations, which hold paths of this machine, stay here. Raises SpaError if there is nothing to share.
+    """
+    if not _NAME.fullmatch(name):
+        raise ModelError(f"{name!r} is not a name on the Hub; write owner/name")
+    if (folder / TRAIN_FILE).is_file():
+        files = {file: folder / file for file in DATA_FILES if (folder / file).is_file()}
+        return Parcel(kind="dataset", files=files, card=data_card(folder, name))
+    if not (folder / "config.json").is_file():
+        raise DataError(
+            f"{folder}: neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Name a run's data folder or "
+            "one of its global_step_N folders."
+        )
+    parts = [folder, folder / "adapter", *([folder / "critic"] if critic else [])]
+    paths = sorted({path for part in parts for pattern in FILES for path in part.glob(pattern) if path.is_file()})
+    files = {path.relative_to(folder).as_posix(): path for path in paths if path.name != "complete.json"}
+    return Parcel(kind="model", files=files, card=model_card(folder, name))
+
+
+def push(parcel: Parcel, name: str, *, private: bool = True, endpoint: str | None = None) -> str:
+    """Send a parcel to the Hub as one commit; returns its address. Raises SpaError with the way out."""
+    api = HfApi(endpoint=endpoint)
+    with explained(name, parcel.kind, _error(parcel.kind)):
+        url = api.create_repo(name, repo_type=parcel.kind, private=private, exist_ok=True)
+        operations = [
+            CommitOperationAdd(path_in_repo=target, path_or_fileobj=path) for target, path in parcel.files.items()
+        ]
+        card = CommitOperationAdd(path_in_repo="README.md", path_or_fileobj=parcel.card.encode())
+        api.create_commit(name, [*operations, card], commit_message="Upload by spa push", repo_type=parcel.kind)
+    return str(url)
+
+
+def pull(name: str, folder: Path, *, endpoint: str | None = None) -> Kind:
+    """Download a model or data set (whichever has this name; a model if both do) into `folder`; returns its kind.
+
+    Raises SpaError with the way out.
+    """
+    api = HfApi(endpoint=endpoint)
+    with explained(name, "model", ModelError):
+        kind: Kind = "model" if api.repo_exists(name, repo_type="model") else "dataset"
+    patterns = [*FILES, "*.md"] if kind == "model" else ["*.parquet", "*.json", "*.md"]
+    with explained(name, kind, _error(kind)):
+        api.snapshot_download(name, repo_type=kind, allow_patterns=patterns, local_dir=folder)
+    return kind
+
+
+def _error(kind: Kind) -> type[SpaError]:
+    return ModelError if kind == "model" else DataError
+
+
+def data_card(folder: Path, name: str) -> str:
+    """The README of a data set."""
+    summary = _json(folder / SUMMARY)
+    dropped = ", ".join(f"{count} {reason}" for reason, count in summary.get("dropped", {}).items()) or "none"
+    head = {
+        "tags": ["world-model", "self-play", "agents"],
+        "configs": [{"config_name": "default", "data_files": _splits()}],
+    }
+    facts = {
+        "rows for training": summary.get("rows_train"),
+        "rows for validation": summary.get("rows_val"),
+        "puzzles": summary.get("puzzles"),
+        "self-play episodes": summary.get("episodes"),
+        "turns left out": dropped,
+        **_settings(folder / "config.yaml"),
+    }
+    text = (
+        f"World-model data for language agents, made by self-play as in SPA ([arXiv 2510.15047]({PAPER})): in every "
+        "reply the model's own account of the state and of what follows was replaced by what the environment says. "
+        "Splits share no puzzle. `prompt` is the conversation before a reply, `response` the corrected reply."
+    )
+    use = f"spa sft CONFIG data.train_files={name} data.val_files={name}"
+    return _card(head, name, text, facts, use)
+
+
+def model_card(folder: Path, name: str) -> str:
+    """The README of a checkpoint."""
+    stage_dir = folder.parent
+    config = _yaml(stage_dir / "config.yaml")
+    base = str(config.get("model_path", ""))
+    head: dict[str, Any] = {"library_name": "transformers", "tags": ["world-model", "agents", "reinforcement-learning"]}
+    if _NAME.fullmatch(base) and not Path(base).exists():
+        head["base_model"] = base
+    step = folder.name.removeprefix("global_step_")
+    facts = {
+        "base model": head.get("base_model", "a local model"),
+        "step": step,
+        **_settings(stage_dir / "config.yaml"),
+    }
+    facts |= {key: round(value, 4) for key, value in _last_validation(stage_dir / "metrics.jsonl").items()}
+    text = (
+        f"A language agent trained with the SPA recipe ([arXiv 2510.15047]({PAPER})): world-model fine-tuning on its "
+        "own games, then multi-turn PPO. It answers prompts as `spa` writes them. Figures are those of the last "
+        "validation during training, on puzzles that were not trained on; they say nothing about other tasks."
+    )
+    return _card(head, name, text, facts, f"spa eval {name} CONFIG")
+
+
+def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any], use: str) -> str:
+    rows = [f"| {key} | {value} |" for key, value in facts.items() if value not in (None, "")]
+    table = "\n".join(["| | |", "|---|---|", *rows])
+    front = yaml.safe_dump(dict(head), sort_keys=False).strip()
+    return f"---\n{front}\n---\n\n# {name.partition('/')[2]}\n\n{text}\n\n{table}\n\n```bash\n{use}\n```\n"
+
+
+def _splits() -> list[dict[str, str]]:
+    return [{"split": "train", "path": TRAIN_FILE}, {"split": "validation", "path": VAL_FILE}]
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Settings that say how a run was played, from its saved configuration."""
+    config, found = _yaml(path), {}
+    for key in SHOWN:
+        value: Any = config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        found[f"`{key}`"] = ", ".join(map(str, value)) if isinstance(value, list) else value
+    return found
+
+
+def _last_validation(path: Path) -> dict[str, float]:
+    if not path.is_file():
+        return {}
+    last: dict[str, float] = {}
+    for _, line in read_lines(path):
+        found = {
+            key: value
+            for key, value in line.items()
+            if key.startswith(("val/", "val-env/"))
+            and key.rpartition("/")[2] in ("success", "pass@1", "pass@8", "loss")
+        }
+        last = {key: value for key, value in found.items() if isinstance(value, int | float)} or last
+    return last
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return found if isinstance(found, dict) else {}

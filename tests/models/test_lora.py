@@ -1,0 +1,162 @@
+import json
+import shutil
+
+import pytest
+import torch
+from helpers.families import small_model
+from helpers.model_folders import save_family
+
+from spa.errors import ModelError
+from spa.models.forward import token_logprobs, token_values
+from spa.models.load import Critic, load_critic, load_policy, load_tokenizer
+from spa.models.lora import add_adapters, adapters_off, load_adapters, save_model
+
+FAMILIES = ("qwen2", "llama3", "gemma")
+
+
+def batch():
+    made = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 300, (2, 9), generator=made)
+    return ids, torch.rand((2, 8), generator=made) < 0.7
+
+
+def logprobs(model):
+    return token_logprobs(model, *batch())[0].detach()
+
+
+def with_adapters(model, *, seed: int = 0, moved: bool = True, **settings):
+    add_adapters(model, **{"rank": 4, "alpha": 8.0, "seed": seed, **settings})
+    if moved:  # as training would; fresh adapters have no effect
+        made = torch.Generator().manual_seed(seed + 1)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.data = torch.randn(parameter.shape, generator=made) * 0.2
+    return model
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_adapters_begin_without_effect_and_only_they_are_trained(name):
+    expected = logprobs(small_model(name))
+    model = with_adapters(small_model(name), moved=False)
+    assert torch.equal(logprobs(model), expected)
+    token_logprobs(model, *batch())[0].sum().backward()
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {name for name, p in model.named_parameters() if p.grad is not None}
+    assert trained
+    assert all("lora_" in name for name in trained)
+
+
+def test_the_seed_decides_where_adapters_begin():
+    state = torch.random.get_rng_state()
+    first, same, other = (with_adapters(small_model("qwen2"), seed=seed, moved=False) for seed in (1, 1, 2))
+    drawn = [next(p for name, p in model.named_parameters() if "lora_A" in name) for model in (first, same, other)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_the_reference_is_the_model_without_its_adapters():
+    expected = logprobs(small_model("qwen2"))
+    model = with_adapters(small_model("qwen2"))
+    changed = logprobs(model)
+    assert (changed - expected).abs().max() > 0.01
+    with adapters_off(model):
+        assert torch.equal(logprobs(model), expected)
+    assert torch.equal(logprobs(model), changed)
+    token_logprobs(model, *batch())[0].sum().backward()
+    assert all((p.grad is not None) == ("lora_" in name) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_saved_models_are_merged_and_adapters_stand_apart(name, tmp_path):
+    base = save_family(name, tmp_path / "base")
+    model = with_adapters(load_policy(str(base)))
+    save_model(model, tmp_path / "saved")
+    assert {path.name for path in (tmp_path / "saved").iterdir()} >= {"config.json", "model.safetensors", "adapter"}
+    merged = load_policy(str(tmp_path / "saved"))
+    assert [name for name, _ in merged.named_parameters()] == [
+        name for name, _ in load_policy(str(base)).named_parameters()
+    ]
+    torch.testing.assert_close(logprobs(merged), logprobs(model), atol=1e-5, rtol=1e-5)
+
+    again = with_adapters(load_policy(str(base)), seed=5)
+    load_adapters(again, tmp_path / "saved" / "adapter")
+    assert torch.equal(logprobs(again), logprobs(model))
+
+
+def test_an_adapter_alone_is_loaded_on_the_model_that_it_names(tmp_path):
+    base = save_family("qwen2", tmp_path / "base")
+    model = with_adapters(load_policy(str(base)))
+    save_model(model, tmp_path / "saved")
+    alone = tmp_path / "saved" / "adapter"
+    assert json.loads((alone / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    loaded = load_policy(str(alone))
+    torch.testing.assert_close(logprobs(loaded), logprobs(model), atol=1e-5, rtol=1e-5)
+    assert not any("lora" in name for name, _ in loaded.named_parameters())
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+    assert load_tokenizer(str(alone)).get_vocab() == load_tokenizer(str(base)).get_vocab()
+
+
+def test_peft_itself_reads_our_adapters(tmp_path):
+    peft = pytest.importorskip("peft")
+    base = save_family("qwen2", tmp_path / "base")
+    model = with_adapters(load_policy(str(base)))
+    save_model(model, tmp_path / "saved")
+    theirs = peft.PeftModel.from_pretrained(load_policy(str(base)), tmp_path / "saved" / "adapter").eval()
+    torch.testing.assert_close(logprobs(theirs), logprobs(model), atol=1e-6, rtol=1e-6)  # and our scoring reads theirs
+
+
+def test_critics_have_adapters_and_a_head_that_is_trained(tmp_path):
+    base = save_family("qwen2", tmp_path / "base")
+    critic = load_critic(str(base))
+    with_adapters(critic.body)
+    torch.nn.init.normal_(critic.value_head.weight, generator=torch.Generator().manual_seed(1))
+    token_values(critic, *batch()).sum().backward()
+    assert critic.value_head.weight.grad is not None
+    assert all(("lora_" in name) == (p.grad is not None) for name, p in critic.body.named_parameters())
+    critic.save_pretrained(tmp_path / "critic")
+    merged = load_critic(str(tmp_path / "critic"))
+    expected = token_values(critic, *batch())
+    torch.testing.assert_close(token_values(merged, *batch()), expected, atol=1e-5, rtol=1e-5)
+    again = Critic(load_policy(str(base)).base_model)
+    with_adapters(again.body, seed=9)
+    load_adapters(again.body, tmp_path / "critic" / "adapter")
+    again.load_head(tmp_path / "critic")
+    assert torch.equal(token_values(again, *batch()), expected)
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    base = save_family("qwen2", tmp_path / "base")
+    save_model(with_adapters(load_policy(str(base))), tmp_path / "saved")
+    return tmp_path / "saved" / "adapter"
+
+
+def test_missing_adapter_weights(adapter):
+    (adapter / "adapter_model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no \*\.safetensors weights|no adapter_model\.safetensors"):
+        load_policy(str(adapter))
+
+
+def test_a_missing_base_model(adapter, tmp_path):
+    shutil.rmtree(tmp_path / "base")
+    with pytest.raises(ModelError, match="the adapter's base model cannot be loaded"):
+        load_policy(str(adapter))
+
+
+def test_an_adapter_that_names_no_base_model(adapter):
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": None}))
+    with pytest.raises(ModelError, match="base_model_name_or_path"):
+        load_policy(str(adapter))
+
+
+def test_an_adapter_of_another_rank(adapter, tmp_path):
+    other = with_adapters(load_policy(str(tmp_path / "base")), rank=8)
+    with pytest.raises(ModelError, match="does not fit"):
+        load_adapters(other, adapter)
+
+
+def test_modules_that_are_not_there():
+    with pytest.raises(ModelError, match=r"fits no module.*down_proj.*q_proj"):
+        add_adapters(small_model("qwen2"), rank=4, alpha=8, target_modules=["attn_out"], seed=0)
