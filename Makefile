@@ -4,13 +4,14 @@
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make lint            ruff and pyright
 #   make bench           speed of the parts, as JSON
-# make demo PYTHON=python3.12 chooses the interpreter that .venv is made with.
+# make demo PYTHON=python3.12 chooses the interpreter that .venv is made with; make test JOBS=8 tests in 8 processes.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHMARKS := benchmarks/environments.py
+JOBS ?= 2
 
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
@@ -21,7 +22,7 @@ demo: $(READY)
 	$(BIN)/spa compare demo
 
 test: $(READY)
-	$(ONE_THREAD) $(BIN)/python -m pytest
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-browser: $(READY)
 	PIP_CONSTRAINT=constraints-cpu.txt tests/browser/install.sh $(BIN)/python
