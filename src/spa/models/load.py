@@ -94,6 +94,8 @@ def load_policy(
     (attention sinks, soft caps). Raises ModelError if weights are missing or do not fit the configuration.
     """
     source = model_source(name, code=trust_remote_code)
+    if not (source / "config.json").is_file():
+        return _with_adapter(source, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code)
     hf_logging.disable_progress_bar()  # the recipes show progress of their own
     with _explained(name):
         loaded: Any = (AutoModelForCausalLM if head else AutoModel).from_pretrained(
