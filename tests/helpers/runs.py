@@ -21,6 +21,19 @@ from spa.worldmodel.sequences import TrainingSequence
 from .families import random_model
 
 SMALL = (
+    "state_text=coords",
+    "ctx_manager.mode=add_worldmodel",
+    "ctx_manager.example=false",
+    "agent_proxy.max_actions_per_turn=3",
+    "es_manager.train.env_configs.tags=[FrozenLakeNoSlip]",
+    "es_manager.val.env_configs.tags=[FrozenLakeNoSlip]",
+    "actor_rollout_ref.model.enable_gradient_checkpointing=false",
+    "actor_rollout_ref.rollout.max_model_len=1024",
+    "actor_rollout_ref.actor.optim.lr=3e-4",
+    "critic.optim.lr=1e-3",
+    "sft.optim.name=muon",
+    "sft.optim.lr=3e-3",
+    "trainer.validation_steps=1",
     "trainer.total_training_steps=2",
     "trainer.save_freq=-1",
     "trainer.test_freq=-1",
@@ -49,14 +62,14 @@ SMALL = (
 )
 
 
-def small_config(model: Path | str, run: Path, *overrides: str, name: str = "demo") -> Config:
-    """The demo with a budget of seconds, in full precision."""
-    return load_config(name, [*SMALL, f"model_path={model}", f"trainer.run_dir={run}", *overrides])
+def small_config(model: Path | str, run: Path, *overrides: str) -> Config:
+    """The recipe on FrozenLake without slip, with a budget of seconds and in full precision."""
+    return load_config("base", [*SMALL, f"model_path={model}", f"trainer.run_dir={run}", *overrides])
 
 
 def make_base(folder: Path) -> Path:
     """Train and save a model of 2 layers that writes well-formed world-model replies with random actions."""
-    cfg = load_config("demo", [*SMALL, "model_path=none"])
+    cfg = small_config("none", folder)
     phrases, varying = [], []
     for seed in range(40):
         player = setup.make_player(cfg, None, mode="add_worldmodel")

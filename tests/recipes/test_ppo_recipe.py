@@ -159,6 +159,13 @@ def test_an_engine_that_samples_from_other_weights_stops_the_run(base, tmp_path,
     assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0]
 
 
+def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path):
+    cfg = small_config(base, tmp_path, "actor_rollout_ref.model.dtype=bfloat16", "trainer.val_before_train=false")
+    ppo.main(cfg)
+    for line in metrics(tmp_path / "ppo"):
+        assert 1e-9 < line["rollout/kl_trainer_sampler"] < cfg.trainer.kl_warn
+
+
 def test_a_smaller_gap_is_only_reported(base, tmp_path, monkeypatch):
     monkeypatch.setattr(ppo, "kl_penalty", lambda a, b, kind: torch.full_like(a, 0.05))
     ppo.main(small_config(base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"))
