@@ -168,7 +168,7 @@ def finish(words: list[str], folder: Path) -> int:
 def interrupted(args: list[str]) -> int:
     """Start a command, wait for its first line, interrupt it as the keyboard would; 0 if it then ends quietly."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "spa", *args],
+        [sys.executable, "-m", "spa", *args, *([] if "--port" in args else ["--port", "0"])],  # any free port
         env={**os.environ, "BROWSER": "true"},  # no window opens
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -179,7 +179,10 @@ def interrupted(args: list[str]) -> int:
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate()
-    return 0 if first and process.returncode in (0, 130) and "Traceback" not in errors else 1
+    quiet = bool(first) and process.returncode in (0, 130) and "Traceback" not in errors
+    if not quiet:
+        sys.stderr.write(f"status {process.returncode} after {first!r}\n{errors}\n")
+    return 0 if quiet else 1
 
 
 def option_names(words: list[str]) -> list[str]:
