@@ -98,10 +98,11 @@ def pack_rows(model: Any) -> bool:
         padded, packed = (_read(body, ids, mask, packed=flag).float() for flag in (False, True))
     model.train(was_training)
     gap, scale = float((padded - packed).abs().max()), float(padded.abs().max())
-    model.packs_rows = gap <= PACKING_TOLERANCE * scale
-    if not model.packs_rows:
+    packs = gap <= PACKING_TOLERANCE * scale
+    setattr(model, "packs_rows", packs)  # noqa: B010 - a plain flag, not one of the module's tensors
+    if not packs:
         log.warning("rows are padded, not packed: this model mixes packed rows (difference %.2g)", gap / scale)
-    return model.packs_rows
+    return packs
 
 
 def packs_rows(model: Any) -> bool:

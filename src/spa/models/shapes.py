@@ -48,5 +48,6 @@ def known_config(name: str) -> PretrainedConfig | None:
     """The configuration of Qwen2.5 (0.5B, 1.5B, 3B) and Llama 3.2 (1B), by their Hub names; None for other names."""
     short = name.rpartition("/")[2].removesuffix("-Instruct")
     if short.startswith("Qwen2.5-") and (size := short.removeprefix("Qwen2.5-")) in _QWEN2_SIZES:
-        return Qwen2Config(**_QWEN2, **_QWEN2_SIZES[size])
+        shape: dict[str, Any] = {**_QWEN2, **_QWEN2_SIZES[size]}
+        return Qwen2Config(**shape)
     return LlamaConfig(**_LLAMA_1B) if short == "Llama-3.2-1B" else None
