@@ -10,7 +10,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := benchmarks/environments.py
 JOBS ?= 2
 
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
@@ -34,7 +33,8 @@ lint: $(READY)
 	$(BIN)/pyright
 
 bench: $(READY)
-	set -e; for script in $(BENCHMARKS); do $(ONE_THREAD) $(BIN)/python $$script; done
+	$(ONE_THREAD) $(BIN)/python benchmarks/environments.py
+	$(ONE_THREAD) $(BIN)/python benchmarks/viewer.py --episodes 10000
 
 # Made anew whenever the dependencies or the tested versions change.
 $(READY): pyproject.toml constraints-cpu.txt
