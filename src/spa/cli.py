@@ -20,6 +20,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("spa.commands.evaluate:main", "Pass@1 and Pass@k of a checkpoint or model: eval CKPT_OR_MODEL CONFIG"),
     "eval-world-model": ("spa.commands.eval_world_model:main", "accuracy, dreams and likelihood of a world model"),
     "state-perplexity": ("spa.commands.state_perplexity:main", "how strange states are to a model, in every text"),
+    "ablate": (
+        "spa.commands.experiments:ablate",
+        "the recipe with one thing changed, beside itself: ablate NAME CONFIG",
+    ),
+    "reproduce": ("spa.commands.experiments:reproduce", "the paper's tables: reproduce TABLE --scale tiny|full"),
     "report": ("spa.commands.report:main", "one self-contained page about one or more runs"),
     "view": ("spa.commands.view:main", "browse the episodes of a run in a local web page"),
     "runs": ("spa.commands.runs:main", "table of the runs in a folder"),

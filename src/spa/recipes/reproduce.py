@@ -1,0 +1,207 @@
+"""The paper's tables as one resumable grid of trainings: plan, run, judge, one results file and one page."""
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spa.config.load import load_config
+from spa.errors import ConfigError, TrainingError
+from spa.recipes import ablations, state_perplexity
+from spa.recipes.experiment_results import (
+    SeedResult,
+    interquartile_means,
+    judge,
+    mean_curve,
+    rates,
+    read_training,
+)
+from spa.recipes.grid import (
+    PoolOf,
+    Stage,
+    Training,
+    Work,
+    distinct,
+    do_stage,
+    free_devices,
+    processes,
+    run_grid,
+)
+from spa.recipes.paper_tables import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
+from spa.recipes.summary import versions
+from spa.tracking.encoding import write_atomic
+
+log = logging.getLogger(__name__)
+
+RESULTS = "results.json"
+PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be run: tables, and for every experiment its trainings, one per seed."""
+
+    scale: str
+    root: Path
+    tables: tuple[PaperTable, ...]
+    trainings: Mapping[str, tuple[Training, ...]]  # by experiment id
+    models: tuple[str, ...]  # whose state perplexity is measured
+    overrides: tuple[str, ...]
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        """Every experiment once."""
+        found = {row.id: row for table in self.tables for row in table.experiments if row.id in self.trainings}
+        return list(found.values())
+
+    @property
+    def stages(self) -> list[Stage]:
+        """Every stage of every training once."""
+        return distinct([training for parts in self.trainings.values() for training in parts], self.root)
+
+    @property
+    def hours(self) -> float:
+        """About how long what is missing takes, on one device."""
+        return sum(SCALES[self.scale].hours[stage.kind] for stage in self.stages if not stage.done)
+
+
+def make_plan(
+    names: Sequence[str],
+    scale: str,
+    root: Path,
+    *,
+    seeds: int | None = None,
+    only: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+) -> Plan:
+    """The plan of some tables (`all` for all of them) at a scale. `only` keeps the experiments of these ids, or with
+    one of these texts in their id; `overrides` go to every training.
+
+    Raises ConfigError for an unknown table or scale, and if nothing is left.
+    """
+    wanted = tuple(NAMES) if "all" in names else tuple(dict.fromkeys(names))
+    tables = tuple(paper_table(name, scale) for name in wanted)
+    count = SCALES[scale].seeds if seeds is None else seeds
+    if count < 1:
+        raise ConfigError(f"--seeds is {count}; it must be at least 1")
+    rows = {row.id: row for table in tables for row in table.experiments}
+    trainings = {
+        key: tuple(training_of(row, scale, overrides, seed) for seed in range(count))
+        for key, row in rows.items()
+        if not only or any(text == key or (text not in rows and text in key) for text in only)
+    }
+    models = SCALES[scale].models if "perplexity" in wanted else ()
+    if not trainings and not models:
+        raise ConfigError(f"no experiment of {', '.join(wanted)} has one of {', '.join(only)} in its name")
+    return Plan(scale=scale, root=root, tables=tables, trainings=trainings, models=models, overrides=tuple(overrides))
+
+
+def training_of(row: Experiment, scale: str, overrides: Sequence[str], seed: int) -> Training:
+    """The training of an experiment with one seed."""
+    setting = SCALES[scale].settings[row.environment]
+    changes = [*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides]
+    return ablations.training(row.method, setting.preset, changes, seed=seed, label=f"{row.id}/seed {seed}")
+
+
+def run(plan: Plan, *, parallel: int = 2, pool: PoolOf = processes, work: Work = do_stage) -> dict[str, Any]:
+    """Run what is missing, write `results.json`, return it. When a stage fails, what is finished is written before
+    TrainingError is raised."""
+    plan.root.mkdir(parents=True, exist_ok=True)
+    problem: TrainingError | None = None
+    try:
+        if plan.trainings:
+            run_grid(plan.stages, devices=free_devices(parallel), pool=pool, work=work)
+    except TrainingError as error:
+        problem = error
+    perplexity = {model: _perplexity(plan, model) for model in plan.models}
+    result = results(plan, perplexity)
+    write_atomic(plan.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    if problem is not None:
+        raise problem
+    return result
+
+
+def _perplexity(plan: Plan, model: str) -> dict[str, Any]:
+    """State perplexity of a model, measured once."""
+    path = plan.root / f"perplexity-{model.rpartition('/')[2].replace(':', '-')}.json"
+    if path.is_file():
+        return json.loads(path.read_text(encoding="utf-8"))
+    cfg = load_config("base", [override for override in plan.overrides if override.startswith("trainer.")])
+    return state_perplexity.main(cfg, model, PERPLEXITY_TAGS, output=path)
+
+
+def results(plan: Plan, perplexity: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of `results.json`: per table its rows and findings. Trainings that are not finished are left out."""
+    found: dict[str, list[SeedResult]] = {}
+    for key, trainings in plan.trainings.items():
+        read = [read_training(training, plan.root, seed) for seed, training in enumerate(trainings)]
+        found[key] = [result for result in read if result is not None]
+    return {
+        "scale": plan.scale,
+        "overrides": list(plan.overrides),
+        "tables": {table.name: _table(plan, table, found) for table in plan.tables if table.name != "perplexity"},
+        "perplexity": {model: _beside_paper(measured) for model, measured in perplexity.items()},
+        "versions": versions(),
+    }
+
+
+def _table(plan: Plan, table: PaperTable, found: Mapping[str, list[SeedResult]]) -> dict[str, Any]:
+    by_model: dict[str, dict[tuple[str, str], list[SeedResult]]] = defaultdict(dict)
+    for row in table.experiments:
+        if found.get(row.id):
+            by_model[row.model][row.environment, row.method] = found[row.id]
+    judged = []
+    for model, of_model in by_model.items():
+        for finding in table.findings:
+            here = {
+                method: part for (environment, method), part in of_model.items() if environment == finding.environment
+            }
+            judged.append({"model": model, **judge(finding, here)})
+    return {
+        "title": table.title,
+        "rows": [_row(plan, row, found.get(row.id, [])) for row in table.experiments if row.id in plan.trainings],
+        "findings": judged,
+        "interquartile_mean": {model: interquartile_means(part) for model, part in by_model.items()},
+    }
+
+
+def _row(plan: Plan, row: Experiment, parts: list[SeedResult]) -> dict[str, Any]:
+    setting = SCALES[plan.scale].settings[row.environment]
+    return {
+        "id": row.id,
+        "model": row.model,
+        "environment": row.environment,
+        "method": row.method,
+        "description": ablations.METHODS[row.method].description,
+        "preset": [setting.preset, *setting.overrides],
+        "paper": row.paper,
+        "seeds": len(parts),
+        "before": rates(parts, "before"),
+        "after": rates(parts, "after"),
+        "each_seed": [rates([part], "after") for part in parts],
+        "world_model": [dict(part.world_model) for part in parts],
+        "curve": mean_curve(parts),
+        "folders": [list(part.folders) for part in parts],
+        "command": command(plan, row),
+    }
+
+
+def command(plan: Plan, row: Experiment) -> str:
+    """The command that makes this row again."""
+    table = next(table.name for table in plan.tables if row in table.experiments)
+    seeds = len(plan.trainings[row.id])
+    extra = "".join(f" '{override}'" for override in plan.overrides)
+    return f"spa reproduce {table} --scale {plan.scale} --seeds {seeds} --only '{row.id}'{extra}"
+
+
+def _beside_paper(measured: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for tag, texts in measured["tags"].items():
+        for text, contexts in texts.items():
+            for context, numbers in contexts.items():
+                row = {"tag": tag, "text": text, "context": context, "paper": PERPLEXITY.get((tag, text))}
+                rows.append({**row, **numbers})
+    return rows

@@ -1,0 +1,163 @@
+"""The page of a reproduction: tables beside the paper's numbers, verdicts, curves, and the command behind every row."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from spa.recipes.paper_tables import NAMES, SCALES
+from spa.report.charts import HEIGHT, WIDTH, Chart, Series, legend_mark, line_chart
+from spa.tracking.encoding import write_atomic
+
+COLORS = ("#0072b2", "#d55e00", "#007a59", "#a8517f", "#8a6d00", "#4d4dbf", "#5b6470", "#9c2f2f")
+STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#444}.end{text-anchor:end}.middle{text-anchor:middle}"
+    ".grid{stroke:#ddd}.line{fill:none;stroke-width:2.4}.band{opacity:.14}.dot{stroke:#fff}"
+) + "".join(f".line.c{i}{{stroke:{color}}}.band.c{i},g.c{i}{{fill:{color}}}" for i, color in enumerate(COLORS))
+LEGEND_ROW = 20
+
+
+def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None) -> None:
+    """Write the page and its curves (in `images/` beside it). `notes`: text of a finding -> why it may be as it is."""
+    images = page.parent / "images"
+    lines = [
+        "# Results",
+        "",
+        f"Made by `spa reproduce {' '.join([*result['tables'], *(['perplexity'] if result['perplexity'] else [])])} "
+        f"--scale {result['scale']} --page {page.name}`; every row can be made again by the command beside it.",
+        "",
+        "Numbers are percent of held-out puzzles, after PPO unless another moment is named, with 95 % bootstrap "
+        "intervals: puzzles are drawn inside each seed, and from three seeds on seeds are drawn too. The paper's "
+        "numbers are those of its own models and stand there for orientation.",
+        "",
+    ]
+    lines += _verdicts(result, notes or {})
+    for name, table in result["tables"].items():
+        lines += [f"## {NAMES[name]}", "", *_table(table), *_curves(name, table, images, page)]
+    if result["perplexity"]:
+        lines += _perplexity(result["perplexity"])
+    lines += ["## Commands", "", "| row | command |", "| --- | --- |"]
+    rows = {row["id"]: row["command"] for table in result["tables"].values() for row in table["rows"]}
+    lines += [f"| {key} | `{command}` |" for key, command in rows.items()]
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    lines += ["", f"Versions: {versions}.", ""]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(page, ["\n".join(lines)])
+
+
+def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
+    lines = ["## What was found again", "", "| claim | where | verdict | here |", "| --- | --- | --- | --- |"]
+    for table in result["tables"].values():
+        for finding in table["findings"]:
+            said = finding.get("sentence", "–")
+            note = notes.get(finding["text"])
+            if note:
+                said += f" {note}"
+            where = f"{finding['environment']}, {finding['model'].rpartition('/')[2]}"
+            lines.append(f"| {finding['text']} | {where} | {finding['verdict']} | {said} |")
+    return [*lines, ""]
+
+
+def _table(table: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "| environment | method | Pass@1 before | Pass@1 | Pass@8 | seeds | paper |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in table["rows"]:
+        model = row["model"].rpartition("/")[2]
+        before = row["before"].get("pass@1")
+        paper = "–" if row["paper"] is None else " / ".join(f"{value:g}" for value in row["paper"])
+        cells = [
+            row["environment"],
+            f"{row['method']} ({model})",
+            "–" if before is None else f"{100 * before['mean']:.1f}",
+            _interval(row["after"].get("pass@1")),
+            _interval(row["after"].get("pass@8")),
+            str(row["seeds"]),
+            paper,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    described = {row["method"]: row["description"] for row in table["rows"]}
+    lines += ["", *(f"* {method}: {text}" for method, text in described.items())]
+    for model, found in table["interquartile_mean"].items():
+        if found:
+            means = "; ".join(f"{method} {_interval(value)}" for method, value in found.items())
+            lines.append(f"* interquartile mean of Pass@1 over environments and seeds, {model}: {means}")
+    return [*lines, ""]
+
+
+def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> list[str]:
+    lines = []
+    places = dict.fromkeys((row["model"], row["environment"]) for row in table["rows"])
+    for model, environment in places:
+        rows = [r for r in table["rows"] if (r["model"], r["environment"]) == (model, environment) and r["curve"]]
+        for k in (1, 8):
+            if not any(len(row["curve"]) > 1 for row in rows):
+                continue
+            title = f"Pass@{k} over training, {environment}, {model.rpartition('/')[2]}"
+            stem = "".join(c if c.isalnum() else "-" for c in f"{name}-{environment}-{model}-pass{k}".lower())
+            path = images / f"{stem}.svg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, [standing_chart(curve_chart(title, rows, k))])
+            lines += [f"![{title}]({path.relative_to(page.parent).as_posix()})", ""]
+    return lines
+
+
+def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
+    """Pass@k of several methods over PPO steps; the bands of Pass@1 are the range over seeds."""
+    series = []
+    for index, row in enumerate(rows):
+        points = tuple((float(part["step"]), float(part[f"pass@{k}"])) for part in row["curve"])
+        bands = tuple((float(part["low"]), float(part["high"])) for part in row["curve"]) if k == 1 else ()
+        series.append(Series(label=row["method"], points=points, bands=bands, color=index))
+    return Chart(title=title, help="", series=tuple(series), percent=True)
+
+
+def standing_chart(chart: Chart) -> str:
+    """A chart as an SVG file of its own, with its style, title and legend."""
+    top = 26 + LEGEND_ROW * len(chart.series)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + top}" width="{WIDTH}" '
+        f'height="{HEIGHT + top}"><style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>',
+        f'<text x="8" y="18">{escape(chart.title)}</text>',
+    ]
+    for index, series in enumerate(chart.series):
+        y = 26 + LEGEND_ROW * index
+        mark = str(legend_mark(series.color)).replace("<svg ", f'<svg x="8" y="{y}" ', 1)
+        parts += [mark, f'<text x="44" y="{y + 12}">{escape(series.label)}</text>']
+    inner = str(line_chart(chart)).replace("<svg ", f'<svg y="{top}" width="{WIDTH}" height="{HEIGHT}" ', 1)
+    return "".join([*parts, inner, "</svg>\n"])
+
+
+def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    lines = [f"## {NAMES['perplexity']}", ""]
+    for model, rows in found.items():
+        lines += [
+            f"Under {model}; per token, and per symbol in brackets.",
+            "",
+            "| environment | text | alone | in the prompt | different symbols | paper |",
+            "| --- | --- | ---: | ---: | ---: | ---: |",
+        ]
+        for row in rows:
+            if row["context"] != "alone":
+                continue
+            shown = next(r for r in rows if (r["tag"], r["text"]) == (row["tag"], row["text"]) and r is not row)
+            cells = [f"{part['per_token']['mean']:.1f} ({part['per_symbol']['mean']:.1f})" for part in (row, shown)]
+            paper = "–" if row["paper"] is None else f"{row['paper']:g}"
+            lines.append(
+                f"| {row['tag']} | {row['text']} | {cells[0]} | {cells[1]} | {row['distinct_symbols']} | {paper} |"
+            )
+        lines.append("")
+    return lines
+
+
+def hours_text(scale: str, hours: float, devices: int) -> str:
+    """How long the rest of a grid takes, in words."""
+    kinds = ", ".join(f"{name} {value:g} h" for name, value in SCALES[scale].hours.items())
+    return f"about {hours / devices:.1f} hours on {devices} device{'s' if devices > 1 else ''} (per stage: {kinds})"
+
+
+def _interval(found: Mapping[str, float] | None) -> str:
+    if not found:
+        return "–"
+    return f"{100 * found['mean']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"

@@ -1,0 +1,210 @@
+"""Tables of the paper: plans, verdicts by hand, the results file and the page."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from helpers.runs import SMALL
+
+from spa import cli
+from spa.errors import ConfigError
+from spa.recipes import ablate, reproduce
+from spa.recipes.ablations import METHODS
+from spa.recipes.experiment_results import SeedResult, difference, interquartile_means, judge, mean_curve, rates
+from spa.recipes.grid import Stage
+from spa.recipes.paper_tables import B15, NAMES, SCALES, Finding, paper_table
+from spa.recipes.pipeline import DONE
+from spa.recipes.results_page import write_page
+
+
+def one_thread(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1)
+
+
+def seed_result(seed: int, successes: Sequence[int], before: Sequence[int] | None = None) -> SeedResult:
+    """Puzzles with 8 attempts each."""
+    won = {f"t/{1000 * seed + i}": (8, c) for i, c in enumerate(successes)}
+    old = {f"t/{1000 * seed + i}": (8, c) for i, c in enumerate(before or [4] * len(successes))}
+    share = sum(successes) / 8 / len(successes)
+    return SeedResult(
+        seed=seed, before=old, after=won, curve={0: (0.5, 1.0), 10: (share, 1.0)}, world_model={}, folders=()
+    )
+
+
+HIGH = [seed_result(seed, [7, 8, 6, 8, 7, 8]) for seed in range(3)]
+LOW = [seed_result(seed, [1, 0, 2, 1, 0, 1]) for seed in range(3)]
+LIKE_LOW = [seed_result(seed, [0, 1, 1, 2, 1, 0]) for seed in range(3)]
+
+
+def verdict(kind: str, first: str, second: str = "") -> dict:
+    found = {"high": HIGH, "low": LOW, "like_low": LIKE_LOW}
+    return judge(Finding(text="t", environment="e", first=first, second=second, kind=kind), found)  # type: ignore[arg-type]
+
+
+def test_rates_and_differences_by_hand():
+    assert rates(HIGH[:1], "after")["pass@1"]["mean"] == pytest.approx(44 / 48, abs=1e-6)
+    assert rates(LOW[:1], "after")["pass@8"]["mean"] == pytest.approx(4 / 6, abs=1e-6)
+    gap = difference(HIGH, LOW)
+    assert gap is not None and gap.mean == pytest.approx((44 - 5) / 48) and gap.n == 18 and gap.low > 0
+
+
+def test_seeds_are_paired_by_number_and_missing_ones_left_out():
+    gap = difference(HIGH, LOW[1:])
+    assert gap is not None and gap.n == 12
+    assert difference(HIGH[:1], LOW[1:]) is None
+    assert difference([], []) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "expected"),
+    [
+        ("better", "high", "low", "reproduced"),
+        ("better", "low", "high", "contradicted"),
+        ("better", "low", "like_low", "no difference found"),
+        ("better", "high", "missing", "not run"),
+        ("no_gain", "low", "high", "reproduced"),
+        ("no_gain", "low", "like_low", "reproduced"),
+        ("no_gain", "high", "low", "contradicted"),
+        ("keeps", "high", "", "reproduced"),
+        ("keeps", "low", "", "contradicted"),
+    ],
+)
+def test_verdicts(kind, first, second, expected):
+    assert verdict(kind, first, second)["verdict"] == expected
+
+
+def test_a_verdict_says_how_much():
+    assert verdict("better", "high", "low")["sentence"].startswith("high is better than low by 81 points (95 %")
+
+
+def test_curves_keep_the_steps_that_all_seeds_have():
+    other = SeedResult(seed=9, before={}, after={}, curve={10: (0.0, 0.0)}, world_model={}, folders=())
+    (row,) = mean_curve([HIGH[0], other])
+    assert row["step"] == 10 and row["pass@1"] == pytest.approx(44 / 96, abs=1e-3) and row["low"] == 0.0
+    assert mean_curve([]) == []
+
+
+def test_interquartile_mean_needs_a_method_in_every_environment():
+    results = {("a", "high"): HIGH, ("b", "high"): LOW, ("a", "low"): LOW}
+    found = interquartile_means(results)
+    assert list(found) == ["high"] and found["high"]["mean"] == pytest.approx((44 + 5) / 96, abs=0.01)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_has_known_methods_and_findings_about_its_rows(name, scale):
+    table = paper_table(name, scale)
+    assert all(row.method in METHODS and row.environment in SCALES[scale].settings for row in table.experiments)
+    rows = {(row.environment, row.method) for row in table.experiments}
+    for finding in table.findings:
+        assert (finding.environment, finding.first) in rows
+        assert finding.kind == "keeps" or (finding.environment, finding.second) in rows
+
+
+def test_the_papers_numbers_stand_beside_their_rows():
+    rows = {row.id: row.paper for row in paper_table("main", "full").experiments}
+    assert rows["Qwen2.5-1.5B-Instruct/FrozenLake/spa"] == (70.9, 83.3)
+    assert rows["Qwen2.5-0.5B-Instruct/Sokoban/vanilla_grid"] == (10.6, 13.9)
+    assert rows["gpt-oss-20b/Sudoku/vanilla_grid"] == (33.3, 52.2)
+    lengths = {row.method: row.paper for row in paper_table("sft_epochs", "full").experiments if row.model == B15}
+    assert lengths["random_data"] == (20.2, 50.0) and lengths["sft_epochs_1"] == (29.2, 52.7)
+
+
+def test_only_takes_an_id_or_a_part_of_one(tmp_path):
+    everything = reproduce.make_plan(["main"], "tiny", tmp_path, seeds=1)
+    exact = reproduce.make_plan(["main"], "tiny", tmp_path, seeds=1, only=["builtin:tiny/Sudoku/vanilla"])
+    part = reproduce.make_plan(["main"], "tiny", tmp_path, seeds=1, only=["Sudoku"])
+    assert (len(everything.trainings), len(exact.trainings), len(part.trainings)) == (9, 1, 3)
+    with pytest.raises(ConfigError, match="has one of Chess"):
+        reproduce.make_plan(["main"], "tiny", tmp_path, only=["Chess"])
+
+
+def finish(stage: Stage, device: str) -> None:
+    """A stage as its recipe leaves it, with outcomes that depend on what it is."""
+    folder = Path(stage.folder)
+    folder.mkdir(parents=True)
+    if stage.kind == "sft":
+        gate = {"observation_exact": 0.9, "prediction_exact": 0.5, "entropy": 0.3}
+        (folder / "gate.json").write_text(json.dumps(gate))
+    if stage.kind == "ppo":
+        (folder / "trajectories").mkdir()
+        won = 6 if stage.source else 2
+        cfg, lines = stage.config, []
+        for step in (0, 10, cfg.trainer.total_training_steps):
+            rows = [
+                {"tag": "t", "puzzle_seed": cfg.seed.val + puzzle, "success": step > 0 and member < won}
+                for puzzle in range(6)
+                for member in range(8)
+            ]
+            path = folder / "trajectories" / f"val-{step:06d}.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            lines.append({"step": step, "val-env/t/pass@1": won / 8, "val-env/t/pass@8": 1.0})
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / DONE).write_text(json.dumps({"result": stage.folder, "seconds": 1.0}))
+
+
+def test_results_and_page_of_a_table(tmp_path):
+    plan = reproduce.make_plan(["main", "dynamics"], "tiny", tmp_path, seeds=3)
+    assert plan.hours > 1
+    result = reproduce.run(plan, pool=one_thread, work=finish)
+    assert plan.hours == 0
+    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(result))
+    row = next(row for row in result["tables"]["main"]["rows"] if row["id"] == "builtin:tiny/FrozenLake/spa")
+    assert row["after"]["pass@1"] == {"mean": 0.75, "low": 0.75, "high": 0.75, "n": 18} and row["seeds"] == 3
+    assert row["world_model"][0]["prediction_exact"] == 0.5
+    assert row["command"] == ("spa reproduce main --scale tiny --seeds 3 --only 'builtin:tiny/FrozenLake/spa'")
+    verdicts = {(f["text"], f["environment"]): f["verdict"] for f in result["tables"]["main"]["findings"]}
+    assert verdicts["SPA beats state-estimation RL", "Sudoku"] == "reproduced"
+    assert verdicts["state-estimation RL beats vanilla RL", "Sudoku"] == "no difference found"
+    assert set(result["tables"]["main"]["interquartile_mean"]["builtin:tiny"]) == {"vanilla_grid", "vanilla", "spa"}
+    page = tmp_path / "docs" / "results.md"
+    write_page(result, page, notes={"state-estimation RL beats vanilla RL": "Too small a model."})
+    text = page.read_text()
+    assert "75.0 [75.0, 75.0]" in text and "Too small a model." in text and row["command"] in text
+    pictures = list((tmp_path / "docs" / "images").iterdir())
+    assert pictures and all(f"images/{picture.name}" in text for picture in pictures)
+    for picture in pictures:
+        assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_unfinished_experiments_are_left_out(tmp_path):
+    plan = reproduce.make_plan(["dynamics"], "tiny", tmp_path, seeds=1)
+    result = reproduce.results(plan, {})
+    assert all(row["seeds"] == 0 and row["after"] == {} for row in result["tables"]["dynamics"]["rows"])
+    write_page(result, tmp_path / "page.md")
+    assert "| – | – | – | 0 |" in (tmp_path / "page.md").read_text()
+
+
+def test_an_ablation_from_end_to_end(base, tmp_path):
+    overrides = [*SMALL, f"model_path={base}", f"trainer.run_dir={tmp_path}"]
+    plan = ablate.make_plan("masked_states", "demo", overrides, seeds=1)
+    result = ablate.run(plan, pool=one_thread)
+    assert set(result["methods"]) == {"spa", "masked_states"} and result["sentence"]
+    kinds = sorted(path.name.partition("-")[0] for path in plan.root.iterdir() if path.is_dir())
+    assert kinds == ["data", "ppo", "ppo", "sft", "sft"]  # one data set for both
+    assert json.loads((plan.root / "ablations.json").read_text())["masked_states"] == json.loads(json.dumps(result))
+    assert ablate.run(plan, pool=one_thread) == result
+    assert any(line.startswith("masked_states: Pass@1 before") for line in ablate.table(result))
+
+
+def test_command_lines(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["reproduce", "sft_epochs", "--scale", "full", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "paper: Pass@1 29.2, Pass@8 52.7" in out and "stages, 0 of them done" in out and "hours" in out
+    assert cli.main(["ablate", "--list"]) == 0
+    assert "generate.states=believed" in capsys.readouterr().out
+    assert cli.main(["ablate", "believed_states", "demo", "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("to do") == 6
+    for args, said in (
+        (["reproduce", "nothing"], "there is no table"),
+        (["reproduce", "main", "--seeds", "0", "--dry-run"], "at least 1"),
+        (["ablate", "demo"], "usage"),
+        (["ablate", "maskd_states", "demo"], "masked_states"),
+        (["reproduce", "main", "--notes", "no.json", "--only", "Sudoku/spa"], "cannot be read"),
+    ):
+        assert cli.main(args) == 2
+        assert said in capsys.readouterr().err
