@@ -1,0 +1,61 @@
+"""The GPU scripts, with a small shape on whatever device there is: that they run, and that what they check holds."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu"
+
+
+def run(name: str, monkeypatch, capsys) -> dict:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setattr(sys, "argv", [name, "--tiny"])
+    importlib.import_module(name).main()
+    return json.loads(capsys.readouterr().out)
+
+
+def test_fine_tuning(monkeypatch, capsys):
+    found = run("sft_throughput", monkeypatch, capsys)
+    assert found["shape"] == "tiny"
+    assert found["correctness"]["chunked_against_whole"] < 1e-4
+    assert found["correctness"]["packed_against_padded"] < 1e-4
+    assert found["kept activations"]["tokens_per_s"] > 0
+
+
+def test_sampling(monkeypatch, capsys):
+    found = run("rollout_throughput", monkeypatch, capsys)
+    assert found["correctness"]["cached_against_uncached"] < 0.05
+    assert 0 < found["share_of_limit"] < 1
+
+
+def test_a_ppo_step(monkeypatch, capsys):
+    found = run("ppo_step", monkeypatch, capsys)
+    assert found["correctness"]["kl_trainer_sampler"] < 1e-3
+    assert (found["episodes"], found["trained_episodes"], found["sampled_tokens"]) == (8, 2, 96)
+    assert set(found["seconds"]) == {
+        "rollout",
+        "score policy",
+        "score critic",
+        "update critic",
+        "update actor",
+        "new weights",
+    }
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py")))
+def test_a_bare_machine_can_run_them(script):
+    """Nothing is imported, however far down, that torch, transformers and numpy do not bring along."""
+    import subprocess
+
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import importlib; importlib.import_module(sys.argv[2]);"
+        "bad = {'hydra', 'omegaconf', 'gymnasium', 'pyarrow', 'rich', 'peft', 'pytest'} & set(sys.modules);"
+        "sys.exit(', '.join(sorted(bad)) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(SCRIPTS), script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
