@@ -76,9 +76,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     train, rollout, actor = cfg.es_manager.train, cfg.actor_rollout_ref.rollout, cfg.actor_rollout_ref.actor
     model, sft = cfg.actor_rollout_ref.model, cfg.sft
     wide = FULL if model.dtype == "float32" else HALF
-    episodes = train.env_groups * train.group_size
-    rows = min(rollout.max_num_seqs, episodes)
-    kv = memory.cache(shape, rows, episodes, rollout.max_model_len, width=wide)
+    kv = memory.cache(shape, train.env_groups * train.group_size, rollout.max_model_len, width=wide)
     policy = memory.training_state(shape, lora_rank=model.lora_rank)
     critic = cfg.algorithm.adv_estimator in NEEDS_VALUES or ":" in cfg.algorithm.adv_estimator
     value = memory.training_state(shape, lora_rank=cfg.critic.model.lora_rank) if critic else 0
@@ -147,11 +145,11 @@ def _steps(cfg: Config) -> Iterator[tuple[str, Config]]:
     arr = replace(cfg.actor_rollout_ref, model=model)
     cfg = replace(cfg, actor_rollout_ref=arr, sft=replace(cfg.sft, model=sft_model))
     yield "enable_gradient_checkpointing=true (actor, critic and sft.model)", cfg
-    for rows in (128, 64, 32):
-        if rows < arr.rollout.max_num_seqs:
-            arr = replace(arr, rollout=replace(arr.rollout, max_num_seqs=rows))
-            cfg = replace(cfg, actor_rollout_ref=arr)
-            yield f"actor_rollout_ref.rollout.max_num_seqs={rows}", cfg
+    train = cfg.es_manager.train
+    if train.env_groups > 16:
+        train = replace(train, env_groups=16)
+        cfg = replace(cfg, es_manager=replace(cfg.es_manager, train=train))
+        yield "es_manager.train.env_groups=16 (fewer puzzles per step)", cfg
     arr = replace(arr, model=replace(arr.model, lora_rank=64))
     critic = replace(cfg.critic, model=replace(cfg.critic.model, lora_rank=64))
     cfg = replace(

@@ -4,6 +4,7 @@ Between turns every episode owns its keys and values without gaps (`EpisodeKV`).
 side by side into one `GrowingCache`; rows of different length leave holes, which the attention mask closes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache, DynamicLayer
+
+_GONE = torch.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +24,8 @@ class EpisodeKV:
     """
 
     ids: np.ndarray
-    keys: tuple[torch.Tensor, ...]
-    values: tuple[torch.Tensor, ...]
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
 
     def covers(self, token_ids: np.ndarray) -> bool:
         """Whether this is a proper prefix of `token_ids` (at least one token is left to be read)."""
@@ -69,6 +72,18 @@ class GrowingLayer(DynamicLayer):
         """Columns in use."""
         return self.length
 
+    def adopt(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Begin with these [B, H, c, D] keys and values, without copying them."""
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self._keys = self.keys = keys
+        self._values = self.values = values
+        self.length = keys.shape[-2]
+
+    def empty(self) -> None:
+        """Give the memory back."""
+        self._keys = self._values = self.keys = self.values = _GONE
+        self.length = 0
+
     def row_keys(self, row: int) -> torch.Tensor:
         """[H, length, D], a view."""
         return self._keys[row, :, : self.length]
@@ -100,7 +115,10 @@ class GrowingCache(DynamicCache):
         self.layers = list(self._growing)
 
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:
-        """Fill the empty cache with these rows, each starting at column 0; None is an empty row."""
+        """Fill the empty cache with these rows, each starting at column 0; None is an empty row.
+
+        The rows are used up: layer by layer they give their memory to the cache, which may be most of a GPU.
+        """
         first = next((row for row in rows if row is not None), None)
         if first is None:
             return
@@ -113,7 +131,10 @@ class GrowingCache(DynamicCache):
                 if row is not None:
                     keys[r, :, : len(row.ids)] = row.keys[index]
                     values[r, :, : len(row.ids)] = row.values[index]
-            layer.update(keys, values)
+                    if row is not first:
+                        row.keys[index] = row.values[index] = _GONE
+            first.keys[index] = first.values[index] = _GONE
+            layer.adopt(keys, values)
 
     def reserve(self, columns: int, cursor: torch.Tensor) -> None:
         """Room for `columns` columns in every layer; see `GrowingLayer.reserve`."""
@@ -130,10 +151,18 @@ class GrowingCache(DynamicCache):
         for layer in self._growing:
             layer.select_rows(rows)
 
-    def take_row(self, row: int, columns: torch.Tensor, ids: np.ndarray) -> EpisodeKV:
-        """A copy of one row without its holes: `columns` int64 [c] are the cache columns that hold `ids` int32 [c]."""
-        return EpisodeKV(
-            ids=ids,
-            keys=tuple(layer.row_keys(row).index_select(1, columns) for layer in self._growing),
-            values=tuple(layer.row_values(row).index_select(1, columns) for layer in self._growing),
-        )
+    def take_rows(
+        self, rows: Sequence[int], columns: Sequence[torch.Tensor], ids: Sequence[np.ndarray], *, last: bool
+    ) -> list[EpisodeKV]:
+        """Copies of rows without their holes: `columns` int64 [c] are the cache columns that hold `ids` int32 [c].
+
+        After the `last` call the cache is empty; its layers are given back one by one.
+        """
+        taken = [EpisodeKV(ids=held, keys=[], values=[]) for held in ids]
+        for layer in self._growing:
+            for episode, row, held in zip(taken, rows, columns, strict=True):
+                episode.keys.append(layer.row_keys(row).index_select(1, held))
+                episode.values.append(layer.row_values(row).index_select(1, held))
+            if last:
+                layer.empty()
+        return taken

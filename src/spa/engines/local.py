@@ -137,7 +137,7 @@ class _Batch:
                 self._keep_rows(keep)
                 ids, alive = ids[keep], alive[keep]
             logits = self._read_next(ids, alive, room=self.sampling.max_tokens - step - 1)
-        self._leave(range(len(self.rows)))
+        self._leave(range(len(self.rows)), last=True)
         return [self._completion(row) for row in range(len(self.prompts))]
 
     def _completion(self, row: int) -> Completion:
@@ -257,17 +257,21 @@ class _Batch:
         )
         return out.logits[:, -1]
 
-    def _leave(self, batch_rows: Sequence[int] | range) -> None:
+    def _leave(self, batch_rows: Sequence[int], *, last: bool = False) -> None:
         """Put the finished rows' keys and values aside for their next turn."""
         if not self.engine.keep_cache:
             return
         columns = torch.arange(self.valid.shape[1], device=self.device)
-        for b in batch_rows:
-            row = self.rows[b]
-            prompt = self.prompts[row]
-            held = columns[self.valid[b]]
-            ids = np.concatenate([prompt.token_ids, np.asarray(self.ids[row], dtype=np.int32)])[: len(held)]
-            self.engine._episodes[prompt.episode_id] = self.cache.take_row(b, held, ids)
+        held = [columns[self.valid[b]] for b in batch_rows]
+        prompts = [self.prompts[self.rows[b]] for b in batch_rows]
+        written = [self.ids[self.rows[b]] for b in batch_rows]
+        ids = [
+            np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[: len(read)]
+            for prompt, reply, read in zip(prompts, written, held, strict=True)
+        ]
+        self.step = None if last else self.step  # it holds on to the cache
+        for prompt, taken in zip(prompts, self.cache.take_rows(batch_rows, held, ids, last=last), strict=True):
+            self.engine._episodes[prompt.episode_id] = taken
 
     def _keep_rows(self, keep: torch.Tensor) -> None:
         self.cache.select_rows(keep)

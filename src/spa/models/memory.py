@@ -71,9 +71,10 @@ def activations(shape: ModelShape, tokens: int, *, checkpointing: bool, width: i
     attention = width * (3 * shape.query_width + 4 * shape.key_width)
     mlp = 4 * width * shape.intermediate
     block = residual + norms + attention + mlp
+    last_norm = 2 * FULL * shape.hidden
     if checkpointing:
-        return tokens * (shape.layers * FULL * shape.hidden + block)
-    return tokens * shape.layers * block
+        return tokens * (shape.layers * FULL * shape.hidden + block + last_norm)
+    return tokens * (shape.layers * block + last_norm)
 
 
 def logits() -> int:
@@ -81,7 +82,6 @@ def logits() -> int:
     return LOGIT_COPIES * FULL * LOGITS_CHUNK
 
 
-def cache(shape: ModelShape, rows: int, episodes: int, length: int, *, width: int = HALF) -> int:
-    """Bytes of the keys and values of `rows` episodes that are decoded together, and of all `episodes`, of `length`
-    tokens each, that are set aside between their turns."""
-    return (rows + episodes) * 2 * length * shape.layers * shape.key_width * width
+def cache(shape: ModelShape, episodes: int, length: int, *, width: int = HALF) -> int:
+    """Bytes of the keys and values of all `episodes` that are played, of `length` tokens each."""
+    return episodes * 2 * length * shape.layers * shape.key_width * width
