@@ -2,6 +2,7 @@
 #   make demo            the three stages beside plain PPO, about ten minutes on two cores
 #   make test            all tests but those in a browser
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
+#   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
 #   make lint            ruff and pyright
 #   make bench           speed of the parts, as JSON
 # make demo PYTHON=python3.12 chooses the interpreter that .venv is made with; make test JOBS=8 tests in 8 processes.
@@ -15,7 +16,7 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-browser lint bench
+.PHONY: demo test test-browser test-vllm lint bench
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -26,6 +27,10 @@ test: $(READY)
 test-browser: $(READY)
 	PIP_CONSTRAINT=constraints-cpu.txt tests/browser/install.sh $(BIN)/python
 	$(ONE_THREAD) $(BIN)/python -m pytest tests/browser/browser_pages.py
+
+test-vllm:
+	PYTHON=$(PYTHON) tests/vllm/install.sh .venv-vllm
+	$(ONE_THREAD) VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m pytest tests/vllm/vllm_engine.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -29,6 +29,14 @@ def test_engine(name, gpus, vllm, chosen, warned):
     assert (cfg.actor_rollout_ref.rollout.name, len(warnings)) == (chosen, warned)
 
 
+def test_a_build_for_cpus_is_used_if_it_is_asked_for():
+    for name, chosen in (("vllm", "vllm"), ("auto", "local")):
+        cfg, warnings = clamp_to_hardware(
+            asked(f"actor_rollout_ref.rollout.name={name}"), gpus=0, vllm=True, cpu_build=True
+        )
+        assert (cfg.actor_rollout_ref.rollout.name, warnings) == (chosen, [])
+
+
 def test_the_originals_four_gpus_on_smaller_machines():
     four = asked("trainer.n_gpus_per_node=4", "actor_rollout_ref.rollout.tensor_model_parallel_size=4")
     cfg, warnings = clamp_to_hardware(four, gpus=2, vllm=True)

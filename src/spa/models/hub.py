@@ -72,4 +72,4 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
             f"network (`hf download {name} {option}--local-dir FOLDER`) and set {key} to FOLDER{more}."
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise error_type(f"{name}: the Hub refuses ({str(error).splitlines()[0]})") from error
+        raise error_type(f"{name}: the Hub refuses ({' '.join(str(error).split())[:200]})") from error

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,8 +10,8 @@ from torch import nn
 from spa.algo.advantages import NEEDS_VALUES
 from spa.algo.kl import KLController
 from spa.config.schema import Config, OptimConfig
-from spa.engines.factory import engine_name
-from spa.engines.local import LocalEngine
+from spa.engines.base import Engine
+from spa.engines.factory import engine_name, local_engine, vllm_engine
 from spa.errors import ConfigError
 from spa.models.load import load_critic
 from spa.models.lora import ADAPTER, has_adapters
@@ -29,7 +30,7 @@ class Models:
     actor: Trainable
     critic: Trainable | None
     ref: Scorer | None
-    engine: LocalEngine
+    engine: Engine
     template: ChatTemplate
     kl: KLController
 
@@ -66,8 +67,7 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     kl = KLController(
         coef=ctrl.kl_coef, target=ctrl.target_kl if ctrl.type == "adaptive" else None, horizon=ctrl.horizon
     )
-    rollout = cfg.actor_rollout_ref.rollout
-    engine = LocalEngine(policy, template, max_rows=rollout.max_num_seqs, autocast=setup.engine_autocast(cfg, device))
+    engine = make_training_engine(cfg, policy, template, source, device)
     models = Models(actor=actor, critic=critic, ref=ref, engine=engine, template=template, kl=kl)
     if resume:
         state = load_state(resume)
@@ -76,6 +76,16 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
             critic.optimizer.load_state_dict(state["critic"])
         models.kl = replace(kl, coef=state["kl_coef"])
     return models
+
+
+def make_training_engine(cfg: Config, policy: Any, template: ChatTemplate, source: str, device: torch.device) -> Engine:
+    """The engine that plays with the weights that are being trained."""
+    name = engine_name(cfg)
+    if name == "vllm":
+        engine = vllm_engine(cfg, source, template, device)
+        engine.load_weights(policy, version=0)
+        return engine
+    return local_engine(cfg, policy, template, device)
 
 
 def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Trainable:

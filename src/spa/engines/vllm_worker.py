@@ -1,0 +1,18 @@
+"""What is added to vLLM's workers. Imported inside them, by name."""
+
+from typing import Any
+
+
+class Worker:
+    """Mixed into the worker class of vLLM (`worker_extension_cls`)."""
+
+    model_runner: Any
+
+    def refresh_head(self) -> None:
+        """Pack the output layer anew. On a CPU its packed copy keeps the old weights when embeddings are tied to it."""
+        head = getattr(self.model_runner.get_model(), "lm_head", None)
+        if head is None or head.weight.device.type != "cpu":
+            return
+        from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+        dispatch_cpu_unquantized_gemm(head, remove_weight=False)
