@@ -32,6 +32,10 @@ def main(args: list[str]) -> int:
     output = (
         Path(options.output) if options.output else root / f"{target.label}-{slug(cfg.trainer.experiment_name)}.json"
     )
+    if options.dry_run:
+        val = cfg.es_manager.val
+        sys.stdout.write(f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n")
+        return 0
     result = evaluate.main(cfg, target, output=output, ks=_ks(options.k), prices=_prices(options.prices))
     print_result(result)
     sys.stdout.write(f"result: {output}\n")
@@ -58,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
     parser.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
     parser.add_argument("--output", metavar="FILE", help="the result as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
     parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
     return parser
 

@@ -114,5 +114,6 @@ def table(result: dict[str, Any]) -> list[str]:
         for moment in ("before", "after"):
             rate = found[moment].get("pass@1")
             parts.append(f"{moment} –" if rate is None else f"{moment} {100 * rate['mean']:.1f}")
-        lines.append(f"{method}: Pass@1 {', '.join(parts)} ({found['seeds']} seeds). {found['description']}")
+        seeds = f"{found['seeds']} seed{'' if found['seeds'] == 1 else 's'}"
+        lines.append(f"{method}: Pass@1 {', '.join(parts)} ({seeds}). {found['description']}")
     return [*lines, result["sentence"]] if result["sentence"] else lines

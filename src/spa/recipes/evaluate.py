@@ -111,7 +111,7 @@ def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> 
         env = player.make_env(specs[0].tag)
         env.reset(seed=specs[0].puzzle_seed, options={"noise_seed": specs[0].noise_seed})
         content = puzzle_hash(env)
-        if content in known and not getattr(env, "finite_puzzles", False):
+        if content in known and not env.finite_puzzles:
             seen += 1
             continue
         puzzles.append(Puzzle(hash=content, difficulty=difficulty(env), specs=tuple(specs)))

@@ -117,7 +117,7 @@ def find_situations(asking: Asking, tag: str, count: int, known: frozenset[str])
         if len(found) == count:
             break
         situation = random_situation(env, prompter, tag=tag, index=index, base_seed=asking.base_seed, from_start=chance)
-        if situation is not None and (situation.puzzle not in known or getattr(env, "finite_puzzles", False)):
+        if situation is not None and (situation.puzzle not in known or env.finite_puzzles):
             found.append(situation)
     if len(found) < count:
         raise DataError(

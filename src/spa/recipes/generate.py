@@ -44,7 +44,7 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
     ) as rec:
         for batch in range(first_batch, first_batch + batches):
             with rec.timer("selfplay"):
-                specs = setup.episode_specs(cfg.es_manager.train, "selfplay", base_seed=cfg.seed.train, step=batch)
+                specs = setup.training_specs(cfg, player, "selfplay", step=batch, held_out=held_out)
                 played = player.play(engine, specs, setup.selfplay_sampling(cfg))
             rec.trajectories(batch + 1, "generate", played)
             rec.log(batch + 1, pooled_metrics(played, "selfplay"))

@@ -104,7 +104,7 @@ SCALES: Mapping[str, Scale] = {
         },
         state_estimation="vanilla",
         from_lake="from_FrozenLakeNoSlip",
-        hours={"data": 0.02, "sft": 0.06, "ppo": 0.08},
+        hours={"data": 0.01, "sft": 0.08, "ppo": 0.2},
         seeds=3,
         common=("trainer.test_freq=10",),
     ),

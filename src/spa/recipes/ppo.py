@@ -30,6 +30,8 @@ from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
 from spa.training.checkpoint import latest_checkpoint, step_of
 from spa.training.loss_masks import loss_masks
+from spa.training.memory import release_memory
+from spa.training.token_scores import token_scores
 from spa.training.update import (
     LossFn,
     LossInfo,
@@ -44,6 +46,8 @@ from spa.worldmodel.online import with_world_model_reward
 
 log = logging.getLogger(__name__)
 
+SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept for the viewer
+
 
 def main(cfg: Config, *, model_path: str | None = None, directory: Path | None = None) -> Path:
     """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint."""
@@ -52,6 +56,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
     resume = latest_checkpoint(out) if cfg.trainer.resume_mode == "auto" else None
     models = load_models(cfg, model_path or cfg.model_path, resume, device)
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
+    held_out = setup.validation_hashes(cfg, player)
     first = step_of(resume) if resume else 0
     models.engine.load_weights(models.actor.model, version=first)
     total = cfg.trainer.total_training_steps
@@ -69,7 +74,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
             rec.log(0, validate(cfg, player, models.engine, rec, 0))
         for step in range(first + 1, total + 1):
             with rec.timer("rollout"):
-                specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=cfg.seed.train, step=step - 1)
+                specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
                 episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
             metrics = episode_metrics(episodes, "train")
 
@@ -85,7 +90,9 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
                 metrics |= score_metrics | advantage_metrics
                 with rec.timer("update"):
                     metrics |= train(cfg, models, ready, step, device)
+                rec.token_scores(step, "train", token_scores(ready, episodes[:SHOWN_EPISODES]))
             models.engine.load_weights(models.actor.model, version=step)
+            release_memory()
 
             if is_due(step, cfg.trainer.test_freq, total) or step == cfg.trainer.also_test_at:
                 with rec.timer("validate"):
