@@ -19,6 +19,7 @@ from spa.training.checkpoint import (
     latest_checkpoint,
     load_state,
     save_checkpoint,
+    set_later_aside,
     step_of,
 )
 
@@ -117,6 +118,41 @@ def test_a_half_written_folder_is_no_checkpoint(tmp_path):
     assert save(tmp_path, 1) == folder
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_1"]
     assert latest_checkpoint(tmp_path / "nowhere") is None
+
+
+def steps(directory: Path) -> list[int]:
+    return sorted(step_of(folder) for folder in directory.glob("global_step_*"))
+
+
+def test_left_overs_of_a_killed_save_go_with_the_next_one(tmp_path):
+    save(tmp_path, 1).rename(tmp_path / ".saving_global_step_1")
+    save(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step_2"]
+
+
+def test_a_passing_checkpoint_goes_with_the_next_one_and_takes_nothing_with_it(tmp_path):
+    save(tmp_path, 2, keep=1)
+    save(tmp_path, 3, keep=1, passing=True)
+    assert steps(tmp_path) == [2, 3]
+    assert latest_checkpoint(tmp_path) == tmp_path / "global_step_3"
+    save(tmp_path, 5, keep=1, passing=True)
+    assert steps(tmp_path) == [2, 5]
+    save(tmp_path, 6, keep=2)
+    assert steps(tmp_path) == [2, 6]
+    save(tmp_path, 8, keep=2)
+    assert steps(tmp_path) == [6, 8]
+
+
+def test_a_damaged_later_checkpoint_does_not_cost_the_good_one(tmp_path, caplog):
+    save(tmp_path, 2)
+    flip(save(tmp_path, 4) / "model.safetensors")
+    set_later_aside(tmp_path, 2)
+    assert "set aside" in caplog.text and (tmp_path / "previous" / "1" / "global_step_4").is_dir()
+    save(tmp_path, 3, keep=1)
+    assert steps(tmp_path) == [3]
+    save(tmp_path, 4)
+    set_later_aside(tmp_path, 3)
+    assert (tmp_path / "previous" / "2" / "global_step_4").is_dir()
 
 
 @contextmanager

@@ -131,6 +131,16 @@ def test_a_corrupt_file_is_one_clear_error(tmp_path, damage):
         read_parquet(path)
 
 
+def test_a_flipped_bit_in_the_data_is_noticed(tmp_path):
+    path = tmp_path / "broken.parquet"
+    write_parquet(path, [ROW] * 3)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PAR1", 1) // 3] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"broken\.parquet"):
+        read_parquet(path)
+
+
 @pytest.mark.parametrize("column", ["prompt", "response"])
 def test_a_missing_column_is_named(tmp_path, column):
     pq.write_table(pa.Table.from_pylist([PUBLISHED]).drop_columns([column]), tmp_path / "f.parquet")

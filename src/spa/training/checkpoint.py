@@ -7,7 +7,8 @@
       complete.json                                      written last: the checksums of all files
 
 A checkpoint is written under a temporary name, flushed to the disk and renamed; one without a valid `complete.json` is
-skipped with a message and the one before it is used.
+skipped with a message and the one before it is used. A passing checkpoint, written because a run was asked to stop,
+goes when the next one is saved: a run that was stopped ends with the checkpoints of one that was not.
 """
 
 import hashlib
@@ -41,15 +42,18 @@ def save_checkpoint(
     critic: Any | None = None,
     state: Mapping[str, Any] | None = None,
     keep: int | None = None,
+    passing: bool = False,
 ) -> Path:
-    """Write `directory/global_step_<step>`; then remove all but the `keep` newest. Returns the folder.
+    """Write `directory/global_step_<step>`; then remove older passing ones and all but the `keep` newest. Returns the
+    folder. A `passing` checkpoint removes nothing else.
 
     Raises TrainingError if the disk is full or not writable; earlier checkpoints stay.
     """
     final = directory / f"global_step_{step}"
     temporary = directory / f".saving_global_step_{step}"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left_over in directory.glob(".saving_global_step_*"):  # of a save that was killed
+            shutil.rmtree(left_over, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_model(model, temporary)
         tokenizer.save_pretrained(temporary)
@@ -59,10 +63,14 @@ def save_checkpoint(
             _save_state(temporary / "state", state)
         sums = {str(path.relative_to(temporary)): _sum_and_flush(path) for path in sorted(_files(temporary))}
         marker = temporary / MARKER
-        marker.write_text(json.dumps({"step": step, "sha256": sums}, indent=1), encoding="utf-8")
+        content = {"step": step, "sha256": sums} | ({"passing": True} if passing else {})
+        marker.write_text(json.dumps(content, indent=1), encoding="utf-8")
         _sum_and_flush(marker)
+        for folder in {temporary, *(path.parent for path in _files(temporary))}:
+            _flush_directory(folder)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
+        _flush_directory(directory)  # before anything older goes
     except Exception as error:  # safetensors and tokenizers report a full disk as errors of their own
         shutil.rmtree(temporary, ignore_errors=True)
         if not isinstance(error, OSError) and "os error" not in str(error):
@@ -71,10 +79,31 @@ def save_checkpoint(
             f"{final}: the checkpoint could not be written ({error}). Free some disk space or choose another folder, "
             "then run the same command again: it goes on from the last complete checkpoint."
         ) from error
-    if keep is not None:
-        for old in sorted(_steps(directory))[:-keep]:
-            shutil.rmtree(directory / f"global_step_{old}", ignore_errors=True)
+    known = sorted((directory / f"global_step_{number}" for number in _steps(directory)), key=step_of)
+    lasting = [folder for folder in known if not _is_passing(folder)]
+    outdated = lasting[:-keep] if keep is not None and not passing else []
+    for folder in known:
+        if folder in outdated or (folder not in lasting and folder != final):
+            shutil.rmtree(folder, ignore_errors=True)
     return final
+
+
+def set_later_aside(directory: Path, step: int) -> None:
+    """Move checkpoints of steps after `step`, which a run that goes on from there will make again, to `previous/<n>/`.
+
+    They would otherwise be taken for this run's newest, and older good ones would be removed in their favour.
+    """
+    later = [directory / f"global_step_{number}" for number in _steps(directory) if number > step]
+    if not later:
+        return
+    number = 1
+    while (directory / "previous" / str(number)).exists():
+        number += 1
+    target = directory / "previous" / str(number)
+    target.mkdir(parents=True)
+    for folder in later:
+        folder.rename(target / folder.name)
+    log.warning("set aside in %s: %s", target, ", ".join(folder.name for folder in later))
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
@@ -143,6 +172,14 @@ def damage(folder: Path) -> str | None:
     return None
 
 
+def _is_passing(folder: Path) -> bool:
+    """Whether the checkpoint was written only because its run was asked to stop."""
+    try:
+        return bool(json.loads((folder / MARKER).read_text(encoding="utf-8")).get("passing"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def _steps(directory: Path) -> list[int]:
     if not directory.is_dir():
         return []
@@ -162,6 +199,15 @@ def _sum_and_flush(path: Path) -> str:
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return _digest(path)
+
+
+def _flush_directory(folder: Path) -> None:
+    """The names in a folder, on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _save_state(folder: Path, state: Mapping[str, Any]) -> None:

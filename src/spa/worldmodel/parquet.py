@@ -59,7 +59,7 @@ def write_table(path: Path | str, table: pa.Table) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = Path(file.name)
-            pq.write_table(table, file)
+            pq.write_table(table, file, write_page_checksum=True)
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)
@@ -77,7 +77,7 @@ def read_table(path: Path | str) -> pa.Table:
     if not path.is_file():
         raise DataError(f"{path}: no such file; generate the data (spa generate) or set data.train_files / val_files")
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as parquet ({error}); generate or download it again") from error
     for column in ("prompt", "response"):
