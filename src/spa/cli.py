@@ -1,7 +1,9 @@
 """The command line. Light on purpose: a command's module is imported only when the command is used."""
 
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -79,11 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     module, _, function = COMMANDS[args[0]][0].partition(":")
     from spa.errors import SpaError
+    from spa.tracking.console import is_debug, printable, verbosity_from
 
     try:
+        verbosity_from(os.environ)
         return getattr(importlib.import_module(module), function)(args[1:])
     except SpaError as error:
-        sys.stderr.write(f"spa {args[0]}: {error}\n")
+        trace = traceback.format_exc() if is_debug() else ""
+        sys.stderr.write(printable(f"{trace}spa {args[0]}: {error}\n"))
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted; run the same command again to go on\n")

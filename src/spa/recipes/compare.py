@@ -19,6 +19,7 @@ from typing import Any
 from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.recipes.arms import PLANS, arm_config, seeded
+from spa.tracking.console import same_verbosity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ def run_jobs(jobs: list[Job], *, workers: int, work: Callable[[Job], tuple[int, 
     work = work or run_job
     waiting, running, peaks = list(jobs), {}, {}
     has_data = {job.seed for job in jobs if job.arm == "data"}
-    with ProcessPoolExecutor(max_workers=workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=same_verbosity()) as pool:
         while waiting or running:
             for job in [job for job in waiting if _ready(job, has_data)][: workers - len(running)]:
                 waiting.remove(job)

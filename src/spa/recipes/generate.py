@@ -16,7 +16,7 @@ from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.engines.scripted import random_engine
 from spa.envs.registry import make_env
 from spa.errors import DataError
-from spa.evaluate.episode_metrics import pooled_metrics
+from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
 from spa.recipes import setup
 from spa.tracking.recorder import Recorder
 from spa.types import Episode, Metrics, WorldModelRow
@@ -47,7 +47,7 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
                 specs = setup.training_specs(cfg, player, "selfplay", step=batch, held_out=held_out)
                 played = player.play(engine, specs, setup.selfplay_sampling(cfg))
             rec.trajectories(batch + 1, "generate", played)
-            rec.log(batch + 1, pooled_metrics(played, "selfplay"))
+            rec.log(batch + 1, pooled_metrics(played, "selfplay"), tokens=tokens_in(played))
             episodes += played
         engine.close()
         rows, counts = make_rows(cfg, episodes, held_out)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from spa.config.convert import to_plain
 from spa.config.schema import Config
 from spa.errors import SpaError, TrainingError
+from spa.tracking.console import same_verbosity
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ PoolOf = Callable[[int], Executor]
 
 def processes(count: int) -> Executor:
     """Workers that are processes of their own, each with a fresh interpreter."""
-    return ProcessPoolExecutor(max_workers=count, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=same_verbosity())
 
 
 def do_stage(stage: Stage, device: str) -> None:

@@ -13,6 +13,7 @@ from spa.errors import ModelError
 from spa.recipes import generate, ppo, sft
 from spa.recipes.published import original_folders
 from spa.tracking.encoding import read_lines
+from spa.tracking.logfile import LogFile
 from spa.training.checkpoint import find_checkpoint, latest_checkpoint
 
 log = logging.getLogger(__name__)
@@ -85,6 +86,11 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
 
 def world_model(cfg: Config, data: Path, directory: Path) -> Path:
     """Stage 2, and more of it while the gate does not open and the preset allows; returns the checkpoint for PPO."""
+    with LogFile(directory / "log.txt"):
+        return _world_model(cfg, data, directory)
+
+
+def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
     started = time.monotonic()
     checkpoint = sft.main(cfg, directory=directory, data=data)
     gate = look(cfg, directory, 0)
