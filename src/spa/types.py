@@ -8,6 +8,7 @@ prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 fr
 to the other is `batch_episodes` in `spa.training.batch`.
 """
 
+import base64
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -17,6 +18,9 @@ import torch
 
 Message = dict[str, str]
 """A chat message: {"role": "system" | "user" | "assistant", "content": text}."""
+
+IMAGE = "<image>"
+"""Where a message's text has a picture. The pictures themselves are PNG files beside the messages, in their order."""
 
 Metrics = dict[str, float]
 
@@ -54,6 +58,7 @@ class Prompt:
     token_ids: np.ndarray  # int32 [T], the conversation so far, generation prompt and opener included
     opener: str  # text that the reply is forced to begin with (already part of token_ids)
     seed: int  # of this row's own sampling stream
+    images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
     context: Any = None  # the live environment, for the `random` and `expert` engines only; never sent anywhere
 
 
@@ -125,6 +130,7 @@ class Episode:
     turn_index: np.ndarray | None = None  # int16   [T]  -1 before the first turn
     error: str = ""
     version: int = 0
+    images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
 
     @property
     def score(self) -> float:
@@ -136,6 +142,10 @@ class Episode:
         out: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
+            if item.name == "images":
+                if value:
+                    out["images"] = [base64.b64encode(image).decode() for image in value]
+                continue
             if isinstance(value, np.ndarray):
                 value = value.tolist()
             elif item.name == "turns":
@@ -158,6 +168,7 @@ class Episode:
         data["stop"] = Stop(data["stop"])
         data["messages"] = tuple(data["messages"])
         data["turns"] = tuple(_turn_from_json(turn) for turn in data["turns"])
+        data["images"] = tuple(base64.b64decode(image) for image in data.get("images", ()))
         return cls(**data)
 
 
@@ -198,6 +209,7 @@ class EpisodeBatch:
     group_ids: torch.Tensor  # int64   [B]
     tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalisation
     sampler_logprobs: torch.Tensor  # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
+    images: Any = None  # the rows' pictures as spa.models.vision.RowImages, if there are any
 
     def __post_init__(self) -> None:
         rows, tokens = self.input_ids.shape
@@ -268,4 +280,5 @@ class WorldModelRow:
     executed: tuple[str, ...] = ()
     predicted: str | None = None  # what the model had written, before relabelling
     observed: str | None = None
+    images: tuple[bytes, ...] = ()  # the pictures that the prompt shows, as PNG files
     extra: dict[str, Any] = field(default_factory=dict)
