@@ -14,6 +14,7 @@ from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, SpaError
+from spa.models.vision import to_png
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate, TokenBuffer
@@ -85,18 +86,25 @@ class _Player:
         self.error, self.puzzle_hash = "", ""
         self.version = 0
         self.buffer: TokenBuffer | None = None
+        self.images: list[bytes] = []
         try:
             self.env = make_env(spec.tag)
             self.env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
             self.puzzle_hash = puzzle_hash(self.env)
             self.messages += prompter.first_messages(self.env)
+            self.images += self._see()
         except SpaError:
             raise
         except Exception as error:  # noqa: BLE001 - environments are other people's code
             self._fail(error)
             return
         if template is not None:
-            self.buffer = TokenBuffer(template, tuple(self.messages), prompter.opener)
+            self.buffer = TokenBuffer(template, tuple(self.messages), prompter.opener, self.images)
+
+    def _see(self) -> list[bytes]:
+        """The picture of the current state, if prompts show one."""
+        image = self.env.image()
+        return [] if image is None else [to_png(image)]
 
     def prompt(self) -> Prompt:
         """What the engine is asked to continue."""
@@ -107,6 +115,7 @@ class _Player:
             token_ids=ids,
             opener=self.prompter.opener,
             seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
+            images=tuple(self.images),
             context=self.env,
         )
 
@@ -184,12 +193,14 @@ class _Player:
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
             reward=self.turns[-1].reward,
         )
+        images = self._see()
         if self.buffer is not None:
-            if len(self.buffer) + len(self.buffer.user_delta(message["content"])) > room:
+            if len(self.buffer) + len(self.buffer.user_delta(message["content"], images)) > room:
                 self.stop = Stop.CONTEXT
                 return
-            self.buffer.append_user(message["content"])
+            self.buffer.append_user(message["content"], images)
         self.messages.append(message)
+        self.images += images
 
     def _fail(self, error: Exception) -> None:
         self.stop, self.error = Stop.ERROR, f"{type(error).__name__}: {error}"
@@ -214,6 +225,7 @@ class _Player:
             messages=tuple(self.messages),
             error=self.error,
             version=self.version,
+            images=tuple(self.images),
             **tokens,
         )
 

@@ -123,6 +123,7 @@ def to_batch(
         pad_id=pad_id,
         turn_scores=proxy.use_turn_scores,
         mask_of=loss_masks(good, cfg.actor_rollout_ref.actor.loss_mask, template),
+        reader=None if template is None else template.images,
     )
     norm = proxy.reward_normalization
     if norm.method == "identity":
@@ -266,7 +267,12 @@ def actor_loss(cfg: ActorConfig) -> LossFn:
 
     def loss_fn(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, LossInfo]:
         logprobs, entropy = token_logprobs(
-            model, batch.input_ids, batch.mask, with_entropy=True, entropy_grad=cfg.entropy_coeff > 0
+            model,
+            batch.input_ids,
+            batch.mask,
+            images=batch.images,
+            with_entropy=True,
+            entropy_grad=cfg.entropy_coeff > 0,
         )
         loss, sums = policy_loss(
             logprobs,
@@ -294,7 +300,7 @@ def critic_loss(cfg: CriticConfig) -> LossFn:
     """Squared error of the values, clipped around the old ones if asked for."""
 
     def loss_fn(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, LossInfo]:
-        values = token_values(model, batch.input_ids, batch.mask)
+        values = token_values(model, batch.input_ids, batch.mask, images=batch.images)
         old = batch.values if batch.values is not None else torch.zeros_like(values)
         return value_loss(values, old, batch.returns, weights, clip=cfg.cliprange_value)
 

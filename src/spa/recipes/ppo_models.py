@@ -138,7 +138,7 @@ def save_models(cfg: Config, directory: Path, step: int, models: Models) -> Path
         directory,
         step,
         model=models.actor.model,
-        tokenizer=models.template.tokenizer,
+        tokenizer=models.template,
         critic=models.critic.model if models.critic is not None else None,
         state=state,
         keep=cfg.trainer.max_actor_ckpt_to_keep,

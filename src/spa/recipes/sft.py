@@ -18,6 +18,7 @@ from spa.errors import DataError, TrainingError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.models.forward import packs_rows, token_logprobs
 from spa.models.lora import ADAPTER
+from spa.models.vision import ImageReader, RowImages
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
@@ -73,19 +74,17 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
     ) as rec:
         for step in range(first + 1, total + 1):
             with rec.timer("update"):
-                metrics = train_step(part, [train_rows[i] for i in next(batches)], micro, device)
+                metrics = train_step(part, [train_rows[i] for i in next(batches)], micro, device, template.images)
             if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
                 with rec.timer("validate"):
-                    metrics |= {"val/loss": validation_loss(part, val_rows, micro, device)}
+                    metrics |= {"val/loss": validation_loss(part, val_rows, micro, device, template.images)}
                     metrics |= world_model_check(cfg, model, template, rec, step, device)
             rec.log(step, metrics)
             if step % RELEASE_EVERY == 0:
                 release_memory()
             if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
                 state = {"optimizer": part.optimizer.state_dict()}
-                save_checkpoint(
-                    out, step, model=model, tokenizer=template.tokenizer, state=state, keep=sft.trainer.keep
-                )
+                save_checkpoint(out, step, model=model, tokenizer=template, state=state, keep=sft.trainer.keep)
     last = latest_checkpoint(out)
     if last is None:
         raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
@@ -162,7 +161,13 @@ def batch_order(rows: int, size: int, *, seed: int, skip: int = 0) -> Iterator[l
         epoch += 1
 
 
-def train_step(part: Trainable, batch: list[TrainingSequence], micro: MicroBatching, device: torch.device) -> Metrics:
+def train_step(
+    part: Trainable,
+    batch: list[TrainingSequence],
+    micro: MicroBatching,
+    device: torch.device,
+    reader: ImageReader | None = None,
+) -> Metrics:
     """One optimiser step; the gradient does not depend on how the batch is cut."""
     targets = sum(int(sequence.mask[1:].sum()) for sequence in batch)
     part.model.train()
@@ -171,9 +176,12 @@ def train_step(part: Trainable, batch: list[TrainingSequence], micro: MicroBatch
         part.optimizer.zero_grad()  # of an attempt that ran out of memory
         total, entropy_sum = 0.0, 0.0
         for rows in cut:
-            ids, mask = padded([batch[i] for i in rows.tolist()], device)
+            picked = [batch[i] for i in rows.tolist()]
+            ids, mask = padded(picked, device)
             with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-                logprobs, entropy = token_logprobs(part.model, ids, mask, with_entropy=True)
+                logprobs, entropy = token_logprobs(
+                    part.model, ids, mask, images=images_of(picked, reader), with_entropy=True
+                )
             loss = -logprobs.sum() / max(1, targets)
             loss.backward()
             total += loss.item()
@@ -207,16 +215,28 @@ def padded(sequences: Sequence[TrainingSequence], device: torch.device) -> tuple
     return torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device)
 
 
-def validation_loss(part: Trainable, rows: list[TrainingSequence], micro: MicroBatching, device: torch.device) -> float:
+def images_of(sequences: Sequence[TrainingSequence], reader: ImageReader | None) -> RowImages | None:
+    """The sequences' pictures as the model takes them; None for a model that reads only text."""
+    return None if reader is None else reader.rows([sequence.images for sequence in sequences])
+
+
+def validation_loss(
+    part: Trainable,
+    rows: list[TrainingSequence],
+    micro: MicroBatching,
+    device: torch.device,
+    reader: ImageReader | None = None,
+) -> float:
     """Mean negative log-likelihood over all response tokens of the validation rows; 0 if there are none."""
     if not rows:
         return 0.0
 
     def work(cut: list[torch.Tensor]) -> tuple[float, int]:
         total, count = 0.0, 0
-        for picked in cut:
-            ids, mask = padded([rows[i] for i in picked.tolist()], device)
-            logprobs, _ = token_logprobs(part.model, ids, mask)
+        for indices in cut:
+            picked = [rows[i] for i in indices.tolist()]
+            ids, mask = padded(picked, device)
+            logprobs, _ = token_logprobs(part.model, ids, mask, images=images_of(picked, reader))
             total -= float(logprobs.sum())
             count += int(mask.sum())
         return total, count

@@ -70,14 +70,18 @@ def score_logprobs(
     part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B, A] on the CPU: log-probs of the sampled tokens under the policy."""
-    return _score(part, batch, micro, device, lambda model, b: token_logprobs(model, b.input_ids, b.mask)[0])
+    return _score(
+        part, batch, micro, device, lambda model, b: token_logprobs(model, b.input_ids, b.mask, images=b.images)[0]
+    )
 
 
 def score_values(
     part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B, A] on the CPU: the critic's values before each sampled token."""
-    return _score(part, batch, micro, device, lambda model, b: token_values(model, b.input_ids, b.mask))
+    return _score(
+        part, batch, micro, device, lambda model, b: token_values(model, b.input_ids, b.mask, images=b.images)
+    )
 
 
 def _score(
