@@ -6,11 +6,14 @@ it off with one warning. Training never stops for it.
 
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spa.errors import ConfigError
+from spa.tracking.console import printable
 from spa.tracking.encoding import jsonable
 from spa.tracking.progress import Progress
 
@@ -173,6 +176,11 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def _cell(value: Any) -> str:
+    """A cell of a Markdown table."""
+    return printable(str(value)).replace("|", "\\|").replace("\n", " ")
+
+
 class _TensorBoardSink:
     """Scalars and sample episodes for TensorBoard, in `<stage>/tensorboard`."""
 
@@ -187,10 +195,13 @@ class _TensorBoardSink:
             self._writer.add_scalar(key, value, step)
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
-        for index, row in enumerate(_table_rows(episodes)):
+        rows = _table_rows(episodes)
+        lines = [list(_TABLE[:-1]), ["---"] * (len(_TABLE) - 1), *(row[:-1] for row in rows)]
+        table = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+        self._writer.add_text(f"episodes/{split}", table, step)
+        for index, row in enumerate(rows):
             indented = "\n".join("    " + line for line in row[-1].splitlines())
-            title = ", ".join(f"{name} {value}" for name, value in zip(_TABLE, row[:-1], strict=False))
-            self._writer.add_text(f"episodes/{split}/{index}", f"{title}\n\n{indented}", step)
+            self._writer.add_text(f"episodes/{split}/{index}", indented, step)
 
     def close(self) -> None:
         self._writer.close()
@@ -237,12 +248,13 @@ class _TrackioSink:
         import trackio  # pyright: ignore[reportMissingImports]
 
         self._trackio = trackio
-        self._run = trackio.init(
-            project=project or "spa",
-            name=f"{name or directory.resolve().parent.name}-{stage}",
-            resume="allow",
-            config=jsonable(config) if config is not None and not isinstance(config, str) else None,
-        )
+        with redirect_stdout(sys.stderr):  # it prints where our results go
+            self._run = trackio.init(
+                project=project or "spa",
+                name=f"{name or directory.resolve().parent.name}-{stage}",
+                resume="allow",
+                config=jsonable(config) if config is not None and not isinstance(config, str) else None,
+            )
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         self._run.log(_numbers(metrics), step=step)
@@ -254,4 +266,5 @@ class _TrackioSink:
         self._run.log({f"episodes/{split}": self._trackio.Table(dataframe=frame)}, step=step)
 
     def close(self) -> None:
-        self._trackio.finish()
+        with redirect_stdout(sys.stderr):
+            self._trackio.finish()
