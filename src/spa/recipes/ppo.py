@@ -19,7 +19,7 @@ from spa.algo.masked import explained_variance, masked_mean, whiten
 from spa.algo.rewards import normalize_scores
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.errors import TrainingError
-from spa.evaluate.episode_metrics import episode_metrics
+from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.models.forward import token_logprobs, token_values
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
@@ -98,7 +98,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
                 with rec.timer("validate"):
                     metrics |= validate(cfg, player, models.engine, rec, step)
             rec.trajectories(step, "train", episodes)
-            rec.log(step, metrics)
+            rec.log(step, metrics, tokens=tokens_in(episodes))
             if is_due(step, cfg.trainer.save_freq, total):
                 save_models(cfg, out, step, models)
     last = latest_checkpoint(out)

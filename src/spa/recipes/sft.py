@@ -73,13 +73,14 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
         name=cfg.trainer.experiment_name,
     ) as rec:
         for step in range(first + 1, total + 1):
+            batch = [train_rows[i] for i in next(batches)]
             with rec.timer("update"):
-                metrics = train_step(part, [train_rows[i] for i in next(batches)], micro, device, template.images)
+                metrics = train_step(part, batch, micro, device, template.images)
             if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
                 with rec.timer("validate"):
                     metrics |= {"val/loss": validation_loss(part, val_rows, micro, device, template.images)}
                     metrics |= world_model_check(cfg, model, template, rec, step, device)
-            rec.log(step, metrics)
+            rec.log(step, metrics, tokens=int(lengths_of(batch).sum()))
             if step % RELEASE_EVERY == 0:
                 release_memory()
             if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:

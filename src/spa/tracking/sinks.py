@@ -28,7 +28,6 @@ SAMPLE_EPISODES = 8
 SHOWN = (
     # ending of the metric's name, what the console calls it, number format
     ("success", "success", "{:.3f}"),
-    ("pass@1", "pass@1", "{:.3f}"),
     ("format_rate", "format", "{:.2f}"),
     ("pred_exact", "prediction", "{:.3f}"),
     ("obs_exact", "observation", "{:.3f}"),
