@@ -30,6 +30,14 @@ def _finish(parser: argparse.ArgumentParser, args: list[str]) -> tuple[argparse.
     return options, load_config(options.config, overrides)
 
 
+def _launch(cfg: Any, stage: str, **choices: Any) -> int:
+    """Run a stage on all ranks; the one that leads says where the result is."""
+    from spa.launch.stages import Job, launch
+
+    result = launch(cfg, Job(stage=stage, **choices))  # type: ignore[arg-type]
+    return say([f"done: {result}"]) if result is not None else 0
+
+
 def run(args: list[str]) -> int:
     """`spa run CONFIG [CKPT=last] [GENERATE_DATA]` with the original's meaning."""
     parser = _parser("run", "Run the recipe. Without GENERATE_DATA, stages that are missing are run or resumed.")
@@ -45,10 +53,7 @@ def run(args: list[str]) -> int:
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
     if options.dry_run:
         return say([f"configuration {options.config} is valid; it would run in {cfg.trainer.run_dir}"])
-    from spa.recipes import pipeline
-
-    checkpoint = pipeline.run(cfg, ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
-    return say([f"done: {checkpoint}"])
+    return _launch(cfg, "run", ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
 
 
 def generate(args: list[str]) -> int:
@@ -56,9 +61,7 @@ def generate(args: list[str]) -> int:
     options, cfg = _finish(_parser("generate", "Stage 1: self-play, then data with the true states."), args)
     if options.dry_run:
         return say([f"configuration {options.config} is valid"])
-    from spa.recipes import generate as recipe
-
-    return say([f"done: {recipe.main(cfg)}"])
+    return _launch(cfg, "generate")
 
 
 def sft(args: list[str]) -> int:
@@ -66,10 +69,7 @@ def sft(args: list[str]) -> int:
     options, cfg = _finish(_parser("sft", "Stage 2: world-model fine-tuning."), args)
     if options.dry_run:
         return say([f"configuration {options.config} is valid"])
-    from spa.recipes import pipeline
-
-    root = Path(cfg.trainer.run_dir)
-    return say([f"done: {pipeline.world_model(cfg, root / 'data', root / 'sft')}"])
+    return _launch(cfg, "sft")
 
 
 def ppo(args: list[str]) -> int:
@@ -77,9 +77,7 @@ def ppo(args: list[str]) -> int:
     options, cfg = _finish(_parser("ppo", "Stage 3: multi-turn PPO from model_path."), args)
     if options.dry_run:
         return say([f"configuration {options.config} is valid"])
-    from spa.recipes import ppo as recipe
-
-    return say([f"done: {recipe.main(cfg)}"])
+    return _launch(cfg, "ppo")
 
 
 def baseline(args: list[str]) -> int:
@@ -98,9 +96,7 @@ def baseline(args: list[str]) -> int:
     arm = arm_config(cfg, options.method, Path(cfg.trainer.run_dir) / options.method)
     if options.dry_run:
         return say([f"configuration {options.config} is valid; {options.method} would run in {arm.trainer.run_dir}"])
-    from spa.recipes import ppo as recipe
-
-    return say([f"done: {recipe.main(arm)}"])
+    return _launch(arm, "ppo")
 
 
 def compare(args: list[str]) -> int:

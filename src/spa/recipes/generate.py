@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from spa.config.schema import Config
+from spa.distributed.world import here
 from spa.engines.expert import MixedEngine, expert_engine, require_solver
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.engines.scripted import random_engine
@@ -33,14 +34,19 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
     are left out of the data, so that nothing is fine-tuned on them.
     """
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
-    device = setup.pick_device(cfg)
+    device, world = setup.pick_device(cfg), here()
     batches = cfg.generate.num_batches if num_batches is None else num_batches
     engine = selfplay_engine(cfg, device)
     player = setup.make_player(cfg, engine.template, mode="add_worldmodel")
     held_out = setup.validation_hashes(cfg, player)
     episodes: list[Episode] = []
     with Recorder(
-        out, stage="generate", config=cfg, loggers=cfg.trainer.logger, total_steps=first_batch + batches
+        out,
+        stage="generate",
+        config=cfg,
+        loggers=cfg.trainer.logger,
+        total_steps=first_batch + batches,
+        enabled=world.leads,
     ) as rec:
         for batch in range(first_batch, first_batch + batches):
             with rec.timer("selfplay"):
@@ -51,11 +57,13 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
             episodes += played
         engine.close()
         rows, counts = make_rows(cfg, episodes, held_out)
-        summary = write_dataset(cfg, out, rows, counts, episodes)
-        rec.message(
-            f"{summary['rows_train']} training and {summary['rows_val']} validation rows from {summary['episodes']} "
-            f"episodes; dropped: {json.dumps(summary['dropped'])}"
-        )
+        if world.leads:
+            summary = write_dataset(cfg, out, rows, counts, episodes)
+            rec.message(
+                f"{summary['rows_train']} training and {summary['rows_val']} validation rows from "
+                f"{summary['episodes']} episodes; dropped: {json.dumps(summary['dropped'])}"
+            )
+        world.wait()
     return out
 
 

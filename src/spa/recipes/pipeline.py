@@ -4,11 +4,13 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from spa.config.schema import Config
+from spa.distributed.world import here
 from spa.errors import ModelError
 from spa.recipes import generate, ppo, sft
 from spa.recipes.published import original_folders
@@ -39,8 +41,10 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
     root = Path(cfg.trainer.run_dir)
     data, sft_dir, ppo_dir = root / "data", root / "sft", root / "ppo"
     if generate_data is True:
-        for folder in (data, sft_dir, ppo_dir):
-            set_aside(folder)
+        if here().leads:
+            for folder in (data, sft_dir, ppo_dir):
+                set_aside(folder)
+        here().wait()
     if generate_data is False:
         start = find_sft_checkpoint(cfg, sft_dir, ckpt)
     else:
@@ -51,13 +55,15 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
 
 def stage(directory: Path, work: Callable[[], Path]) -> Path:
     """Do the work of a stage unless it is marked as done; the mark keeps the result and the seconds."""
-    mark = directory / DONE
-    if mark.is_file():
-        return Path(json.loads(mark.read_text(encoding="utf-8"))["result"])
+    mark, world = directory / DONE, here()
+    done = world.agree(lambda: json.loads(mark.read_text(encoding="utf-8"))["result"] if mark.is_file() else "")
+    if done:
+        return Path(done)
     started = time.monotonic()
     result = work()
     seconds = time.monotonic() - started
-    mark.write_text(json.dumps({"result": str(result), "seconds": round(seconds, 1)}), encoding="utf-8")
+    if world.leads:
+        mark.write_text(json.dumps({"result": str(result), "seconds": round(seconds, 1)}), encoding="utf-8")
     return result
 
 
@@ -86,7 +92,7 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
 
 def world_model(cfg: Config, data: Path, directory: Path) -> Path:
     """Stage 2, and more of it while the gate does not open and the preset allows; returns the checkpoint for PPO."""
-    with LogFile(directory / "log.txt"):
+    with LogFile(directory / "log.txt") if here().leads else nullcontext():
         return _world_model(cfg, data, directory)
 
 
@@ -95,7 +101,7 @@ def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
     checkpoint = sft.main(cfg, directory=directory, data=data)
     gate = look(cfg, directory, 0)
     while cfg.gate.enable and not gate.passed and gate.rounds < cfg.gate.max_extra_rounds:
-        elapsed = time.monotonic() - started
+        elapsed = here().agree(lambda: time.monotonic() - started)
         if cfg.gate.time_cap_s is not None and elapsed > cfg.gate.time_cap_s:
             gate = replace(gate, text=f"{gate.text} Time cap of {cfg.gate.time_cap_s:.0f} s reached.")
             break
@@ -116,17 +122,15 @@ def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
         folder = directory / f"extra_{number}"
         checkpoint = sft.main(more, directory=folder, data=data)
         gate = look(cfg, folder, number)
-    write_gate(directory, gate)
+    if here().leads:
+        write_gate(directory, gate)
     log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
     return checkpoint
 
 
 def look(cfg: Config, directory: Path, rounds: int) -> Gate:
     """The world model's last measurement against the gate's limits."""
-    measured: dict[str, Any] = {}
-    for _, line in read_lines(directory / "metrics.jsonl"):
-        if "val/wm/pred_exact" in line:
-            measured = line
+    measured = here().agree(lambda: last_measured(directory / "metrics.jsonl"))
     prediction = float(measured.get("val/wm/pred_exact", 0.0))
     observation = float(measured.get("val/wm/obs_exact", 0.0))
     entropy = float(measured.get("val/sampled_nll", 0.0))
@@ -149,6 +153,12 @@ def look(cfg: Config, directory: Path, rounds: int) -> Gate:
         rounds=rounds,
         text=text,
     )
+
+
+def last_measured(path: Path) -> dict[str, Any]:
+    """The last line of a `metrics.jsonl` that measures the world model; empty if there is none."""
+    lines = [line for _, line in read_lines(path) if "val/wm/pred_exact" in line]
+    return lines[-1] if lines else {}
 
 
 def write_gate(directory: Path, gate: Gate) -> None:

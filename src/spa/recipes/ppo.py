@@ -18,6 +18,7 @@ from spa.algo.losses import entropy_bonus, kl_penalty, policy_loss, value_loss
 from spa.algo.masked import explained_variance, masked_mean, whiten
 from spa.algo.rewards import normalize_scores
 from spa.config.schema import ActorConfig, Config, CriticConfig
+from spa.distributed.world import here
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.models.forward import token_logprobs, token_values
@@ -28,7 +29,7 @@ from spa.recipes.validation import validate
 from spa.seeds import torch_stream
 from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
-from spa.training.checkpoint import latest_checkpoint, step_of
+from spa.training.checkpoint import agreed_checkpoint, step_of
 from spa.training.loss_masks import loss_masks
 from spa.training.memory import release_memory
 from spa.training.token_scores import token_scores
@@ -50,15 +51,18 @@ SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept fo
 
 
 def main(cfg: Config, *, model_path: str | None = None, directory: Path | None = None) -> Path:
-    """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint."""
+    """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint.
+
+    With several ranks each plays, scores and trains on its share; everything that stands here is the same on all.
+    """
     out = directory or Path(cfg.trainer.default_local_dir)
-    device = setup.pick_device(cfg)
-    resume = latest_checkpoint(out) if cfg.trainer.resume_mode == "auto" else None
+    device, world = setup.pick_device(cfg), here()
+    resume = agreed_checkpoint(out, world) if cfg.trainer.resume_mode == "auto" else None
     models = load_models(cfg, model_path or cfg.model_path, resume, device)
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     held_out = setup.validation_hashes(cfg, player)
     first = step_of(resume) if resume else 0
-    models.engine.load_weights(models.actor.model, version=first)
+    models.engine.load_weights(models.actor.whole(), version=first)
     total = cfg.trainer.total_training_steps
     with Recorder(
         out,
@@ -66,6 +70,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
         config=cfg,
         loggers=cfg.trainer.logger,
         total_steps=total,
+        enabled=world.leads,
         resume_step=first if resume else None,
         project=cfg.trainer.project_name,
         name=cfg.trainer.experiment_name,
@@ -91,7 +96,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
                 with rec.timer("update"):
                     metrics |= train(cfg, models, ready, step, device)
                 rec.token_scores(step, "train", token_scores(ready, episodes[:SHOWN_EPISODES]))
-            models.engine.load_weights(models.actor.model, version=step)
+            models.engine.load_weights(models.actor.whole(), version=step)
             release_memory()
 
             if is_due(step, cfg.trainer.test_freq, total) or step == cfg.trainer.also_test_at:
@@ -101,7 +106,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
             rec.log(step, metrics, tokens=tokens_in(episodes))
             if is_due(step, cfg.trainer.save_freq, total):
                 save_models(cfg, out, step, models)
-    last = latest_checkpoint(out)
+    last = agreed_checkpoint(out, world)
     if last is None:
         raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
     return last

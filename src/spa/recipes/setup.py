@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.config.schema import Config, EnvSpec, GroupsConfig
+from spa.distributed.world import ALONE, World, here
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec, group_specs
@@ -51,29 +52,36 @@ EXAMPLE_SEED = 0  # of the puzzle in the world-model prompt's sample reply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
-    """Everything that playing needs, except the engine: environments, prompts, limits."""
+    """Everything that playing needs, except the engine: environments, prompts, limits, and who else plays."""
 
     specs: Mapping[str, EnvSpec]
     prompters: Mapping[str, Prompter]
     template: ChatTemplate | None
     format_penalty: float
     max_model_len: int
+    world: World = ALONE
 
     def make_env(self, tag: str) -> TextEnv:
         """A new environment for a tag."""
         return make_env(self.specs[tag].env_type, self.specs[tag].env_config)
 
     def play(self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams) -> list[Episode]:
-        """Play the given episodes."""
-        return collect(
-            specs,
-            make_env=self.make_env,
-            prompters=self.prompters,
-            template=self.template,
-            engine=engine,
-            sampling=sampling,
-            format_penalty=self.format_penalty,
-            max_model_len=self.max_model_len,
+        """Play the given episodes. Every rank plays its own groups and gets all episodes."""
+
+        def play(mine: list[EpisodeSpec]) -> list[Episode]:
+            return collect(
+                mine,
+                make_env=self.make_env,
+                prompters=self.prompters,
+                template=self.template,
+                engine=engine,
+                sampling=sampling,
+                format_penalty=self.format_penalty,
+                max_model_len=self.max_model_len,
+            )
+
+        return self.world.spread(
+            specs, play, by=lambda spec: spec.group, pack=Episode.to_json, unpack=Episode.from_json
         )
 
 
@@ -87,6 +95,7 @@ def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode)
         template=template,
         format_penalty=cfg.es_manager.format_penalty,
         max_model_len=cfg.actor_rollout_ref.rollout.max_model_len,
+        world=here(),
     )
 
 
@@ -133,7 +142,9 @@ def training_specs(
 ) -> list[EpisodeSpec]:
     """The episodes of one training or self-play step; a puzzle whose content is held out is drawn again."""
     specs = episode_specs(cfg.es_manager.train, purpose, base_seed=cfg.seed.train, step=step)
-    seeds = {spec.group: _allowed_seed(player, spec, held_out) for spec in specs if spec.member == 0}
+    firsts = [spec for spec in specs if spec.member == 0]
+    allowed = player.world.spread(firsts, lambda mine: [_allowed_seed(player, spec, held_out) for spec in mine])
+    seeds = {spec.group: seed for spec, seed in zip(firsts, allowed, strict=True)}
     return [replace(spec, puzzle_seed=seeds[spec.group]) for spec in specs]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from spa.config.schema import Config, SFTConfig
+from spa.distributed.world import here
 from spa.engines.local import LocalEngine
 from spa.errors import DataError, TrainingError
 from spa.evaluate.episode_metrics import pooled_metrics
@@ -23,9 +24,10 @@ from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.published import data_files, note_published, original_folders
+from spa.recipes.ranks import check_optimizer, hold
 from spa.seeds import stream
 from spa.tracking.recorder import Recorder
-from spa.training.checkpoint import latest_checkpoint, load_state, save_checkpoint, step_of
+from spa.training.checkpoint import agreed_checkpoint, load_state, save_checkpoint, step_of
 from spa.training.fit import MicroBatching, fit
 from spa.training.memory import release_memory
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
@@ -41,8 +43,8 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
     """Fine-tune `model_path` on the data set; returns the last checkpoint."""
     sft = cfg.sft
     out = directory or Path(sft.trainer.default_local_dir)
-    device = setup.pick_device(cfg)
-    resume = latest_checkpoint(out)
+    device, world = setup.pick_device(cfg), here()
+    resume = agreed_checkpoint(out, world)
     source = str(resume) if resume and sft.model.lora_rank == 0 else cfg.model_path
     note_published(source)
     model, template = setup.load_actor(cfg, source, device)
@@ -51,11 +53,14 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
     train_rows, val_rows = load_data(cfg, template, data)
     per_epoch = max(1, -(-len(train_rows) // sft.data.train_batch_size))
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
+    check_optimizer(sft.optim.name, sft.model.strategy)
+    autocast = setup.pick_autocast(sft.model.dtype, device)
     part = Trainable(
         model=model,
+        held=hold(model, sft.model.strategy, sft.model.fsdp_config, autocast=autocast, played=True),
         optimizer=make_sft_optimizer(sft, model, total),
         grad_clip=sft.optim.clip_grad,
-        autocast=setup.pick_autocast(sft.model.dtype, device),
+        autocast=autocast,
     )
     first = step_of(resume) if resume else 0
     if resume:
@@ -68,6 +73,7 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
         config=cfg,
         loggers=cfg.trainer.logger,
         total_steps=total,
+        enabled=world.leads,
         resume_step=first if resume else None,
         project=cfg.trainer.project_name,
         name=cfg.trainer.experiment_name,
@@ -79,14 +85,16 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
             if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
                 with rec.timer("validate"):
                     metrics |= {"val/loss": validation_loss(part, val_rows, micro, device, template.images)}
-                    metrics |= world_model_check(cfg, model, template, rec, step, device)
+                    metrics |= world_model_check(cfg, part.whole(), template, rec, step, device)
             rec.log(step, metrics, tokens=int(lengths_of(batch).sum()))
             if step % RELEASE_EVERY == 0:
                 release_memory()
             if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
-                state = {"optimizer": part.optimizer.state_dict()}
-                save_checkpoint(out, step, model=model, tokenizer=template, state=state, keep=sft.trainer.keep)
-    last = latest_checkpoint(out)
+                whole, state = part.whole(), {"optimizer": part.state()}
+                if world.leads:
+                    save_checkpoint(out, step, model=whole, tokenizer=template, state=state, keep=sft.trainer.keep)
+                world.wait()
+    last = agreed_checkpoint(out, world)
     if last is None:
         raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
     return last
@@ -169,30 +177,38 @@ def train_step(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> Metrics:
-    """One optimiser step; the gradient does not depend on how the batch is cut."""
+    """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many ranks share it."""
     targets = sum(int(sequence.mask[1:].sum()) for sequence in batch)
+    lengths, replica = lengths_of(batch), part.replica
+    mine, spare = replica.world.deal(lengths), lengths.argmin()[None]
     part.model.train()
 
-    def work(cut: list[torch.Tensor]) -> tuple[float, float]:
+    def nll(
+        model: Any, ids: torch.Tensor, mask: torch.Tensor, images: RowImages | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, entropy = token_logprobs(model, ids, mask, images=images, with_entropy=True)
+        return -logprobs.sum() / max(1, targets), entropy.detach().sum()
+
+    def work(cut: list[torch.Tensor]) -> dict[str, float]:
         part.optimizer.zero_grad()  # of an attempt that ran out of memory
-        total, entropy_sum = 0.0, 0.0
-        for rows in cut:
+        sums = {"loss": 0.0, "entropy": 0.0}
+        passes = list(replica.passes([mine[picked] for picked in cut], spare, backward=True))
+        for number, (rows, counts) in enumerate(passes, start=1):
             picked = [batch[i] for i in rows.tolist()]
             ids, mask = padded(picked, device)
             with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-                logprobs, entropy = token_logprobs(
-                    part.model, ids, mask, images=images_of(picked, reader), with_entropy=True
-                )
-            loss = -logprobs.sum() / max(1, targets)
-            loss.backward()
-            total += loss.item()
-            entropy_sum += float(entropy.detach().sum())
-        return total, entropy_sum
+                loss, entropy = replica.run(nll, ids, mask, images_of(picked, reader), last=number == len(passes))
+            # The loss is a sum over ranks; gradients are averaged over them.
+            (loss * (counts * replica.world.size)).backward()
+            sums["loss"] += loss.item() * counts
+            sums["entropy"] += float(entropy) * counts
+        return sums
 
-    total, entropy_sum = fit(part, micro, lengths_of(batch), work, packs_rows(part.model))
+    alone = replica.world.size == 1
+    sums = replica.world.total(fit(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=alone))
     metrics = {
-        "train/loss": total,
-        "train/entropy": entropy_sum / max(1, targets),
+        "train/loss": sums["loss"],
+        "train/entropy": sums["entropy"] / max(1, targets),
         "train/tokens": float(targets),
         "train/rows": float(sum(sequence.rows for sequence in batch)),
         "train/lr": part.optimizer.lr,
@@ -232,20 +248,26 @@ def validation_loss(
     if not rows:
         return 0.0
 
-    def work(cut: list[torch.Tensor]) -> tuple[float, int]:
-        total, count = 0.0, 0
-        for indices in cut:
+    lengths, replica = lengths_of(rows), part.replica
+    mine, spare = replica.world.deal(lengths), lengths.argmin()[None]
+
+    def nll(model: Any, ids: torch.Tensor, mask: torch.Tensor, images: RowImages | None) -> float:
+        return -float(token_logprobs(model, ids, mask, images=images)[0].sum())
+
+    def work(cut: list[torch.Tensor]) -> dict[str, float]:
+        sums = {"nll": 0.0, "tokens": 0.0}
+        for indices, counts in replica.passes([mine[part] for part in cut], spare, backward=False):
             picked = [rows[i] for i in indices.tolist()]
             ids, mask = padded(picked, device)
-            logprobs, _ = token_logprobs(part.model, ids, mask, images=images_of(picked, reader))
-            total -= float(logprobs.sum())
-            count += int(mask.sum())
-        return total, count
+            sums["nll"] += replica.run(nll, ids, mask, images_of(picked, reader)) * counts
+            sums["tokens"] += int(mask.sum()) * counts
+        return sums
 
     part.model.eval()
     with torch.no_grad(), torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-        total, count = fit(part, micro, lengths_of(rows), work, packs_rows(part.model))
-    return total / max(1, count)
+        sums = fit(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=not replica.in_step)
+    sums = replica.world.total(sums)
+    return sums["nll"] / max(1.0, sums["tokens"])
 
 
 def world_model_check(
