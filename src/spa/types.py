@@ -8,13 +8,17 @@ prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 fr
 to the other is `batch_episodes` in `spa.training.batch`.
 """
 
+from __future__ import annotations
+
 import base64
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:  # playing and looking at environments should not wait for torch
+    import torch
 
 Message = dict[str, str]
 """A chat message: {"role": "system" | "user" | "assistant", "content": text}."""
@@ -158,7 +162,7 @@ class Episode:
         return out
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Episode":
+    def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""
         data = dict(data)
         dtypes = {"token_ids": np.int32, "sampled": np.bool_, "logprobs": np.float32, "turn_index": np.int16}
@@ -185,10 +189,10 @@ def _turn_from_json(data: dict[str, Any]) -> Turn:
     )
 
 
-def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype: str) -> None:
     if value is None:
         return
-    if tuple(value.shape) != shape or value.dtype != dtype:
+    if tuple(value.shape) != shape or str(value.dtype) != f"torch.{dtype}":
         raise ValueError(f"{name}: expected {dtype} {shape}, got {value.dtype} {tuple(value.shape)}")
 
 
@@ -214,20 +218,20 @@ class EpisodeBatch:
     def __post_init__(self) -> None:
         rows, tokens = self.input_ids.shape
         actions = tokens - 1
-        _check("input_ids", self.input_ids, (rows, tokens), torch.int64)
+        _check("input_ids", self.input_ids, (rows, tokens), "int64")
         for name, dtype in (
-            ("lengths", torch.int64),
-            ("scores", torch.float32),
-            ("group_ids", torch.int64),
-            ("tag_ids", torch.int64),
+            ("lengths", "int64"),
+            ("scores", "float32"),
+            ("group_ids", "int64"),
+            ("tag_ids", "int64"),
         ):
             _check(name, getattr(self, name), (rows,), dtype)
         for name, dtype in (
-            ("mask", torch.bool),
-            ("turns", torch.int64),
-            ("turn_ends", torch.bool),
-            ("rewards", torch.float32),
-            ("sampler_logprobs", torch.float32),
+            ("mask", "bool"),
+            ("turns", "int64"),
+            ("turn_ends", "bool"),
+            ("rewards", "float32"),
+            ("sampler_logprobs", "float32"),
         ):
             _check(name, getattr(self, name), (rows, actions), dtype)
 
@@ -246,7 +250,7 @@ class ScoredBatch(EpisodeBatch):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("old_logprobs", "ref_logprobs", "values"):
-            _check(name, getattr(self, name), tuple(self.mask.shape), torch.float32)
+            _check(name, getattr(self, name), tuple(self.mask.shape), "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +263,7 @@ class PPOBatch(ScoredBatch):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("advantages", "returns"):
-            _check(name, getattr(self, name), tuple(self.mask.shape), torch.float32)
+            _check(name, getattr(self, name), tuple(self.mask.shape), "float32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
