@@ -180,6 +180,9 @@ class TrainerConfig:
     device: Annotated[str, Key("auto, cpu, cuda or cuda:N")] = "auto"
     rank_timeout_s: Annotated[float, Key("longest wait of one rank for another, in seconds", gt=0)] = 1800.0
     threads: Annotated[int | None, Key("CPU threads per process; null: PyTorch's own choice", ge=1)] = None
+    stall_timeout_s: Annotated[
+        float | None, Key("end with a stack dump after so many seconds without progress; null never", gt=0)
+    ] = 3600.0
     kl_warn: Annotated[float, Key("warn if KL(trainer, sampler) per token exceeds this", ge=0)] = 0.01
     kl_stop: Annotated[float, Key("stop at the first step if it exceeds this", gt=0)] = 0.1
 

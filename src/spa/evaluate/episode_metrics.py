@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from spa.algo.health import looping_share
 from spa.evaluate.passk import pass_metrics
 from spa.types import Episode, Metrics, Stop
 from spa.worldmodel.accuracy import world_model_metrics
@@ -56,6 +57,7 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
         "action_is_effective": _mean([bool(info.get("action_is_effective")) for info in infos]),
         "format_rate": _mean([turn.reply.well_formed for turn in turns]),
         "cut_off": _mean([turn.finish_reason == "length" for turn in turns]),
+        "repetition": looping_share([(turn.reply_text, turn.finish_reason == "length") for turn in turns]),
     }
     metrics |= pass_metrics(successes, puzzles, ks)
     if sampled:

@@ -14,9 +14,10 @@ from spa.distributed.world import here
 from spa.errors import ModelError
 from spa.recipes import generate, ppo, sft
 from spa.recipes.published import original_folders
-from spa.tracking.encoding import read_lines
+from spa.recipes.resume import check_unchanged, working_in
+from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.logfile import LogFile
-from spa.training.checkpoint import find_checkpoint, latest_checkpoint
+from spa.training.checkpoint import MARKER, damage, find_checkpoint, latest_checkpoint, step_of
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,11 @@ class Gate:
 def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
     """All stages (`generate_data` True: anew; None: what is missing), or PPO alone (False) from a checkpoint of the SFT
     stage: `last` or a step number. Returns the last PPO checkpoint."""
+    with working_in(Path(cfg.trainer.run_dir)):
+        return _run(cfg, ckpt, generate_data)
+
+
+def _run(cfg: Config, ckpt: str, generate_data: bool | None) -> Path:
     root = Path(cfg.trainer.run_dir)
     data, sft_dir, ppo_dir = root / "data", root / "sft", root / "ppo"
     if generate_data is True:
@@ -48,22 +54,48 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
     if generate_data is False:
         start = find_sft_checkpoint(cfg, sft_dir, ckpt)
     else:
+        if result_of(data):
+            check_unchanged(cfg, "generate", data)
+        if result_of(sft_dir):
+            check_unchanged(cfg, "sft", sft_dir)
         stage(data, lambda: generate.main(cfg, directory=data))
         start = stage(sft_dir, lambda: world_model(cfg, data, sft_dir))
-    return stage(ppo_dir, lambda: ppo.main(cfg, model_path=str(start), directory=ppo_dir))
+    steps = cfg.trainer.total_training_steps
+    return stage(ppo_dir, lambda: ppo.main(cfg, model_path=str(start), directory=ppo_dir), steps=steps)
 
 
-def stage(directory: Path, work: Callable[[], Path]) -> Path:
-    """Do the work of a stage unless it is marked as done; the mark keeps the result and the seconds."""
-    mark, world = directory / DONE, here()
-    done = world.agree(lambda: json.loads(mark.read_text(encoding="utf-8"))["result"] if mark.is_file() else "")
-    if done:
-        return Path(done)
+def stage(directory: Path, work: Callable[[], Path], *, steps: int = 0) -> Path:
+    """Do the work of a stage unless it is marked as done and its result is whole and has `steps` steps; the mark keeps
+    the result and the seconds."""
+    world = here()
+    found = world.agree(lambda: str(result_of(directory) or ""))
+    if found and (steps == 0 or step_of(Path(found)) >= steps):
+        return Path(found)
     started = time.monotonic()
     result = work()
     seconds = time.monotonic() - started
     if world.leads:
-        mark.write_text(json.dumps({"result": str(result), "seconds": round(seconds, 1)}), encoding="utf-8")
+        place = result.relative_to(directory) if result.is_relative_to(directory) else result
+        write_atomic(directory / DONE, [json.dumps({"result": str(place), "seconds": round(seconds, 1)})])
+    return result
+
+
+def result_of(directory: Path) -> Path | None:
+    """What a finished stage returned, wherever the run has been moved to; None if it is not finished, or if its result
+    has been removed or damaged since: then the stage has to be done again."""
+    try:
+        noted = Path(json.loads((directory / DONE).read_text(encoding="utf-8"))["result"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    result = directory / noted
+    if not result.exists() and directory.name in noted.parts:  # an older mark, with the place that the run had then
+        result = directory.joinpath(*noted.parts[noted.parts.index(directory.name) + 1 :])
+    problem = None if result.exists() else "it is gone"
+    if problem is None and (result / MARKER).is_file():
+        problem = damage(result)
+    if problem is not None:
+        log.warning("%s cannot be used any more (%s); the stage is taken up again", result, problem)
+        return None
     return result
 
 
@@ -164,7 +196,7 @@ def last_measured(path: Path) -> dict[str, Any]:
 def write_gate(directory: Path, gate: Gate) -> None:
     """gate.json beside the checkpoints."""
     content = {name: getattr(gate, name) for name in Gate.__slots__}
-    (directory / "gate.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    write_atomic(directory / "gate.json", [json.dumps(content, indent=1)])
 
 
 def last_checkpoint(cfg: Config) -> Path | None:

@@ -1,6 +1,6 @@
 """What PPO trains and plays with: policy, critic, reference, engine, loaded and saved together."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from spa.algo.advantages import NEEDS_VALUES
+from spa.algo.health import Health
 from spa.algo.kl import KLController
 from spa.config.schema import Config, OptimConfig
 from spa.distributed.world import here
@@ -20,6 +21,7 @@ from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.published import note_published
 from spa.recipes.ranks import hold
+from spa.recipes.resume import Progress
 from spa.training.checkpoint import load_state, save_checkpoint
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Scorer, Trainable
@@ -35,6 +37,8 @@ class Models:
     engine: Engine
     template: ChatTemplate
     kl: KLController
+    progress: Progress = field(default_factory=Progress)
+    health: Health = field(default_factory=Health)
 
 
 def load_models(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Models:
@@ -84,6 +88,7 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
         if critic is not None:
             critic.optimizer.load_state_dict(state["critic"])
         models.kl = replace(kl, coef=state["kl_coef"])
+        models.health = Health.from_state(state["health"]) if "health" in state else Health()
     return models
 
 
@@ -140,10 +145,15 @@ def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
     return make_optimizer(model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=schedule)
 
 
-def save_models(cfg: Config, directory: Path, step: int, models: Models) -> None:
+def save_models(cfg: Config, directory: Path, models: Models, *, passing: bool = False) -> Path:
     """A checkpoint of everything that training needs to go on. All ranks gather it, rank 0 writes it."""
-    actor, critic, world = models.actor, models.critic, here()
-    state = {"actor": actor.state(), "kl_coef": models.kl.coef}
+    actor, critic, progress, world = models.actor, models.critic, models.progress, here()
+    state: dict[str, Any] = {
+        "actor": actor.state(),
+        "kl_coef": models.kl.coef,
+        "health": models.health.state(),
+        **progress.state(),
+    }
     whole, whole_critic = actor.whole(), None
     if critic is not None:
         state["critic"] = critic.state()
@@ -151,11 +161,14 @@ def save_models(cfg: Config, directory: Path, step: int, models: Models) -> None
     if world.leads:
         save_checkpoint(
             directory,
-            step,
+            progress.step,
             model=whole,
             tokenizer=models.template,
             critic=whole_critic,
             state=state,
             keep=cfg.trainer.max_actor_ckpt_to_keep,
+            passing=passing,
         )
+    progress.saved = progress.step
     world.wait()
+    return directory / f"global_step_{progress.step}"

@@ -4,8 +4,10 @@ The loss is the mean negative log-likelihood over all response tokens of the glo
 state, and the actions that lead from one to the other.
 """
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.published import data_files, note_published, original_folders
 from spa.recipes.ranks import check_optimizer, hold
+from spa.recipes.resume import Progress, resume_point, saved_when_stopped, stop_together, working_in
 from spa.seeds import stream
+from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.checkpoint import agreed_checkpoint, load_state, save_checkpoint, step_of
 from spa.training.fit import MicroBatching, fit
@@ -40,11 +44,20 @@ RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
 def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
-    """Fine-tune `model_path` on the data set; returns the last checkpoint."""
+    """Fine-tune `model_path` on the data set; returns the last checkpoint.
+
+    Raises StopRequested, when it has saved what there is, if the process is asked to stop.
+    """
+    out = directory or Path(cfg.sft.trainer.default_local_dir)
+    with working_in(out):
+        return run_steps(cfg, out, data)
+
+
+def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
+    """The loop: a batch, a step, a look at the world model, save."""
     sft = cfg.sft
-    out = directory or Path(sft.trainer.default_local_dir)
     device, world = setup.pick_device(cfg), here()
-    resume = agreed_checkpoint(out, world)
+    resume = resume_point(cfg, "sft", out, named=sft.trainer.resume_path)
     source = str(resume) if resume and sft.model.lora_rank == 0 else cfg.model_path
     note_published(source)
     model, template = setup.load_actor(cfg, source, device)
@@ -65,39 +78,84 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
     first = step_of(resume) if resume else 0
     if resume:
         part.optimizer.load_state_dict(load_state(resume)["optimizer"])
+    progress = Progress.begin(resume, out, {"data": fingerprint(train_rows)})
+    save = partial(save_part, cfg, out, part, template, progress)
     batches = batch_order(len(train_rows), sft.data.train_batch_size, seed=sft.trainer.seed, skip=first)
     micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
-    with Recorder(
-        out,
-        stage="sft",
-        config=cfg,
-        loggers=cfg.trainer.logger,
-        total_steps=total,
-        enabled=world.leads,
-        resume_step=first if resume else None,
-        project=cfg.trainer.project_name,
-        name=cfg.trainer.experiment_name,
-    ) as rec:
-        for step in range(first + 1, total + 1):
-            batch = [train_rows[i] for i in next(batches)]
-            with rec.timer("update"):
-                metrics = train_step(part, batch, micro, device, template.images)
+    with (
+        Recorder(
+            out,
+            stage="sft",
+            config=cfg,
+            loggers=cfg.trainer.logger,
+            total_steps=total,
+            enabled=world.leads,
+            resume_step=first if resume else None,
+            project=cfg.trainer.project_name,
+            name=cfg.trainer.experiment_name,
+            stall_timeout_s=cfg.trainer.stall_timeout_s,
+        ) as rec,
+        saved_when_stopped(progress, save),
+    ):
+
+        def finish_step(metrics: Metrics, tokens: int | None = None) -> None:
+            """Look at the model if it is time, write the step's line, save if it is time."""
+            step = progress.step
             if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
                 with rec.timer("validate"):
-                    metrics |= {"val/loss": validation_loss(part, val_rows, micro, device, template.images)}
+                    metrics = metrics | {"val/loss": validation_loss(part, val_rows, micro, device, template.images)}
                     metrics |= world_model_check(cfg, part.whole(), template, rec, step, device)
-            rec.log(step, metrics, tokens=int(lengths_of(batch).sum()))
+            with uninterrupted():
+                rec.log(step, metrics, tokens=tokens)
+                progress.unlogged = None
+                if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
+                    save()
+
+        if progress.unlogged is not None:  # stopped while its last step was looked at
+            finish_step(progress.unlogged)
+        for step in range(first + 1, total + 1):
+            batch = [train_rows[i] for i in next(batches)]
+            with uninterrupted(), rec.timer("update"):
+                metrics = train_step(part, batch, micro, device, template.images)
+                progress.made(step, metrics)
+            finish_step(metrics, int(lengths_of(batch).sum()))
+            stop_together(world)
             if step % RELEASE_EVERY == 0:
                 release_memory()
-            if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
-                whole, state = part.whole(), {"optimizer": part.state()}
-                if world.leads:
-                    save_checkpoint(out, step, model=whole, tokenizer=template, state=state, keep=sft.trainer.keep)
-                world.wait()
     last = agreed_checkpoint(out, world)
     if last is None:
         raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
     return last
+
+
+def save_part(
+    cfg: Config, out: Path, part: Trainable, template: ChatTemplate, progress: Progress, *, passing: bool = False
+) -> Path:
+    """A checkpoint of everything that fine-tuning needs to go on. All ranks gather it, rank 0 writes it."""
+    world = here()
+    whole, state = part.whole(), {"optimizer": part.state(), **progress.state()}
+    if world.leads:
+        save_checkpoint(
+            out,
+            progress.step,
+            model=whole,
+            tokenizer=template,
+            state=state,
+            keep=cfg.sft.trainer.keep,
+            passing=passing,
+        )
+    progress.saved = progress.step
+    world.wait()
+    return out / f"global_step_{progress.step}"
+
+
+def fingerprint(sequences: Sequence[TrainingSequence]) -> str:
+    """A hash of the training data as the model sees it."""
+    digest = hashlib.sha256()
+    for sequence in sequences:
+        digest.update(np.asarray(sequence.token_ids, dtype=np.int64).tobytes())
+        digest.update(np.asarray(sequence.mask, dtype=bool).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def load_data(

@@ -2,13 +2,23 @@
 
 import logging
 import os
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from spa.signals import StopRequested
 from spa.tracking.console import ensure_logging, printable
 
 _LOGGER = logging.getLogger("spa")
+
+
+class _Handler(logging.FileHandler):
+    """A log that cannot be written (a full disk) says so once and does not fill the console with tracebacks."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        _LOGGER.removeHandler(self)
+        _LOGGER.warning("%s cannot be written any more: %s", self.baseFilename, sys.exc_info()[1])
 
 
 class LogFile:
@@ -23,7 +33,7 @@ class LogFile:
         if os.path.abspath(path) in open_now:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+        self._handler = _Handler(path, encoding="utf-8", errors="backslashreplace")
         self._handler.setFormatter(_PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
         _LOGGER.addHandler(self._handler)
 
@@ -31,8 +41,10 @@ class LogFile:
         """Write down what stopped the stage; the console hears of it from whoever catches it."""
         if self._handler is not None:
             why = (type(error), error, error.__traceback__)
-            text = "stopped by %s"
-            record = logging.LogRecord("spa", logging.ERROR, __file__, 0, text, (type(error).__name__,), why)
+            text, name, level = "stopped by %s", type(error).__name__, logging.ERROR
+            if isinstance(error, StopRequested):  # nothing went wrong
+                name, why, level = error.name, None, logging.INFO
+            record = logging.LogRecord("spa", level, __file__, 0, text, (name,), why)
             self._handler.handle(record)
 
     def close(self) -> None:

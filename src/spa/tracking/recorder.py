@@ -19,6 +19,7 @@ from spa.tracking.console import ensure_logging
 from spa.tracking.encoding import dump_line, read_lines, save_config, scalar, write_atomic
 from spa.tracking.logfile import LogFile
 from spa.tracking.sinks import Sinks, check_names
+from spa.tracking.watchdog import Watchdog
 
 if TYPE_CHECKING:  # spa.types imports torch, which a viewer has no use for
     from spa.types import Episode, Metrics
@@ -36,7 +37,9 @@ class Recorder:
 
     With `resume_step` = k the record goes on after step k: lines and episodes of later steps are dropped, so that an
     interrupted run ends with the files of an undisturbed one, byte for byte. Without it, an older record in the same
-    directory is moved to `previous/<n>/`. With `enabled` = False (ranks other than 0) every method does nothing.
+    directory is moved to `previous/<n>/`. Without progress (a timer that begins, a line that is written) for
+    `stall_timeout_s` the process ends, saying where it hung. With `enabled` = False (ranks other than 0) every method
+    does nothing.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Recorder:
         resume_step: int | None = None,
         project: str = "",
         name: str = "",
+        stall_timeout_s: float | None = None,
     ) -> None:
         self.directory = Path(directory)
         self.stage = stage
@@ -71,6 +75,7 @@ class Recorder:
             if config is not None:
                 save_config(config, self.directory / "config.yaml")
             self._log = LogFile(self.directory / "log.txt")
+            self._watchdog = Watchdog(self.directory / "log.txt", stall_timeout_s)
         self._sinks = Sinks(
             loggers,
             directory=self.directory,
@@ -103,12 +108,15 @@ class Recorder:
         if lasting:
             self._append("metrics.jsonl", step, lasting)
         self._append("timings.jsonl", step, {**timings, "unix_time": round(time.time(), 3)})
+        self._watchdog.beat(f"what follows step {step}")
         self._sinks.log(step, {**lasting, **timings})
 
     @contextmanager
     def timer(self, name: str) -> Iterator[None]:
         """Add the seconds of the `with` block to `timing_s/<name>`, written by the next `log`."""
         start = time.perf_counter()
+        if self.enabled:
+            self._watchdog.beat(name)
         try:
             yield
         finally:
@@ -145,6 +153,7 @@ class Recorder:
         if not self.enabled:
             return
         self.enabled = False
+        self._watchdog.close()
         self._sinks.close()
         self._log.close()
 
