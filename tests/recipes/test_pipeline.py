@@ -50,6 +50,14 @@ def test_what_is_done_is_not_done_again(base, finished):
     } == files
 
 
+def test_stages_lie_where_the_configuration_says(base, tmp_path):
+    places = [f"generate.output_dir={tmp_path / 'a'}", f"sft.trainer.default_local_dir={tmp_path / 'b'}"]
+    cfg = small_config(base, tmp_path / "run", *STEPS, *places, f"trainer.default_local_dir={tmp_path / 'c'}")
+    assert pipeline.run(cfg) == tmp_path / "c" / "global_step_1"
+    assert (tmp_path / "a" / "wm_train.parquet").is_file() and (tmp_path / "b" / "global_step_2").is_dir()
+    assert not (tmp_path / "run").exists()
+
+
 def test_running_anew_keeps_the_old_stages(base, finished, tmp_path, monkeypatch):
     def stop(*args, **kwargs):
         raise KeyboardInterrupt

@@ -24,6 +24,7 @@ def _finish(parser: argparse.ArgumentParser, args: list[str]) -> tuple[argparse.
     parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
     words, overrides = split_overrides(args)
     options = parser.parse_args(words)
+    options.overrides = overrides
     apply_verbosity(options)
     from spa.config.load import load_config
 
@@ -52,7 +53,10 @@ def run(args: list[str]) -> int:
     if options.ckpt != "last" and not options.ckpt.isdigit():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
     if options.dry_run:
-        return say([f"configuration {options.config} is valid; it would run in {cfg.trainer.run_dir}"])
+        from spa.recipes.pipeline import stage_folders
+
+        data, sft_folder, ppo_folder = stage_folders(cfg)
+        return say([f"configuration {options.config} is valid; it would run in {data}, {sft_folder} and {ppo_folder}"])
     return _launch(cfg, "run", ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
 
 
@@ -87,15 +91,20 @@ def baseline(args: list[str]) -> int:
         "method",
         nargs="?",
         default="vanilla",
-        choices=("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation"),
-        help="vanilla: base format, the configuration's state text; state_estimation: drawing and coordinates",
+        metavar="METHOD",
+        help="vanilla: base format, the configuration's state text; state_estimation: drawing and coordinates; "
+        "vanilla_grid: drawing only; vanilla_wm: world-model format",
     )
     options, cfg = _finish(parser, args)
-    from spa.recipes.arms import arm_config
+    from spa.recipes.arms import BASELINES, baseline_config
 
-    arm = arm_config(cfg, options.method, Path(cfg.trainer.run_dir) / options.method)
+    if options.method not in BASELINES:
+        raise ConfigError(f"no baseline {options.method!r}; choose from {', '.join(BASELINES)}")
+    arm = baseline_config(cfg, options.method, options.overrides)
     if options.dry_run:
-        return say([f"configuration {options.config} is valid; {options.method} would run in {arm.trainer.run_dir}"])
+        return say(
+            [f"configuration {options.config} is valid; {options.method} would run in {arm.trainer.default_local_dir}"]
+        )
     return _launch(arm, "ppo")
 
 

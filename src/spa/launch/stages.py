@@ -35,13 +35,13 @@ def launch(cfg: Config, job: Job) -> Path | None:
 
 def perform(cfg: Config, job: Job) -> Path:
     """Do a job on this rank."""
-    root = Path(cfg.trainer.run_dir)
+    data, sft_dir, _ = pipeline.stage_folders(cfg)
     match job.stage:
         case "run":
             return pipeline.run(cfg, ckpt=job.ckpt, generate_data=job.generate_data)
         case "generate":
             return generate.main(cfg)
         case "sft":
-            return pipeline.world_model(cfg, root / "data", root / "sft")
+            return pipeline.world_model(cfg, data, sft_dir)
         case "ppo":
             return ppo.main(cfg)

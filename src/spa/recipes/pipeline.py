@@ -17,7 +17,7 @@ from spa.recipes.published import original_folders
 from spa.recipes.resume import check_unchanged, working_in
 from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.logfile import LogFile
-from spa.training.checkpoint import MARKER, damage, find_checkpoint, latest_checkpoint, step_of
+from spa.training.checkpoint import MARKER, damage, find_checkpoint, step_of
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
 
 
 def _run(cfg: Config, ckpt: str, generate_data: bool | None) -> Path:
-    root = Path(cfg.trainer.run_dir)
-    data, sft_dir, ppo_dir = root / "data", root / "sft", root / "ppo"
+    data, sft_dir, ppo_dir = stage_folders(cfg)
     if generate_data is True:
         if here().leads:
             for folder in (data, sft_dir, ppo_dir):
@@ -62,6 +61,13 @@ def _run(cfg: Config, ckpt: str, generate_data: bool | None) -> Path:
         start = stage(sft_dir, lambda: world_model(cfg, data, sft_dir))
     steps = cfg.trainer.total_training_steps
     return stage(ppo_dir, lambda: ppo.main(cfg, model_path=str(start), directory=ppo_dir), steps=steps)
+
+
+def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
+    """Where data, SFT and PPO of a run lie: `data`, `sft` and `ppo` in its folder unless the configuration says other
+    places (`generate.output_dir`, `sft.trainer.default_local_dir`, `trainer.default_local_dir`)."""
+    data = cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data"
+    return Path(data), Path(cfg.sft.trainer.default_local_dir), Path(cfg.trainer.default_local_dir)
 
 
 def stage(directory: Path, work: Callable[[], Path], *, steps: int = 0) -> Path:
@@ -197,9 +203,3 @@ def write_gate(directory: Path, gate: Gate) -> None:
     """gate.json beside the checkpoints."""
     content = {name: getattr(gate, name) for name in Gate.__slots__}
     write_atomic(directory / "gate.json", [json.dumps(content, indent=1)])
-
-
-def last_checkpoint(cfg: Config) -> Path | None:
-    """The newest checkpoint of a run: PPO's, else SFT's."""
-    root = Path(cfg.trainer.run_dir)
-    return latest_checkpoint(root / "ppo") or latest_checkpoint(root / "sft")
