@@ -102,7 +102,6 @@ FREE = frozenset(
         "trust_remote_code",
         # copies of other keys, and places
         "path",
-        "partial_pretrain",
         "output_dir",
     }
 )
@@ -143,7 +142,7 @@ def resume_point(cfg: Config, stage: Stage, directory: Path, *, named: str | Non
 def _resume_point(cfg: Config, stage: Stage, directory: Path, named: str | None) -> Path | None:
     found = None if cfg.trainer.resume_mode == "disable" else latest_checkpoint(directory)
     if named is not None and (found is None or origin_of(found).get("resumed_from") != os.path.abspath(named)):
-        found = _usable(Path(named))
+        found = _usable(Path(named).expanduser())
     if found is not None and found.parent == directory:
         check_unchanged(cfg, stage, directory)
     set_later_aside(directory, step_of(found) if found is not None else -1)
@@ -153,7 +152,10 @@ def _resume_point(cfg: Config, stage: Stage, directory: Path, named: str | None)
 def _usable(folder: Path) -> Path:
     problem = damage(folder) or ("" if (folder / "state").is_dir() else "it has no state/ folder")
     if problem:
-        raise ModelError(f"{folder} cannot be resumed from: {problem}. Name a folder global_step_N that a run wrote.")
+        raise ModelError(
+            f"{folder}: training cannot go on from here ({problem}). Give a folder global_step_N that spa has written, "
+            "or start from its weights with model_path=FOLDER."
+        )
     return folder
 
 
