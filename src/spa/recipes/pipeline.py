@@ -150,6 +150,7 @@ def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
             model_path=str(checkpoint),
             sft=replace(
                 cfg.sft,
+                model=replace(cfg.sft.model, partial_pretrain=str(checkpoint)),
                 trainer=replace(
                     cfg.sft.trainer,
                     total_training_steps=cfg.gate.extra_steps,
