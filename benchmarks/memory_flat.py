@@ -26,13 +26,14 @@ SMALL = (
     "trainer.val_before_train=false",
     "trainer.save_freq=25",
     "trainer.test_freq=25",
-    "es_manager.train.env_groups=4",
+    "es_manager.train.env_groups=2",
     "es_manager.train.group_size=4",
-    "es_manager.val.env_groups=4",
+    "es_manager.val.env_groups=2",
     "es_manager.val.group_size=2",
     "agent_proxy.max_turn=2",
     "actor_rollout_ref.rollout.rollout_filter_ratio=1",
     "actor_rollout_ref.actor.ppo_num_mini_batches=2",
+    "actor_rollout_ref.rollout.response_length=64",
     "algorithm.adv_estimator=gae",
 )
 
