@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from spa.algo.advantages import WHITENED, estimate_advantages
+from spa.algo.advantages import WHITENED, estimate_advantages, shorter_counts_more
 from spa.algo.filters import select_groups
 from spa.algo.health import Signs
 from spa.algo.kl import kl_in_reward
@@ -205,7 +205,7 @@ def to_batch(
 
 
 def keep_groups(cfg: Config, batch: EpisodeBatch | None) -> tuple[EpisodeBatch | None, Metrics]:
-    """The groups whose episodes differ most in score (REFERENCE 4.5); None if none of them differ."""
+    """The groups whose episodes differ most in score; None if none of them differ."""
     if batch is None:
         return None, {}
     rollout = cfg.actor_rollout_ref.rollout
@@ -290,6 +290,8 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
         bi_level=alg.bi_level_gae,
         norm_by_std=alg.norm_adv_by_std_in_grpo,
     )
+    if cfg.actor_rollout_ref.actor.grpo_advantage_length_weight and alg.adv_estimator == "grpo":
+        advantages = shorter_counts_more(advantages, batch.mask)
     metrics["critic/returns/mean"] = float(masked_mean(returns, batch.mask))
     metrics["critic/advantages/mean"] = float(masked_mean(advantages, batch.mask))
     if batch.values is not None:

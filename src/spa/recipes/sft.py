@@ -44,7 +44,8 @@ RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
 def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
-    """Fine-tune `model_path` on the data set; returns the last checkpoint.
+    """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set; returns the last
+    checkpoint.
 
     Raises StopRequested, when it has saved what there is, if the process is asked to stop.
     """
@@ -58,7 +59,7 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
     sft = cfg.sft
     device, world = setup.pick_device(cfg), here()
     resume = resume_point(cfg, "sft", out, named=sft.trainer.resume_path)
-    source = str(resume) if resume and sft.model.lora_rank == 0 else cfg.model_path
+    source = str(resume) if resume and sft.model.lora_rank == 0 else sft.model.partial_pretrain
     note_published(source)
     model, template = setup.load_actor(cfg, source, device)
     adapters = resume / ADAPTER if resume else None
@@ -209,6 +210,7 @@ def make_sft_optimizer(sft: SFTConfig, model: Any, total: int) -> Optimizer:
         name=optim.name,
         lr=optim.lr,
         betas=optim.betas,
+        eps=optim.eps,
         weight_decay=optim.weight_decay,
         muon_lr=optim.muon_lr,
         schedule=schedule,
