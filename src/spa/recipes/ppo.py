@@ -172,6 +172,7 @@ def signs(metrics: Metrics) -> Signs:
         kept=int(metrics.get("rollout/kept_count", 0)),
         spread=metrics.get("rollout/in_group_std", 0.0),
         success=pooled("train", "success") or 0.0,
+        episodes=int(played),
         faults=spoilt / max(1.0, played + spoilt),
         repetition=pooled("train", "repetition") or 0.0,
         validation=pooled("val-env", "success"),
