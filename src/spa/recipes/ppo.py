@@ -35,7 +35,7 @@ from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
 from spa.training.checkpoint import agreed_checkpoint, step_of
 from spa.training.loss_masks import loss_masks
-from spa.training.memory import release_memory
+from spa.training.memory import bound_kernel_caches, release_memory
 from spa.training.token_scores import token_scores
 from spa.training.update import (
     LossFn,
@@ -67,6 +67,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
 
 def run_steps(cfg: Config, path: str, out: Path) -> Path:
     """The loop: play, keep, score, estimate, update, hand the weights over, look, save."""
+    bound_kernel_caches()
     device, world = setup.pick_device(cfg), here()
     named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
     resume = resume_point(cfg, "ppo", out, named=named)

@@ -33,7 +33,7 @@ from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.checkpoint import agreed_checkpoint, load_state, save_checkpoint, step_of
 from spa.training.fit import MicroBatching, fit
-from spa.training.memory import release_memory
+from spa.training.memory import bound_kernel_caches, release_memory
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Trainable
 from spa.types import Metrics
@@ -57,6 +57,7 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
 def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
     """The loop: a batch, a step, a look at the world model, save."""
     sft = cfg.sft
+    bound_kernel_caches()
     device, world = setup.pick_device(cfg), here()
     resume = resume_point(cfg, "sft", out, named=sft.trainer.resume_path)
     source = str(resume) if resume and sft.model.lora_rank == 0 else sft.model.partial_pretrain
