@@ -187,6 +187,17 @@ class TrainerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RayInitConfig:
+    """`launcher: ray`."""
+
+    address: Annotated[str | None, Key("the Ray cluster, or auto; null starts one on this machine")] = None
+    num_cpus: Annotated[int | None, Key("CPUs of a Ray on this machine alone; null: all", ge=1)] = None
+    cpus_per_worker: Annotated[int, Key("CPUs that each rank is given", ge=1)] = 1
+    max_failures: Annotated[int, Key("how often lost workers are replaced; -1: without limit", ge=-1)] = 3
+    storage_path: Annotated[str | None, Key("where Ray keeps its own state; null: ray/ in the run's folder")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareConfig:
     """`spa compare`: the same number of episodes for every arm."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.config.schema import Config, EnvSpec, GroupsConfig
+from spa.distributed.episodes import pack, unpack
 from spa.distributed.world import ALONE, World, here
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
@@ -89,9 +90,7 @@ class Player:
                 lanes=0 if self.workers is None else len(self.workers),
             )
 
-        return self.world.spread(
-            specs, play, by=lambda spec: spec.group, pack=Episode.to_json, unpack=Episode.from_json
-        )
+        return self.world.spread(specs, play, by=lambda spec: spec.group, pack=pack, unpack=unpack)
 
     def _make_remote(self, tag: str) -> TextEnv:
         assert self.workers is not None
