@@ -33,7 +33,7 @@ def list_runs(folder: Path, now: float) -> Iterator[Line]:
             continue
         try:
             run = open_run(path)
-            yield Line(printable(run.name), _state(run, now), _result(run), _seeds(run), _duration(run))
+            yield Line(printable(run.name), printable(_state(run, now)), _result(run), _seeds(run), _duration(run))
         except NoRunError:
             continue
         except DataError as error:
