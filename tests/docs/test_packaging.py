@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-NAMES = {"hydra": "hydra-core", "yaml": "pyyaml"}
+NAMES = {"PIL": "pillow", "hydra": "hydra-core", "yaml": "pyyaml"}
 """Imported name -> distribution, where they differ."""
 COME_ALONG = {"pandas"}
 """Imported lazily beside the optional package that depends on it."""

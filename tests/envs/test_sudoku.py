@@ -1,8 +1,10 @@
+import math
 from itertools import product
 
 import pytest
 from contract import check_contract
 
+from spa.envs.cards import cards
 from spa.envs.solvers.sudoku import solve
 from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError
@@ -204,3 +206,11 @@ def test_impossible_options(options, named):
 def test_boards_that_are_none(board):
     with pytest.raises(ConfigError, match="board"):
         Sudoku().reset(options={"board": board})
+
+
+def test_random_play_gets_what_the_rules_give_it():
+    """Four right pairs of cell and digit among 16, fifty draws: a closed form, within four standard errors of the card."""
+    tries, right, pairs = 50, 4, 16
+    expected = sum((-1) ** k * math.comb(right, k) * (1 - k / pairs) ** tries for k in range(right + 1))
+    measured = cards()["Sudoku"].random_success
+    assert abs(measured - expected) < 4 * math.sqrt(expected * (1 - expected) / 1000)
