@@ -116,7 +116,6 @@ def launch(folder: Path, words: list[str], *, file_limit: int | None = None) -> 
     status = 70
     try:
         os.chdir(folder)
-        os.setsid()
         with log.open("a") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
