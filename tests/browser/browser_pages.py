@@ -87,6 +87,14 @@ def test_the_report_prints(browser, runs, tmp_path: Path):
     browser.open(path.as_uri())
     pdf = base64.b64decode(browser.driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
+    browser.size(800, 1100)  # a sheet of paper
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    fits(browser)
+    assert not find(browser, "nav").is_displayed()
+    table = find(browser, "#result table")
+    assert table.size["width"] <= find(browser, "main").size["width"]
+    assert find(browser, "#result tbody th").size["width"] > 90
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_two_runs_in_one_report(browser, runs, tmp_path: Path):

@@ -1,8 +1,10 @@
 """The record of a stage: deterministic, legal JSON, resumable byte for byte."""
 
+import importlib
 import json
 import logging
 import multiprocessing
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -243,6 +245,36 @@ def test_quiet_says_nothing_but_warnings(tmp_path: Path, capsys: pytest.CaptureF
     finally:
         console.set_verbosity()
     assert capsys.readouterr().err == "warning: shown\n"
+
+
+def test_trackers_get_as_many_episodes_as_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trackio.py").write_text(
+        "tables = []\n"
+        "class Table(list):\n"
+        "    def __init__(self, dataframe): super().__init__(dataframe['episode'])\n"
+        "class Run:\n"
+        "    def log(self, values, step): tables.append((step, values))\n"
+        "def init(**k): return Run()\n"
+        "def finish(): pass\n"
+    )
+    (tmp_path / "pandas.py").write_text(
+        "def DataFrame(rows, columns): return {name: [row[i] for row in rows] for i, name in enumerate(columns)}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("trackio", "pandas"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    played = [episode(f"e{number}") for number in range(12)]
+    samples = {"train": 0, "val": 2}
+    with Recorder(tmp_path / "run", stage="ppo", loggers=["trackio"], sample_episodes=samples) as recorder:
+        for split in ("train", "val", "sft_eval"):
+            recorder.trajectories(3, split, played)
+    tables = importlib.import_module("trackio").tables
+    for name in ("trackio", "pandas"):
+        sys.modules.pop(name, None)
+    assert tables == [
+        (3, {"episodes/val": ["e0", "e1"]}),
+        (3, {"episodes/sft_eval": [f"e{number}" for number in range(8)]}),
+    ]
 
 
 def test_a_failing_tracker_is_one_warning_and_never_stops(

@@ -19,6 +19,7 @@ from spa.algo.kl import kl_in_reward
 from spa.algo.losses import entropy_bonus, kl_penalty, policy_loss, value_loss
 from spa.algo.masked import explained_variance, masked_mean, whiten
 from spa.algo.rewards import normalize_scores
+from spa.config.convert import to_plain
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.distributed.world import here
 from spa.errors import TrainingError
@@ -90,6 +91,7 @@ def run_steps(cfg: Config, path: str, out: Path) -> Path:
             project=cfg.trainer.project_name,
             name=cfg.trainer.experiment_name,
             stall_timeout_s=cfg.trainer.stall_timeout_s,
+            sample_episodes=to_plain(cfg.trainer.generations_to_log_to_wandb),
         ) as rec,
         saved_when_stopped(progress, partial(save_models, cfg, out, models)),
     ):

@@ -55,7 +55,9 @@ class Recorder:
         project: str = "",
         name: str = "",
         stall_timeout_s: float | None = None,
+        sample_episodes: Mapping[str, int] | None = None,
     ) -> None:
+        """`sample_episodes`: how many episodes of a split ("train", "val") the trackers get as a table; default: 8."""
         self.directory = Path(directory)
         self.stage = stage
         self.enabled = enabled
@@ -85,6 +87,7 @@ class Recorder:
             start_step=resume_step or 0,
             project=project,
             name=name,
+            samples=sample_episodes or {},
         )
 
     def log(self, step: int, metrics: "Metrics", *, tokens: int | None = None) -> None:

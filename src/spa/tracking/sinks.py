@@ -7,7 +7,7 @@ it off with one warning. Training never stops for it.
 import hashlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("spa.tracking")
 
 SAMPLE_EPISODES = 8
-"""Episodes that a tracker gets as a table at each step that records some."""
+"""Episodes that a tracker gets as a table at each step that records some, unless told otherwise."""
 
 SHOWN = (
     # ending of the metric's name, what the console calls it, number format
@@ -81,7 +81,9 @@ class Sinks:
         start_step: int,
         project: str,
         name: str,
+        samples: Mapping[str, int],
     ) -> None:
+        self._samples = samples
         makers: dict[str, Callable[[], Sink]] = {
             "console": lambda: _ConsoleSink(stage, name, total_steps, start_step),
             "tensorboard": lambda: _TensorBoardSink(directory, start_step),
@@ -100,8 +102,11 @@ class Sinks:
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
         """Send a few episodes to every sink."""
+        chosen = episodes[: self._samples.get(split, SAMPLE_EPISODES)]
+        if not chosen:
+            return
         for key, sink in list(self._active.items()):
-            self._guard(key, lambda sink=sink: sink.episodes(step, split, episodes[:SAMPLE_EPISODES]))
+            self._guard(key, lambda sink=sink: sink.episodes(step, split, chosen))
 
     def close(self) -> None:
         """Close every sink."""
