@@ -6,8 +6,9 @@ from api_server import Server, failing, good
 from spa import cli
 from spa.config.load import load_config
 from spa.errors import ModelError
-from spa.recipes import evaluate
+from spa.recipes import evaluate, generate
 from spa.recipes.policies import find_target
+from spa.worldmodel.rows import read_parquet
 
 BAD_KEY = failing(401, "bad key")
 
@@ -66,3 +67,36 @@ def test_prices_are_two_numbers(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["eval", "random", "demo", "--prices", "cheap"]) == 2
     assert "two numbers" in capsys.readouterr().err
+
+
+def test_self_play_by_a_model_behind_an_api(tmp_path):
+    """`spa generate` with the same settings: its replies are text, and become rows with the true states."""
+    reply = "<think><observation>I see ice</observation><prediction>more ice</prediction></think><answer>Up || Left</answer>"
+    with Server(text=reply) as server:
+        overrides = [
+            "es_manager.train.env_groups=2",
+            "es_manager.train.group_size=1",
+            "es_manager.train.env_configs.tags=[FrozenLakeNoSlip]",
+            "es_manager.train.env_configs.n_groups=null",
+            "generate.num_batches=1",
+            "trainer.logger=[]",
+            "state_text=coords",
+            "ppo_mini_batch_size=1",
+            "actor_rollout_ref.rollout.rollout_filter_ratio=1",
+        ]
+        entry = f"{{provider_name: custom, model_name: m, base_url: '{server.address}'}}"
+        cfg = load_config(
+            "evaluate_api_llm",
+            [
+                *overrides,
+                f"+model_info.mine={entry}",
+                "model_config.model_name=mine",
+                f"trainer.run_dir={tmp_path}/run",
+                "agent_proxy.max_turn=1",
+                "generate.val_fraction=0.5",
+            ],
+        )
+        folder = generate.main(cfg, directory=tmp_path / "data")
+    rows = [row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")]
+    assert len(server.requests) == len(rows) == 2
+    assert all("Player (P) is at" in row.response and "I see ice" not in row.response for row in rows)
