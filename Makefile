@@ -3,6 +3,7 @@
 #   make test            all tests but those in a browser
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
+#   make chaos           a run killed 20 times and harmed in every way ends like an undisturbed one, about ten minutes
 #   make lint            ruff and pyright
 #   make bench           speed of the parts, as JSON
 # make demo PYTHON=python3.12 chooses the interpreter that .venv is made with; make test JOBS=8 tests in 8 processes.
@@ -16,7 +17,7 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-browser test-vllm lint bench
+.PHONY: demo test test-browser test-vllm chaos lint bench
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -31,6 +32,9 @@ test-browser: $(READY)
 test-vllm:
 	PYTHON=$(PYTHON) tests/vllm/install.sh .venv-vllm
 	$(ONE_THREAD) VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m pytest tests/vllm/vllm_engine.py
+
+chaos: $(READY)
+	$(ONE_THREAD) $(BIN)/python tests/chaos/chaos.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -64,6 +64,7 @@ class BareTemplate:
     """In place of a chat template: no token ends a reply, so every reply has the full length, the costliest case."""
 
     stop_ids = frozenset({-1})
+    images = None
 
     def decode_reply(self, ids: Any) -> str:
         """Nobody reads these replies."""

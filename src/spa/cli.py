@@ -1,7 +1,10 @@
 """The command line. Light on purpose: a command's module is imported only when the command is used."""
 
+import errno
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -42,6 +45,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+"""Errors that a full, broken or read-only disk makes."""
+
+
 def usage() -> str:
     """The text of `spa --help`."""
     width = max(map(len, COMMANDS))
@@ -79,17 +86,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     module, _, function = COMMANDS[args[0]][0].partition(":")
     from spa.errors import SpaError
+    from spa.signals import stoppable
+    from spa.tracking.console import is_debug, printable, verbosity_from
 
     try:
-        return getattr(importlib.import_module(module), function)(args[1:])
+        verbosity_from(os.environ)
+        with stoppable():
+            return getattr(importlib.import_module(module), function)(args[1:])
     except SpaError as error:
-        sys.stderr.write(f"spa {args[0]}: {error}\n")
+        trace = traceback.format_exc() if is_debug() else ""
+        sys.stderr.write(printable(f"{trace}spa {args[0]}: {error}\n"))
         return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; run the same command again to go on\n")
-        return 130
+    except KeyboardInterrupt as stop:
+        return _stopped(stop, args)
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        sys.stderr.write(
+            f"spa {args[0]}: {error}. Make room, fix the permissions or choose another place, then start the same "
+            "command again: what is complete is kept.\n"
+        )
+        return 2
+
+
+def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
+    """Say what was saved and how to go on; returns the exit status: 0 after SIGTERM, which is nobody's mistake."""
+    import shlex
+
+    from spa.signals import StopRequested
+
+    name, saved = (stop.name, stop.saved) if isinstance(stop, StopRequested) else ("SIGINT", "")
+    lines = [f"stopped by {name}." + (f" Saved: {saved}." if saved else "")]
+    lines.append(f"To go on from there, run the same command again:\n  {shlex.join(['spa', *args])}")
+    sys.stderr.write("\n" + " ".join(lines) + "\n")
+    return 0 if name == "SIGTERM" else 130
 
 
 if __name__ == "__main__":

@@ -1,19 +1,23 @@
 """Playing: prompts go to the engine, replies are parsed and executed, until every episode has ended.
 
-An environment that raises costs its own episode, never the run.
+An environment that raises, hangs or returns nonsense costs its own episode, never the run.
 """
 
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
+from spa.envs.limits import EnvFault, checked_step, checked_text, time_limit
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, SpaError
+from spa.models.vision import to_png
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate, TokenBuffer
@@ -23,6 +27,8 @@ from spa.types import Completion, Episode, Message, Prompt, SamplingParams, Stop
 log = logging.getLogger(__name__)
 
 MakeEnv = Callable[[str], TextEnv]
+SHOWN_FAULTS = 3
+MAKING_S = 120.0  # more than a turn may take: an environment may load data when it is made
 _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
@@ -36,22 +42,46 @@ def collect(
     sampling: SamplingParams,
     format_penalty: float,
     max_model_len: int,
+    env_timeout_s: float | None = None,
+    lanes: int = 0,
 ) -> list[Episode]:
     """Play all of `specs` side by side; returns one episode per spec, in order.
 
     `make_env` builds an environment for a tag; `template` None plays without tokens (text-only engines). An episode
-    whose first prompt leaves no room for a reply ends at once. Raises ConfigError if that is so for all of them, and
-    whatever SpaError an environment raises while it is made: those are for the user to solve.
+    whose first prompt leaves no room for a reply ends at once. An environment has `env_timeout_s` seconds for a turn;
+    with `lanes`, that many turns are executed at a time, for environments in processes of their own.
+
+    Raises ConfigError if no prompt fits, and whatever SpaError an environment raises while it is made: those are for
+    the user to solve.
     """
     room = max_model_len - sampling.max_tokens
-    players = [_Player(spec, make_env, prompters[spec.tag], template) for spec in specs]
-    _check_room(players, room, max_model_len)
-    while active := [player for player in players if player.stop is None]:
-        completions = engine.generate([player.prompt() for player in active], sampling)
-        for player, completion in zip(active, completions, strict=True):
-            player.play(completion, format_penalty=format_penalty, room=room)
-        engine.forget([player.spec.episode_id for player in active if player.stop is not None])
+    with ThreadPoolExecutor(lanes) if lanes else nullcontext() as pool:
+        each = pool.map if pool is not None else map
+        players = list(each(lambda spec: _Player(spec, make_env, prompters[spec.tag], template, env_timeout_s), specs))
+        _check_room(players, room, max_model_len)
+        while active := [player for player in players if player.stop is None]:
+            completions = engine.generate([player.prompt() for player in active], sampling)
+            turns = list(zip(active, completions, strict=True))
+            list(each(lambda turn: turn[0].play(turn[1], format_penalty=format_penalty, room=room), turns))
+            engine.forget([player.spec.episode_id for player in active if player.stop is not None])
+    _report_faults([player for player in players if player.error])
     return [player.episode() for player in players]
+
+
+def _report_faults(failed: "Sequence[_Player]") -> None:
+    """Name the first of the episodes that an environment or engine spoilt, and count the others."""
+    for player in failed[:SHOWN_FAULTS]:
+        spec = player.spec
+        log.warning(
+            "episode %s (%s, puzzle seed %d) failed in turn %d: %s",
+            spec.episode_id,
+            spec.tag,
+            spec.puzzle_seed,
+            len(player.turns) + 1,
+            player.error,
+        )
+    if len(failed) > SHOWN_FAULTS:
+        log.warning("%d more episodes failed; their reasons are in the trajectories", len(failed) - SHOWN_FAULTS)
 
 
 def _check_room(players: "Sequence[_Player]", room: int, max_model_len: int) -> None:
@@ -76,8 +106,15 @@ def puzzle_hash(env: TextEnv) -> str:
 class _Player:
     """One episode while it is being played."""
 
-    def __init__(self, spec: EpisodeSpec, make_env: MakeEnv, prompter: Prompter, template: ChatTemplate | None) -> None:
-        self.spec, self.prompter = spec, prompter
+    def __init__(
+        self,
+        spec: EpisodeSpec,
+        make_env: MakeEnv,
+        prompter: Prompter,
+        template: ChatTemplate | None,
+        env_timeout_s: float | None = None,
+    ) -> None:
+        self.spec, self.prompter, self.env_timeout_s = spec, prompter, env_timeout_s
         self.turns: list[Turn] = []
         self.messages: list[Message] = []
         self.used_actions = 0
@@ -85,18 +122,27 @@ class _Player:
         self.error, self.puzzle_hash = "", ""
         self.version = 0
         self.buffer: TokenBuffer | None = None
+        self.images: list[bytes] = []
         try:
-            self.env = make_env(spec.tag)
-            self.env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
-            self.puzzle_hash = puzzle_hash(self.env)
-            self.messages += prompter.first_messages(self.env)
+            with time_limit(None if env_timeout_s is None else env_timeout_s + MAKING_S, "making the puzzle"):
+                self.env = make_env(spec.tag)
+                self.env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
+                checked_text(self.env.state_text(prompter.state_text), "state_text")
+                self.puzzle_hash = puzzle_hash(self.env)
+                self.messages += prompter.first_messages(self.env)
+                self.images += self._see()
         except SpaError:
             raise
         except Exception as error:  # noqa: BLE001 - environments are other people's code
             self._fail(error)
             return
         if template is not None:
-            self.buffer = TokenBuffer(template, tuple(self.messages), prompter.opener)
+            self.buffer = TokenBuffer(template, tuple(self.messages), prompter.opener, self.images)
+
+    def _see(self) -> list[bytes]:
+        """The picture of the current state, if prompts show one."""
+        image = self.env.image()
+        return [] if image is None else [to_png(image)]
 
     def prompt(self) -> Prompt:
         """What the engine is asked to continue."""
@@ -107,6 +153,7 @@ class _Player:
             token_ids=ids,
             opener=self.prompter.opener,
             seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
+            images=tuple(self.images),
             context=self.env,
         )
 
@@ -119,14 +166,14 @@ class _Player:
         if self.buffer is not None and completion.token_ids is not None and completion.logprobs is not None:
             self.buffer.append_sampled(completion.token_ids, completion.logprobs)
         try:
-            self._execute(completion, format_penalty)
+            with time_limit(self.env_timeout_s, "the turn"):
+                self._execute(completion, format_penalty)
+                if self.stop is None and len(self.turns) >= self.prompter.max_turn:
+                    self.stop = Stop.TURN_CAP
+                if self.stop is None:
+                    self._next_turn(room)
         except Exception as error:  # noqa: BLE001 - environments are other people's code
             self._fail(error)
-            return
-        if self.stop is None and len(self.turns) >= self.prompter.max_turn:
-            self.stop = Stop.TURN_CAP
-        if self.stop is None:
-            self._next_turn(room)
 
     def _execute(self, completion: Completion, format_penalty: float) -> None:
         prompter, env = self.prompter, self.env
@@ -138,7 +185,8 @@ class _Player:
             action_sep=prompter.action_sep,
             max_actions=prompter.max_actions_per_turn,
         )
-        state, left = env.state_text(prompter.state_text), prompter.max_actions_per_traj - self.used_actions
+        state = checked_text(env.state_text(prompter.state_text), "state_text")
+        left = prompter.max_actions_per_traj - self.used_actions
         mapped = [env.to_action(action) for action in reply.actions]
         legal = [
             (_label(env, name), action)
@@ -148,11 +196,10 @@ class _Player:
         penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
         executed, infos, reward, ended = [], [], 0.0, False
         for name, action in legal[:left]:
-            _, value, terminated, truncated, info = env.step(action)
+            value, ended, info = checked_step(env.step(action))
             executed.append(name)
             infos.append({key: _plain(item) for key, item in info.items()})
-            reward += float(value)
-            ended = terminated or truncated
+            reward += value
             if ended:
                 break
         self.used_actions += len(executed)
@@ -166,7 +213,7 @@ class _Player:
                 executed=tuple(executed),
                 reward=reward,
                 penalty=penalty,
-                next_state=env.state_text(prompter.state_text),
+                next_state=checked_text(env.state_text(prompter.state_text), "state_text"),
                 infos=tuple(infos),
                 finish_reason=completion.finish_reason,
             )
@@ -184,16 +231,18 @@ class _Player:
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
             reward=self.turns[-1].reward,
         )
+        images = self._see()
         if self.buffer is not None:
-            if len(self.buffer) + len(self.buffer.user_delta(message["content"])) > room:
+            if len(self.buffer) + len(self.buffer.user_delta(message["content"], images)) > room:
                 self.stop = Stop.CONTEXT
                 return
-            self.buffer.append_user(message["content"])
+            self.buffer.append_user(message["content"], images)
         self.messages.append(message)
+        self.images += images
 
     def _fail(self, error: Exception) -> None:
-        self.stop, self.error = Stop.ERROR, f"{type(error).__name__}: {error}"
-        log.warning("episode %s (%s) failed: %s", self.spec.episode_id, self.spec.tag, self.error)
+        told = isinstance(error, EnvFault)
+        self.stop, self.error = Stop.ERROR, str(error) if told else f"{type(error).__name__}: {error}"
 
     def episode(self) -> Episode:
         """The finished episode."""
@@ -214,6 +263,7 @@ class _Player:
             messages=tuple(self.messages),
             error=self.error,
             version=self.version,
+            images=tuple(self.images),
             **tokens,
         )
 

@@ -5,10 +5,15 @@ group or a member can be replayed alone and no draw depends on how work is batch
 random state.
 """
 
+from __future__ import annotations
+
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def stream_seed(base: int, purpose: str, *indices: int) -> int:
@@ -24,4 +29,6 @@ def stream(base: int, purpose: str, *indices: int) -> np.random.Generator:
 
 def torch_stream(base: int, purpose: str, *indices: int) -> torch.Generator:
     """A CPU torch generator for the named stream."""
+    import torch  # environments draw with NumPy, and do not wait for it
+
     return torch.Generator().manual_seed(stream_seed(base, purpose, *indices))

@@ -8,15 +8,23 @@ prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 fr
 to the other is `batch_episodes` in `spa.training.batch`.
 """
 
+from __future__ import annotations
+
+import base64
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:  # playing and looking at environments should not wait for torch
+    import torch
 
 Message = dict[str, str]
 """A chat message: {"role": "system" | "user" | "assistant", "content": text}."""
+
+IMAGE = "<image>"
+"""Where a message's text has a picture. The pictures themselves are PNG files beside the messages, in their order."""
 
 Metrics = dict[str, float]
 
@@ -54,6 +62,7 @@ class Prompt:
     token_ids: np.ndarray  # int32 [T], the conversation so far, generation prompt and opener included
     opener: str  # text that the reply is forced to begin with (already part of token_ids)
     seed: int  # of this row's own sampling stream
+    images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
     context: Any = None  # the live environment, for the `random` and `expert` engines only; never sent anywhere
 
 
@@ -125,6 +134,7 @@ class Episode:
     turn_index: np.ndarray | None = None  # int16   [T]  -1 before the first turn
     error: str = ""
     version: int = 0
+    images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
 
     @property
     def score(self) -> float:
@@ -136,6 +146,10 @@ class Episode:
         out: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
+            if item.name == "images":
+                if value:
+                    out["images"] = [base64.b64encode(image).decode() for image in value]
+                continue
             if isinstance(value, np.ndarray):
                 value = value.tolist()
             elif item.name == "turns":
@@ -148,7 +162,7 @@ class Episode:
         return out
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Episode":
+    def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""
         data = dict(data)
         dtypes = {"token_ids": np.int32, "sampled": np.bool_, "logprobs": np.float32, "turn_index": np.int16}
@@ -158,6 +172,7 @@ class Episode:
         data["stop"] = Stop(data["stop"])
         data["messages"] = tuple(data["messages"])
         data["turns"] = tuple(_turn_from_json(turn) for turn in data["turns"])
+        data["images"] = tuple(base64.b64decode(image) for image in data.get("images", ()))
         return cls(**data)
 
 
@@ -174,10 +189,10 @@ def _turn_from_json(data: dict[str, Any]) -> Turn:
     )
 
 
-def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype: str) -> None:
     if value is None:
         return
-    if tuple(value.shape) != shape or value.dtype != dtype:
+    if tuple(value.shape) != shape or str(value.dtype) != f"torch.{dtype}":
         raise ValueError(f"{name}: expected {dtype} {shape}, got {value.dtype} {tuple(value.shape)}")
 
 
@@ -198,24 +213,25 @@ class EpisodeBatch:
     group_ids: torch.Tensor  # int64   [B]
     tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalisation
     sampler_logprobs: torch.Tensor  # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
+    images: Any = None  # the rows' pictures as spa.models.vision.RowImages, if there are any
 
     def __post_init__(self) -> None:
         rows, tokens = self.input_ids.shape
         actions = tokens - 1
-        _check("input_ids", self.input_ids, (rows, tokens), torch.int64)
+        _check("input_ids", self.input_ids, (rows, tokens), "int64")
         for name, dtype in (
-            ("lengths", torch.int64),
-            ("scores", torch.float32),
-            ("group_ids", torch.int64),
-            ("tag_ids", torch.int64),
+            ("lengths", "int64"),
+            ("scores", "float32"),
+            ("group_ids", "int64"),
+            ("tag_ids", "int64"),
         ):
             _check(name, getattr(self, name), (rows,), dtype)
         for name, dtype in (
-            ("mask", torch.bool),
-            ("turns", torch.int64),
-            ("turn_ends", torch.bool),
-            ("rewards", torch.float32),
-            ("sampler_logprobs", torch.float32),
+            ("mask", "bool"),
+            ("turns", "int64"),
+            ("turn_ends", "bool"),
+            ("rewards", "float32"),
+            ("sampler_logprobs", "float32"),
         ):
             _check(name, getattr(self, name), (rows, actions), dtype)
 
@@ -234,7 +250,7 @@ class ScoredBatch(EpisodeBatch):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("old_logprobs", "ref_logprobs", "values"):
-            _check(name, getattr(self, name), tuple(self.mask.shape), torch.float32)
+            _check(name, getattr(self, name), tuple(self.mask.shape), "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +263,7 @@ class PPOBatch(ScoredBatch):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("advantages", "returns"):
-            _check(name, getattr(self, name), tuple(self.mask.shape), torch.float32)
+            _check(name, getattr(self, name), tuple(self.mask.shape), "float32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,4 +284,5 @@ class WorldModelRow:
     executed: tuple[str, ...] = ()
     predicted: str | None = None  # what the model had written, before relabelling
     observed: str | None = None
+    images: tuple[bytes, ...] = ()  # the pictures that the prompt shows, as PNG files
     extra: dict[str, Any] = field(default_factory=dict)

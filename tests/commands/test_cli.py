@@ -74,6 +74,10 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
         (["run", "demo", "newest"], "CKPT is 'newest'"),
         (["run", "nowhere.yaml"], "nowhere.yaml"),
         (["compare", "demo", "--seeds", "0"], "--seeds is 0"),
+        (["baseline", "demo", "grid"], "no baseline 'grid'; choose from vanilla, vanilla_wm"),
+        (["baseline", "demo", "ctx_manager.mode=add_worldmodel"], "take the baseline vanilla_wm"),
+        (["baseline", "demo", "vanilla_wm", "ctx_manager.mode=base"], "take the baseline vanilla "),
+        (["baseline", "demo", "state_estimation", "state_text=grid"], "which is shown grid_and_coords"),
         (["ppo", "demo", "es_manager.train.env_groups=0"], "env_groups"),
         (["ppo", "demo", "es_manager.train.env_groups=1", "es_manager.train.group_size=2"], "only 2 episodes are kept"),
     ],
@@ -87,6 +91,29 @@ def test_a_dry_run_touches_nothing(capsys, tmp_path, command):
     assert main([command, "demo", "--dry-run", f"trainer.run_dir={tmp_path / 'run'}"]) == 0
     assert capsys.readouterr().out
     assert not list(tmp_path.iterdir())
+
+
+def test_places_that_are_chosen_are_used(capsys):
+    places = ["generate.output_dir=my/data", "sft.trainer.default_local_dir=my/sft", "trainer.default_local_dir=my/ppo"]
+    assert main(["run", "demo", "--dry-run", *places]) == 0
+    assert "it would run in my/data, my/sft and my/ppo" in capsys.readouterr().out
+    assert main(["baseline", "demo", "--dry-run", places[-1]]) == 0
+    assert "vanilla would run in my/ppo" in capsys.readouterr().out
+    assert main(["baseline", "demo", "--dry-run", "ctx_manager.mode=base"]) == 0
+    assert "vanilla would run in runs/demo/vanilla/ppo" in capsys.readouterr().out
+
+
+def test_debug_shows_where_an_error_comes_from(capsys):
+    assert main(["run", "nowhere.yaml", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["run", "nowhere.yaml"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_hostile_text_in_an_error_is_only_text(capsys):
+    assert main(["run", "\x1b[2Jnowhere\u202e.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "\\x1b[2Jnowhere\\u202e.yaml" in said and "\x1b" not in said
 
 
 def small(tmp_path: Path, *overrides: str) -> list[str]:

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -49,3 +51,14 @@ def test_measure_writes_cards(tmp_path, capsys):
     assert main(["measure", "FrozenLakeNoSlip", "--write", str(path)]) == 0
     (row,) = json.loads(path.read_text())["cards"]
     assert row["tag"] == "FrozenLakeNoSlip" and row["optimum"] == 1.0
+
+
+@pytest.mark.parametrize("command", ["envs", "envs sample WebShop", "envs sample VisualSimpleSokoban", "play Sudoku"])
+def test_looking_and_playing_do_not_wait_for_torch(command):
+    code = (
+        "import sys; from spa.cli import main\n"
+        f"status = main({command.split()!r})\n"
+        "sys.exit('loaded torch' if 'torch' in sys.modules or 'transformers' in sys.modules else status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout, done.stderr

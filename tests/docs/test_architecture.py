@@ -13,8 +13,8 @@ SOURCE = ROOT / "src"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 MOST_LINES, MOST_FUNCTION_LINES = 450, 80
 
-READS_ENVIRONMENT = {"spa.engines.openai"}
-"""Modules that read the environment's variables: API keys."""
+READS_ENVIRONMENT = {"spa.engines.openai", "spa.cli"}
+"""Modules that read the environment's variables: API keys, and how much is said (SPA_LOG)."""
 NUMPY_RANDOM = {"Generator", "PCG64", "SeedSequence", "BitGenerator"}
 TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
 FORBIDDEN_IMPORTS = {"random", "pickle", "shelve", "marshal", "dill", "cloudpickle"}
@@ -103,7 +103,10 @@ def test_below_the_recipes_only_listed_modules_read_the_configuration():
 
 @pytest.mark.parametrize(
     ("target", "users"),
-    [("tracking", {"tracking", "recipes", "commands", "report"}), ("report", {"report", "recipes", "commands"})],
+    [
+        ("tracking", {"tracking", "recipes", "launch", "commands", "cli", "report"}),
+        ("report", {"report", "recipes", "commands"}),
+    ],
 )
 def test_who_uses_the_recorder_and_the_report(target: str, users: set[str]):
     found = {
@@ -177,7 +180,7 @@ def test_global_seeds_are_set_only_inside_a_fork():
         assert all(any(line in fork for fork in forks) for line in seeding), module
 
 
-def test_only_keys_of_apis_come_from_environment_variables():
+def test_only_keys_of_apis_and_the_log_level_come_from_environment_variables():
     found = {
         module
         for module, tree in modules().items()

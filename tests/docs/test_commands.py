@@ -245,7 +245,7 @@ VARIABLES = {
     ("words", "ends"),
     [
         (["./run_spa.sh", "_2_sokoban", "last", "True"], set(VARIABLES)),
-        (["./run_baseline.sh", "_2_sokoban"], {"MODE", "MODEL", "RENDER_MODE", "BASE_DIR"}),
+        (["./run_baseline.sh", "_2_sokoban", "vanilla_wm"], {"MODE", "MODEL", "RENDER_MODE", "BASE_DIR"}),
     ],
 )
 def test_the_originals_scripts_hand_over_arguments_and_variables(words: list[str], ends: set[str], tmp_path: Path):

@@ -3,10 +3,8 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-import torch
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -49,28 +47,18 @@ def test_the_menu_has_every_page():
                 yield from pages(value)
 
     menu = list(pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
-    assert sorted(menu) == [page.name for page in PAGES]
+    assert sorted(menu) == sorted(page.name for page in PAGES)
 
 
-def test_the_advantage_of_the_documentation_estimates():
-    (_, source), *_ = python_blocks("extending.md")
-    module = ModuleType("my_advantage")
-    exec(source, module.__dict__)
-    batch = type("Batch", (), {"mask": torch.tensor([[True, False, True], [False, True, True]])})
-    rewards = torch.tensor([[0.0, 0.0, 3.0], [0.0, 0.0, 1.0]])
-    advantages, returns = module.centred(batch, rewards, gamma=1.0, lam=1.0)
-    assert advantages.tolist() == [[1.0, 0.0, 1.0], [0.0, -1.0, -1.0]]
-    assert returns is advantages
-
-
-def test_the_engine_of_the_documentation_plays():
-    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    source = next(block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class Dice" in block)
-    module = ModuleType("dice")
-    exec(source, module.__dict__)
-    from spa.prompts.parse import parse_reply
-
-    prompts = [type("Prompt", (), {"seed": seed}) for seed in range(8)]
-    replies = [parse_reply("<think>" + c.text, mode="base") for c in module.Dice().generate(prompts, None)]
-    assert all(reply.well_formed for reply in replies)
-    assert {reply.actions for reply in replies} == {("Left",), ("Right",)}
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("extending.md", "custom_advantage.py"),
+        ("extending.md", "custom_engine.py"),
+        ("add-an-environment.md", "custom_env.py"),
+    ],
+)
+def test_pages_print_the_examples(page: str, name: str):
+    example = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    code = re.sub(r'\A""".*?"""\n\n(# ruff: noqa[^\n]*\n\n)?', "", example, flags=re.S)
+    assert dict(python_blocks(page))[name] == code

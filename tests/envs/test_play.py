@@ -65,7 +65,16 @@ def test_no_hint_without_a_way():
     assert best(env, 10).startswith("none")
 
 
+def test_a_game_of_pictures_shows_a_person_the_text_too():
+    env = Sokoban(render_mode="rgb_array")
+    env.reset(seed=0)
+    _, out = session(env, ["Up"])
+    assert "<image>" in out and env.puzzle_text() in out
+
+
 @given(st.lists(st.text(max_size=30), max_size=4))
 def test_any_input_is_survived(lines):
-    session(FrozenLake(), lines)
-    session(Sudoku(), lines)
+    for env in (FrozenLake(), Sudoku()):
+        score, out = session(env, lines)
+        assert out.endswith(" points") and out.count("puzzle ") == score.puzzles
+        assert 0 <= score.solved <= score.puzzles <= len(lines) + 1 and score.actions <= 15 * len(lines)

@@ -41,6 +41,8 @@ def play(
     max_model_len: int = 100_000,
     sampling: SamplingParams | None = None,
     prompters: Mapping[str, Prompter] | None = None,
+    env_timeout_s: float | None = None,
+    lanes: int = 0,
     **settings: Any,
 ) -> list[Episode]:
     """`collect` with settings that tests mostly want: FrozenLake without slip, coordinates, base format."""
@@ -54,6 +56,8 @@ def play(
         sampling=sampling or SamplingParams(max_tokens=max_tokens),
         format_penalty=-0.1,
         max_model_len=max_model_len,
+        env_timeout_s=env_timeout_s,
+        lanes=lanes,
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 from spa.config.load import load_config
 from spa.errors import ConfigError, ModelError, TrainingError
 from spa.recipes.ablations import METHODS, training
-from spa.recipes.grid import Stage, distinct, result_of, run_grid, stages_of
-from spa.recipes.pipeline import DONE
+from spa.recipes.grid import Stage, distinct, run_grid, stages_of
+from spa.recipes.pipeline import DONE, result_of
 
 
 def names(method: str, root: Path = Path("r"), preset: str = "demo", *overrides: str, seed: int = 0) -> list[str]:
@@ -123,7 +123,7 @@ def test_results_are_found_after_the_grid_was_moved(tmp_path):
     folder = tmp_path / "new" / "sft-abc"
     (folder / "extra_1" / "global_step_3").mkdir(parents=True)
     (folder / DONE).write_text(json.dumps({"result": "/elsewhere/sft-abc/extra_1/global_step_3"}))
-    assert result_of(folder) == str(folder / "extra_1" / "global_step_3")
+    assert result_of(folder) == folder / "extra_1" / "global_step_3"
 
 
 def test_configurations_of_stages_can_be_written_down():

@@ -43,9 +43,19 @@ def test_all_three_stages_leave_what_the_next_one_needs(finished):
 
 
 def test_what_is_done_is_not_done_again(base, finished):
-    files = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
+    files = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file() and path.name != ".lock"}
     pipeline.run(small_config(base, finished, *STEPS))
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()} == files
+    assert {
+        path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file() and path.name != ".lock"
+    } == files
+
+
+def test_stages_lie_where_the_configuration_says(base, tmp_path):
+    places = [f"generate.output_dir={tmp_path / 'a'}", f"sft.trainer.default_local_dir={tmp_path / 'b'}"]
+    cfg = small_config(base, tmp_path / "run", *STEPS, *places, f"trainer.default_local_dir={tmp_path / 'c'}")
+    assert pipeline.run(cfg) == tmp_path / "c" / "global_step_1"
+    assert (tmp_path / "a" / "wm_train.parquet").is_file() and (tmp_path / "b" / "global_step_2").is_dir()
+    assert not (tmp_path / "run").exists()
 
 
 def test_running_anew_keeps_the_old_stages(base, finished, tmp_path, monkeypatch):

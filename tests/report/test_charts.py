@@ -22,6 +22,11 @@ def test_ticks_are_round_and_cover_the_range(low, high, expected):
     assert ticks(low, high) == expected
 
 
+def test_steps_are_counted_in_whole_numbers():
+    assert ticks(0, 12, 6, whole=True) == [0, 3, 6, 9, 12]
+    assert ticks(0, 2, 6, whole=True) == [0, 1, 2]
+
+
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
 def test_ticks_cover_any_range(low, size):
     marks = ticks(low, low + size)
@@ -46,8 +51,12 @@ def test_a_line_chart_is_legal_svg_and_escapes_names():
 
 
 @pytest.mark.parametrize("points", [((3.0, 0.0),), ((0.0, 5.0), (1.0, 5.0)), ((0.0, -1e-9), (1.0, 1e9))])
-def test_degenerate_data_is_drawn(points):
-    ET.fromstring(str(line_chart(Chart("a", "b", (Series("s", points),)))))
+def test_degenerate_data_is_drawn_inside_the_picture(points):
+    tree = ET.fromstring(str(line_chart(Chart("a", "b", (Series("s", points),)))))
+    width, height = map(float, tree.attrib["viewBox"].split()[2:])
+    dots = [node for node in tree.iter("circle") if node.attrib.get("class") == "dot"]
+    assert len(dots) == len(points)
+    assert all(0 < float(dot.attrib["cx"]) < width and 0 < float(dot.attrib["cy"]) < height for dot in dots)
 
 
 def test_long_series_are_thinned_but_keep_their_ends():

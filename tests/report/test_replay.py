@@ -32,7 +32,7 @@ def test_boards_are_compared_with_the_truth():
         if claim is not None:
             marked = any(differs for row in turn["predicted"]["rows"] for _, differs in row)
             assert marked == turn["prediction_wrong"]
-    assert any_wrong(story["turns"]) is True
+    assert any_wrong(story) is True
 
 
 def test_every_sampled_token_has_its_numbers_and_no_other_has():

@@ -44,8 +44,8 @@ def test_the_verdict_names_winner_difference_and_interval(three_seeds: Path):
     ]
     lead = summary["difference"]["vanilla"]
     assert report.verdict == (
-        f"SPA solves {100 * after[0]:.3g} % of held-out puzzles at the first try, vanilla {100 * after[1]:.3g} %: "
-        f"a difference of {100 * lead['mean']:+.1f} points "
+        f"SPA wins: it solves {100 * after[0]:.3g} % of held-out puzzles at the first try, vanilla "
+        f"{100 * after[1]:.3g} %, a lead of {100 * lead['mean']:+.1f} points "
         f"(95 % interval {100 * lead['low']:+.1f} to {100 * lead['high']:+.1f})."
     )
     assert "SPA came out ahead of vanilla in 3 of 3 training seeds." in report.certainty
@@ -61,6 +61,7 @@ def test_a_difference_that_can_be_luck_is_not_called_a_win(tmp_path: Path):
     for arm in ("spa", "vanilla"):
         write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=1, puzzles=4)
     report = build([open_run(tmp_path / "run")])
+    assert report.verdict.startswith("No clear winner: SPA solves") and report.verdict.endswith("may be luck.")
     assert any("cannot be told apart" in text for text in report.certainty)
     assert not any("is better than" in text for text in report.certainty)
 
@@ -69,7 +70,10 @@ def test_a_win_of_the_baseline_is_reported_as_such(tmp_path: Path):
     write_stage(tmp_path / "run" / "spa" / "ppo", arm="spa", seed=1, steps=1, skill=(0.0, 0.0), samples=4)
     write_stage(tmp_path / "run" / "vanilla" / "ppo", arm="vanilla", seed=1, steps=1, skill=(1.0, 1.0), samples=4)
     report = build([open_run(tmp_path / "run")])
-    assert report.verdict.startswith("SPA solves only")
+    assert report.verdict.startswith("vanilla wins: it solves ")
+    lead = report.rows[1].lead
+    assert lead is not None and lead.high < 0
+    assert f"a lead of {-100 * lead.mean:+.1f} points (95 % interval {-100 * lead.high:+.1f} to" in report.verdict
     assert any(text.startswith("vanilla is better than SPA") for text in report.certainty)
 
 
@@ -86,7 +90,10 @@ def test_a_method_that_trained_longer_is_judged_at_the_common_step(tmp_path: Pat
     write_stage(tmp_path / "run" / "vanilla" / "ppo", arm="vanilla", seed=1, steps=10, skill=(0.0, 1.0), puzzles=3)
     episodes = (tmp_path / "run" / "vanilla" / "ppo" / "trajectories" / "val-000005.jsonl").read_text().splitlines()
     expected = np.mean([json.loads(line)["success"] for line in episodes])
-    vanilla = build([open_run(tmp_path / "run")]).rows[1]
+    report = build([open_run(tmp_path / "run")])
+    vanilla = report.rows[1]
+    assert any(text.startswith("Methods are compared at PPO step 5") for text in report.certainty)
+    assert any(text.endswith("vanilla went on after it.") for text in report.certainty)
     assert vanilla.label == "vanilla" and vanilla.after == pytest.approx(expected)
     assert vanilla.interval is not None and vanilla.interval.mean == pytest.approx(expected)
 
@@ -111,7 +118,8 @@ def test_a_gate_that_stayed_closed_is_spoken_of(tmp_path: Path):
     write_sft(tmp_path / "run" / "sft", seed=1)
     (tmp_path / "run" / "sft" / "gate.json").write_text(json.dumps({"passed": False, "text": "Predictions are weak."}))
     notes = build([open_run(tmp_path / "run")]).certainty
-    assert "run: the world model stayed below its gate. Predictions are weak." in notes
+    start = "run: after fine-tuning the world model was below the limits set for it (the gate)."
+    assert f"{start} Predictions are weak." in notes
 
 
 def test_extra_rounds_of_fine_tuning_go_on_counting(tmp_path: Path):
@@ -135,6 +143,24 @@ def test_failures_are_counted_from_the_episodes(demo: Path):
     assert behaviour.idle + behaviour.refused == len(idle)
     rate = np.mean([episode["success"] for episode in episodes])
     assert np.mean(list(wins[None].values())) == pytest.approx(rate)
+
+
+def test_predictions_that_nobody_asked_for_do_not_count(tmp_path: Path):
+    write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
+    path = max((tmp_path / "run" / "ppo" / "trajectories").glob("val-*.jsonl"))
+    (stage,) = open_run(tmp_path / "run").stages
+    assert behaviour_and_wins([stage])[0].predicted > 0
+    path.write_text(path.read_text().replace('"mode":"add_worldmodel"', '"mode":"base"'))
+    assert behaviour_and_wins([stage])[0].predicted == 0
+
+
+def test_what_was_played_is_said(demo: Path, tmp_path: Path):
+    assert build([open_run(demo)]).setting == "12 held-out puzzles per method"
+    run = shutil.copytree(demo, tmp_path / "run")
+    stage = {"model_path": "a<b>", "es_manager": {"val": {"env_configs": {"tags": ["FrozenLake"]}}}}
+    (run / "spa" / "ppo" / "config.yaml").write_text(json.dumps(stage))
+    setting = build([open_run(run)]).setting
+    assert setting == "Environment FrozenLake, base model a<b>, 12 held-out puzzles per method"
 
 
 def test_what_went_wrong_in_words():
@@ -226,7 +252,7 @@ def test_the_command_writes_the_file_and_says_the_result(demo: Path, tmp_path: P
     path = tmp_path / f"out.{form}"
     assert command.main([str(demo), "--format", form, "--output", str(path)]) == 0
     verdict, place = capsys.readouterr().out.splitlines()
-    assert verdict.startswith("SPA solves") and place == str(path)
+    assert verdict.startswith("SPA wins: it solves") and place == str(path)
     assert path.stat().st_size < 10_000_000
 
 

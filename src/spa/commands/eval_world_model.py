@@ -5,21 +5,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spa.commands.arguments import add_verbosity, apply_verbosity, split_overrides
 from spa.errors import ConfigError
 
 
 def main(args: list[str]) -> int:
     """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
-    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
-    options = _parser().parse_args([arg for arg in args if arg not in overrides])
+    words, overrides = split_overrides(args)
+    options = _parser().parse_args(words)
     if options.transitions < 1 or options.steps < 1:
         raise ConfigError("--transitions and --steps must be at least 1")
     from spa.config.load import load_config
     from spa.recipes import evaluate_world_model
     from spa.recipes.policies import find_target, slug
-    from spa.tracking.console import set_verbosity
 
-    set_verbosity(quiet=options.quiet, debug=False)
+    apply_verbosity(options)
     target = find_target(options.policy)
     name = options.config or target.config
     if name is None:
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=3, metavar="K", help="length of the dream")
     parser.add_argument("--greedy", action="store_true", help="the likeliest reply instead of a sampled one")
     parser.add_argument("--output", metavar="FILE", help="the result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
+    add_verbosity(parser)
     return parser
 
 

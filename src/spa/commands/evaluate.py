@@ -5,20 +5,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spa.commands.arguments import add_verbosity, apply_verbosity, split_overrides
 from spa.errors import ConfigError
 
 
 def main(args: list[str]) -> int:
     """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
-    parser = _parser()
-    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
-    options = parser.parse_args([arg for arg in args if arg not in overrides])
+    words, overrides = split_overrides(args)
+    options = _parser().parse_args(words)
     from spa.config.load import load_config
     from spa.recipes import evaluate
     from spa.recipes.policies import find_target, slug
-    from spa.tracking.console import set_verbosity
 
-    set_verbosity(quiet=options.quiet, debug=False)
+    apply_verbosity(options)
     target = find_target(options.policy)
     name = options.config or target.config
     if name is None:
@@ -63,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
     parser.add_argument("--output", metavar="FILE", help="the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
-    parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
+    add_verbosity(parser)
     return parser
 
 

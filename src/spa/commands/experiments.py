@@ -2,17 +2,11 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from spa.commands.arguments import add_verbosity, apply_verbosity, say, split_overrides
 from spa.errors import ConfigError
-
-
-def _split(args: list[str]) -> tuple[list[str], list[str]]:
-    """Arguments, and configuration overrides."""
-    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
-    return [arg for arg in args if arg not in overrides], overrides
 
 
 def ablate(args: list[str]) -> int:
@@ -28,8 +22,8 @@ def ablate(args: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="trainings of each")
     parser.add_argument("--parallel", type=int, default=2, metavar="N", help="CPU processes at a time")
     parser.add_argument("--dry-run", action="store_true", help="list the stages and stop")
-    parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
-    words, overrides = _split(args)
+    add_verbosity(parser)
+    words, overrides = split_overrides(args)
     options = parser.parse_args(words)
     from spa.recipes import ablations
 
@@ -38,14 +32,13 @@ def ablate(args: list[str]) -> int:
     if options.name is None or options.config is None:
         raise ConfigError("usage: spa ablate NAME CONFIG [key=value ...]; `spa ablate --list` has the names")
     from spa.recipes import ablate as recipe
-    from spa.tracking.console import set_verbosity
 
-    set_verbosity(quiet=options.quiet, debug=False)
+    apply_verbosity(options)
     plan = recipe.make_plan(options.name, options.config, overrides, seeds=options.seeds)
     if options.dry_run:
-        return _say([f"{stage.folder}: {_state(stage)} ({stage.label})" for stage in plan.stages])
+        return say([f"{stage.folder}: {_state(stage)} ({stage.label})" for stage in plan.stages])
     result = recipe.run(plan, parallel=options.parallel)
-    return _say([*recipe.table(result), f"result: {plan.root / recipe.RESULTS}"])
+    return say([*recipe.table(result), f"result: {plan.root / recipe.RESULTS}"])
 
 
 def reproduce(args: list[str]) -> int:
@@ -68,22 +61,21 @@ def reproduce(args: list[str]) -> int:
         "--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all of them"
     )
     parser.add_argument("--dry-run", action="store_true", help="list experiments, stages and hours, and stop")
-    parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
-    words, overrides = _split(args)
+    add_verbosity(parser)
+    words, overrides = split_overrides(args)
     options = parser.parse_args(words)
     if options.parallel < 1:
         raise ConfigError(f"--parallel is {options.parallel}; it must be at least 1")
     from spa.recipes import reproduce as recipe
     from spa.recipes.results_page import write_page
-    from spa.tracking.console import set_verbosity
 
-    set_verbosity(quiet=options.quiet, debug=False)
+    apply_verbosity(options)
     root = Path(options.root or f"runs/reproduce-{options.scale}")
     plan = recipe.make_plan(
         options.tables, options.scale, root, seeds=options.seeds, only=options.only, overrides=overrides
     )
     if options.dry_run:
-        return _say(_plan_lines(plan, options.parallel))
+        return say(_plan_lines(plan, options.parallel))
     notes = _notes(options.notes)
     page = Path(options.page) if options.page else root / "results.md"
     result = recipe.run(plan, parallel=options.parallel)
@@ -93,7 +85,7 @@ def reproduce(args: list[str]) -> int:
         for table in result["tables"].values()
         for finding in table["findings"]
     ]
-    return _say([*verdicts, f"results: {root / recipe.RESULTS}", f"page: {page}"])
+    return say([*verdicts, f"results: {root / recipe.RESULTS}", f"page: {page}"])
 
 
 def _plan_lines(plan: Any, parallel: int) -> list[str]:
@@ -136,9 +128,4 @@ def _list(methods: Any) -> int:
     for name, chosen in methods.items():
         changes = " ".join((*chosen.overrides, *chosen.world_model, *chosen.ppo)) or "-"
         lines += [f"{name:<{width}}  {chosen.description}", f"{'':<{width}}  {changes}"]
-    return _say(lines)
-
-
-def _say(lines: list[str]) -> int:
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+    return say(lines)

@@ -1,12 +1,11 @@
 """Commands that run the recipe: run, generate, sft, ppo, baseline, compare, pretrain-tiny."""
 
 import argparse
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spa.commands.arguments import add_verbosity, apply_verbosity, say, split_overrides
 from spa.errors import ConfigError
 
 _CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a folder with one"
@@ -21,21 +20,23 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
 
 def _finish(parser: argparse.ArgumentParser, args: list[str]) -> tuple[argparse.Namespace, Any]:
     """Parse what is not an override, then load the configuration with the overrides."""
-    parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
-    parser.add_argument("--debug", action="store_true", help="everything")
+    add_verbosity(parser)
     parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
-    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
-    options = parser.parse_args([arg for arg in args if arg not in overrides])
+    words, overrides = split_overrides(args)
+    options = parser.parse_args(words)
+    options.overrides = overrides
+    apply_verbosity(options)
     from spa.config.load import load_config
-    from spa.tracking.console import set_verbosity
 
-    set_verbosity(quiet=options.quiet, debug=options.debug)
     return options, load_config(options.config, overrides)
 
 
-def _say(lines: Sequence[str]) -> int:
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+def _launch(cfg: Any, stage: str, **choices: Any) -> int:
+    """Run a stage on all ranks; the one that leads says where the result is."""
+    from spa.launch.stages import Job, launch
+
+    result = launch(cfg, Job(stage=stage, **choices))  # type: ignore[arg-type]
+    return say([f"done: {result}"]) if result is not None else 0
 
 
 def run(args: list[str]) -> int:
@@ -52,42 +53,35 @@ def run(args: list[str]) -> int:
     if options.ckpt != "last" and not options.ckpt.isdigit():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
     if options.dry_run:
-        return _say([f"configuration {options.config} is valid; it would run in {cfg.trainer.run_dir}"])
-    from spa.recipes import pipeline
+        from spa.recipes.pipeline import stage_folders
 
-    checkpoint = pipeline.run(cfg, ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
-    return _say([f"done: {checkpoint}"])
+        data, sft_folder, ppo_folder = stage_folders(cfg)
+        return say([f"configuration {options.config} is valid; it would run in {data}, {sft_folder} and {ppo_folder}"])
+    return _launch(cfg, "run", ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
 
 
 def generate(args: list[str]) -> int:
     """`spa generate CONFIG`."""
     options, cfg = _finish(_parser("generate", "Stage 1: self-play, then data with the true states."), args)
     if options.dry_run:
-        return _say([f"configuration {options.config} is valid"])
-    from spa.recipes import generate as recipe
-
-    return _say([f"done: {recipe.main(cfg)}"])
+        return say([f"configuration {options.config} is valid"])
+    return _launch(cfg, "generate")
 
 
 def sft(args: list[str]) -> int:
     """`spa sft CONFIG`."""
     options, cfg = _finish(_parser("sft", "Stage 2: world-model fine-tuning."), args)
     if options.dry_run:
-        return _say([f"configuration {options.config} is valid"])
-    from spa.recipes import pipeline
-
-    root = Path(cfg.trainer.run_dir)
-    return _say([f"done: {pipeline.world_model(cfg, root / 'data', root / 'sft')}"])
+        return say([f"configuration {options.config} is valid"])
+    return _launch(cfg, "sft")
 
 
 def ppo(args: list[str]) -> int:
     """`spa ppo CONFIG`: PPO from `model_path`."""
     options, cfg = _finish(_parser("ppo", "Stage 3: multi-turn PPO from model_path."), args)
     if options.dry_run:
-        return _say([f"configuration {options.config} is valid"])
-    from spa.recipes import ppo as recipe
-
-    return _say([f"done: {recipe.main(cfg)}"])
+        return say([f"configuration {options.config} is valid"])
+    return _launch(cfg, "ppo")
 
 
 def baseline(args: list[str]) -> int:
@@ -97,18 +91,21 @@ def baseline(args: list[str]) -> int:
         "method",
         nargs="?",
         default="vanilla",
-        choices=("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation"),
-        help="vanilla: base format, the configuration's state text; state_estimation: drawing and coordinates",
+        metavar="METHOD",
+        help="vanilla: base format, the configuration's state text; state_estimation: drawing and coordinates; "
+        "vanilla_grid: drawing only; vanilla_wm: world-model format",
     )
     options, cfg = _finish(parser, args)
-    from spa.recipes.arms import arm_config
+    from spa.recipes.arms import BASELINES, baseline_config
 
-    arm = arm_config(cfg, options.method, Path(cfg.trainer.run_dir) / options.method)
+    if options.method not in BASELINES:
+        raise ConfigError(f"no baseline {options.method!r}; choose from {', '.join(BASELINES)}")
+    arm = baseline_config(cfg, options.method, options.overrides)
     if options.dry_run:
-        return _say([f"configuration {options.config} is valid; {options.method} would run in {arm.trainer.run_dir}"])
-    from spa.recipes import ppo as recipe
-
-    return _say([f"done: {recipe.main(arm)}"])
+        return say(
+            [f"configuration {options.config} is valid; {options.method} would run in {arm.trainer.default_local_dir}"]
+        )
+    return _launch(arm, "ppo")
 
 
 def compare(args: list[str]) -> int:
@@ -131,12 +128,12 @@ def compare(args: list[str]) -> int:
         cfg = replace(cfg, compare=replace(cfg.compare, seeds=options.seeds))
     if options.dry_run:
         jobs = recipe.plan_jobs(cfg, Path(cfg.trainer.run_dir))
-        return _say([f"seed {job.seed}: {job.arm} in {job.directory}" for job in jobs])
+        return say([f"seed {job.seed}: {job.arm} in {job.directory}" for job in jobs])
     summary = recipe.main(cfg)
     from spa.recipes.table import print_table
 
     print_table(summary)
-    return _say([f"summary: {Path(cfg.trainer.run_dir) / 'summary.json'}"])
+    return say([f"summary: {Path(cfg.trainer.run_dir) / 'summary.json'}"])
 
 
 def pretrain_tiny(args: list[str]) -> int:
@@ -145,10 +142,10 @@ def pretrain_tiny(args: list[str]) -> int:
     parser.add_argument("folder", nargs="?", default="runs/tiny", help="where it goes (default: runs/tiny)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="default: as many as the shipped model was trained")
+    add_verbosity(parser)
     options = parser.parse_args(args)
+    apply_verbosity(options)
     from spa.recipes.pretrain_tiny import STEPS
     from spa.recipes.pretrain_tiny import pretrain_tiny as recipe
-    from spa.tracking.console import set_verbosity
 
-    set_verbosity()
-    return _say([f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}"])
+    return say([f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}"])

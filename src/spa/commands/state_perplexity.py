@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spa.commands.arguments import add_verbosity, apply_verbosity, split_overrides
 from spa.errors import ConfigError
 
 DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
@@ -12,16 +13,15 @@ DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
 def main(args: list[str]) -> int:
     """Measure, write the result, print a table. Raises SpaError for what the user can solve."""
-    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
-    options = _parser().parse_args([arg for arg in args if arg not in overrides])
+    words, overrides = split_overrides(args)
+    options = _parser().parse_args(words)
     if options.states < 1:
         raise ConfigError(f"--states is {options.states}; it must be at least 1")
     from spa.config.load import load_config
     from spa.recipes import state_perplexity
     from spa.recipes.policies import slug
-    from spa.tracking.console import set_verbosity
 
-    set_verbosity(quiet=options.quiet, debug=False)
+    apply_verbosity(options)
     cfg = load_config(options.config, overrides)
     output = Path(options.output or f"runs/eval/{slug(options.model)}-perplexity.json")
     tags = tuple(dict.fromkeys(options.tags)) or DEFAULT_TAGS
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--states", type=int, default=100, metavar="N", help="states per tag, reached by random play")
     parser.add_argument("--config", default="base", help="the configuration whose custom_envs are meant")
     parser.add_argument("--output", metavar="FILE", help="the result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="only warnings and the result")
+    add_verbosity(parser)
     return parser
 
 

@@ -8,8 +8,25 @@ from spa.config.key import Key
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
+Strategy = Literal["ddp", "fsdp", "fsdp2"]
 LossAgg = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FSDPConfig:
+    """How `strategy: fsdp` cuts a model over the ranks."""
+
+    fsdp_size: Annotated[int, Key("ranks that share one copy, -1 is all; fewer: whole copies side by side", ge=-1)] = -1
+    reshard_after_forward: Annotated[bool, Key("give gathered layers back between forward and backward pass")] = True
+    offload_policy: Annotated[bool, Key("parameters, gradients and optimiser states wait on the CPU")] = False
+    param_offload: Annotated[bool, Key("the same as `offload_policy`")] = False
+    optimizer_offload: Annotated[bool, Key("the same as `offload_policy`")] = False
+
+    @property
+    def offload(self) -> bool:
+        """Whether shards wait on the CPU. `fully_shard` moves all of them or none."""
+        return self.offload_policy or self.param_offload or self.optimizer_offload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +45,13 @@ class ModelConfig:
     lora_rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
     lora_alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16
     target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters")] = "all-linear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticModelConfig(ModelConfig):
+    """The critic's model, which is cut on its own."""
+
+    fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +107,8 @@ class ActorConfig:
     kl_loss_coef: Annotated[float, Key("weight of that KL", ge=0)] = 0.0
     kl_loss_type: Annotated[KLKind, Key("estimator of that KL")] = "kl"
     grpo_advantage_length_weight: Annotated[bool, Key("divide outcome advantages by relative length")] = False
+    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp, fsdp2: the same)")] = "fsdp"
+    fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
 
 
@@ -90,6 +116,8 @@ class ActorConfig:
 class RefConfig:
     """The frozen reference model."""
 
+    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)")] = "fsdp"
+    fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
     log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", ge=1)] = 1
 
 
@@ -154,7 +182,8 @@ class ActorRolloutRefConfig:
 class CriticConfig:
     """The value model and its update."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
+    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)")] = "fsdp"
+    model: CriticModelConfig = field(default_factory=CriticModelConfig)
     share_body: Annotated[bool, Key("value head on the policy's body instead of a model of its own")] = False
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
     ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", ge=1)] = 32

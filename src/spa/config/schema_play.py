@@ -55,6 +55,10 @@ class EsManagerConfig:
     format_penalty: Annotated[
         float, Key("added to the score of a turn with a malformed or unknown action", le=0)
     ] = -0.1
+    env_timeout_s: Annotated[
+        float | None, Key("seconds that an environment may take for a turn; null is no limit", gt=0)
+    ] = 60.0
+    env_workers: Annotated[int, Key("processes for slow environments; 0: they run in the trainer's own", ge=0)] = 0
     train: GroupsConfig = field(default_factory=GroupsConfig)
     val: GroupsConfig = field(default_factory=lambda: GroupsConfig(env_groups=128))
 

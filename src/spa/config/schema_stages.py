@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from spa.config.key import Key
-from spa.config.schema_models import Attention, Dtype
+from spa.config.schema_models import Attention, Dtype, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,21 @@ class SFTDataConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SFTFSDPConfig:
+    """How `strategy: fsdp` cuts the model of stage 2 over the ranks."""
+
+    fsdp_size: Annotated[int, Key("ranks that share one copy, -1 is all; fewer: whole copies side by side", ge=-1)] = -1
+    reshard_after_forward: Annotated[bool, Key("give gathered layers back between forward and backward pass")] = True
+    cpu_offload: Annotated[bool, Key("parameters, gradients and optimiser states wait on the CPU")] = False
+    offload_params: Annotated[bool, Key("the same as `cpu_offload`")] = False
+
+    @property
+    def offload(self) -> bool:
+        """Whether shards wait on the CPU. `fully_shard` moves all of them or none."""
+        return self.cpu_offload or self.offload_params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SFTModelConfig:
     """Stage 2: model."""
 
@@ -73,6 +88,8 @@ class SFTModelConfig:
     lora_rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
     lora_alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16
     target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters")] = "all-linear"
+    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)")] = "fsdp"
+    fsdp_config: SFTFSDPConfig = field(default_factory=SFTFSDPConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +176,13 @@ class TrainerConfig:
     ] = ("console",)
     generations_to_log_to_wandb: GenerationsToLogConfig = field(default_factory=GenerationsToLogConfig)
     n_gpus_per_node: Annotated[int, Key("GPUs to use; clamped to what is there", ge=1)] = 1
-    nnodes: Annotated[int, Key("machines", ge=1)] = 1
+    nnodes: Annotated[int, Key("machines (launcher ray; torchrun has its own option)", ge=1)] = 1
     device: Annotated[str, Key("auto, cpu, cuda or cuda:N")] = "auto"
+    rank_timeout_s: Annotated[float, Key("longest wait of one rank for another, in seconds", gt=0)] = 1800.0
     threads: Annotated[int | None, Key("CPU threads per process; null: PyTorch's own choice", ge=1)] = None
+    stall_timeout_s: Annotated[
+        float | None, Key("end with a stack dump after so many seconds without progress; null never", gt=0)
+    ] = 3600.0
     kl_warn: Annotated[float, Key("warn if KL(trainer, sampler) per token exceeds this", ge=0)] = 0.01
     kl_stop: Annotated[float, Key("stop at the first step if it exceeds this", gt=0)] = 0.1
 

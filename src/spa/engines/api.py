@@ -165,6 +165,8 @@ class ApiEngine:
 
         Raises ModelError if nothing can work, or if none of the prompts got an answer.
         """
+        if any(prompt.images for prompt in prompts):
+            raise ModelError(f"{self.client.name} is sent text, not pictures: set render_mode: text in custom_envs")
         settings = self.client.settings(sampling)
         pool = ThreadPoolExecutor(max_workers=self.max_concurrency, thread_name_prefix="spa-api")
         try:

@@ -73,6 +73,10 @@ def engine_name(cfg: Config, model_name: str = "") -> str:
 
 def vllm_engine(cfg: Config, model_name: str, template: ChatTemplate, device: torch.device) -> VllmEngine:
     """vLLM with the settings of `actor_rollout_ref.rollout`. Raises ModelError if it cannot be used."""
+    if template.images is not None:
+        raise ConfigError(
+            f"{model_name} sees pictures, and vllm is given text: set actor_rollout_ref.rollout.name=local"
+        )
     rollout, on_gpu = cfg.actor_rollout_ref.rollout, device.type == "cuda"
     options: dict[str, Any] = {"enforce_eager": rollout.enforce_eager}
     if on_gpu:

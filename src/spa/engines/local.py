@@ -5,6 +5,7 @@
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention) take the safe path:
   the whole conversation is read again at every turn and rows stay until the end. It is announced once.
+* Models that see pictures do too, in the generation loop of transformers (`spa.engines.seeing`).
 """
 
 import logging
@@ -19,9 +20,11 @@ from transformers.cache_utils import DynamicCache
 
 from spa.engines.kv_cache import EpisodeKV, GrowingCache
 from spa.engines.sampling import sample_tokens
+from spa.engines.seeing import sample_seeing
 from spa.engines.static_step import StaticStep
 from spa.models.attention import attends_to_everything
 from spa.models.half import half_twin, refresh_twin
+from spa.models.vision import ImageReader
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
 
@@ -52,13 +55,13 @@ class LocalEngine:
     ) -> None:
         self.model, self.template, self.version = model, template, version
         self.max_rows, self.autocast = max_rows, autocast
-        self.safe = not attends_to_everything(model.config)
+        self.safe = template.images is not None or not attends_to_everything(model.config)
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
         on_gpu = next(model.parameters()).device.type == "cuda"
         self.static = not self.safe and (on_gpu if static is None else static)
         self.sampler = half_twin(model, autocast) if self.static and autocast is not None else model
-        if self.safe:
+        if self.safe and template.images is None:
             log.warning("this model has windowed or linear attention layers: conversations are read anew at every turn")
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
@@ -74,10 +77,27 @@ class LocalEngine:
             torch.compiler.set_stance("force_eager"),  # a compiled trainer would be compiled anew for every length
         ):
             for start in range(0, len(prompts), self.max_rows):
-                batch = _Batch(self, prompts[start : start + self.max_rows], sampling)
-                out += batch.run()
+                part = prompts[start : start + self.max_rows]
+                reader = self.template.images
+                out += self._see(part, sampling, reader) if reader else _Batch(self, part, sampling).run()
         self.model.train(was_training)
         return out
+
+    def _see(self, prompts: Sequence[Prompt], sampling: SamplingParams, reader: ImageReader) -> list[Completion]:
+        stop_ids = sorted(self.template.stop_ids)
+        replies = sample_seeing(self.model, prompts, sampling, reader=reader, stop_ids=stop_ids)
+        return [self._completion(ids, logprobs) for ids, logprobs in replies]
+
+    def _completion(self, ids: np.ndarray, logprobs: np.ndarray) -> Completion:
+        """A reply from its ids, int32 [L], and their log-probs, float32 [L]."""
+        stopped = len(ids) > 0 and int(ids[-1]) in self.template.stop_ids
+        return Completion(
+            text=self.template.decode_reply(ids),
+            token_ids=ids,
+            logprobs=logprobs,
+            finish_reason="stop" if stopped else "length",
+            version=self.version,
+        )
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
         """Weights of the shared model have changed (or come from another module of the same shape)."""
@@ -138,18 +158,10 @@ class _Batch:
                 ids, alive = ids[keep], alive[keep]
             logits = self._read_next(ids, alive, room=self.sampling.max_tokens - step - 1)
         self._leave(range(len(self.rows)), last=True)
-        return [self._completion(row) for row in range(len(self.prompts))]
-
-    def _completion(self, row: int) -> Completion:
-        ids = self.ids[row]
-        stopped = bool(ids) and ids[-1] in self.engine.template.stop_ids
-        return Completion(
-            text=self.engine.template.decode_reply(ids),
-            token_ids=np.asarray(ids, dtype=np.int32),
-            logprobs=np.asarray(self.logprobs[row], dtype=np.float32),
-            finish_reason="stop" if stopped else "length",
-            version=self.engine.version,
-        )
+        return [
+            self.engine._completion(np.asarray(ids, dtype=np.int32), np.asarray(logprobs, dtype=np.float32))
+            for ids, logprobs in zip(self.ids, self.logprobs, strict=True)
+        ]
 
     def _read_prompts(self) -> torch.Tensor:
         """Read every prompt's new tokens; returns the logits [B, V] after each prompt."""

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import Any, Literal
 
 import gymnasium
+import numpy as np
 
 StateText = Literal["grid", "coords", "grid_and_coords"]
 """How a state is written: the drawing, the coordinate sentence, or the drawing followed by the sentence."""
@@ -34,6 +35,13 @@ class TextEnv(gymnasium.Env[str, Action]):
 
         Environments without coordinates (word problems, a shop) return the same text for every mode.
         """
+
+    def image(self) -> np.ndarray | None:
+        """The current state as a picture, uint8 [H, W, 3], if prompts show it in place of the state text; else None.
+
+        The state text stays what world-model data, predictions and reports are made of.
+        """
+        return None
 
     @abstractmethod
     def to_action(self, text: str) -> Action | None:

@@ -17,6 +17,7 @@ from spa.envs.options import STATE_TEXTS
 from spa.prompts.parse import contains_marker
 from spa.prompts.render import Prompter
 from spa.seeds import stream
+from spa.types import IMAGE
 
 Make = Callable[[], TextEnv]
 INFO_KEYS = ("action_is_valid", "action_is_effective", "success")
@@ -282,6 +283,7 @@ def _prompts(make: Make) -> None:
     for mode in STATE_TEXTS:
         text = "".join(message["content"] for message in Prompter(state_text=mode).first_messages(env))
         advice = "the first prompt is instruction(), legend(), action_names() and the state"
-        _require(env.state_text(mode) in text, f"the first prompt does not show the state ({mode})", advice)
+        shown = env.state_text(mode) if env.image() is None else IMAGE
+        _require(shown in text, f"the first prompt does not show the state ({mode})", advice)
         advice = "long prompts do not fit into max_model_len; shorten instruction() or the state text"
         _require(len(text) <= PROMPT_LIMIT, f"the first prompt has {len(text):,} characters ({mode})", advice)

@@ -212,6 +212,11 @@ class FrozenLake(TextEnv):
         size = self.size
         return picture([[SPRITES[self._cell(row * size + col)] for col in range(size)] for row in range(size)])
 
+    def image(self) -> np.ndarray | None:
+        """The frame of `render_mode: rgb_array`; else None."""
+        frame = self.render() if self.render_mode == "rgb_array" else None
+        return frame if isinstance(frame, np.ndarray) else None
+
     def instruction(self, mode: StateText) -> str:
         """The rules, and how coordinates count if they are shown."""
         text = (
@@ -225,4 +230,9 @@ class FrozenLake(TextEnv):
             )
         if mode != "grid":
             text += " " + coords.counting(self.size, self.size)
+        if self.render_mode == "rgb_array":
+            text += (
+                " In the picture light cells are ice, a dark one is a hole, the flag is the goal, "
+                "and the person is you."
+            )
         return text

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from spa.envs.base import TextEnv
 from spa.prompts.render import Prompter, format_reward
+from spa.types import IMAGE
 
 Read = Callable[[str], str | None]
 """Asks with a prompt text and returns a line, or None at the end of the input."""
@@ -35,7 +36,7 @@ def play(env: TextEnv, prompter: Prompter, *, seed: int, hint: bool, read: Read,
     while True:
         env.reset(seed=seed)
         score.puzzles += 1
-        write(f"puzzle {seed}\n{prompter.first_messages(env)[1]['content']}\n{HELP}\n")
+        write(f"puzzle {seed}\n{_prompt(env, prompter)}\n{HELP}\n")
         if not _puzzle(env, prompter, score, hint=hint, read=read, write=write):
             solved = f"{score.solved} of {score.puzzles} solved"
             write(f"{solved}, {score.actions} actions, {format_reward(score.reward)} points")
@@ -72,8 +73,14 @@ def _answer(env: TextEnv, prompter: Prompter, command: str, left: int) -> str:
     if command == ":hint":
         return best(env, left)
     if command == ":prompt":
-        return prompter.first_messages(env)[1]["content"]
+        return _prompt(env, prompter)
     return HELP
+
+
+def _prompt(env: TextEnv, prompter: Prompter) -> str:
+    """The first prompt; a picture, which a terminal cannot show, is followed by its state as text."""
+    text = prompter.first_messages(env)[1]["content"]
+    return text if env.image() is None else f"{text}\n\n{IMAGE} is\n{env.state_text(prompter.state_text)}"
 
 
 def _act(env: TextEnv, line: str, left: int, separator: str, score: Score, write: Callable[[str], None]) -> bool:

@@ -239,6 +239,11 @@ class Sokoban(TextEnv):
         names = {symbol: SPRITES[identity] for identity, symbol in self._symbols.items()}
         return picture([[names[symbol] for symbol in row] for row in self.state_text("grid").split("\n")])
 
+    def image(self) -> np.ndarray | None:
+        """The frame of `render_mode: rgb_array`; else None."""
+        frame = self.render() if self.render_mode == "rgb_array" else None
+        return frame if isinstance(frame, np.ndarray) else None
+
     def instruction(self, mode: StateText) -> str:
         """The rules, and how coordinates count if they are shown."""
         text = (
@@ -249,4 +254,9 @@ class Sokoban(TextEnv):
             text += " " + coords.counting(self.rows, self.cols)
         if mode == "coords":
             text += " The outermost rows and columns are walls; there may be more walls, which are not listed."
+        if self.render_mode == "rgb_array":
+            text += (
+                " In the picture bricks are walls, a red frame is a target, a brown crate is a "
+                "box, a green one is a box on its target, and the person is you."
+            )
         return text

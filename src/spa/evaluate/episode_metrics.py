@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from spa.algo.health import looping_share
 from spa.evaluate.passk import pass_metrics
 from spa.types import Episode, Metrics, Stop
 from spa.worldmodel.accuracy import world_model_metrics
@@ -30,6 +31,11 @@ def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
     return {f"{prefix}/{name}": value for name, value in _metrics(played).items()}
 
 
+def tokens_in(episodes: Sequence[Episode]) -> int:
+    """Tokens of all episodes, those of prompts and of the environment included; 0 for engines without tokens."""
+    return sum(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
+
+
 def _metrics(episodes: Sequence[Episode]) -> Metrics:
     if not episodes:
         return {"episodes": 0.0}
@@ -51,6 +57,7 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
         "action_is_effective": _mean([bool(info.get("action_is_effective")) for info in infos]),
         "format_rate": _mean([turn.reply.well_formed for turn in turns]),
         "cut_off": _mean([turn.finish_reason == "length" for turn in turns]),
+        "repetition": looping_share([(turn.reply_text, turn.finish_reason == "length") for turn in turns]),
     }
     metrics |= pass_metrics(successes, puzzles, ks)
     if sampled:

@@ -11,7 +11,15 @@ from spa.config.schema_stages import SFTModelConfig
 from spa.errors import ModelError
 from spa.models import attention
 from spa.models.forward import pack_rows, token_logprobs
-from spa.models.load import BUILTIN, Critic, load_policy, load_tokenizer, model_config, save_activations
+from spa.models.load import (
+    BUILTIN,
+    Critic,
+    load_image_reader,
+    load_policy,
+    load_tokenizer,
+    model_config,
+    save_activations,
+)
 from spa.models.lora import add_adapters, load_adapters
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream_seed
@@ -80,8 +88,10 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
 def load_template(cfg: Config, name: str) -> ChatTemplate:
     """The chat template of a model, or the configured one. Raises ModelError if there is none."""
     model_cfg = cfg.actor_rollout_ref.model
+    code = model_cfg.trust_remote_code
     return ChatTemplate(
-        load_tokenizer(name, trust_remote_code=model_cfg.trust_remote_code, chat_template=model_cfg.chat_template)
+        load_tokenizer(name, trust_remote_code=code, chat_template=model_cfg.chat_template),
+        images=load_image_reader(name, code=code),
     )
 
 

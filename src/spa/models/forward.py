@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from spa.models.load import Critic
+from spa.models.vision import RowImages, sees
 
 log = logging.getLogger(__name__)
 
@@ -17,16 +18,23 @@ LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
 
 
 def token_logprobs(
-    model: Any, input_ids: torch.Tensor, mask: torch.Tensor, *, with_entropy: bool = False, entropy_grad: bool = False
+    model: Any,
+    input_ids: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    images: RowImages | None = None,
+    with_entropy: bool = False,
+    entropy_grad: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob and entropy (in nats) of the masked predictions under the raw logits.
 
-    input_ids: int64 [B, T], right-padded; mask: bool [B, A], True where the prediction of the next token is wanted.
+    input_ids: int64 [B, T], right-padded; mask: bool [B, A], True where the prediction of the next token is wanted;
+    images: the rows' pictures, for a model that sees.
     Returns two float32 [B, A], zero where the mask is False; entropies are zero unless asked for, and carry a gradient
     only with `entropy_grad`.
     """
     body = model.base_model if not hasattr(model, "get_base_model") else model.get_base_model().base_model
-    picked = _read(body, input_ids, mask, packed=packs_rows(model))  # [N, H]
+    picked = _read(body, input_ids, mask, packed=packs_rows(model), images=images)  # [N, H]
     targets = input_ids[:, 1:][mask]  # [N]
     head = model.get_output_embeddings()
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
@@ -61,18 +69,23 @@ def _chunk(
         return logprobs, normalizer - (logits.softmax(-1) * logits).sum(-1)
 
 
-def token_values(critic: Critic, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def token_values(
+    critic: Critic, input_ids: torch.Tensor, mask: torch.Tensor, *, images: RowImages | None = None
+) -> torch.Tensor:
     """float32 [B, A]: the value of the state before each masked prediction; zero where the mask is False."""
     if not packs_rows(critic):
-        return critic(input_ids)[:, :-1] * mask
+        return critic(input_ids, images=images)[:, :-1] * mask
     picked = critic.value_head(_read(critic.body, input_ids, mask, packed=True)).squeeze(-1).float()
     return torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_scatter(mask, picked)
 
 
-def _read(body: Any, input_ids: torch.Tensor, mask: torch.Tensor, *, packed: bool) -> torch.Tensor:
+def _read(
+    body: Any, input_ids: torch.Tensor, mask: torch.Tensor, *, packed: bool, images: RowImages | None = None
+) -> torch.Tensor:
     """Hidden states [N, H] before each masked prediction, row by row."""
     if not packed:
-        return body(input_ids=input_ids, use_cache=False).last_hidden_state[:, :-1][mask]
+        seen = {} if images is None else images.inputs(input_ids)
+        return body(input_ids=input_ids, use_cache=False, **seen).last_hidden_state[:, :-1][mask]
     # Nothing after a row's last wanted prediction is needed, so what is read of each row follows from the mask.
     wanted = nn.functional.pad(mask, (0, 1))
     columns = torch.arange(input_ids.shape[1], device=mask.device)
@@ -87,8 +100,11 @@ def _read(body: Any, input_ids: torch.Tensor, mask: torch.Tensor, *, packed: boo
 
 def pack_rows(model: Any) -> bool:
     """Let the rows of a batch be read as one sequence without padding, if the model keeps them apart: position ids that
-    start again mark the rows (no attention mask, no cache). Returns whether it does, found out by trying."""
+    start again mark the rows (no attention mask, no cache). Returns whether it does, found out by trying. Models that
+    see are given padded rows: their positions depend on the pictures."""
     body = model.body if isinstance(model, Critic) else model.base_model
+    if sees(body.config):
+        return False
     vocabulary = body.get_input_embeddings().weight.shape[0]
     ids = (torch.arange(14, device=body.device).view(2, 7) * 7 + 1) % vocabulary
     mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3], device=body.device)

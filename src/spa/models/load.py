@@ -10,12 +10,22 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging as hf_logging
 
 from spa.errors import ModelError
 from spa.models.hub import download_model
 from spa.models.lora import ADAPTER_CONFIG, apply_adapter, read_adapter, save_model
+from spa.models.vision import ImageReader, RowImages, image_reader
 
 BUILTIN = "builtin:tiny"
 VALUE_HEAD = "value_head.safetensors"
@@ -80,6 +90,15 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False, chat_template:
     return tokenizer
 
 
+def load_image_reader(name: str, *, code: bool = False) -> ImageReader | None:
+    """What a model sees pictures with; None if it reads only text. Raises ModelError if it cannot be used."""
+    source = model_source(name, code=code)
+    if not (source / "config.json").is_file():
+        return load_image_reader(read_adapter(source)["base_model_name_or_path"], code=code)
+    with _explained(name):
+        return image_reader(source)
+
+
 def load_policy(
     name: str,
     *,
@@ -98,7 +117,8 @@ def load_policy(
         return _with_adapter(source, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code)
     hf_logging.disable_progress_bar()  # the recipes show progress of their own
     with _explained(name):
-        loaded: Any = (AutoModelForCausalLM if head else AutoModel).from_pretrained(
+        kind = (AutoModelForImageTextToText if _only_sees(source) else AutoModelForCausalLM) if head else AutoModel
+        loaded: Any = kind.from_pretrained(
             source,
             dtype=dtype,
             attn_implementation=attention,
@@ -113,6 +133,13 @@ def load_policy(
             f"{min(found['missing_keys'])} among them. The folder is incomplete, or not a causal language model."
         )
     return model
+
+
+def _only_sees(source: Path) -> bool:
+    """Whether the architecture is that of a vision-language model, which the class for text alone does not know."""
+    kind = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")
+    known: Any = CONFIG_MAPPING[kind] if kind in CONFIG_MAPPING else None  # noqa: SIM401 - `get` does not load lazily
+    return known in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and known not in MODEL_FOR_CAUSAL_LM_MAPPING
 
 
 def _with_adapter(folder: Path, **settings: Any) -> Any:
@@ -142,9 +169,10 @@ class Critic(nn.Module):
         """The body's configuration."""
         return self.body.config
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, images: RowImages | None = None) -> torch.Tensor:
         """input_ids int64 [B, T] -> values float32 [B, T]: the value of the state after reading each token."""
-        hidden = self.body(input_ids=input_ids, use_cache=False).last_hidden_state
+        seen = {} if images is None else images.inputs(input_ids)
+        hidden = self.body(input_ids=input_ids, use_cache=False, **seen).last_hidden_state
         return self.value_head(hidden).squeeze(-1).float()
 
     def save_pretrained(self, folder: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spa.envs.base import StateText, TextEnv
-from spa.types import Message
+from spa.types import IMAGE, Message
 
 PromptMode = Literal["base", "add_worldmodel"]
 
@@ -46,7 +46,8 @@ class Prompter:
         """System and first user message of an episode."""
         parts = [self.instruction or env.instruction(self.state_text)]
         legend = env.legend()
-        if legend and self.state_text != "coords":
+        seen = env.image() is not None and self.mode == "base"  # replies in the world-model format write the symbols
+        if legend and self.state_text != "coords" and not seen:
             parts.append("Symbols: " + ", ".join(f"{symbol} {meaning}" for symbol, meaning in legend.items()) + ".")
         if names := env.action_names():
             parts.append(f"Actions: {', '.join(names)}.")
@@ -83,8 +84,9 @@ class Prompter:
         return f"{per_turn}; at most {actions} and {turns} in all."
 
     def _turn_block(self, env: TextEnv, turn: int, actions_left: int) -> str:
+        state = IMAGE if env.image() is not None else env.state_text(self.state_text)
         return (
-            f"Turn {turn}:\nState:\n{env.state_text(self.state_text)}\n"
+            f"Turn {turn}:\nState:\n{state}\n"
             f"Actions left: {actions_left}. Reply only with {self._format()} in at most {self.max_words} words."
         )
 

@@ -6,15 +6,21 @@ sampled tokens is right for every model family.
 """
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
 
 from spa.errors import ModelError
-from spa.types import Message
+from spa.types import IMAGE, Message
 
 _FIRST, _REPLY, _USER = "FIRSTPLACEHOLDER", "REPLYPLACEHOLDER", "USERPLACEHOLDER"
+NOT_SEEING = (
+    "the environment shows pictures, and this model reads only text. Use a vision-language model (Qwen2-VL, LLaVA and "
+    "the like, with the files of its image processor), or render_mode: text in custom_envs."
+)
 _INJECTED_THINK = re.compile(r"<think>\s*(</think>\s*)?$")  # an empty think block, or the start of one
 
 
@@ -24,10 +30,13 @@ class ChatTemplate:
     Works by rendering a short conversation with placeholders: the text between a reply and the next user message, and
     between that message and the next reply, is what every later turn needs.
 
+    `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads only text, and for one
+    whose template writes pictures in a way that we do not know.
+
     Raises ModelError if the tokenizer has no chat template, or one that does not keep the messages' text in order.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, images: Any = None) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ModelError(
                 f"the tokenizer of {getattr(tokenizer, 'name_or_path', 'this model')!r} has no chat template. Use an "
@@ -52,8 +61,11 @@ class ChatTemplate:
         prompt = _INJECTED_THINK.sub("", self._tail)
         self._after_user = _INJECTED_THINK.sub("", header) if header.startswith(prompt) else prompt
         self.stop_ids = self._stop_ids()
+        self._image_text = "" if images is None else self._find_image_text()
+        writes_image = images is not None and self.encode(self._image_text).count(images.image_id) == 1
+        self.images = images if writes_image else None
 
-    def start(self, messages: tuple[Message, ...], opener: str) -> list[int]:
+    def start(self, messages: tuple[Message, ...], opener: str, images: Sequence[bytes] = ()) -> list[int]:
         """Token ids of the first prompt: messages, generation prompt, opener."""
         if not self.has_system and messages and messages[0]["role"] == "system":
             system, user, *rest = messages
@@ -63,14 +75,14 @@ class ChatTemplate:
             text = text.removesuffix(self._tail) + self._after_user
         elif not self._tail:
             text += self._after_user
-        return self.encode(_INJECTED_THINK.sub("", text) + opener)
+        return self.encode_with(_INJECTED_THINK.sub("", text) + opener, images)
 
-    def follow(self, user_text: str, opener: str, *, last_id: int | None) -> list[int]:
+    def follow(self, user_text: str, opener: str, *, last_id: int | None, images: Sequence[bytes] = ()) -> list[int]:
         """Token ids between a reply and the next: end marker, user message, generation prompt, opener.
 
         `last_id` is the last id of the reply; if the model already sampled the end marker, it is not written twice.
         """
-        ids = self.encode(self._after_reply + user_text.strip() + self._after_user + opener)
+        ids = self.encode_with(self._after_reply + user_text.strip() + self._after_user + opener, images)
         if last_id is not None and ids and last_id == ids[0] and last_id in self.stop_ids:
             return ids[1:]
         return ids
@@ -90,6 +102,24 @@ class ChatTemplate:
         """Token ids of text that is already rendered."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
+    def encode_with(self, text: str, images: Sequence[bytes]) -> list[int]:
+        """Token ids of rendered text, with room for the pictures (PNG files) where it says IMAGE.
+
+        Raises ModelError if the model does not see, or if there are not as many marks as pictures.
+        """
+        if self.images is None:
+            if images:
+                raise ModelError(NOT_SEEING)
+            return self.encode(text)
+        ids = self.encode(text.replace(IMAGE, self._image_text) if images else text)
+        return self.images.expand(ids, images)
+
+    def save_pretrained(self, folder: Path) -> None:
+        """The tokenizer, and the image processor if there is one, as files of a model folder."""
+        self.tokenizer.save_pretrained(folder)
+        if self.images is not None:
+            self.images.processor.save_pretrained(folder)
+
     def decode_reply(self, ids: np.ndarray | list[int]) -> str:
         """The text of sampled ids, without the end marker if they have one."""
         ids = [int(i) for i in ids]
@@ -102,6 +132,18 @@ class ChatTemplate:
         return self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
         )
+
+    def _find_image_text(self) -> str:
+        """What the template writes for a picture between two texts; empty if it does not know pictures."""
+        parts = [{"type": "text", "text": _REPLY}, {"type": "image"}, {"type": "text", "text": _USER}]
+        message: Any = {"role": "user", "content": parts}
+        try:
+            text = self._render([message])
+        except (TemplateError, TypeError):
+            return ""
+        _, found, rest = text.partition(_REPLY)
+        between, end, _ = rest.partition(_USER)
+        return between if found and end else ""
 
     def _accepts_system(self) -> bool:
         messages = [{"role": "system", "content": _REPLY}, {"role": "user", "content": _USER}]
@@ -127,9 +169,11 @@ class ChatTemplate:
 class TokenBuffer:
     """The tokens of one episode, append-only. Built by the rollout, frozen into arrays at the end."""
 
-    def __init__(self, template: ChatTemplate, messages: tuple[Message, ...], opener: str) -> None:
+    def __init__(
+        self, template: ChatTemplate, messages: tuple[Message, ...], opener: str, images: Sequence[bytes] = ()
+    ) -> None:
         self._template, self._opener = template, opener
-        self._ids = template.start(messages, opener)
+        self._ids = template.start(messages, opener, images)
         self._sampled = [False] * len(self._ids)
         self._logprobs = [0.0] * len(self._ids)
         self._turns = [-1] * len(self._ids)
@@ -149,19 +193,19 @@ class TokenBuffer:
         self._logprobs += [float(value) for value in logprobs]
         self._turns += [self._turn] * len(ids)
 
-    def append_user(self, text: str) -> None:
+    def append_user(self, text: str, images: Sequence[bytes] = ()) -> None:
         """Append what the template writes from the end of the reply to the start of the next one."""
-        delta = self.user_delta(text)
+        delta = self.user_delta(text, images)
         self._turn += 1
         self._ids += delta
         self._sampled += [False] * len(delta)
         self._logprobs += [0.0] * len(delta)
         self._turns += [self._turn] * len(delta)
 
-    def user_delta(self, text: str) -> list[int]:
+    def user_delta(self, text: str, images: Sequence[bytes] = ()) -> list[int]:
         """The ids that `append_user` would append."""
         last = self._ids[-1] if self._sampled[-1] else None
-        return self._template.follow(text, self._opener, last_id=last)
+        return self._template.follow(text, self._opener, last_id=last, images=images)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """token_ids int32, sampled bool, logprobs float32, turn_index int16; each [T]."""

@@ -1,11 +1,13 @@
 """The methods that `spa compare` sets side by side, each as a change of one configuration."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from spa.config.schema import Config
 from spa.envs.base import StateText
+from spa.errors import ConfigError
 
 Arm = Literal["vanilla", "vanilla_wm", "vanilla_grid", "state_estimation", "spa", "spa_shuffled"]
 
@@ -28,6 +30,9 @@ class Plan:
     base_format: bool
     state_text: StateText | None  # None: the configuration's
 
+
+BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
+"""What `spa baseline` trains."""
 
 PLANS: dict[str, Plan] = {
     "vanilla": Plan(fine_tuned=False, shuffled=False, base_format=True, state_text=None),
@@ -61,6 +66,31 @@ def arm_config(cfg: Config, arm: str, directory: Path) -> Config:
             experiment_name=f"{cfg.trainer.experiment_name}-{arm}",
         ),
     )
+
+
+def baseline_config(cfg: Config, method: str, chosen: Sequence[str]) -> Config:
+    """The configuration of PPO alone by one of the baselines, in a folder of its own inside the run's.
+
+    `chosen`: the overrides that the user gave. Raises ConfigError if one of them contradicts the method. PPO's
+    checkpoints go where `trainer.default_local_dir` says if that was chosen.
+    """
+    folder = Path(cfg.trainer.run_dir) / method
+    arm = arm_config(cfg, method, folder)
+    keys = {text.partition("=")[0].lstrip("+") for text in chosen}
+    if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != arm.ctx_manager.mode:
+        other = next(name for name in BASELINES if PLANS[name].base_format != PLANS[method].base_format)
+        raise ConfigError(
+            f"ctx_manager.mode={cfg.ctx_manager.mode} contradicts the baseline {method}, which plays in the mode "
+            f"{arm.ctx_manager.mode}. Leave it out, or take the baseline {other} (the variable MODE sets this key too)."
+        )
+    if keys & {"state_text", "render_mode"} and cfg.state_text != arm.state_text:
+        raise ConfigError(
+            f"state_text={cfg.state_text} contradicts the baseline {method}, which is shown {arm.state_text}. Leave it "
+            "out, or take the baseline vanilla (the variable RENDER_MODE sets this key too)."
+        )
+    if "trainer.default_local_dir" in keys:
+        arm = replace(arm, trainer=replace(arm.trainer, default_local_dir=cfg.trainer.default_local_dir))
+    return arm
 
 
 def seeded(cfg: Config, index: int) -> Config:

@@ -11,6 +11,7 @@ import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +19,12 @@ from typing import Any
 
 from spa.config.load import to_yaml
 from spa.config.schema import Config
+from spa.errors import TrainingError
 from spa.recipes.arms import PLANS, arm_config, seeded
+from spa.recipes.resume import working_in
+from spa.signals import stopping_children
+from spa.tracking.console import same_verbosity
+from spa.tracking.encoding import write_atomic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +40,21 @@ class Job:
 
 def main(cfg: Config, *, directory: Path | None = None) -> dict[str, Any]:
     """Run all arms for all seeds, write summary.json, return it. What is already done is kept."""
+    root = directory or Path(cfg.trainer.run_dir)
+    with working_in(root):
+        return _compare(cfg, root)
+
+
+def _compare(cfg: Config, root: Path) -> dict[str, Any]:
     from spa.recipes.summary import summarise
 
-    root = directory or Path(cfg.trainer.run_dir)
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "config.yaml").write_text(to_yaml(cfg), encoding="utf-8")
+    write_atomic(root / "config.yaml", [to_yaml(cfg)])
     started = time.monotonic()
     jobs = plan_jobs(cfg, root)
     peaks = run_jobs(jobs, workers=cfg.compare.parallel)
     peaks[os.getpid()] = _peak_bytes()
     summary = summarise(cfg, root, seconds=time.monotonic() - started, peak_bytes=sum(peaks.values()))
-    (root / "summary.json").write_text(json.dumps(summary, indent=1, sort_keys=True), encoding="utf-8")
+    write_atomic(root / "summary.json", [json.dumps(summary, indent=1, sort_keys=True)])
     return summary
 
 
@@ -84,7 +94,8 @@ def run_jobs(jobs: list[Job], *, workers: int, work: Callable[[Job], tuple[int, 
     work = work or run_job
     waiting, running, peaks = list(jobs), {}, {}
     has_data = {job.seed for job in jobs if job.arm == "data"}
-    with ProcessPoolExecutor(max_workers=workers, mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=same_verbosity())
+    with pool, stopping_children():
         while waiting or running:
             for job in [job for job in waiting if _ready(job, has_data)][: workers - len(running)]:
                 waiting.remove(job)
@@ -92,11 +103,21 @@ def run_jobs(jobs: list[Job], *, workers: int, work: Callable[[Job], tuple[int, 
             finished: set[Future] = wait(running, return_when=FIRST_COMPLETED).done
             for future in finished:
                 job = running.pop(future)
-                pid, peak = future.result()
+                pid, peak = _outcome(future, job)
                 peaks[pid] = max(peak, peaks.get(pid, 0))
                 if job.arm == "data":
                     has_data.discard(job.seed)
     return peaks
+
+
+def _outcome(future: "Future[tuple[int, int]]", job: Job) -> tuple[int, int]:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise TrainingError(
+            f"a process of the comparison was killed while it did {job.arm} of seed {job.seed}, probably for want of "
+            "memory. Use fewer at a time (compare.parallel), then start the same command again: what is done is kept."
+        ) from error
 
 
 def _ready(job: Job, unfinished_data: set[int]) -> bool:

@@ -9,6 +9,7 @@ the same bytes.
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +24,14 @@ from spa.envs.pool import EpisodeSpec
 from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluate.aggregate import KS, not_computed, tag_report
+from spa.evaluate.episode_metrics import tokens_in
 from spa.evaluate.outcomes import Group, group_of
 from spa.recipes import setup
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.recipes.summary import versions
 from spa.rollout import puzzle_hash
-from spa.tracking.console import track
 from spa.tracking.encoding import dump_line, read_lines, write_atomic
+from spa.tracking.progress import Progress
 from spa.types import Episode
 
 log = logging.getLogger(__name__)
@@ -138,19 +140,37 @@ def play_puzzles(
     samples = cfg.es_manager.val.group_size
     size = max(1, CHUNK // samples)
     groups: list[Group] = []
-    for chunk in track([puzzles[i : i + size] for i in range(0, len(puzzles), size)], "evaluate"):
-        finished = kept.find(chunk)
-        if finished is None:
-            if engine is None:
-                engine, player = open_target(cfg, target, player, replies=replies)
-            specs = [spec for puzzle in chunk for spec in puzzle.specs]
-            episodes = player.play(engine, specs, setup.val_sampling(cfg))
-            finished = grouped(episodes, chunk, samples)
-            kept.add(finished)
-        groups += finished
+    started, tokens = time.monotonic(), 0
+    with Progress("evaluate", total=len(puzzles)) as progress:
+        for chunk in (puzzles[i : i + size] for i in range(0, len(puzzles), size)):
+            finished = kept.find(chunk)
+            if finished is None:
+                if engine is None:
+                    engine, player = open_target(cfg, target, player, replies=replies)
+                specs = [spec for puzzle in chunk for spec in puzzle.specs]
+                episodes = player.play(engine, specs, setup.val_sampling(cfg))
+                tokens += tokens_in(episodes)
+                finished = grouped(episodes, chunk, samples)
+                kept.add(finished)
+            groups += finished
+            progress.update(len(groups), so_far(cfg, groups, tokens / (time.monotonic() - started)))
     if engine is not None:
         engine.close()
     return groups
+
+
+def so_far(cfg: Config, groups: Sequence[Group], tokens_per_second: float) -> dict[str, str]:
+    """What the progress line says of the groups that are finished."""
+    attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
+    if not attempts:
+        return {}
+    turns = max(1, sum(attempt.turns for attempt in attempts))
+    shares = {"success": sum(attempt.success for attempt in attempts) / len(attempts)}
+    shares["format"] = sum(attempt.well_formed for attempt in attempts) / turns
+    if cfg.ctx_manager.mode == "add_worldmodel":
+        shares["prediction"] = sum(attempt.predicted for attempt in attempts) / turns
+    shown = {name: f"{share:.3f}" for name, share in shares.items()}
+    return shown | ({"tokens/s": f"{tokens_per_second:,.0f}"} if tokens_per_second else {})
 
 
 def grouped(episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int) -> list[Group]:

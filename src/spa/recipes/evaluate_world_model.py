@@ -7,7 +7,7 @@ several steps (its dream), and the transition that random play took is read to i
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,10 @@ from spa.recipes.policies import Target, behind_api, open_target, training_hashe
 from spa.recipes.summary import versions
 from spa.seeds import stream_seed
 from spa.tracking.encoding import write_atomic
+from spa.tracking.progress import Progress
 from spa.types import SamplingParams
 
+Advance = Callable[[int, dict[str, str]], None]
 BASE = "world_model/puzzles"
 """Stream of the base seed: these puzzles are neither validation's nor training's."""
 
@@ -85,9 +87,15 @@ def main(
     )
     known = training_hashes(target.run) if target.run else frozenset()
     tags = {}
-    for tag in cfg.es_manager.val.env_configs.tags:
-        situations, chance = find_situations(asking, tag, transitions, known)
-        tags[tag] = tag_report(cfg, asking, situations, chance=chance, steps=steps)
+    with Progress("eval-world-model", total=3 * len(cfg.es_manager.val.env_configs.tags)) as progress:
+        for tag in cfg.es_manager.val.env_configs.tags:
+            situations, chance = find_situations(asking, tag, transitions, known)
+            done = 3 * len(tags)
+
+            def advance(part: int, values: dict[str, str], done: int = done) -> None:
+                progress.update(done + part, values)
+
+            tags[tag] = tag_report(cfg, asking, situations, chance=chance, steps=steps, advance=advance)
     engine.close()
     result = {
         "policy": target.name,
@@ -127,8 +135,16 @@ def find_situations(asking: Asking, tag: str, count: int, known: frozenset[str])
     return found, chance
 
 
-def tag_report(cfg: Config, asking: Asking, situations: list[Situation], *, chance: bool, steps: int) -> dict[str, Any]:
-    """Everything about one environment tag."""
+def tag_report(
+    cfg: Config,
+    asking: Asking,
+    situations: list[Situation],
+    *,
+    chance: bool,
+    steps: int,
+    advance: Advance = lambda part, values: None,
+) -> dict[str, Any]:
+    """Everything about one environment tag. `advance` hears when replies, dreams and likelihood (1, 2, 3) are done."""
     player, tag = asking.player, situations[0].tag
     env = player.make_env(tag)
     envs = [replay(player.make_env(tag), situation) for situation in situations]
@@ -147,12 +163,17 @@ def tag_report(cfg: Config, asking: Asking, situations: list[Situation], *, chan
     ]
     env.reset(seed=situations[0].puzzle_seed)
     report = prediction_report(asked, env.legend())
+    known = {"format": "format_rate", "observation": "observation_exact", "prediction": "prediction_exact"}
+    shares = {label: report[name] for label, name in known.items()}
+    advance(1, {label: f"{v['mean'] if isinstance(v, dict) else v:.3f}" for label, v in shares.items()})
     dreams = range(0, len(situations), 5)
     report["dream"] = dream(
         asking, [situations[i] for i in dreams], [envs[i] for i in dreams], [replies[i] for i in dreams], steps
     )
+    advance(2, {})
     if isinstance(asking.engine, LocalEngine) and player.template is not None:
         report["likelihood"] = likelihood(cfg, asking.engine, player.template, situations, replies)
+    advance(3, {})
     return report
 
 

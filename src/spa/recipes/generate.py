@@ -11,14 +11,18 @@ from typing import Any
 import torch
 
 from spa.config.schema import Config
+from spa.distributed.world import here
 from spa.engines.expert import MixedEngine, expert_engine, require_solver
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.engines.scripted import random_engine
 from spa.envs.registry import make_env
 from spa.errors import DataError
-from spa.evaluate.episode_metrics import pooled_metrics
+from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
 from spa.recipes import setup
-from spa.tracking.recorder import Recorder
+from spa.recipes.resume import check_unchanged, working_in
+from spa.signals import uninterrupted
+from spa.tracking.encoding import read_lines, write_atomic
+from spa.tracking.recorder import Recorder, read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.rows import episode_rows, shuffle_next_states, split_by_puzzle, write_parquet
 from spa.worldmodel.states import with_states
@@ -33,30 +37,64 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
     are left out of the data, so that nothing is fine-tuned on them.
     """
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
-    device = setup.pick_device(cfg)
-    batches = cfg.generate.num_batches if num_batches is None else num_batches
+    with working_in(out):
+        return play_batches(cfg, out, first_batch, cfg.generate.num_batches if num_batches is None else num_batches)
+
+
+def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> Path:
+    """Play what is not played yet and make rows of everything."""
+    device, world = setup.pick_device(cfg), here()
     engine = selfplay_engine(cfg, device)
     player = setup.make_player(cfg, engine.template, mode="add_worldmodel")
     held_out = setup.validation_hashes(cfg, player)
-    episodes: list[Episode] = []
+    last = first_batch + batches
+    episodes, done = played_before(cfg, out, first_batch, last)
     with Recorder(
-        out, stage="generate", config=cfg, loggers=cfg.trainer.logger, total_steps=first_batch + batches
+        out,
+        stage="generate",
+        config=cfg,
+        loggers=cfg.trainer.logger,
+        total_steps=last,
+        enabled=world.leads,
+        resume_step=done if done > first_batch else None,
+        stall_timeout_s=cfg.trainer.stall_timeout_s,
     ) as rec:
-        for batch in range(first_batch, first_batch + batches):
+        for batch in range(done, last):
             with rec.timer("selfplay"):
                 specs = setup.training_specs(cfg, player, "selfplay", step=batch, held_out=held_out)
                 played = player.play(engine, specs, setup.selfplay_sampling(cfg))
-            rec.trajectories(batch + 1, "generate", played)
-            rec.log(batch + 1, pooled_metrics(played, "selfplay"))
+            with uninterrupted():
+                rec.trajectories(batch + 1, "generate", played)
+                rec.log(batch + 1, pooled_metrics(played, "selfplay"), tokens=tokens_in(played))
             episodes += played
         engine.close()
         rows, counts = make_rows(cfg, episodes, held_out)
-        summary = write_dataset(cfg, out, rows, counts, episodes)
-        rec.message(
-            f"{summary['rows_train']} training and {summary['rows_val']} validation rows from {summary['episodes']} "
-            f"episodes; dropped: {json.dumps(summary['dropped'])}"
-        )
+        if world.leads:
+            summary = write_dataset(cfg, out, rows, counts, episodes)
+            rec.message(
+                f"{summary['rows_train']} training and {summary['rows_val']} validation rows from "
+                f"{summary['episodes']} episodes; dropped: {json.dumps(summary['dropped'])}"
+            )
+        world.wait()
     return out
+
+
+def played_before(cfg: Config, out: Path, first: int, last: int) -> tuple[list[Episode], int]:
+    """The episodes of an interrupted call's finished batches, and the batch to go on with; (nothing, `first`) at a
+    beginning. Raises ConfigError if they were played with other settings."""
+    logged = {line["step"] for line in read_metrics(out / "metrics.jsonl")}
+    if cfg.trainer.resume_mode == "disable" or first + 1 not in logged:
+        return [], first
+    check_unchanged(cfg, "generate", out)
+    episodes: list[Episode] = []
+    size = cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size
+    for batch in range(first, last):
+        path = out / "trajectories" / f"generate-{batch + 1:06d}.jsonl"
+        rows = [row for _, row in read_lines(path)] if batch + 1 in logged and path.is_file() else []
+        if len(rows) != size:
+            return episodes, batch
+        episodes += [Episode.from_json(row) for row in rows]
+    return episodes, last
 
 
 def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
@@ -124,7 +162,7 @@ def write_dataset(
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
-    (out / SUMMARY).write_text(json.dumps(summary, indent=1, sort_keys=True), encoding="utf-8")
+    write_atomic(out / SUMMARY, [json.dumps(summary, indent=1, sort_keys=True)])
     return summary
 
 

@@ -18,6 +18,8 @@ from typing import Any, Literal
 from spa.config.convert import to_plain
 from spa.config.schema import Config
 from spa.errors import SpaError, TrainingError
+from spa.signals import stopping_children
+from spa.tracking.console import same_verbosity
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +139,7 @@ PoolOf = Callable[[int], Executor]
 
 def processes(count: int) -> Executor:
     """Workers that are processes of their own, each with a fresh interpreter."""
-    return ProcessPoolExecutor(max_workers=count, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=same_verbosity())
 
 
 def do_stage(stage: Stage, device: str) -> None:
@@ -152,7 +154,10 @@ def do_stage(stage: Stage, device: str) -> None:
         data = Path(str(stage.source))
         pipeline.stage(folder, lambda: pipeline.world_model(cfg, data, folder))
     else:
-        start = result_of(Path(stage.source)) if stage.source else cfg.model_path
+        start = pipeline.result_of(Path(stage.source)) if stage.source else cfg.model_path
+        if start is None:
+            raise TrainingError(f"{stage.source}: its checkpoint is gone or damaged. Remove its {pipeline.DONE}, then "
+                                "start the same command again: the stage is done anew.")  # fmt: skip
         pipeline.stage(folder, lambda: ppo.main(cfg, model_path=str(start), directory=folder))
 
 
@@ -166,7 +171,7 @@ def run_grid(
     waiting = [stage for stage in stages if not stage.done]
     missing = {stage.folder for stage in waiting}
     free, running, failed = list(devices), dict[Future, tuple[Stage, str]](), dict[str, str]()
-    with pool(len(devices)) as workers:
+    with pool(len(devices)) as workers, stopping_children():
         while waiting or running:
             for stage in [s for s in waiting if s.source in failed]:
                 waiting.remove(stage)
@@ -208,16 +213,6 @@ def _problem(future: Future) -> str:
             "start the same command again: finished stages are kept."
         ) from error
     raise error
-
-
-def result_of(folder: Path) -> str:
-    """What a finished stage returned: the data folder or the last checkpoint, wherever the grid has been moved to."""
-    from spa.recipes.pipeline import DONE
-
-    result = Path(json.loads((folder / DONE).read_text(encoding="utf-8"))["result"])
-    if result.exists() or folder.name not in result.parts:
-        return str(result)
-    return str(folder.joinpath(*result.parts[result.parts.index(folder.name) + 1 :]))
 
 
 def free_devices(parallel: int) -> list[str]:

@@ -4,16 +4,20 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from spa.config.schema import Config
+from spa.distributed.world import here
 from spa.errors import ModelError
 from spa.recipes import generate, ppo, sft
 from spa.recipes.published import original_folders
-from spa.tracking.encoding import read_lines
-from spa.training.checkpoint import find_checkpoint, latest_checkpoint
+from spa.recipes.resume import check_unchanged, working_in
+from spa.tracking.encoding import read_lines, write_atomic
+from spa.tracking.logfile import LogFile
+from spa.training.checkpoint import MARKER, damage, find_checkpoint, step_of
 
 log = logging.getLogger(__name__)
 
@@ -35,28 +39,69 @@ class Gate:
 def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
     """All stages (`generate_data` True: anew; None: what is missing), or PPO alone (False) from a checkpoint of the SFT
     stage: `last` or a step number. Returns the last PPO checkpoint."""
-    root = Path(cfg.trainer.run_dir)
-    data, sft_dir, ppo_dir = root / "data", root / "sft", root / "ppo"
+    with working_in(Path(cfg.trainer.run_dir)):
+        return _run(cfg, ckpt, generate_data)
+
+
+def _run(cfg: Config, ckpt: str, generate_data: bool | None) -> Path:
+    data, sft_dir, ppo_dir = stage_folders(cfg)
     if generate_data is True:
-        for folder in (data, sft_dir, ppo_dir):
-            set_aside(folder)
+        if here().leads:
+            for folder in (data, sft_dir, ppo_dir):
+                set_aside(folder)
+        here().wait()
     if generate_data is False:
         start = find_sft_checkpoint(cfg, sft_dir, ckpt)
     else:
+        if result_of(data):
+            check_unchanged(cfg, "generate", data)
+        if result_of(sft_dir):
+            check_unchanged(cfg, "sft", sft_dir)
         stage(data, lambda: generate.main(cfg, directory=data))
         start = stage(sft_dir, lambda: world_model(cfg, data, sft_dir))
-    return stage(ppo_dir, lambda: ppo.main(cfg, model_path=str(start), directory=ppo_dir))
+    steps = cfg.trainer.total_training_steps
+    return stage(ppo_dir, lambda: ppo.main(cfg, model_path=str(start), directory=ppo_dir), steps=steps)
 
 
-def stage(directory: Path, work: Callable[[], Path]) -> Path:
-    """Do the work of a stage unless it is marked as done; the mark keeps the result and the seconds."""
-    mark = directory / DONE
-    if mark.is_file():
-        return Path(json.loads(mark.read_text(encoding="utf-8"))["result"])
+def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
+    """Where data, SFT and PPO of a run lie: `data`, `sft` and `ppo` in its folder unless the configuration says other
+    places (`generate.output_dir`, `sft.trainer.default_local_dir`, `trainer.default_local_dir`)."""
+    data = cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data"
+    return Path(data), Path(cfg.sft.trainer.default_local_dir), Path(cfg.trainer.default_local_dir)
+
+
+def stage(directory: Path, work: Callable[[], Path], *, steps: int = 0) -> Path:
+    """Do the work of a stage unless it is marked as done and its result is whole and has `steps` steps; the mark keeps
+    the result and the seconds."""
+    world = here()
+    found = world.agree(lambda: str(result_of(directory) or ""))
+    if found and (steps == 0 or step_of(Path(found)) >= steps):
+        return Path(found)
     started = time.monotonic()
     result = work()
     seconds = time.monotonic() - started
-    mark.write_text(json.dumps({"result": str(result), "seconds": round(seconds, 1)}), encoding="utf-8")
+    if world.leads:
+        place = result.relative_to(directory) if result.is_relative_to(directory) else result
+        write_atomic(directory / DONE, [json.dumps({"result": str(place), "seconds": round(seconds, 1)})])
+    return result
+
+
+def result_of(directory: Path) -> Path | None:
+    """What a finished stage returned, wherever the run has been moved to; None if it is not finished, or if its result
+    has been removed or damaged since: then the stage has to be done again."""
+    try:
+        noted = Path(json.loads((directory / DONE).read_text(encoding="utf-8"))["result"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    result = directory / noted
+    if not result.exists() and directory.name in noted.parts:  # an older mark, with the place that the run had then
+        result = directory.joinpath(*noted.parts[noted.parts.index(directory.name) + 1 :])
+    problem = None if result.exists() else "it is gone"
+    if problem is None and (result / MARKER).is_file():
+        problem = damage(result)
+    if problem is not None:
+        log.warning("%s cannot be used any more (%s); the stage is taken up again", result, problem)
+        return None
     return result
 
 
@@ -85,11 +130,16 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
 
 def world_model(cfg: Config, data: Path, directory: Path) -> Path:
     """Stage 2, and more of it while the gate does not open and the preset allows; returns the checkpoint for PPO."""
+    with LogFile(directory / "log.txt") if here().leads else nullcontext():
+        return _world_model(cfg, data, directory)
+
+
+def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
     started = time.monotonic()
     checkpoint = sft.main(cfg, directory=directory, data=data)
     gate = look(cfg, directory, 0)
     while cfg.gate.enable and not gate.passed and gate.rounds < cfg.gate.max_extra_rounds:
-        elapsed = time.monotonic() - started
+        elapsed = here().agree(lambda: time.monotonic() - started)
         if cfg.gate.time_cap_s is not None and elapsed > cfg.gate.time_cap_s:
             gate = replace(gate, text=f"{gate.text} Time cap of {cfg.gate.time_cap_s:.0f} s reached.")
             break
@@ -100,6 +150,7 @@ def world_model(cfg: Config, data: Path, directory: Path) -> Path:
             model_path=str(checkpoint),
             sft=replace(
                 cfg.sft,
+                model=replace(cfg.sft.model, partial_pretrain=str(checkpoint)),
                 trainer=replace(
                     cfg.sft.trainer,
                     total_training_steps=cfg.gate.extra_steps,
@@ -110,17 +161,15 @@ def world_model(cfg: Config, data: Path, directory: Path) -> Path:
         folder = directory / f"extra_{number}"
         checkpoint = sft.main(more, directory=folder, data=data)
         gate = look(cfg, folder, number)
-    write_gate(directory, gate)
+    if here().leads:
+        write_gate(directory, gate)
     log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
     return checkpoint
 
 
 def look(cfg: Config, directory: Path, rounds: int) -> Gate:
     """The world model's last measurement against the gate's limits."""
-    measured: dict[str, Any] = {}
-    for _, line in read_lines(directory / "metrics.jsonl"):
-        if "val/wm/pred_exact" in line:
-            measured = line
+    measured = here().agree(lambda: last_measured(directory / "metrics.jsonl"))
     prediction = float(measured.get("val/wm/pred_exact", 0.0))
     observation = float(measured.get("val/wm/obs_exact", 0.0))
     entropy = float(measured.get("val/sampled_nll", 0.0))
@@ -145,13 +194,13 @@ def look(cfg: Config, directory: Path, rounds: int) -> Gate:
     )
 
 
+def last_measured(path: Path) -> dict[str, Any]:
+    """The last line of a `metrics.jsonl` that measures the world model; empty if there is none."""
+    lines = [line for _, line in read_lines(path) if "val/wm/pred_exact" in line]
+    return lines[-1] if lines else {}
+
+
 def write_gate(directory: Path, gate: Gate) -> None:
     """gate.json beside the checkpoints."""
     content = {name: getattr(gate, name) for name in Gate.__slots__}
-    (directory / "gate.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
-def last_checkpoint(cfg: Config) -> Path | None:
-    """The newest checkpoint of a run: PPO's, else SFT's."""
-    root = Path(cfg.trainer.run_dir)
-    return latest_checkpoint(root / "ppo") or latest_checkpoint(root / "sft")
+    write_atomic(directory / "gate.json", [json.dumps(content, indent=1)])

@@ -6,6 +6,7 @@ top to bottom; everything it calls is a pure function or one of the things it ho
 
 import logging
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,26 @@ import torch
 
 from spa.algo.advantages import WHITENED, estimate_advantages
 from spa.algo.filters import select_groups
+from spa.algo.health import Signs
 from spa.algo.kl import kl_in_reward
 from spa.algo.losses import entropy_bonus, kl_penalty, policy_loss, value_loss
 from spa.algo.masked import explained_variance, masked_mean, whiten
 from spa.algo.rewards import normalize_scores
 from spa.config.schema import ActorConfig, Config, CriticConfig
+from spa.distributed.world import here
 from spa.errors import TrainingError
-from spa.evaluate.episode_metrics import episode_metrics
+from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.models.forward import token_logprobs, token_values
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.ppo_models import Models, load_models, save_models
+from spa.recipes.resume import Progress, model_origin, resume_point, saved_when_stopped, stop_together, working_in
 from spa.recipes.validation import validate
 from spa.seeds import torch_stream
+from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
-from spa.training.checkpoint import latest_checkpoint, step_of
+from spa.training.checkpoint import agreed_checkpoint, step_of
 from spa.training.loss_masks import loss_masks
 from spa.training.memory import release_memory
 from spa.training.token_scores import token_scores
@@ -50,61 +55,127 @@ SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept fo
 
 
 def main(cfg: Config, *, model_path: str | None = None, directory: Path | None = None) -> Path:
-    """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint."""
+    """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint.
+
+    With several ranks each plays, scores and trains on its share; everything that stands here is the same on all.
+    Raises StopRequested, when it has saved what there is, if the process is asked to stop.
+    """
     out = directory or Path(cfg.trainer.default_local_dir)
-    device = setup.pick_device(cfg)
-    resume = latest_checkpoint(out) if cfg.trainer.resume_mode == "auto" else None
-    models = load_models(cfg, model_path or cfg.model_path, resume, device)
+    with working_in(out):
+        return run_steps(cfg, model_path or cfg.model_path, out)
+
+
+def run_steps(cfg: Config, path: str, out: Path) -> Path:
+    """The loop: play, keep, score, estimate, update, hand the weights over, look, save."""
+    device, world = setup.pick_device(cfg), here()
+    named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
+    resume = resume_point(cfg, "ppo", out, named=named)
+    models = load_models(cfg, path, resume, device)
+    progress = models.progress = Progress.begin(resume, out, {"model": model_origin(path, out)})
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     held_out = setup.validation_hashes(cfg, player)
     first = step_of(resume) if resume else 0
-    models.engine.load_weights(models.actor.model, version=first)
+    models.engine.load_weights(models.actor.whole(), version=first)
     total = cfg.trainer.total_training_steps
-    with Recorder(
-        out,
-        stage="ppo",
-        config=cfg,
-        loggers=cfg.trainer.logger,
-        total_steps=total,
-        resume_step=first if resume else None,
-        project=cfg.trainer.project_name,
-        name=cfg.trainer.experiment_name,
-    ) as rec:
+    with (
+        Recorder(
+            out,
+            stage="ppo",
+            config=cfg,
+            loggers=cfg.trainer.logger,
+            total_steps=total,
+            enabled=world.leads,
+            resume_step=first if resume else None,
+            project=cfg.trainer.project_name,
+            name=cfg.trainer.experiment_name,
+            stall_timeout_s=cfg.trainer.stall_timeout_s,
+        ) as rec,
+        saved_when_stopped(progress, partial(save_models, cfg, out, models)),
+    ):
         if first == 0 and cfg.trainer.val_before_train:
             rec.log(0, validate(cfg, player, models.engine, rec, 0))
+        if progress.unlogged is not None:  # stopped while its last step was validated
+            finish_step(cfg, models, player, rec, progress.unlogged)
         for step in range(first + 1, total + 1):
             with rec.timer("rollout"):
                 specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
                 episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
-            metrics = episode_metrics(episodes, "train")
-
-            batch = to_batch(cfg, episodes, models.template.tokenizer.pad_token_id or 0, models.template)
-            kept, filter_metrics = keep_groups(cfg, batch)
-            metrics |= filter_metrics
-            if kept is not None:
-                with rec.timer("score"):
-                    scored, score_metrics = score(cfg, models, kept, device)
-                trained = models.actor.optimizer.steps > 0
-                check_sampler(cfg, score_metrics["rollout/kl_trainer_sampler"], step, rec, trained=trained)
-                ready, advantage_metrics = with_advantages(cfg, models, scored)
-                metrics |= score_metrics | advantage_metrics
-                with rec.timer("update"):
-                    metrics |= train(cfg, models, ready, step, device)
-                rec.token_scores(step, "train", token_scores(ready, episodes[:SHOWN_EPISODES]))
-            models.engine.load_weights(models.actor.model, version=step)
-            release_memory()
-
-            if is_due(step, cfg.trainer.test_freq, total) or step == cfg.trainer.also_test_at:
-                with rec.timer("validate"):
-                    metrics |= validate(cfg, player, models.engine, rec, step)
-            rec.trajectories(step, "train", episodes)
-            rec.log(step, metrics)
-            if is_due(step, cfg.trainer.save_freq, total):
-                save_models(cfg, out, step, models)
-    last = latest_checkpoint(out)
+            with uninterrupted():  # from here on the step is one piece
+                metrics = learn(cfg, models, episodes, step, rec, device)
+                models.engine.load_weights(models.actor.whole(), version=step)
+                release_memory()
+                rec.trajectories(step, "train", episodes)
+                progress.made(step, metrics)
+            finish_step(cfg, models, player, rec, metrics, tokens=tokens_in(episodes))
+            stop_together(world)
+    last = agreed_checkpoint(out, world)
     if last is None:
         raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
     return last
+
+
+def learn(
+    cfg: Config, models: Models, episodes: list[Episode], step: int, rec: Recorder, device: torch.device
+) -> Metrics:
+    """Update critic and policy on the groups of a step that differ; returns what there is to say about it."""
+    metrics = episode_metrics(episodes, "train")
+    batch = to_batch(cfg, episodes, models.template.tokenizer.pad_token_id or 0, models.template)
+    kept, filter_metrics = keep_groups(cfg, batch)
+    metrics |= filter_metrics
+    if kept is None:
+        return metrics
+    with rec.timer("score"):
+        scored, score_metrics = score(cfg, models, kept, device)
+    trained = models.actor.optimizer.steps > 0
+    check_sampler(cfg, score_metrics["rollout/kl_trainer_sampler"], step, rec, trained=trained)
+    ready, advantage_metrics = with_advantages(cfg, models, scored)
+    metrics |= score_metrics | advantage_metrics
+    with rec.timer("update"):
+        metrics |= train(cfg, models, ready, step, device)
+    rec.token_scores(step, "train", token_scores(ready, episodes[:SHOWN_EPISODES]))
+    return metrics
+
+
+def finish_step(
+    cfg: Config, models: Models, player: setup.Player, rec: Recorder, metrics: Metrics, *, tokens: int | None = None
+) -> None:
+    """Validate if it is time, write the line of the step that the models have made, save if it is time."""
+    step, total = models.progress.step, cfg.trainer.total_training_steps
+    if is_due(step, cfg.trainer.test_freq, total) or step == cfg.trainer.also_test_at:
+        with rec.timer("validate"):
+            metrics = metrics | validate(cfg, player, models.engine, rec, step)
+    with uninterrupted():
+        before, models.health = models.health.reasons, models.health.observe(signs(metrics))
+        for name, reason in models.health.reasons.items():
+            if name not in before:
+                log.warning("step %d: %s: %s", step, name, reason)
+        rec.log(step, metrics, tokens=tokens)
+        models.progress.unlogged = None
+        if is_due(step, cfg.trainer.save_freq, total):
+            save_models(cfg, rec.directory, models)
+
+
+def signs(metrics: Metrics) -> Signs:
+    """What a step's metrics say about the health of the run, over all environments together."""
+
+    def pooled(prefix: str, name: str) -> float | None:
+        tags = {key.split("/")[1] for key in metrics if key.startswith(f"{prefix}/") and key.endswith("/episodes")}
+        counts = {tag: metrics[f"{prefix}/{tag}/episodes"] for tag in tags}
+        total = sum(counts.values())
+        if not total:
+            return None
+        return sum(metrics.get(f"{prefix}/{tag}/{name}", 0.0) * count for tag, count in counts.items()) / total
+
+    played = sum(value for key, value in metrics.items() if key.startswith("train/") and key.endswith("/episodes"))
+    spoilt = sum(value for key, value in metrics.items() if key.startswith("train/") and key.endswith("/errors"))
+    return Signs(
+        kept=int(metrics.get("rollout/kept_count", 0)),
+        spread=metrics.get("rollout/in_group_std", 0.0),
+        success=pooled("train", "success") or 0.0,
+        faults=spoilt / max(1.0, played + spoilt),
+        repetition=pooled("train", "repetition") or 0.0,
+        validation=pooled("val-env", "success"),
+    )
 
 
 def to_batch(
@@ -123,6 +194,7 @@ def to_batch(
         pad_id=pad_id,
         turn_scores=proxy.use_turn_scores,
         mask_of=loss_masks(good, cfg.actor_rollout_ref.actor.loss_mask, template),
+        reader=None if template is None else template.images,
     )
     norm = proxy.reward_normalization
     if norm.method == "identity":
@@ -266,7 +338,12 @@ def actor_loss(cfg: ActorConfig) -> LossFn:
 
     def loss_fn(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, LossInfo]:
         logprobs, entropy = token_logprobs(
-            model, batch.input_ids, batch.mask, with_entropy=True, entropy_grad=cfg.entropy_coeff > 0
+            model,
+            batch.input_ids,
+            batch.mask,
+            images=batch.images,
+            with_entropy=True,
+            entropy_grad=cfg.entropy_coeff > 0,
         )
         loss, sums = policy_loss(
             logprobs,
@@ -294,7 +371,7 @@ def critic_loss(cfg: CriticConfig) -> LossFn:
     """Squared error of the values, clipped around the old ones if asked for."""
 
     def loss_fn(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, LossInfo]:
-        values = token_values(model, batch.input_ids, batch.mask)
+        values = token_values(model, batch.input_ids, batch.mask, images=batch.images)
         old = batch.values if batch.values is not None else torch.zeros_like(values)
         return value_loss(values, old, batch.returns, weights, clip=cfg.cliprange_value)
 

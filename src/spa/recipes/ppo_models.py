@@ -1,6 +1,6 @@
 """What PPO trains and plays with: policy, critic, reference, engine, loaded and saved together."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from spa.algo.advantages import NEEDS_VALUES
+from spa.algo.health import Health
 from spa.algo.kl import KLController
 from spa.config.schema import Config, OptimConfig
+from spa.distributed.world import here
 from spa.engines.base import Engine
 from spa.engines.factory import engine_name, local_engine, vllm_engine
 from spa.errors import ConfigError
@@ -18,6 +20,8 @@ from spa.models.lora import ADAPTER, has_adapters
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.published import note_published
+from spa.recipes.ranks import hold
+from spa.recipes.resume import Progress
 from spa.training.checkpoint import load_state, save_checkpoint
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Scorer, Trainable
@@ -33,6 +37,8 @@ class Models:
     engine: Engine
     template: ChatTemplate
     kl: KLController
+    progress: Progress = field(default_factory=Progress)
+    health: Health = field(default_factory=Health)
 
 
 def load_models(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Models:
@@ -49,8 +55,10 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     policy, template = setup.load_actor(cfg, source, device)
     setup.make_trainable(policy, model_cfg, device, seed=cfg.seed.train, adapters=resume / ADAPTER if resume else None)
     autocast = setup.pick_autocast(model_cfg.dtype, device)
+    held = hold(policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True)
     actor = Trainable(
         model=policy,
+        held=held,
         optimizer=optimizer_of(policy, actor_cfg.optim, total),
         grad_clip=actor_cfg.grad_clip,
         autocast=autocast,
@@ -61,13 +69,18 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     wants_ref = (actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
     ref = None
     if wants_ref and actor_cfg.use_ref:
-        frozen = policy if has_adapters(policy) else setup.load_actor(cfg, path, device)[0]
-        ref = Scorer(model=frozen, autocast=autocast, without_adapters=has_adapters(policy))
+        ref_cfg = cfg.actor_rollout_ref.ref
+        if has_adapters(policy):
+            ref = Scorer(model=policy, held=held, autocast=autocast, without_adapters=True)
+        else:
+            frozen = setup.load_actor(cfg, path, device)[0]
+            held = hold(frozen, ref_cfg.strategy, ref_cfg.fsdp_config, autocast=autocast, trained=False)
+            ref = Scorer(model=frozen, held=held, autocast=autocast)
     ctrl = cfg.algorithm.kl_ctrl
     kl = KLController(
         coef=ctrl.kl_coef, target=ctrl.target_kl if ctrl.type == "adaptive" else None, horizon=ctrl.horizon
     )
-    engine = make_training_engine(cfg, policy, template, source, device)
+    engine = make_training_engine(cfg, actor.whole(), template, source, device)
     models = Models(actor=actor, critic=critic, ref=ref, engine=engine, template=template, kl=kl)
     if resume:
         state = load_state(resume)
@@ -75,6 +88,7 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
         if critic is not None:
             critic.optimizer.load_state_dict(state["critic"])
         models.kl = replace(kl, coef=state["kl_coef"])
+        models.health = Health.from_state(state["health"]) if "health" in state else Health()
     return models
 
 
@@ -101,11 +115,13 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
     setup.make_trainable(model, critic_cfg.model, device, seed=cfg.seed.train + 1, adapters=adapters)
     if saved is not None:
         model.load_head(saved)
+    autocast = setup.pick_autocast(critic_cfg.model.dtype, device)
     return Trainable(
         model=model,
+        held=hold(model, critic_cfg.strategy, critic_cfg.model.fsdp_config, autocast=autocast),
         optimizer=optimizer_of(model, critic_cfg.optim, cfg.trainer.total_training_steps),
         grad_clip=critic_cfg.grad_clip,
-        autocast=setup.pick_autocast(critic_cfg.model.dtype, device),
+        autocast=autocast,
     )
 
 
@@ -129,17 +145,30 @@ def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
     return make_optimizer(model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=schedule)
 
 
-def save_models(cfg: Config, directory: Path, step: int, models: Models) -> Path:
-    """A checkpoint of everything that training needs to go on."""
-    state = {"actor": models.actor.optimizer.state_dict(), "kl_coef": models.kl.coef}
-    if models.critic is not None:
-        state["critic"] = models.critic.optimizer.state_dict()
-    return save_checkpoint(
-        directory,
-        step,
-        model=models.actor.model,
-        tokenizer=models.template.tokenizer,
-        critic=models.critic.model if models.critic is not None else None,
-        state=state,
-        keep=cfg.trainer.max_actor_ckpt_to_keep,
-    )
+def save_models(cfg: Config, directory: Path, models: Models, *, passing: bool = False) -> Path:
+    """A checkpoint of everything that training needs to go on. All ranks gather it, rank 0 writes it."""
+    actor, critic, progress, world = models.actor, models.critic, models.progress, here()
+    state: dict[str, Any] = {
+        "actor": actor.state(),
+        "kl_coef": models.kl.coef,
+        "health": models.health.state(),
+        **progress.state(),
+    }
+    whole, whole_critic = actor.whole(), None
+    if critic is not None:
+        state["critic"] = critic.state()
+        whole_critic = critic.whole()
+    if world.leads:
+        save_checkpoint(
+            directory,
+            progress.step,
+            model=whole,
+            tokenizer=models.template,
+            critic=whole_critic,
+            state=state,
+            keep=cfg.trainer.max_actor_ckpt_to_keep,
+            passing=passing,
+        )
+    progress.saved = progress.step
+    world.wait()
+    return directory / f"global_step_{progress.step}"

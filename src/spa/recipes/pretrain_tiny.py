@@ -4,7 +4,6 @@ It learns the two reply formats, to quote a state and to act at random (see `spa
 nothing of any environment's dynamics. Seeded; the same seed on the same processor type gives the same weights.
 """
 
-import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +18,10 @@ from spa.models.pretrain_documents import Documents, prompt_texts
 from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream, stream_seed
+from spa.tracking.progress import Progress
 from spa.training.memory import release_memory
 from spa.training.optim import make_optimizer, warmup_cosine
 from spa.types import Message
-
-log = logging.getLogger(__name__)
 
 OPENER = "<think>"
 SCHEDULE = 3000  # steps that the learning rate's cosine is laid out for
@@ -66,7 +64,8 @@ def pretrain_tiny(
     optimizer = make_optimizer(
         model, name="muon", lr=lr, betas=(0.9, 0.95), weight_decay=0.01, muon_lr=muon_lr, schedule=schedule
     )
-    started = time.monotonic()
+    started, tokens = time.monotonic(), 0
+    progress = Progress("pretrain", total=steps)
     for step in range(steps):
         ids, mask = next(batches)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -76,9 +75,12 @@ def pretrain_tiny(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if step % 100 == 0 or step + 1 == steps:
+        tokens += ids.numel()
+        speed = tokens / (time.monotonic() - started)
+        progress.update(step + 1, {"loss": f"{loss.item():.4f}", "tokens/s": f"{speed:,.0f}"})
+        if step % 100 == 0:
             release_memory()
-            log.info("step %d/%d, loss %.4f (%.0f s)", step, steps, loss.item(), time.monotonic() - started)
+    progress.close()
     save(model, tokenizer, folder)
     return folder
 

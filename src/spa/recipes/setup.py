@@ -1,14 +1,18 @@
 """What every recipe builds from the configuration before its loop starts."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.config.schema import Config, EnvSpec, GroupsConfig
+from spa.distributed.world import ALONE, World, here
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
+from spa.envs.limits import time_limit
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
+from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.models.choose import (
     engine_autocast,
@@ -45,48 +49,69 @@ __all__ = [
     "validation_hashes",
 ]
 
+log = logging.getLogger(__name__)
+
 MAX_REDRAWS = 100
 EXAMPLE_SEED = 0  # of the puzzle in the world-model prompt's sample reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
-    """Everything that playing needs, except the engine: environments, prompts, limits."""
+    """Everything that playing needs, except the engine: environments, prompts, limits, and who else plays."""
 
     specs: Mapping[str, EnvSpec]
     prompters: Mapping[str, Prompter]
     template: ChatTemplate | None
     format_penalty: float
     max_model_len: int
+    world: World = ALONE
+    env_timeout_s: float | None = None
+    workers: EnvWorkers | None = None  # None: environments live in this process
 
     def make_env(self, tag: str) -> TextEnv:
         """A new environment for a tag."""
         return make_env(self.specs[tag].env_type, self.specs[tag].env_config)
 
     def play(self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams) -> list[Episode]:
-        """Play the given episodes."""
-        return collect(
-            specs,
-            make_env=self.make_env,
-            prompters=self.prompters,
-            template=self.template,
-            engine=engine,
-            sampling=sampling,
-            format_penalty=self.format_penalty,
-            max_model_len=self.max_model_len,
+        """Play the given episodes. Every rank plays its own groups and gets all episodes."""
+
+        def play(mine: list[EpisodeSpec]) -> list[Episode]:
+            return collect(
+                mine,
+                make_env=self.make_env if self.workers is None else self._make_remote,
+                prompters=self.prompters,
+                template=self.template,
+                engine=engine,
+                sampling=sampling,
+                format_penalty=self.format_penalty,
+                max_model_len=self.max_model_len,
+                env_timeout_s=self.env_timeout_s if self.workers is None else None,
+                lanes=0 if self.workers is None else len(self.workers),
+            )
+
+        return self.world.spread(
+            specs, play, by=lambda spec: spec.group, pack=Episode.to_json, unpack=Episode.from_json
         )
+
+    def _make_remote(self, tag: str) -> TextEnv:
+        assert self.workers is not None
+        return self.workers.make(self.specs[tag].env_type, self.specs[tag].env_config)
 
 
 def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode) -> Player:
     """The player for all tags that training and validation use."""
     tags = dict.fromkeys((*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags))
     specs = {tag: cfg.custom_envs[tag] for tag in tags}
+    timeout, workers = cfg.es_manager.env_timeout_s, cfg.es_manager.env_workers
     return Player(
         specs=specs,
         prompters={tag: make_prompter(cfg, spec, mode) for tag, spec in specs.items()},
         template=template,
         format_penalty=cfg.es_manager.format_penalty,
         max_model_len=cfg.actor_rollout_ref.rollout.max_model_len,
+        world=here(),
+        env_timeout_s=timeout,
+        workers=EnvWorkers(workers, timeout_s=timeout) if workers else None,
     )
 
 
@@ -133,7 +158,9 @@ def training_specs(
 ) -> list[EpisodeSpec]:
     """The episodes of one training or self-play step; a puzzle whose content is held out is drawn again."""
     specs = episode_specs(cfg.es_manager.train, purpose, base_seed=cfg.seed.train, step=step)
-    seeds = {spec.group: _allowed_seed(player, spec, held_out) for spec in specs if spec.member == 0}
+    firsts = [spec for spec in specs if spec.member == 0]
+    allowed = player.world.spread(firsts, lambda mine: [_allowed_seed(player, spec, held_out) for spec in mine])
+    seeds = {spec.group: seed for spec, seed in zip(firsts, allowed, strict=True)}
     return [replace(spec, puzzle_seed=seeds[spec.group]) for spec in specs]
 
 
@@ -142,8 +169,9 @@ def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -
     for attempt in range(MAX_REDRAWS):
         env = player.make_env(spec.tag)
         try:
-            env.reset(seed=seed, options={"noise_seed": spec.noise_seed})
-            allowed = env.finite_puzzles or puzzle_hash(env) not in held_out
+            with time_limit(player.env_timeout_s, "reset"):
+                env.reset(seed=seed, options={"noise_seed": spec.noise_seed})
+                allowed = env.finite_puzzles or puzzle_hash(env) not in held_out
         except Exception:  # noqa: BLE001 - an environment that fails is reported where it is played
             allowed = True
         if allowed:
@@ -179,8 +207,12 @@ def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
                 env = player.make_env(spec.tag)
                 if env.finite_puzzles:
                     continue
-                env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
-                hashes.add(puzzle_hash(env))
+                try:
+                    with time_limit(player.env_timeout_s, "reset"):
+                        env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
+                        hashes.add(puzzle_hash(env))
+                except Exception as error:  # noqa: BLE001 - its episodes will fail, and say so, in validation
+                    log.warning("%s: validation puzzle %d cannot be made: %s", spec.tag, spec.puzzle_seed, error)
     return frozenset(hashes)
 
 

@@ -4,8 +4,10 @@ The loss is the mean negative log-likelihood over all response tokens of the glo
 state, and the actions that lead from one to the other.
 """
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,23 @@ import numpy as np
 import torch
 
 from spa.config.schema import Config, SFTConfig
+from spa.distributed.world import here
 from spa.engines.local import LocalEngine
 from spa.errors import DataError, TrainingError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.models.forward import packs_rows, token_logprobs
 from spa.models.lora import ADAPTER
+from spa.models.vision import ImageReader, RowImages
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.published import data_files, note_published, original_folders
+from spa.recipes.ranks import check_optimizer, hold
+from spa.recipes.resume import Progress, resume_point, saved_when_stopped, stop_together, working_in
 from spa.seeds import stream
+from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
-from spa.training.checkpoint import latest_checkpoint, load_state, save_checkpoint, step_of
+from spa.training.checkpoint import agreed_checkpoint, load_state, save_checkpoint, step_of
 from spa.training.fit import MicroBatching, fit
 from spa.training.memory import release_memory
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
@@ -37,11 +44,20 @@ RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
 def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
-    """Fine-tune `model_path` on the data set; returns the last checkpoint."""
+    """Fine-tune `model_path` on the data set; returns the last checkpoint.
+
+    Raises StopRequested, when it has saved what there is, if the process is asked to stop.
+    """
+    out = directory or Path(cfg.sft.trainer.default_local_dir)
+    with working_in(out):
+        return run_steps(cfg, out, data)
+
+
+def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
+    """The loop: a batch, a step, a look at the world model, save."""
     sft = cfg.sft
-    out = directory or Path(sft.trainer.default_local_dir)
-    device = setup.pick_device(cfg)
-    resume = latest_checkpoint(out)
+    device, world = setup.pick_device(cfg), here()
+    resume = resume_point(cfg, "sft", out, named=sft.trainer.resume_path)
     source = str(resume) if resume and sft.model.lora_rank == 0 else cfg.model_path
     note_published(source)
     model, template = setup.load_actor(cfg, source, device)
@@ -50,46 +66,96 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
     train_rows, val_rows = load_data(cfg, template, data)
     per_epoch = max(1, -(-len(train_rows) // sft.data.train_batch_size))
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
+    check_optimizer(sft.optim.name, sft.model.strategy)
+    autocast = setup.pick_autocast(sft.model.dtype, device)
     part = Trainable(
         model=model,
+        held=hold(model, sft.model.strategy, sft.model.fsdp_config, autocast=autocast, played=True),
         optimizer=make_sft_optimizer(sft, model, total),
         grad_clip=sft.optim.clip_grad,
-        autocast=setup.pick_autocast(sft.model.dtype, device),
+        autocast=autocast,
     )
     first = step_of(resume) if resume else 0
     if resume:
         part.optimizer.load_state_dict(load_state(resume)["optimizer"])
+    progress = Progress.begin(resume, out, {"data": fingerprint(train_rows)})
+    save = partial(save_part, cfg, out, part, template, progress)
     batches = batch_order(len(train_rows), sft.data.train_batch_size, seed=sft.trainer.seed, skip=first)
     micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
-    with Recorder(
-        out,
-        stage="sft",
-        config=cfg,
-        loggers=cfg.trainer.logger,
-        total_steps=total,
-        resume_step=first if resume else None,
-        project=cfg.trainer.project_name,
-        name=cfg.trainer.experiment_name,
-    ) as rec:
-        for step in range(first + 1, total + 1):
-            with rec.timer("update"):
-                metrics = train_step(part, [train_rows[i] for i in next(batches)], micro, device)
+    with (
+        Recorder(
+            out,
+            stage="sft",
+            config=cfg,
+            loggers=cfg.trainer.logger,
+            total_steps=total,
+            enabled=world.leads,
+            resume_step=first if resume else None,
+            project=cfg.trainer.project_name,
+            name=cfg.trainer.experiment_name,
+            stall_timeout_s=cfg.trainer.stall_timeout_s,
+        ) as rec,
+        saved_when_stopped(progress, save),
+    ):
+
+        def finish_step(metrics: Metrics, tokens: int | None = None) -> None:
+            """Look at the model if it is time, write the step's line, save if it is time."""
+            step = progress.step
             if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
                 with rec.timer("validate"):
-                    metrics |= {"val/loss": validation_loss(part, val_rows, micro, device)}
-                    metrics |= world_model_check(cfg, model, template, rec, step, device)
-            rec.log(step, metrics)
+                    metrics = metrics | {"val/loss": validation_loss(part, val_rows, micro, device, template.images)}
+                    metrics |= world_model_check(cfg, part.whole(), template, rec, step, device)
+            with uninterrupted():
+                rec.log(step, metrics, tokens=tokens)
+                progress.unlogged = None
+                if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
+                    save()
+
+        if progress.unlogged is not None:  # stopped while its last step was looked at
+            finish_step(progress.unlogged)
+        for step in range(first + 1, total + 1):
+            batch = [train_rows[i] for i in next(batches)]
+            with uninterrupted(), rec.timer("update"):
+                metrics = train_step(part, batch, micro, device, template.images)
+                progress.made(step, metrics)
+            finish_step(metrics, int(lengths_of(batch).sum()))
+            stop_together(world)
             if step % RELEASE_EVERY == 0:
                 release_memory()
-            if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
-                state = {"optimizer": part.optimizer.state_dict()}
-                save_checkpoint(
-                    out, step, model=model, tokenizer=template.tokenizer, state=state, keep=sft.trainer.keep
-                )
-    last = latest_checkpoint(out)
+    last = agreed_checkpoint(out, world)
     if last is None:
         raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
     return last
+
+
+def save_part(
+    cfg: Config, out: Path, part: Trainable, template: ChatTemplate, progress: Progress, *, passing: bool = False
+) -> Path:
+    """A checkpoint of everything that fine-tuning needs to go on. All ranks gather it, rank 0 writes it."""
+    world = here()
+    whole, state = part.whole(), {"optimizer": part.state(), **progress.state()}
+    if world.leads:
+        save_checkpoint(
+            out,
+            progress.step,
+            model=whole,
+            tokenizer=template,
+            state=state,
+            keep=cfg.sft.trainer.keep,
+            passing=passing,
+        )
+    progress.saved = progress.step
+    world.wait()
+    return out / f"global_step_{progress.step}"
+
+
+def fingerprint(sequences: Sequence[TrainingSequence]) -> str:
+    """A hash of the training data as the model sees it."""
+    digest = hashlib.sha256()
+    for sequence in sequences:
+        digest.update(np.asarray(sequence.token_ids, dtype=np.int64).tobytes())
+        digest.update(np.asarray(sequence.mask, dtype=bool).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def load_data(
@@ -162,28 +228,45 @@ def batch_order(rows: int, size: int, *, seed: int, skip: int = 0) -> Iterator[l
         epoch += 1
 
 
-def train_step(part: Trainable, batch: list[TrainingSequence], micro: MicroBatching, device: torch.device) -> Metrics:
-    """One optimiser step; the gradient does not depend on how the batch is cut."""
+def train_step(
+    part: Trainable,
+    batch: list[TrainingSequence],
+    micro: MicroBatching,
+    device: torch.device,
+    reader: ImageReader | None = None,
+) -> Metrics:
+    """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many ranks share it."""
     targets = sum(int(sequence.mask[1:].sum()) for sequence in batch)
+    lengths, replica = lengths_of(batch), part.replica
+    mine, spare = replica.world.deal(lengths), lengths.argmin()[None]
     part.model.train()
 
-    def work(cut: list[torch.Tensor]) -> tuple[float, float]:
-        part.optimizer.zero_grad()  # of an attempt that ran out of memory
-        total, entropy_sum = 0.0, 0.0
-        for rows in cut:
-            ids, mask = padded([batch[i] for i in rows.tolist()], device)
-            with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-                logprobs, entropy = token_logprobs(part.model, ids, mask, with_entropy=True)
-            loss = -logprobs.sum() / max(1, targets)
-            loss.backward()
-            total += loss.item()
-            entropy_sum += float(entropy.detach().sum())
-        return total, entropy_sum
+    def nll(
+        model: Any, ids: torch.Tensor, mask: torch.Tensor, images: RowImages | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, entropy = token_logprobs(model, ids, mask, images=images, with_entropy=True)
+        return -logprobs.sum() / max(1, targets), entropy.detach().sum()
 
-    total, entropy_sum = fit(part, micro, lengths_of(batch), work, packs_rows(part.model))
+    def work(cut: list[torch.Tensor]) -> dict[str, float]:
+        part.optimizer.zero_grad()  # of an attempt that ran out of memory
+        sums = {"loss": 0.0, "entropy": 0.0}
+        passes = list(replica.passes([mine[picked] for picked in cut], spare, backward=True))
+        for number, (rows, counts) in enumerate(passes, start=1):
+            picked = [batch[i] for i in rows.tolist()]
+            ids, mask = padded(picked, device)
+            with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
+                loss, entropy = replica.run(nll, ids, mask, images_of(picked, reader), last=number == len(passes))
+            # The loss is a sum over ranks; gradients are averaged over them.
+            (loss * (counts * replica.world.size)).backward()
+            sums["loss"] += loss.item() * counts
+            sums["entropy"] += float(entropy) * counts
+        return sums
+
+    alone = replica.world.size == 1
+    sums = replica.world.total(fit(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=alone))
     metrics = {
-        "train/loss": total,
-        "train/entropy": entropy_sum / max(1, targets),
+        "train/loss": sums["loss"],
+        "train/entropy": sums["entropy"] / max(1, targets),
         "train/tokens": float(targets),
         "train/rows": float(sum(sequence.rows for sequence in batch)),
         "train/lr": part.optimizer.lr,
@@ -207,24 +290,42 @@ def padded(sequences: Sequence[TrainingSequence], device: torch.device) -> tuple
     return torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device)
 
 
-def validation_loss(part: Trainable, rows: list[TrainingSequence], micro: MicroBatching, device: torch.device) -> float:
+def images_of(sequences: Sequence[TrainingSequence], reader: ImageReader | None) -> RowImages | None:
+    """The sequences' pictures as the model takes them; None for a model that reads only text."""
+    return None if reader is None else reader.rows([sequence.images for sequence in sequences])
+
+
+def validation_loss(
+    part: Trainable,
+    rows: list[TrainingSequence],
+    micro: MicroBatching,
+    device: torch.device,
+    reader: ImageReader | None = None,
+) -> float:
     """Mean negative log-likelihood over all response tokens of the validation rows; 0 if there are none."""
     if not rows:
         return 0.0
 
-    def work(cut: list[torch.Tensor]) -> tuple[float, int]:
-        total, count = 0.0, 0
-        for picked in cut:
-            ids, mask = padded([rows[i] for i in picked.tolist()], device)
-            logprobs, _ = token_logprobs(part.model, ids, mask)
-            total -= float(logprobs.sum())
-            count += int(mask.sum())
-        return total, count
+    lengths, replica = lengths_of(rows), part.replica
+    mine, spare = replica.world.deal(lengths), lengths.argmin()[None]
+
+    def nll(model: Any, ids: torch.Tensor, mask: torch.Tensor, images: RowImages | None) -> float:
+        return -float(token_logprobs(model, ids, mask, images=images)[0].sum())
+
+    def work(cut: list[torch.Tensor]) -> dict[str, float]:
+        sums = {"nll": 0.0, "tokens": 0.0}
+        for indices, counts in replica.passes([mine[part] for part in cut], spare, backward=False):
+            picked = [rows[i] for i in indices.tolist()]
+            ids, mask = padded(picked, device)
+            sums["nll"] += replica.run(nll, ids, mask, images_of(picked, reader)) * counts
+            sums["tokens"] += int(mask.sum()) * counts
+        return sums
 
     part.model.eval()
     with torch.no_grad(), torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-        total, count = fit(part, micro, lengths_of(rows), work, packs_rows(part.model))
-    return total / max(1, count)
+        sums = fit(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=not replica.in_step)
+    sums = replica.world.total(sums)
+    return sums["nll"] / max(1.0, sums["tokens"])
 
 
 def world_model_check(

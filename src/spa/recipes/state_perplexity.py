@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from spa.config.schema import Config
 from spa.envs.base import StateText, TextEnv
 from spa.envs.options import nearest
@@ -14,10 +16,12 @@ from spa.evaluate.likelihood import score_sequences
 from spa.evaluate.perplexity import perplexity_report, state_sequence
 from spa.evaluate.situations import Situation, random_situation, replay
 from spa.prompts.render import Prompter
+from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.policies import load_model
 from spa.recipes.summary import versions
 from spa.tracking.encoding import write_atomic
+from spa.tracking.progress import Progress
 
 TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
 CONTEXTS = ("alone", "in the prompt")
@@ -34,33 +38,41 @@ def main(cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, s
             raise ConfigError(f"no environment tag {tag!r}; {nearest(tag, cfg.custom_envs)}")
     output.parent.mkdir(parents=True, exist_ok=True)
     model, template, device = load_model(cfg, model_name)
-    found: dict[str, Any] = {}
-    for tag in tags:
-        spec = cfg.custom_envs[tag]
-        env = make_env(spec.env_type, spec.env_config)
-        base = setup.make_prompter(cfg, spec, "base")
-        reached = [
-            random_situation(env, base, tag=tag, index=index, base_seed=cfg.seed.val, from_start=False)
-            for index in range(states)
-        ]
-        situations = [situation for situation in reached if situation is not None]
-        found[tag] = {}
-        for text in texts_of(env, situations):
-            prompter = replace(base, state_text=text)
-            shown = [(replay(env, situation).state_text(text), prompt_of(env, prompter)) for situation in situations]
-            found[tag][text] = {}
-            for context in CONTEXTS:
-                sequences = [
-                    state_sequence(
-                        template.tokenizer, *((system, prompt) if context != "alone" else ((), state)), state
-                    )
-                    for state, (system, prompt) in shown
-                ]
-                scored = score_sequences(model, sequences, rows=16, autocast=setup.engine_autocast(cfg, device))
-                found[tag][text][context] = perplexity_report(scored, [state for state, _ in shown])
+    with Progress("state-perplexity", total=len(tags)) as progress:
+        found = {}
+        for number, tag in enumerate(tags, start=1):
+            found[tag] = tag_report(cfg, tag, model, template, device, states=states)
+            progress.update(number, {"last": tag})
     result = {"model": model_name, "states": states, "seed": cfg.seed.val, "tags": found, "versions": versions()}
     write_atomic(output, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
     return result
+
+
+def tag_report(
+    cfg: Config, tag: str, model: Any, template: ChatTemplate, device: torch.device, *, states: int
+) -> dict[str, Any]:
+    """Every text of a tag's states in both contexts."""
+    spec = cfg.custom_envs[tag]
+    env = make_env(spec.env_type, spec.env_config)
+    base = setup.make_prompter(cfg, spec, "base")
+    reached = [
+        random_situation(env, base, tag=tag, index=index, base_seed=cfg.seed.val, from_start=False)
+        for index in range(states)
+    ]
+    situations = [situation for situation in reached if situation is not None]
+    found: dict[str, Any] = {}
+    for text in texts_of(env, situations):
+        prompter = replace(base, state_text=text)
+        shown = [(replay(env, situation).state_text(text), prompt_of(env, prompter)) for situation in situations]
+        found[text] = {}
+        for context in CONTEXTS:
+            sequences = [
+                state_sequence(template.tokenizer, *((system, prompt) if context != "alone" else ((), state)), state)
+                for state, (system, prompt) in shown
+            ]
+            scored = score_sequences(model, sequences, rows=16, autocast=setup.engine_autocast(cfg, device))
+            found[text][context] = perplexity_report(scored, [state for state, _ in shown])
+    return found
 
 
 def texts_of(env: TextEnv, situations: list[Situation]) -> tuple[StateText, ...]:

@@ -60,13 +60,15 @@ def thin(points: Sequence[Point], limit: int = _MAX_POINTS) -> list[int]:
     return sorted(chosen)
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers from at or below `low` to at or above `high`, about `count` of them."""
+def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
+    """Round numbers from at or below `low` to at or above `high`, about `count` of them; only whole ones if `whole`."""
     if not high > low:
         high = low + (abs(low) or 1.0)
     raw = (high - low) / max(count - 1, 1)
     magnitude = 10 ** math.floor(math.log10(raw))
     step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw * 0.999)
+    if whole:
+        step = math.ceil(step)
     first = math.floor(low / step + 1e-9)
     last = math.ceil(high / step - 1e-9)
     return [round(index * step, 12) for index in range(first, last + 1)]
@@ -86,7 +88,7 @@ def line_chart(chart: Chart) -> Markup:
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]
     ys += [edge for series in chart.series for band in series.bands for edge in band]
-    x_ticks = [tick for tick in ticks(min(xs), max(xs), 6) if min(xs) <= tick <= max(xs)]
+    x_ticks = [tick for tick in ticks(min(xs), max(xs), 6, whole=True) if min(xs) <= tick <= max(xs)]
     y_ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if chart.percent else ticks(min(ys), max(ys))
     low, high = y_ticks[0], y_ticks[-1]
     span = (max(xs) - min(xs)) or 1.0

@@ -26,6 +26,7 @@ class Report:
     """Everything a report shows, in the order in which it is shown."""
 
     title: str
+    setting: str
     verdict: str
     certainty: tuple[str, ...]
     k: int | None
@@ -65,8 +66,9 @@ def build(runs: Sequence[Run]) -> Report:
     order = list(dict.fromkeys(row.label for row in rows if row.label in steps))
     return Report(
         title=printable(" and ".join(run.name for run in runs)),
+        setting=_setting(methods, {label: wins for label, (_, wins) in outcomes.items()}),
         verdict=verdict,
-        certainty=(*certainty, *results.unfinished(methods)),
+        certainty=(*certainty, *results.judged_at(steps, methods), *results.unfinished(methods)),
         k=int(wanted_k.title.removeprefix("Pass@")) if wanted_k else None,
         rows=tuple(rows),
         seeds=results.seed_table(runs),
@@ -81,6 +83,19 @@ def build(runs: Sequence[Run]) -> Report:
         provenance=_provenance(runs, summaries),
         configs=_configs(methods),
     )
+
+
+def _setting(methods: list[Method], wins: dict[str, facts.Wins]) -> str:
+    """What was played, by which model, on how many puzzles."""
+    flats = [flatten(stage.config) for method in methods for stage in method.of("ppo") or method.of("eval")]
+    tags = dict.fromkeys(str(tag) for flat in flats for tag in flat.get("es_manager.val.env_configs.tags") or ())
+    models = dict.fromkeys(str(flat["model_path"]) for flat in flats if flat.get("model_path"))
+    puzzles = max((sum(map(len, found.values())) for found in wins.values()), default=0)
+    parts = [f"Environment {', '.join(tags)}"] if tags else []
+    parts += [f"base model {', '.join(models)}"] if models else []
+    parts += [f"{puzzles:,} held-out puzzles per method"] if puzzles else []
+    text = ", ".join(parts)
+    return printable(text[:1].upper() + text[1:])
 
 
 def _failures(methods: list[Method], outcomes: Any) -> tuple[Bars | None, tuple[str, ...]]:
@@ -98,6 +113,10 @@ def _failures(methods: list[Method], outcomes: Any) -> tuple[Bars | None, tuple[
     return Bars("How episodes ended", help_text, names, rows, percent=True), sentences
 
 
+PLACES = {"trainer.run_dir", "trainer.default_local_dir", "trainer.experiment_name", "generate.output_dir"}
+"""Keys that say where a method's files lie: they differ by necessity and explain nothing."""
+
+
 def _differences(methods: list[Method]) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
     """Keys whose value is not the same for all methods, compared in the stage that all of them have."""
     having = [(method, method.of("ppo")[0]) for method in methods if method.of("ppo")]
@@ -105,7 +124,7 @@ def _differences(methods: list[Method]) -> tuple[tuple[str, ...], tuple[tuple[st
     if len(flats) < 2:
         return (), ()
     rows = []
-    for key in sorted({key for flat in flats for key in flat}):
+    for key in sorted({key for flat in flats for key in flat} - PLACES):
         values = tuple(_short(flat.get(key, "(not set)")) for flat in flats)
         if len(set(values)) > 1:
             rows.append((printable(key), values))

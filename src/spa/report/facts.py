@@ -49,8 +49,9 @@ class Behaviour:
         return getattr(self, name) / getattr(self, of) if getattr(self, of) else None
 
     def add(self, episode: dict[str, Any]) -> None:
-        """Count one episode."""
+        """Count one episode. Claims about states count where they were asked for."""
         self.endings[str(episode.get("stop", "error"))] += 1
+        asked = episode.get("mode") != "base"
         for turn in episode["turns"]:
             self.turns += 1
             self.malformed += not turn["reply"]["well_formed"]
@@ -58,6 +59,8 @@ class Behaviour:
                 self.actions += 1
                 self.refused += info.get("action_is_valid") is False
                 self.idle += info.get("action_is_valid") is not False and info.get("action_is_effective") is False
+            if not asked:
+                continue
             observation, prediction = observation_wrong(turn), prediction_wrong(turn)
             self.observed += observation is not None
             self.observed_wrong += bool(observation)
@@ -125,7 +128,7 @@ def what_went_wrong(name: str, behaviour: Behaviour) -> str:
         habits.append(f"{_share(behaviour.malformed / behaviour.turns)} of its replies were malformed")
     if behaviour.predicted:
         share = _share(behaviour.predicted_wrong / behaviour.predicted)
-        habits.append(f"{share} of its predictions of the next state were not exact")
+        habits.append(f"{share} of its predictions of the next state were wrong in some detail")
     if habits:
         text += f" {_and(habits).capitalize() if habits[0][0].islower() else _and(habits)}."
     return text

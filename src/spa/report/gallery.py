@@ -10,7 +10,7 @@ from typing import Any
 from spa.report.curves import Method
 from spa.report.facts import ENDINGS
 from spa.report.reading import last_validation, parse_head
-from spa.report.replay import any_wrong, prediction_wrong, replay
+from spa.report.replay import any_wrong, replay
 
 Head = dict[str, Any]
 
@@ -68,13 +68,13 @@ def _of_method(
     def those(test: Callable[[Head], bool]) -> list[_Found]:
         return [episode for episode in episodes if test(episode.head)]
 
-    good = those(lambda head: head["success"] and any_wrong(head["turns"]) is False and len(head["turns"]) > 1)
+    good = those(lambda head: head["success"] and any_wrong(head) is False and len(head["turns"]) > 1)
     yield from picture(method, "Every prediction right, and won", "What knowing the world looks like.", good)
     if not good:
         won = those(lambda head: head["success"])
         won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
         yield from picture(method, "A success", "Won, whatever was predicted on the way.", won)
-    wrong = those(lambda head: any(prediction_wrong(turn) for turn in head["turns"]))
+    wrong = those(lambda head: any_wrong(head) is True)
     yield from picture(method, "A wrong prediction", "The marked cells are not where the world really went.", wrong)
     ending = _most_common_failure(episodes)
     if ending:

@@ -192,7 +192,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 def _row(row: dict[str, Any], file: int, start: int, stage: Stage, split: str, step: int) -> tuple[Any, ...]:
     turns = row.get("turns") or []
-    wrong = any_wrong(turns)
+    wrong = any_wrong(row)
     return (
         file,
         start,

@@ -42,10 +42,11 @@ def _differs(claim: str | None, truth: str) -> bool | None:
     return None if claim is None else claim.strip() != truth.strip()
 
 
-def any_wrong(turns: Sequence[dict[str, Any]]) -> bool | None:
-    """Whether a prediction of the episode is wrong; None if it makes none."""
+def any_wrong(episode: dict[str, Any]) -> bool | None:
+    """Whether a prediction of the episode is wrong; None if it makes none, or none was asked for."""
+    turns = episode.get("turns") or []
     known = [wrong for turn in turns if (wrong := prediction_wrong(turn)) is not None]
-    return any(known) if known else None
+    return any(known) if known and episode.get("mode") != "base" else None
 
 
 def replay(

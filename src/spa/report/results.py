@@ -197,12 +197,32 @@ def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
         sure = [f"95 % interval over puzzles: {_range(spread)}."] if spread else []
         return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs)]
     rival = table[1]
-    verb = "solves" if (first.after or 0) >= (rival.after or 0) else "solves only"
-    text = f"{first.label} {verb} {ending}, {rival.label} {number(rival.after or 0, True)}"
-    text += f": a difference of {points(rival.lead)}." if rival.lead else "."
+    text = _versus(first, rival)
     seeds = max(len((run.summary or {}).get("seeds", ())) for run in runs)
     sure = [_certainty(first.label, row, seeds, numbers=row is not rival) for row in table[1:] if row.lead]
     return text, [*sure, *_every_seed(runs), *_one_seed(runs), *_gates(runs)]
+
+
+def _versus(first: Row, rival: Row) -> str:
+    """Who won, by how much, and how sure one can be, in one sentence."""
+    ours, theirs, lead = first.after or 0.0, rival.after or 0.0, rival.lead
+    if lead is None:
+        return (
+            f"{first.label} solves {number(ours, True)} of held-out puzzles at the first try, {rival.label} "
+            f"{number(theirs, True)}; they were not given the same puzzles."
+        )
+    if not lead.excludes_zero:
+        return (
+            f"No clear winner: {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
+            f"{rival.label} {number(theirs, True)}; the difference of {points(lead)} may be luck."
+        )
+    if lead.low < 0:
+        lead = Interval(mean=-lead.mean, low=-lead.high, high=-lead.low, n=lead.n)
+        first, rival, ours, theirs = rival, first, theirs, ours
+    return (
+        f"{first.label} wins: it solves {number(ours, True)} of held-out puzzles at the first try, {rival.label} "
+        f"{number(theirs, True)}, a lead of {points(lead)}."
+    )
 
 
 def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
@@ -246,7 +266,7 @@ def _one_seed(runs: Sequence[Run]) -> list[str]:
         return []
     return [
         "One training seed: the interval says how much depends on the choice of puzzles, not how much on the luck of "
-        "training. `spa compare … --seeds 3` measures that too."
+        "training, which a comparison with --seeds 3 would measure too."
     ]
 
 
@@ -260,8 +280,26 @@ def _gates(runs: Sequence[Run]) -> list[str]:
             if gate.get("passed") is False:
                 seed = "" if stage.seed is None else f" (seed {stage.seed})"
                 where = arm_name(stage.arm) or run.name
-                notes.append(printable(f"{where}{seed}: the world model stayed below its gate. {gate.get('text', '')}"))
+                start = f"{where}{seed}: after fine-tuning the world model was below the limits set for it (the gate)."
+                notes.append(printable(f"{start} {gate.get('text', '')}".rstrip()))
     return notes
+
+
+def judged_at(steps: dict[str, int | None], methods: Sequence[Method]) -> list[str]:
+    """A note for methods that went on after the step at which they are compared."""
+    longer = [
+        method.label
+        for method in methods
+        if (step := steps[method.label]) is not None
+        and max((file.step for stage in method.of("ppo") if (file := last_validation(stage))), default=0) > step
+    ]
+    if not longer:
+        return []
+    names = " and ".join(longer)
+    step = max(step for step in steps.values() if step is not None)
+    return [
+        f"Methods are compared at PPO step {step}, the last one that all of them reached; {names} went on after it."
+    ]
 
 
 def unfinished(methods: Sequence[Method]) -> list[str]:

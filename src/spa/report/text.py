@@ -13,6 +13,7 @@ from spa.report.results import points
 def markdown(report: Report) -> str:
     """The report as Markdown text."""
     parts = [f"# spa report: {_safe(report.title)}", f"**{_safe(report.verdict)}**"]
+    parts += [_safe(f"{report.setting}.")] if report.setting else []
     parts += ["\n".join(f"* {_safe(text)}" for text in report.certainty)] if report.certainty else []
     parts += _result(report)
     if report.endings:
@@ -36,16 +37,17 @@ def markdown(report: Report) -> str:
 def _result(report: Report) -> list[str]:
     if not report.rows:
         return []
-    head = ["Method", "Pass@1 before PPO", "Pass@1 after"]
-    head += [f"Pass@{report.k} before", f"Pass@{report.k} after"] if report.k else []
+    several = len(report.rows) > 1
+    head = ["Method", "Pass@1 after PPO", *([f"{report.rows[0].label} minus it"] if several else []), "Pass@1 before"]
+    head += [f"Pass@{report.k} after", f"Pass@{report.k} before"] if report.k else []
     counted = any(row.all_episodes for row in report.rows)
     head += ["PPO episodes", "All episodes"] if counted else []
-    head.append(f"Behind {report.rows[0].label} by")
     rows = []
     for row in report.rows:
-        rates = [row.before, row.after, *([row.before_k, row.after_k] if report.k else [])]
+        lead = [points(row.lead) if row.lead else ""] if several else []
+        rates = [row.before, *([row.after_k, row.before_k] if report.k else [])]
         played = [f"{n:,}" if n else "–" for n in (row.ppo_episodes, row.all_episodes)] if counted else []
-        rows.append([row.label, *map(_percent, rates), *played, points(row.lead) if row.lead else ""])
+        rows.append([row.label, _percent(row.after), *lead, *map(_percent, rates), *played])
     parts = ["## Result", _table(head, rows)]
     parts += [f"* {_safe(row.label)}: {row.what}" for row in report.rows if row.what]
     if report.seeds:

@@ -6,16 +6,19 @@ Results go to stdout; everything here (progress, messages, warnings) goes to std
 import logging
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
 
 from rich.console import Console
 from rich.text import Text
 
-Item = TypeVar("Item")
+from spa.errors import ConfigError
 
 _LOGGER = logging.getLogger("spa")
+
+LEVELS = ("DEBUG", "INFO", "WARNING")
+"""What `SPA_LOG` may be: every detail, the default, only warnings."""
 
 
 @dataclass
@@ -84,35 +87,25 @@ def is_quiet() -> bool:
     return _STATE.quiet
 
 
+def is_debug() -> bool:
+    """Whether every detail is shown."""
+    return _STATE.debug
+
+
+def verbosity_from(environment: Mapping[str, str]) -> None:
+    """Choose how much is said by the variable `SPA_LOG`. Raises ConfigError for anything but `LEVELS`."""
+    level = environment.get("SPA_LOG", "").upper() or "INFO"
+    if level not in LEVELS:
+        raise ConfigError(f"the environment variable SPA_LOG is {level!r}; use {', '.join(LEVELS)}, or unset it")
+    set_verbosity(quiet=level == "WARNING", debug=level == "DEBUG")
+
+
+def same_verbosity() -> Callable[[], None]:
+    """A function that makes a worker process say as much as this one does."""
+    return partial(set_verbosity, quiet=_STATE.quiet, debug=_STATE.debug)
+
+
 def ensure_logging() -> None:
     """Install the log handler with the default verbosity unless `set_verbosity` was already called."""
     if not any(isinstance(handler, _ConsoleHandler) for handler in _LOGGER.handlers):
         set_verbosity(quiet=_STATE.quiet, debug=_STATE.debug)
-
-
-def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
-    """Iterate with a progress bar (a terminal), or with nothing shown (no terminal, or `quiet`)."""
-    console = get_console()
-    if total is None and isinstance(items, Sequence):
-        total = len(items)
-    if is_quiet() or not console.is_terminal:
-        yield from items
-        return
-    from rich.progress import Progress
-
-    with Progress(*progress_columns(), console=console, transient=True) as progress:
-        yield from progress.track(items, total=total, description=description)
-
-
-def progress_columns() -> tuple[Any, ...]:
-    """The columns that every bar of ours begins with: stage, bar, steps, time used, time left."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    return (
-        TextColumn("[bold]{task.description}", markup=True),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )

@@ -11,12 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from spa.errors import TrainingError
-from spa.tracking.console import ensure_logging, printable
+from spa.tracking.console import ensure_logging
 from spa.tracking.encoding import dump_line, read_lines, save_config, scalar, write_atomic
+from spa.tracking.logfile import LogFile
 from spa.tracking.sinks import Sinks, check_names
+from spa.tracking.watchdog import Watchdog
 
 if TYPE_CHECKING:  # spa.types imports torch, which a viewer has no use for
     from spa.types import Episode, Metrics
@@ -34,7 +37,9 @@ class Recorder:
 
     With `resume_step` = k the record goes on after step k: lines and episodes of later steps are dropped, so that an
     interrupted run ends with the files of an undisturbed one, byte for byte. Without it, an older record in the same
-    directory is moved to `previous/<n>/`. With `enabled` = False (ranks other than 0) every method does nothing.
+    directory is moved to `previous/<n>/`. Without progress (a timer that begins, a line that is written) for
+    `stall_timeout_s` the process ends, saying where it hung. With `enabled` = False (ranks other than 0) every method
+    does nothing.
     """
 
     def __init__(
@@ -49,11 +54,13 @@ class Recorder:
         resume_step: int | None = None,
         project: str = "",
         name: str = "",
+        stall_timeout_s: float | None = None,
     ) -> None:
         self.directory = Path(directory)
         self.stage = stage
         self.enabled = enabled
         self._seconds: dict[str, float] = defaultdict(float)
+        self._last_log = time.monotonic()
         self._written: set[Path] = set()
         if not enabled:
             return
@@ -67,8 +74,8 @@ class Recorder:
                 _truncate(self.directory, resume_step)
             if config is not None:
                 save_config(config, self.directory / "config.yaml")
-            self._log_handler = _file_handler(self.directory / "log.txt")
-        logging.getLogger("spa").addHandler(self._log_handler)
+            self._log = LogFile(self.directory / "log.txt")
+            self._watchdog = Watchdog(self.directory / "log.txt", stall_timeout_s)
         self._sinks = Sinks(
             loggers,
             directory=self.directory,
@@ -80,14 +87,19 @@ class Recorder:
             name=name,
         )
 
-    def log(self, step: int, metrics: "Metrics") -> None:
+    def log(self, step: int, metrics: "Metrics", *, tokens: int | None = None) -> None:
         """Append one line to `metrics.jsonl` and the seconds since the last call to `timings.jsonl`; tell the trackers.
 
         NaN is written as null and infinities as the strings "Infinity" and "-Infinity". Keys that begin with
-        `timing_s/` or `perf/` go to `timings.jsonl`.
+        `timing_s/` or `perf/` go to `timings.jsonl`. With `tokens`, how many tokens the step dealt with, their number
+        per second since the last call is `perf/throughput`.
         """
         if not self.enabled:
             return
+        now = time.monotonic()
+        if tokens is not None and now > self._last_log:
+            metrics = {**metrics, "perf/throughput": tokens / (now - self._last_log)}
+        self._last_log = now
         values = {key: scalar(value) for key, value in metrics.items()}
         timings = {key: value for key, value in values.items() if key.startswith(TIMING_PREFIXES)}
         lasting = {key: value for key, value in values.items() if key not in timings}
@@ -96,16 +108,21 @@ class Recorder:
         if lasting:
             self._append("metrics.jsonl", step, lasting)
         self._append("timings.jsonl", step, {**timings, "unix_time": round(time.time(), 3)})
+        self._watchdog.beat(f"what follows step {step}")
         self._sinks.log(step, {**lasting, **timings})
 
     @contextmanager
     def timer(self, name: str) -> Iterator[None]:
         """Add the seconds of the `with` block to `timing_s/<name>`, written by the next `log`."""
         start = time.perf_counter()
+        if self.enabled:
+            self._watchdog.beat(name)
         try:
             yield
         finally:
-            self._seconds[name] += time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            self._seconds[name] += seconds
+            _LOGGER.debug("%s: %s took %.2f s", self.stage, name, seconds)
 
     def trajectories(self, step: int, split: str, episodes: Sequence["Episode"]) -> None:
         """Write `trajectories/<split>-<step>.jsonl`, one `Episode.to_json()` per line; a second call appends."""
@@ -136,14 +153,18 @@ class Recorder:
         if not self.enabled:
             return
         self.enabled = False
+        self._watchdog.close()
         self._sinks.close()
-        logging.getLogger("spa").removeHandler(self._log_handler)
-        self._log_handler.close()
+        self._log.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and self.enabled:
+            self._log.stopped(error)
         self.close()
 
     def _append(self, name: str, step: int, values: dict[str, Any]) -> None:
@@ -172,19 +193,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
             f"cannot write {path}: {reason}. Make room or fix the permissions, then start the same command again: "
             "it goes on from the last complete checkpoint."
         ) from error
-
-
-def _file_handler(path: Path) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
-    handler.setFormatter(_PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
-    return handler
-
-
-class _PlainFormatter(logging.Formatter):
-    """Log lines that are safe to show with `cat`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
 
 
 def _move_aside(directory: Path) -> None:

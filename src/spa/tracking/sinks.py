@@ -6,17 +6,16 @@ it off with one warning. Training never stops for it.
 
 import hashlib
 import logging
-import multiprocessing
-import time
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rich.markup import escape
-
 from spa.errors import ConfigError
-from spa.tracking.console import get_console, is_quiet, printable, progress_columns
+from spa.tracking.console import printable
 from spa.tracking.encoding import jsonable
+from spa.tracking.progress import Progress
 
 if TYPE_CHECKING:
     from spa.types import Episode
@@ -29,7 +28,6 @@ SAMPLE_EPISODES = 8
 SHOWN = (
     # ending of the metric's name, what the console calls it, number format
     ("success", "success", "{:.3f}"),
-    ("pass@1", "pass@1", "{:.3f}"),
     ("format_rate", "format", "{:.2f}"),
     ("pred_exact", "prediction", "{:.3f}"),
     ("obs_exact", "observation", "{:.3f}"),
@@ -37,8 +35,7 @@ SHOWN = (
     ("pg_loss", "pg_loss", "{:.4f}"),
     ("entropy", "entropy", "{:.3f}"),
     ("entropy_loss", "entropy", "{:.3f}"),
-    ("tokens_per_second", "tok/s", "{:,.0f}"),
-    ("throughput", "tok/s", "{:,.0f}"),
+    ("throughput", "tokens/s", "{:,.0f}"),
 )
 """The metrics that matter while one waits, in the order in which they are shown."""
 
@@ -143,66 +140,19 @@ def headline(metrics: dict[str, Any]) -> dict[str, str]:
 
 
 class _ConsoleSink:
-    """A progress bar on a terminal; elsewhere one plain line per step, at most one every two seconds.
-
-    Worker processes share a terminal, so they write lines too, with the name of their run in front.
-    """
+    """The progress line or bar."""
 
     def __init__(self, stage: str, name: str, total_steps: int | None, start_step: int) -> None:
-        worker = multiprocessing.parent_process() is not None
-        self._stage = f"{name} {stage}" if worker and name else stage
-        self._total = total_steps
-        self._shown: dict[str, str] = {}
-        self._start = time.monotonic()
-        self._start_step = start_step
-        self._last_line = -10.0
-        self._progress: Any = None
-        if get_console().is_terminal and not is_quiet() and not worker:
-            from rich.progress import Progress, TextColumn
-
-            columns = (*progress_columns(), TextColumn("{task.fields[values]}", markup=True))
-            self._progress = Progress(*columns, console=get_console(), expand=False)
-            self._task = self._progress.add_task(
-                escape(printable(stage)), total=total_steps, completed=start_step, values=""
-            )
-            self._progress.start()
+        self._progress = Progress(stage, total=total_steps, start=start_step, name=name)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        self._shown |= headline(metrics)
-        text = "  ".join(f"{label} {value}" for label, value in self._shown.items())
-        if self._progress is not None:
-            self._progress.update(self._task, completed=step, values=escape(printable(text)))
-        elif not is_quiet():
-            self._line(step, text)
-
-    def _line(self, step: int, text: str) -> None:
-        now = time.monotonic()
-        if now - self._last_line < 2 and step != self._total:
-            return
-        self._last_line = now
-        of = f"/{self._total}" if self._total else ""
-        left = self._seconds_left(step, now)
-        ending = f"  ({_clock(left)} left)" if left is not None else ""
-        get_console().print(printable(f"[{self._stage}] step {step}{of}  {text}{ending}"), markup=False, soft_wrap=True)
-
-    def _seconds_left(self, step: int, now: float) -> float | None:
-        done = step - self._start_step
-        if not self._total or done <= 0:
-            return None
-        return (now - self._start) / done * max(self._total - step, 0)
+        self._progress.update(step, headline(metrics))
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
         """The console shows no episodes."""
 
     def close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+        self._progress.close()
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
@@ -225,6 +175,11 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def _cell(value: Any) -> str:
+    """A cell of a Markdown table."""
+    return printable(str(value)).replace("|", "\\|").replace("\n", " ")
+
+
 class _TensorBoardSink:
     """Scalars and sample episodes for TensorBoard, in `<stage>/tensorboard`."""
 
@@ -239,10 +194,13 @@ class _TensorBoardSink:
             self._writer.add_scalar(key, value, step)
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
-        for index, row in enumerate(_table_rows(episodes)):
+        rows = _table_rows(episodes)
+        lines = [list(_TABLE[:-1]), ["---"] * (len(_TABLE) - 1), *(row[:-1] for row in rows)]
+        table = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+        self._writer.add_text(f"episodes/{split}", table, step)
+        for index, row in enumerate(rows):
             indented = "\n".join("    " + line for line in row[-1].splitlines())
-            title = ", ".join(f"{name} {value}" for name, value in zip(_TABLE, row[:-1], strict=False))
-            self._writer.add_text(f"episodes/{split}/{index}", f"{title}\n\n{indented}", step)
+            self._writer.add_text(f"episodes/{split}/{index}", indented, step)
 
     def close(self) -> None:
         self._writer.close()
@@ -289,12 +247,13 @@ class _TrackioSink:
         import trackio  # pyright: ignore[reportMissingImports]
 
         self._trackio = trackio
-        self._run = trackio.init(
-            project=project or "spa",
-            name=f"{name or directory.resolve().parent.name}-{stage}",
-            resume="allow",
-            config=jsonable(config) if config is not None and not isinstance(config, str) else None,
-        )
+        with redirect_stdout(sys.stderr):  # it prints where our results go
+            self._run = trackio.init(
+                project=project or "spa",
+                name=f"{name or directory.resolve().parent.name}-{stage}",
+                resume="allow",
+                config=jsonable(config) if config is not None and not isinstance(config, str) else None,
+            )
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         self._run.log(_numbers(metrics), step=step)
@@ -306,4 +265,5 @@ class _TrackioSink:
         self._run.log({f"episodes/{split}": self._trackio.Table(dataframe=frame)}, step=step)
 
     def close(self) -> None:
-        self._trackio.finish()
+        with redirect_stdout(sys.stderr):
+            self._trackio.finish()

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
+from spa.models.vision import ImageReader
 from spa.types import Episode, EpisodeBatch
 
 LossMask = Literal["sampled", "answer_only", "all_after_system"]
@@ -20,11 +21,13 @@ def batch_episodes(
     pad_id: int,
     turn_scores: bool = False,
     mask_of: Sequence[np.ndarray] | None = None,
+    reader: ImageReader | None = None,
 ) -> EpisodeBatch:
     """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes prediction-aligned [A].
 
     `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or, with `turn_scores`,
-    on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens.
+    on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens. `reader` prepares the
+    episodes' pictures, for a model that sees.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
@@ -58,6 +61,7 @@ def batch_episodes(
         group_ids=torch.tensor([episode.group for episode in episodes]),
         tag_ids=torch.tensor([tags.index(episode.tag) for episode in episodes]),
         sampler_logprobs=torch.from_numpy(logprobs[:, shift].copy()),
+        images=None if reader is None else reader.rows([episode.images for episode in episodes]),
     )
 
 
@@ -76,7 +80,7 @@ def select(batch: Batch, rows: torch.Tensor) -> Batch:
         value = getattr(batch, name)
         if value is not None:
             value = value[rows]
-            if value.ndim == 2:
+            if isinstance(value, torch.Tensor) and value.ndim == 2:
                 value = value[:, : width if name == "input_ids" else width - 1]
         picked[name] = value
     return type(batch)(**picked)

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from spa.distributed.world import World
 from spa.errors import ModelError, TrainingError
 from spa.models.lora import save_model
 
@@ -115,6 +116,12 @@ def latest_checkpoint(directory: Path) -> Path | None:
             return folder
         log.warning("%s is not usable (%s); looking for the one before", folder, problem)
     return None
+
+
+def agreed_checkpoint(directory: Path, world: World) -> Path | None:
+    """The newest complete checkpoint that rank 0 finds, on every rank."""
+    found = world.agree(lambda: str(latest_checkpoint(directory) or ""))
+    return Path(found) if found else None
 
 
 def find_checkpoint(directory: Path, which: str) -> Path:

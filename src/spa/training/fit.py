@@ -49,11 +49,14 @@ def fit(
     lengths: torch.Tensor,
     work: Callable[[list[torch.Tensor]], Result],
     packed: bool,
+    *,
+    repeatable: bool = True,
 ) -> Result:
     """`work` on micro-batches (lists of row indices) that fit into memory.
 
     When memory runs out, `work` is done again from its beginning, with micro-batches half as large, here and from now
-    on; it must not keep anything of a broken-off attempt. Raises TrainingError if single rows do not fit.
+    on; it must not keep anything of a broken-off attempt. Raises TrainingError if single rows do not fit, or if the
+    work is not `repeatable` because other ranks wait in the middle of it.
     """
     while True:
         cut = list(micro.split(lengths, halvings=part.halvings, packed=packed))
@@ -68,6 +71,12 @@ def fit(
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         largest = max(len(rows) for rows in cut)
+        if not repeatable:
+            raise TrainingError(
+                f"out of memory with {largest} rows at a time ({reason}). Ranks must stay in step, so micro-batches "
+                "are not halved while others wait: lower micro_batch_size_per_gpu (or ppo_max_token_len_per_gpu), then "
+                "start the same command again."
+            )
         if largest == 1:
             raise TrainingError(
                 f"one sequence of {int(lengths.max())} tokens does not fit into memory ({reason}). Turn on "

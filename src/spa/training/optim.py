@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from spa.distributed.shards import like
+
 
 class Optimizer:
     """One or more torch optimisers that step together, with one schedule.
@@ -43,10 +45,15 @@ class Optimizer:
         return {"steps": self.steps, "parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
+        """The inverse of `state_dict`, with whole tensors; each is cut as its parameter is."""
         self.steps = int(state["steps"])
         for part, saved in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(saved)
+            parameters = [parameter for group in part.param_groups for parameter in group["params"]]
+            moments = {
+                index: {name: like(parameters[index], value) for name, value in entry.items()}
+                for index, entry in saved["state"].items()
+            }
+            part.load_state_dict({**saved, "state": moments})
         self._set_rates()
 
     def _set_rates(self) -> None:

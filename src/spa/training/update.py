@@ -4,13 +4,15 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from spa.algo.losses import LossAggMode, loss_units, loss_weights
+from spa.distributed.replicas import Replica
+from spa.distributed.shards import norm_of
 from spa.errors import TrainingError
 from spa.models.forward import packs_rows, token_logprobs, token_values
 from spa.models.lora import adapters_off
@@ -30,28 +32,49 @@ MAX_BAD_STEPS = 3
 @dataclass(slots=True, kw_only=True)
 class Scorer:
     """A frozen model, and the precision that it computes in. `halvings`: of its micro-batches, to fit into memory;
-    `without_adapters`: score with LoRA adapters switched off, which makes a policy its own reference."""
+    `without_adapters`: score with LoRA adapters switched off, which makes a policy its own reference; `held`: how the
+    ranks hold the model, by default this process alone."""
 
     model: Any
+    held: InitVar[Replica | None] = None
     autocast: torch.dtype | None = None
     halvings: int = 0
     without_adapters: bool = False
+    replica: Replica = field(init=False)
+
+    def __post_init__(self, held: Replica | None) -> None:
+        self.replica = held or Replica(self.model)
 
 
 @dataclass(slots=True, kw_only=True)
 class Trainable:
-    """A model with its optimiser. Steps with a non-finite gradient are skipped and counted."""
+    """A model with its optimiser. Steps with a non-finite gradient are skipped and counted. `held`: how the ranks hold
+    the model, by default this process alone."""
 
     model: Any
     optimizer: Optimizer
+    held: InitVar[Replica | None] = None
     grad_clip: float = 1.0
     autocast: torch.dtype | None = None
     bad_steps: int = 0
     halvings: int = 0
+    replica: Replica = field(init=False)
+
+    def __post_init__(self, held: Replica | None) -> None:
+        self.replica = held or Replica(self.model)
+
+    def whole(self) -> Any:
+        """The model with all its current weights, for engines and checkpoints. All ranks must ask."""
+        return self.replica.whole()
+
+    def state(self) -> dict[str, Any]:
+        """The optimiser's state in whole tensors; only rank 0 gets them. All ranks must ask."""
+        return self.replica.gathered(self.optimizer.state_dict())
 
     def step(self) -> Metrics:
         """Clip, step, forget the gradient. Raises TrainingError after several non-finite gradients in a row."""
-        norm = float(nn.utils.clip_grad_norm_([p for p in self.model.parameters() if p.requires_grad], self.grad_clip))
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        norm = norm_of(nn.utils.clip_grad_norm_(trained, self.grad_clip))
         if math.isfinite(norm):
             self.bad_steps = 0
             self.optimizer.step()
@@ -70,14 +93,18 @@ def score_logprobs(
     part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B, A] on the CPU: log-probs of the sampled tokens under the policy."""
-    return _score(part, batch, micro, device, lambda model, b: token_logprobs(model, b.input_ids, b.mask)[0])
+    return _score(
+        part, batch, micro, device, lambda model, b: token_logprobs(model, b.input_ids, b.mask, images=b.images)[0]
+    )
 
 
 def score_values(
     part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B, A] on the CPU: the critic's values before each sampled token."""
-    return _score(part, batch, micro, device, lambda model, b: token_values(model, b.input_ids, b.mask))
+    return _score(
+        part, batch, micro, device, lambda model, b: token_values(model, b.input_ids, b.mask, images=b.images)
+    )
 
 
 def _score(
@@ -87,12 +114,15 @@ def _score(
     device: torch.device,
     forward: Callable[[Any, EpisodeBatch], torch.Tensor],
 ) -> torch.Tensor:
+    replica = scorer.replica
+    mine, spare = replica.world.deal(batch.lengths), batch.lengths.argmin()[None]
+
     def work(cut: list[torch.Tensor]) -> torch.Tensor:
         out = torch.zeros(batch.mask.shape, dtype=torch.float32)
-        for rows in cut:
-            part = to_device(select(batch, rows), device)
-            values = forward(scorer.model, part).float().cpu()
-            out[rows, : values.shape[1]] = values
+        for rows, counts in replica.passes([mine[picked] for picked in cut], spare, backward=False):
+            values = replica.run(forward, to_device(select(batch, rows), device)).float().cpu()
+            if counts:
+                out[rows, : values.shape[1]] = values
         return out
 
     scorer.model.eval()
@@ -102,7 +132,8 @@ def _score(
         torch.no_grad(),
         torch.autocast(device.type, dtype=scorer.autocast, enabled=scorer.autocast is not None),
     ):
-        return fit(scorer, micro, batch.lengths, work, packs_rows(scorer.model))
+        scores = fit(scorer, micro, batch.lengths[mine], work, packs_rows(scorer.model), repeatable=not replica.in_step)
+    return replica.world.sum(scores)
 
 
 def update(
@@ -127,15 +158,21 @@ def update(
     for epoch in mini_batches:
         for rows in epoch:
             mini = select(batch, rows)
+            mine = part.replica.world.deal(mini.lengths)
             weights = loss_weights(mini.mask, loss_agg_mode, loss_units(mini.mask, loss_agg_mode), horizon=horizon)
 
             def work(
-                cut: list[torch.Tensor], mini: PPOBatch = mini, weights: torch.Tensor = weights
-            ) -> tuple[float, dict[str, float]]:
-                return _accumulate(part, mini, weights, cut, loss_fn, device)
+                cut: list[torch.Tensor],
+                mini: PPOBatch = mini,
+                weights: torch.Tensor = weights,
+                mine: torch.Tensor = mine,
+            ) -> dict[str, float]:
+                return _accumulate(part, mini, weights, [mine[picked] for picked in cut], loss_fn, device)
 
-            loss, info = fit(part, micro, mini.lengths, work, packs_rows(part.model))
-            loss_sum += loss
+            alone = part.replica.world.size == 1
+            info = fit(part, micro, mini.lengths[mine], work, packs_rows(part.model), repeatable=alone)
+            info = part.replica.world.total(info)
+            loss_sum += info.pop("loss")
             for name, value in info.items():
                 sums[name] += value
             result = part.step()
@@ -153,20 +190,22 @@ def _accumulate(
     cut: list[torch.Tensor],
     loss_fn: LossFn,
     device: torch.device,
-) -> tuple[float, dict[str, float]]:
-    """Gradients of a mini-batch, micro-batch by micro-batch; returns its loss and the sums to report."""
+) -> dict[str, float]:
+    """Gradients of this rank's rows of a mini-batch, micro-batch by micro-batch; returns their part of the loss and of
+    the sums to report."""
     part.optimizer.zero_grad()  # of an attempt that ran out of memory
-    total, sums = 0.0, defaultdict[str, float](float)
-    for rows in cut:
+    sums = defaultdict[str, float](float)
+    passes = list(part.replica.passes(cut, mini.lengths.argmin()[None], backward=True))
+    for number, (rows, counts) in enumerate(passes, start=1):
         small = to_device(select(mini, rows), device)
-        small_weights = weights[rows][:, : small.mask.shape[1]].to(device)
+        small_weights = weights[rows][:, : small.mask.shape[1]].to(device) * counts
         with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-            loss, info = loss_fn(part.model, small, small_weights)
-        loss.backward()
-        total += loss.item()
-        for name, value in info.items():
-            sums[name] += float(value)
-    return total, sums
+            loss, info = part.replica.run(loss_fn, small, small_weights, last=number == len(passes))
+        # The loss is a sum over ranks; gradients are averaged over them.
+        (loss * part.replica.world.size).backward()
+        for name, value in {"loss": loss.detach(), **info}.items():
+            sums[name] += float(value) * counts
+    return sums
 
 
 def plan_mini_batches(

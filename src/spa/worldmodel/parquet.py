@@ -40,6 +40,8 @@ SCHEMA = pa.schema(
         ("observed", pa.string()),
     ]
 )
+IMAGES = pa.field("images", pa.list_(pa.binary()))
+"""A column of PNG files, in data whose prompts show pictures."""
 
 
 def write_parquet(path: Path | str, rows: Sequence[WorldModelRow]) -> None:
@@ -48,7 +50,8 @@ def write_parquet(path: Path | str, rows: Sequence[WorldModelRow]) -> None:
     Lone surrogates, which UTF-8 cannot hold, become U+FFFD. Raises DataError if the file cannot be written (disk full,
     no permission); what stood at `path` before is then untouched.
     """
-    write_table(path, pa.Table.from_pylist([_record(row) for row in rows], schema=SCHEMA))
+    schema = SCHEMA.append(IMAGES) if any(row.images for row in rows) else SCHEMA
+    write_table(path, pa.Table.from_pylist([_record(row) for row in rows], schema=schema))
 
 
 def write_table(path: Path | str, table: pa.Table) -> None:
@@ -159,6 +162,7 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
         executed=tuple(given("executed", list, reply.actions)),
         predicted=given("predicted", str, None),
         observed=given("observed", str, None),
+        images=tuple(given("images", list, [])),
         extra=_extra(record.get("extra_info")),
     )
 
@@ -203,6 +207,7 @@ def _record(row: WorldModelRow) -> dict[str, Any]:
         "executed": [_unicode(action) for action in row.executed],
         "predicted": None if row.predicted is None else _unicode(row.predicted),
         "observed": None if row.observed is None else _unicode(row.observed),
+        "images": list(row.images),
     }
 
 

@@ -91,6 +91,7 @@ def _row(episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], 
         executed=turn.executed,
         predicted=turn.reply.prediction,
         observed=turn.reply.observation,
+        images=episode.images[: index + 1],  # one per turn so far
         extra={
             "state_text": episode.state_text,
             "noise_seed": episode.noise_seed,

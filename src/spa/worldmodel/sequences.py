@@ -6,13 +6,14 @@ sequence that carries the loss of all of them, which is the same loss for a thir
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 
 from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
-from spa.types import WorldModelRow
+from spa.types import IMAGE, WorldModelRow
 
 LossOn = Literal["response", "states_only", "no_states"]
 
@@ -27,6 +28,7 @@ class TrainingSequence:
     token_ids: np.ndarray
     mask: np.ndarray
     rows: int
+    images: tuple[bytes, ...] = ()  # the pictures inside, as PNG files
 
 
 def row_sequences(
@@ -86,10 +88,12 @@ def _sequence(
     trained = {len(row.prompt) for row in rows}  # positions of the replies that carry loss
     while True:
         head = 2 if messages[0]["role"] == "system" else 1
-        ids, mask = _tokenise(messages, head, trained, template, opener, loss_on)
+        ids, mask = _tokenise(messages, head, trained, template, opener, loss_on, last.images)
         if max_length is None or len(ids) <= max_length:
             kept = sum(1 for position in trained if position >= head)
-            return TrainingSequence(token_ids=np.asarray(ids, np.int32), mask=np.asarray(mask, np.bool_), rows=kept)
+            return TrainingSequence(
+                token_ids=np.asarray(ids, np.int32), mask=np.asarray(mask, np.bool_), rows=kept, images=last.images
+            )
         if len(messages) <= head + 1:
             return None
         # The oldest reply goes; the messages around it become one, so that rules and states stay in their order.
@@ -105,8 +109,14 @@ def _tokenise(
     template: ChatTemplate,
     opener: str,
     loss_on: LossOn,
+    images: Sequence[bytes] = (),
 ) -> tuple[list[int], list[bool]]:
-    ids = template.start(tuple(messages[:head]), opener)
+    left = iter(images)
+
+    def shown(text: str) -> list[bytes]:
+        return list(islice(left, text.count(IMAGE)))
+
+    ids = template.start(tuple(messages[:head]), opener, shown(messages[head - 1]["content"]))
     mask = [False] * len(ids)
     for position in range(head, len(messages), 2):
         reply = template.reply_ids(messages[position]["content"], opener)
@@ -117,7 +127,8 @@ def _tokenise(
             else [False] * len(reply)
         )
         if position + 1 < len(messages):
-            delta = template.follow(messages[position + 1]["content"], opener, last_id=reply[-1])
+            text = messages[position + 1]["content"]
+            delta = template.follow(text, opener, last_id=reply[-1], images=shown(text))
             ids += delta
             mask += [False] * len(delta)
     return ids, mask

@@ -153,6 +153,7 @@ async function pick(id, turn = 0) {
     $("#replay").replaceChildren(make("p", { class: "hint", role: "alert", text: error.message }));
   }
   if (state.episode) showEpisode();
+  if (matchMedia("(max-width: 60rem)").matches) $("#replay").scrollIntoView(); // the list stands above it there
   writeAddress();
 }
 async function move(by) {

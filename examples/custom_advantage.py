@@ -1,0 +1,17 @@
+"""An advantage estimator of your own: each episode against the mean of its batch.
+
+spa ppo demo algorithm.adv_estimator=custom_advantage:centred
+"""
+
+import torch
+
+from spa.types import ScoredBatch
+
+
+def centred(
+    batch: ScoredBatch, rewards: torch.Tensor, *, gamma: float, lam: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The episode's reward minus the batch's mean, on every sampled token; advantages and returns, both [B, A]."""
+    outcomes = torch.where(batch.mask, rewards, 0.0).sum(dim=1)
+    advantages = torch.where(batch.mask, (outcomes - outcomes.mean())[:, None], 0.0)
+    return advantages, advantages

@@ -1,0 +1,43 @@
+"""An engine of your own: a player without a model, on the validation puzzles of the demo.
+
+python custom_engine.py
+"""
+
+# ruff: noqa: D102 (what each method is for is said in Engine)
+
+from collections.abc import Sequence
+from pathlib import Path
+
+# ruff: noqa: D102 (what each method is for is said in Engine)
+import numpy as np
+from torch import nn
+
+from spa.config.load import load_config
+from spa.recipes import setup
+from spa.types import Completion, Prompt, SamplingParams
+
+
+class Dice:
+    """Answers every prompt with a random move. An engine with a model would also return token ids and log-probs."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        moves = (np.random.default_rng(prompt.seed).choice(["Right", "Down"]) for prompt in prompts)
+        texts = [f"</think><answer>{move}</answer>" for move in moves]
+        return [Completion(text=text, token_ids=None, logprobs=None, finish_reason="stop") for text in texts]
+
+    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+        """There are none."""
+
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """Nothing is kept of an episode."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+if __name__ == "__main__":
+    cfg = load_config("demo")
+    player = setup.make_player(cfg, None, mode="base")
+    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
+    episodes = player.play(Dice(), specs, setup.val_sampling(cfg))
+    print(f"success in {sum(episode.success for episode in episodes)} of {len(episodes)} episodes")

@@ -1,0 +1,137 @@
+"""How a PPO run is doing, step after step: what goes wrong slowly is named while there is time to do something.
+
+Immutable and plain data like the guards it is made of, so that it is stored in checkpoints and a resumed run warns of
+what an undisturbed one would.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from spa.algo.guards import StreakGuard, VarianceGuard, empty_batch_guard, low_success_guard
+
+MANY_FAULTS, MUCH_REPETITION, LOW_SUCCESS = 0.5, 0.2, 0.01
+LONGEST_PERIOD, REPEATS, SHORTEST_RUN = 64, 4, 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """What one step showed. None: not measured."""
+
+    kept: int  # groups that the rollout filter kept
+    spread: float  # mean standard deviation of the scores within groups
+    success: float  # share of the training episodes that succeeded
+    faults: float  # share of the episodes that environment or engine spoilt
+    repetition: float  # share of the replies that end in a loop
+    validation: float | None = None  # share of the validation episodes that succeeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallingGuard:
+    """Trips when the mean success of the last `window` steps is below half of the best such mean, and that was at least
+    `floor`: success that was learnt is being lost."""
+
+    window: int = 5
+    floor: float = 0.1
+    best: float = 0.0
+    last: tuple[float, ...] = ()
+
+    def observe(self, success: float) -> "FallingGuard":
+        """The guard after one more step."""
+        last = (*self.last, success)[-self.window :]
+        mean = sum(last) / len(last)
+        return replace(self, last=last, best=max(self.best, mean) if len(last) == self.window else self.best)
+
+    @property
+    def reason(self) -> str | None:
+        """What is wrong, or None."""
+        mean = sum(self.last) / max(1, len(self.last))
+        if len(self.last) < self.window or self.best < self.floor or mean >= 0.5 * self.best:
+            return None
+        return (
+            f"training success fell to {mean:.0%} over the last {self.window} steps, from {self.best:.0%} at best. Go "
+            "back to an earlier checkpoint with a lower learning rate, or with KL to the reference "
+            "(actor_rollout_ref.actor.use_kl_loss)"
+        )
+
+
+def _faults() -> StreakGuard:
+    advice = "half of the episodes or more failed with an error. Look at the reasons in log.txt and in trajectories/"
+    return StreakGuard(limit=3, advice=advice)
+
+
+def _repetition() -> StreakGuard:
+    advice = (
+        f"{MUCH_REPETITION:.0%} of the replies or more end in a loop of the same words. Lower the learning rate, go "
+        "back to an earlier checkpoint, or raise the entropy bonus"
+    )
+    return StreakGuard(limit=3, advice=advice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Everything that is watched."""
+
+    empty: StreakGuard = field(default_factory=empty_batch_guard)
+    spread: VarianceGuard = field(default_factory=VarianceGuard)
+    low: StreakGuard = field(default_factory=low_success_guard)
+    faults: StreakGuard = field(default_factory=_faults)
+    repetition: StreakGuard = field(default_factory=_repetition)
+    falling: FallingGuard = field(default_factory=FallingGuard)
+
+    def observe(self, signs: Signs) -> "Health":
+        """The state after one more step."""
+        return Health(
+            empty=self.empty.observe(signs.kept == 0),
+            spread=self.spread.observe(signs.spread),
+            low=self.low if signs.validation is None else self.low.observe(signs.validation < LOW_SUCCESS),
+            faults=self.faults.observe(signs.faults >= MANY_FAULTS),
+            repetition=self.repetition.observe(signs.repetition >= MUCH_REPETITION),
+            falling=self.falling.observe(signs.success),
+        )
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """What is wrong now, by name."""
+        guards = {
+            "nothing_to_learn": self.empty,
+            "collapsed_spread": self.spread,
+            "low_success": self.low,
+            "failing_episodes": self.faults,
+            "repetition": self.repetition,
+            "falling_success": self.falling,
+        }
+        return {name: guard.reason for name, guard in guards.items() if guard.reason is not None}
+
+    def state(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Health":
+        """The inverse of `state`. Limits and advice are this version's; what was counted comes back."""
+        fresh = cls()
+        return cls(
+            **{
+                name: replace(getattr(fresh, name), run=state[name]["run"])
+                for name in ("empty", "low", "faults", "repetition")
+            },
+            spread=replace(fresh.spread, **{key: state["spread"][key] for key in ("seen", "total", "run")}),
+            falling=replace(fresh.falling, best=state["falling"]["best"], last=tuple(state["falling"]["last"])),
+        )
+
+
+def ends_in_a_loop(text: str) -> bool:
+    """Whether a text ends in at least four repetitions of up to 64 characters, at least 48 characters in all."""
+    for period in range(1, LONGEST_PERIOD + 1):
+        size = max(REPEATS * period, SHORTEST_RUN)
+        tail = text[-size:]
+        if len(tail) == size and tail[period:] == tail[:-period]:
+            return True
+    return False
+
+
+def looping_share(replies: Sequence[tuple[str, bool]]) -> float:
+    """Share of replies, given as text and whether it was cut off by the length limit, that are degenerate: loops do not
+    end by themselves, so only what was cut off is looked at."""
+    return sum(cut and ends_in_a_loop(text) for text, cut in replies) / len(replies) if replies else 0.0

@@ -1,0 +1,31 @@
+"""What the commands have in common: overrides among the arguments, how much is said, what is printed."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def split_overrides(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments proper, and the `key=value` overrides of the configuration among them."""
+    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
+    return [arg for arg in args if arg not in overrides], overrides
+
+
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """`--quiet` and `--debug`."""
+    parser.add_argument("--quiet", action="store_true", help="only warnings and the result (SPA_LOG=WARNING)")
+    parser.add_argument("--debug", action="store_true", help="every detail, tracebacks too (SPA_LOG=DEBUG)")
+
+
+def apply_verbosity(options: argparse.Namespace) -> None:
+    """Follow `--quiet` and `--debug`; without them it stays as the environment chose."""
+    from spa.tracking.console import set_verbosity
+
+    if options.quiet or options.debug:
+        set_verbosity(quiet=options.quiet and not options.debug, debug=options.debug)
+
+
+def say(lines: Sequence[str]) -> int:
+    """Print the result of a command to stdout; returns the exit status 0."""
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0

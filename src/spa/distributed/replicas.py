@@ -1,0 +1,73 @@
+"""A model that is trained by all ranks: whole on each of them (DDP), or in shards (FSDP2).
+
+What is computed with a model is handed to `run` as a function of it, so that the model's collectives happen around the
+whole computation, whichever of its layers that uses.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from spa.distributed.world import ALONE, World
+
+
+class Calls(nn.Module):
+    """Computes what it is told to compute with `model`. DDP and FSDP wrap this, not the model."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[..., Any], *args: Any) -> Any:
+        """`work(model, *args)`"""
+        return work(self.model, *args)
+
+
+class Replica:
+    """A model that one process computes with, alone."""
+
+    in_step = False
+    """Whether each forward pass waits for the other ranks, so that all must make the same number of them."""
+
+    def __init__(self, model: Any, world: World = ALONE) -> None:
+        self.model, self.world = model, world
+
+    def run(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
+        """`work(model, *args)`. `last`: the backward pass of this call is the step's last one."""
+        return work(self.model, *args)
+
+    def whole(self) -> Any:
+        """The model with all its current weights, for engines and checkpoints. All ranks must ask."""
+        return self.model
+
+    def gathered(self, state: Any) -> Any:
+        """A nested state of the model's optimiser in whole tensors. All ranks must ask; rank 0 gets them."""
+        return state
+
+    def passes(
+        self, cut: Sequence[torch.Tensor], spare: torch.Tensor, *, backward: bool
+    ) -> Iterator[tuple[torch.Tensor, bool]]:
+        """The rows of each forward pass and whether they count. Where ranks must stay in step, those with fewer
+        micro-batches than others read `spare` rows that do not."""
+        count = self.world.most(len(cut)) if self.in_step else max(len(cut), int(backward))
+        yield from ((rows, True) for rows in cut)
+        yield from ((spare, False) for _ in range(count - len(cut)))
+
+
+class Replicated(Replica):
+    """DDP: every rank has the whole model; gradients are averaged during a step's last backward pass."""
+
+    def __init__(self, model: Any, world: World) -> None:
+        super().__init__(model, world)
+        self._ddp = DistributedDataParallel(Calls(model), broadcast_buffers=False, gradient_as_bucket_view=True)
+
+    def run(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
+        """`work(model, *args)`, with gradients averaged over the ranks if it is the step's last."""
+        if not torch.is_grad_enabled():
+            return work(self.model, *args)
+        with nullcontext() if last else self._ddp.no_sync():
+            return self._ddp(work, *args)

@@ -1,0 +1,124 @@
+"""FSDP2 (`fully_shard`): parameters, gradients and optimiser states cut over the ranks.
+
+Every decoder layer is gathered when it is needed and given back afterwards. Engines and checkpoints get whole weights,
+so that a checkpoint does not depend on the number of ranks that wrote it.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from spa.distributed.replicas import Calls, Replica
+from spa.distributed.world import World
+from spa.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How a model is cut. `group`: ranks that share one copy (-1: all; fewer: hybrid, whole copies side by side);
+    `dtype`: of the gathered parameters, None for that of the weights; gradients are added up in float32."""
+
+    group: int = -1
+    reshard_after_forward: bool = True
+    offload: bool = False
+    dtype: torch.dtype | None = None
+
+
+class Sharded(Replica):
+    """The model in shards. `keeps_whole`: this rank has a whole copy beside them, which `whole` brings up to date."""
+
+    in_step = True
+
+    def __init__(self, model: Any, world: World, sharding: Sharding, *, keeps_whole: bool = True) -> None:
+        super().__init__(model, world)
+        self._device = next(model.parameters()).device
+        self._whole = copy.deepcopy(model).requires_grad_(False) if keeps_whole else None
+        options: dict[str, Any] = {
+            "mesh": mesh_of(world, sharding.group, self._device.type),
+            "reshard_after_forward": sharding.reshard_after_forward,
+            "offload_policy": CPUOffloadPolicy(pin_memory=self._device.type == "cuda")
+            if sharding.offload
+            else OffloadPolicy(),
+        }
+        for layer in decoder_layers(model):
+            fully_shard(layer, mp_policy=_precision(sharding.dtype, cast_inputs=True), **options)
+        self._root: Any = Calls(model)
+        # What goes into the root are losses' weights and ids, which stay as they are.
+        fully_shard(self._root, mp_policy=_precision(sharding.dtype, cast_inputs=False), **options)
+
+    def run(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
+        """`work(model, *args)`, with the shards gathered around it."""
+        return self._root(work, *args)
+
+    @torch.no_grad()
+    def whole(self) -> Any:
+        """The whole copy, brought up to date one parameter at a time; None on a rank that keeps none."""
+        for module in self._root.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        targets = dict(self._whole.named_parameters()) if self._whole is not None else {}
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                full = full_tensor(parameter, self._device)
+                if targets:
+                    targets[name].copy_(full)
+        return self._whole
+
+    def gathered(self, state: Any) -> Any:
+        """The state in whole tensors on the CPU of rank 0; the other ranks get None in their place."""
+        if isinstance(state, torch.Tensor):
+            full = full_tensor(state.detach(), self._device)
+            return full.cpu() if self.world.leads else None
+        if isinstance(state, Mapping):
+            return {key: self.gathered(item) for key, item in state.items()}
+        if isinstance(state, list | tuple):
+            return [self.gathered(item) for item in state]
+        return state
+
+
+def _precision(dtype: torch.dtype | None, *, cast_inputs: bool) -> MixedPrecisionPolicy:
+    reduce = torch.float32 if dtype is not None else None
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce, cast_forward_inputs=cast_inputs and bool(dtype))
+
+
+def mesh_of(world: World, group: int, device: str) -> DeviceMesh:
+    """All ranks in a row, or rows of `group` ranks. Raises ConfigError if the ranks do not fill them."""
+    if group in (-1, world.size):
+        return init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
+    if group < 1 or world.size % group:
+        raise ConfigError(f"fsdp_config.fsdp_size={group} does not divide {world.size} ranks; use -1 to shard over all")
+    return init_device_mesh(device, (world.size // group, group), mesh_dim_names=("replicate", "shard"))
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The modules that transformers says must not be split: a model's decoder layers."""
+    names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    return [module for module in model.modules() if type(module).__name__ in names]
+
+
+def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The whole of a tensor that may be in shards. All ranks must ask; shards on the CPU travel over `device`."""
+    if not isinstance(value, DTensor):
+        return value
+    moved: Any = value.to(device)
+    return moved.full_tensor()
+
+
+def like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """`whole`, cut as `parameter` is; every rank has the whole and takes its own part of it."""
+    if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
+        return whole
+    moved = whole.to(device=parameter.device, dtype=whole.dtype)
+    return distribute_tensor(moved, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def norm_of(value: torch.Tensor) -> float:
+    """A gradient norm as a number, whether it is in shards or not."""
+    return float(value.full_tensor() if isinstance(value, DTensor) else value)

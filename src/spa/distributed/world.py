@@ -1,0 +1,158 @@
+"""The ranks of a run: which work is whose, and how the ranks tell each other what they found.
+
+SPMD: every rank runs the same recipe on the same configuration. Each does its share of the expensive work (playing,
+scoring, gradients) and gets everybody's results, so that statistics, filters and decisions are the same everywhere.
+Alone, every method is the identity.
+
+Nothing is pickled: results travel as JSON or as tensors. No wait is without a limit: it is that of the process group.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from spa.errors import ConfigError, TrainingError
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process's place among the ranks."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that writes files and talks to people."""
+        return self.rank == 0
+
+    def spread(
+        self,
+        items: Sequence[Item],
+        work: Callable[[list[Item]], list[Result]],
+        *,
+        by: Callable[[Item], Any] | None = None,
+        pack: Callable[[Result], Any] = lambda result: result,
+        unpack: Callable[[Any], Result] = lambda result: result,
+    ) -> list[Result]:
+        """`work` on all items, shared out among the ranks: one result per item, in their order, on every rank.
+
+        Items with the same `by` stay together. `pack` makes JSON of a result, `unpack` is its inverse.
+        """
+        if self.size == 1:
+            return work(list(items))
+        keys = [by(item) if by else index for index, item in enumerate(items)]
+        turn = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        mine = [item for item, key in zip(items, keys, strict=True) if turn[key] % self.size == self.rank]
+        packed = self.gather([pack(result) for result in work(mine)])
+        streams = [iter(results) for results in packed]
+        return [unpack(next(streams[turn[key] % self.size])) for key in keys]
+
+    def deal(self, lengths: torch.Tensor) -> torch.Tensor:
+        """int64: this rank's rows. Rows are dealt from the longest to the shortest, back and forth, so that every rank
+        gets nearly the same number of tokens."""
+        if self.size == 1:
+            return torch.arange(len(lengths))
+        order = torch.argsort(lengths, stable=True, descending=True)
+        place = torch.arange(len(order)) % (2 * self.size)
+        return order[torch.minimum(place, 2 * self.size - 1 - place) == self.rank]
+
+    def gather(self, value: Any) -> list[Any]:
+        """The JSON value of every rank, by rank."""
+        if self.size == 1:
+            return [value]
+        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        with self._together("exchange results"):
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+            dist.all_gather(sizes, torch.tensor([len(data)]))
+            most = int(torch.cat(sizes).max())
+            parts = [torch.zeros(most, dtype=torch.uint8) for _ in range(self.size)]
+            dist.all_gather(parts, torch.nn.functional.pad(data, (0, most - len(data))))
+        return [json.loads(part[: int(n)].numpy().tobytes()) for part, n in zip(parts, sizes, strict=True)]
+
+    def agree(self, find: Callable[[], Result]) -> Result:
+        """What `find` gives on rank 0 (JSON), on every rank: for what is read from files that change."""
+        if self.size == 1:
+            return find()
+        return self.gather(find() if self.leads else None)[0]
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, on every rank."""
+        return self._reduced(tensor, dist.ReduceOp.SUM)
+
+    def total(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """The sum of each number over all ranks. All ranks have the same names."""
+        values = self.sum(torch.tensor(list(numbers.values()), dtype=torch.float64))
+        return dict(zip(numbers, values.tolist(), strict=True))
+
+    def most(self, number: int) -> int:
+        """The largest of the ranks' numbers."""
+        return int(self._reduced(torch.tensor([number]), dist.ReduceOp.MAX))
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        return bool(self.most(int(flag)))
+
+    def wait(self) -> None:
+        """Go on when all ranks are here."""
+        self.most(0)
+
+    def _reduced(self, tensor: torch.Tensor, kind: Any) -> torch.Tensor:
+        if self.size == 1:
+            return tensor
+        whole = tensor.clone()
+        with self._together("add up results"):
+            dist.all_reduce(whole, kind)
+        return whole
+
+    @contextmanager
+    def _together(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            log.error("rank %d of %d waits here:", self.rank, self.size, stack_info=True)
+            raise TrainingError(
+                f"rank {self.rank} of {self.size} lost the others while waiting to {what} "
+                f"({str(error).splitlines()[0]}). One of them has stopped (its own message says why) or is slower than "
+                "trainer.rank_timeout_s. Start the same command again: it goes on from the last complete checkpoint."
+            ) from error
+
+
+ALONE = World()
+
+
+def here() -> World:
+    """The ranks that this process has joined; alone unless it has."""
+    return World(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else ALONE
+
+
+@contextmanager
+def joined(device: str, timeout_s: float) -> Iterator[World]:
+    """Join the ranks if torchrun has started this process: gloo on CPUs, NCCL on GPUs (and gloo for what is not on a
+    GPU). No rank waits for another longer than `timeout_s`.
+
+    Raises ConfigError if `device` names one GPU for all ranks.
+    """
+    if not dist.is_torchelastic_launched():
+        yield ALONE
+        return
+    if ":" in device:
+        raise ConfigError(f"trainer.device={device} would put all ranks on one GPU; use cuda, cpu or auto")
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(dist.get_node_local_rank())  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s))
+    yield here()
+    dist.destroy_process_group()  # not after an error: the others would have to be there

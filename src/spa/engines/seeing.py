@@ -1,0 +1,67 @@
+"""Sampling from models that see. Where a picture's tokens stand, and how positions are counted around them, differs
+from family to family; transformers' own generation loop knows it. It reads every conversation anew, and our own draws
+are put into it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from spa.engines.sampling import sample_tokens
+from spa.models.vision import ImageReader
+from spa.types import Prompt, SamplingParams
+
+
+class _Draw(LogitsProcessor):
+    """Samples from each row's own stream, keeps what the raw logits say of it, and lets nothing else be chosen."""
+
+    def __init__(self, uniforms: torch.Tensor, sampling: SamplingParams, barred: int) -> None:
+        self.uniforms, self.sampling, self.barred = uniforms, sampling, barred
+        self.logprobs: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
+        allowed = scores.clone()
+        allowed[:, self.barred] = float("-inf")  # a picture's token without a picture
+        ids, _ = sample_tokens(allowed, self.uniforms[:, len(self.logprobs)], self.sampling)
+        self.logprobs.append(scores.float().log_softmax(-1).gather(-1, ids[:, None])[:, 0])
+        return torch.full_like(scores, float("-inf")).scatter(-1, ids[:, None], 0.0)
+
+
+def sample_seeing(
+    model: Any, prompts: Sequence[Prompt], sampling: SamplingParams, *, reader: ImageReader, stop_ids: Sequence[int]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Ids, int32 [L], and log-probs under the raw logits, float32 [L], of one reply per prompt."""
+    device = next(model.parameters()).device
+    width, pad = max(len(prompt.token_ids) for prompt in prompts), min(stop_ids)
+    ids = torch.full((len(prompts), width), pad, dtype=torch.int64)
+    real = torch.zeros((len(prompts), width), dtype=torch.int64)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt.token_ids) :] = torch.from_numpy(prompt.token_ids.astype(np.int64))
+        real[row, width - len(prompt.token_ids) :] = 1
+    ids, real = ids.to(device), real.to(device)
+    uniforms = np.stack([np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens) for p in prompts])
+    draw = _Draw(torch.from_numpy(uniforms).to(device), sampling, reader.image_id)
+    settings = GenerationConfig(
+        max_new_tokens=sampling.max_tokens, do_sample=False, eos_token_id=list(stop_ids), pad_token_id=pad
+    )
+    own, model.generation_config = model.generation_config, GenerationConfig()  # penalties would change the logits
+    try:
+        out = model.generate(
+            input_ids=ids,
+            attention_mask=real,
+            generation_config=settings,
+            logits_processor=LogitsProcessorList([draw]),
+            **reader.rows([prompt.images for prompt in prompts]).inputs(ids),
+        )
+    finally:
+        model.generation_config = own
+    written = out[:, width:].cpu().numpy().astype(np.int32)
+    logprobs = torch.stack(draw.logprobs, dim=1).cpu().numpy().astype(np.float32)
+    replies = []
+    for row, value in zip(written, logprobs, strict=True):
+        ends = np.flatnonzero(np.isin(row, list(stop_ids)))
+        length = int(ends[0]) + 1 if len(ends) else len(row)
+        replies.append((row[:length], value[:length]))
+    return replies

@@ -1,0 +1,217 @@
+"""Slow or unruly environments in processes of their own: in parallel, with time-outs that end whatever they do.
+
+A call that takes too long costs its episode: its process is killed and replaced. Other episodes of that process are
+brought back by playing their actions again, which a seeded environment answers as before.
+"""
+
+import contextlib
+import faulthandler
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+from spa.envs.base import TextEnv
+from spa.envs.limits import EnvFault
+from spa.envs.registry import make_env
+from spa.errors import SpaError
+from spa.signals import ignore_interrupts
+
+START_S = 120.0
+"""How long a new process may take until it answers: it imports the environment's module."""
+
+PLAIN = ("finite_puzzles", "default_state_text")
+"""Attributes, not methods, of an environment."""
+
+CHANGES = ("reset", "step")
+"""Calls that change an environment; they are played again in a new process."""
+
+
+class EnvWorkers:
+    """`count` processes that environments live in, dealt in turn. They end with `close`, or with this process."""
+
+    def __init__(self, count: int, *, timeout_s: float | None) -> None:
+        self._workers = [_Worker(timeout_s) for _ in range(count)]
+        self._next = 0
+        self._lock = threading.Lock()
+        self.close = weakref.finalize(self, _close, self._workers)
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def make(self, env_type: str, env_config: Mapping[str, Any] | None) -> TextEnv:
+        """A new environment in the next process. Raises what `make_env` raises, or EnvFault."""
+        with self._lock:
+            worker = self._workers[self._next % len(self._workers)]
+            self._next += 1
+            number = self._next
+        env: Any = RemoteEnv(worker, number, (env_type, dict(env_config or {})))
+        return env
+
+
+class RemoteEnv:
+    """An environment in another process: every call is sent there."""
+
+    def __init__(self, worker: "_Worker", number: int, recipe: tuple[str, dict[str, Any]]) -> None:
+        self._worker, self._number, self._recipe = worker, number, recipe
+        self._past: list[tuple[str, tuple, dict, Any]] = []
+        with worker.lock:
+            self._plain = worker.request("make", number, recipe)
+            self._life = worker.life
+        weakref.finalize(self, worker.forget, number)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in PLAIN:
+            return self._plain[name]
+        return lambda *args, **kwargs: self._call(name, args, kwargs)
+
+    def _call(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        with self._worker.lock:
+            if self._worker.life != self._life:
+                self._restore()
+            value = self._worker.request("call", self._number, (name, args, kwargs))
+            if name == "reset":
+                self._past.clear()
+            if name in CHANGES:
+                self._past.append((name, args, kwargs, value))
+        return value
+
+    def random_action(self, rng: Any) -> str:
+        """Drawn there from a copy of the generator, whose state comes back."""
+        with self._worker.lock:
+            if self._worker.life != self._life:
+                self._restore()
+            action, rng.bit_generator.state = self._worker.request("draw", self._number, rng)
+        return action
+
+    def _restore(self) -> None:
+        """Play the past again in a new process."""
+        self._worker.request("make", self._number, self._recipe)
+        for name, args, kwargs, value in self._past:
+            again = self._worker.request("call", self._number, (name, args, kwargs))
+            if repr(again) != repr(value):
+                raise EnvFault(f"its process was replaced, and {name} gave another answer when it was played again")
+        self._life = self._worker.life
+
+
+class _Worker:
+    """One process and the pipe to it. Whoever uses it holds `lock`."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s
+        self.lock = threading.RLock()
+        self.life = 0  # how many processes have ended
+        self.process: Any = None
+        self.pipe: Connection | None = None
+        self.forgotten: list[int] = []
+
+    def request(self, kind: str, number: int, what: Any) -> Any:
+        """What the process answers. Raises EnvFault if it does not, and the environment's own error as EnvFault."""
+        first = self.process is None
+        pipe = self._start() if self.pipe is None else self.pipe
+        label = what[0] if kind == "call" else "making it" if kind == "make" else "random_action"
+        limit = None if self.timeout_s is None else self.timeout_s + (START_S if first or kind == "make" else 0.0)
+        answered = False
+        try:
+            pipe.send((kind, number, what, self.forgotten))
+            self.forgotten = []
+            if not pipe.poll(limit):
+                raise EnvFault(
+                    f"{label} took more than {self.timeout_s:g} s (es_manager.env_timeout_s); its process is replaced"
+                )
+            outcome, value = pipe.recv()
+            answered = True
+        except (EOFError, OSError) as error:
+            self.process.join(5)
+            raise EnvFault(f"its process ended in {label} (exit status {self.process.exitcode})") from error
+        finally:
+            if not answered:  # also when this process is interrupted: an answer would come to the wrong question
+                self.stop()
+        if outcome == "user":
+            raise getattr(importlib.import_module("spa.errors"), value[0])(value[1])
+        if outcome == "error":
+            raise EnvFault(f"{label} raised {value}")
+        return value
+
+    def forget(self, number: int) -> None:
+        """The environment is not needed any more; the process hears of it with the next request."""
+        self.forgotten.append(number)
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name="spa-environments")
+        self.process.start()
+        theirs.close()
+        return self.pipe
+
+    def stop(self) -> None:
+        """Kill the process; the next request starts another. What hangs says on stderr where."""
+        if self.process is not None and self.process.is_alive():
+            with contextlib.suppress(OSError):
+                os.kill(self.process.pid, signal.SIGUSR1)
+            self.process.join(0.2)
+            self.process.kill()
+            self.process.join(10)
+        if self.pipe is not None:
+            self.pipe.close()
+        self.process, self.pipe = None, None
+        self.life += 1
+
+
+def _close(workers: list[_Worker]) -> None:
+    for worker in workers:
+        if worker.pipe is not None:
+            worker.pipe.close()  # the process reads the end and goes
+        if worker.process is not None:
+            worker.process.join(0.5)
+            worker.process.kill()
+            worker.process.join(10)
+        worker.process, worker.pipe = None, None
+
+
+def _serve(pipe: Connection) -> None:
+    """The loop of a process."""
+    ignore_interrupts()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.__stderr__ is not None:
+        faulthandler.register(signal.SIGUSR1, file=sys.__stderr__)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    envs: dict[int, TextEnv] = {}
+    while True:
+        try:
+            kind, number, what, forgotten = pipe.recv()
+        except (EOFError, OSError):
+            return
+        for old in forgotten:
+            envs.pop(old, None)
+        try:
+            answer = ("value", _answer(envs, kind, number, what))
+        except SpaError as error:
+            answer = ("user", (type(error).__name__, str(error)))
+        except Exception as error:  # noqa: BLE001 - environments are other people's code
+            answer = ("error", f"{type(error).__name__}: {error}")
+        try:
+            pipe.send(answer)
+        except (TypeError, ValueError, AttributeError) as error:  # an answer that cannot travel
+            pipe.send(("error", f"{type(error).__name__}: {error}"))
+
+
+def _answer(envs: dict[int, TextEnv], kind: str, number: int, what: Any) -> Any:
+    if kind == "make":
+        envs[number] = make_env(*what)
+        return {name: getattr(envs[number], name) for name in PLAIN}
+    if kind == "draw":
+        return envs[number].random_action(what), what.bit_generator.state
+    name, args, kwargs = what
+    return getattr(envs[number], name)(*args, **kwargs)

@@ -1,0 +1,47 @@
+"""What a launcher starts: one command of the recipe, the same on every rank."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from spa.config.schema import Config
+from spa.distributed.world import joined
+from spa.recipes import generate, pipeline, ppo
+from spa.tracking.console import set_verbosity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A stage, or all of them (`run`, with the checkpoint and the choice of the command line)."""
+
+    stage: Literal["run", "generate", "sft", "ppo"]
+    ckpt: str = "last"
+    generate_data: bool | None = None
+
+
+def launch(cfg: Config, job: Job) -> Path | None:
+    """Do a job on the ranks that were asked for, by torchrun or by `launcher: ray`. Returns its result on rank 0, where
+    there is somebody to tell."""
+    if cfg.launcher == "ray":
+        from spa.launch.ray_train import launch_on_ray
+
+        return launch_on_ray(cfg, job)
+    with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:
+        if not world.leads:
+            set_verbosity(quiet=True)
+        result = perform(cfg, job)
+    return result if world.leads else None
+
+
+def perform(cfg: Config, job: Job) -> Path:
+    """Do a job on this rank."""
+    data, sft_dir, _ = pipeline.stage_folders(cfg)
+    match job.stage:
+        case "run":
+            return pipeline.run(cfg, ckpt=job.ckpt, generate_data=job.generate_data)
+        case "generate":
+            return generate.main(cfg)
+        case "sft":
+            return pipeline.world_model(cfg, data, sft_dir)
+        case "ppo":
+            return ppo.main(cfg)

@@ -1,0 +1,141 @@
+"""Pictures for models that see: how many tokens one takes, and what the model is given beside the token ids.
+
+Models count as seeing if their tokenizer writes one image token per picture and each picture's features stand at copies
+of that token: Qwen2-VL and its successors (as many copies as the size of the picture asks for), LLaVA (always the same
+number).
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoImageProcessor
+
+from spa.errors import ModelError
+
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageReader:
+    """What a model's image processor makes of pictures.
+
+    image_id: the token that stands for a piece of a picture; `merge`: patches of a picture per token and axis, if the
+    number of tokens depends on the picture's size; `fixed`: tokens per picture otherwise.
+    """
+
+    processor: Any
+    image_id: int
+    merge: int = 1
+    fixed: int | None = None
+
+    def inputs(self, images: Sequence[bytes]) -> dict[str, torch.Tensor]:
+        """The model's inputs for pictures (PNG files), in their order."""
+        found = self.processor(images=[from_png(image) for image in images], return_tensors="pt")
+        return {key: value for key, value in found.items() if isinstance(value, torch.Tensor)}
+
+    def lengths(self, images: Sequence[bytes]) -> list[int]:
+        """How many tokens each picture takes."""
+        if self.fixed is not None:
+            return [self.fixed] * len(images)
+        return [int(grid.prod()) // self.merge**2 for grid in self.inputs(images)["image_grid_thw"]]
+
+    def expand(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
+        """Token ids with each image token repeated as often as its picture needs.
+
+        Raises ModelError if there are not as many image tokens as pictures.
+        """
+        lengths = self.lengths(images) if images else []
+        places = sum(token == self.image_id for token in ids)
+        if places != len(lengths):
+            raise ModelError(
+                f"a text for a model that sees has {places} image tokens and {len(lengths)} pictures: what an "
+                "environment or a data set writes must not hold the model's image token"
+            )
+        left = iter(lengths)
+        return [copy for token in ids for copy in [token] * (next(left) if token == self.image_id else 1)]
+
+    def rows(self, images: Sequence[Sequence[bytes]]) -> "RowImages":
+        """The pictures of a batch, row by row."""
+        return RowImages(tuple(self.inputs(row) if row else {} for row in images), self.image_id)
+
+
+@dataclass(frozen=True, eq=False)
+class RowImages:
+    """A batch's pictures as the model takes them: per row, tensors that are joined along their first axis."""
+
+    rows: tuple[dict[str, torch.Tensor], ...]
+    image_id: int
+
+    def __getitem__(self, rows: torch.Tensor) -> "RowImages":
+        """The pictures of these rows (int64 or bool [B])."""
+        picked = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
+        return RowImages(tuple(self.rows[row] for row in picked.tolist()), self.image_id)
+
+    def to(self, device: torch.device | str) -> "RowImages":
+        """The pictures on another device."""
+        return RowImages(
+            tuple({key: value.to(device) for key, value in row.items()} for row in self.rows), self.image_id
+        )
+
+    def inputs(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the model is given beside `input_ids` [B, T]; nothing if there is no picture."""
+        keys = next((row.keys() for row in self.rows if row), ())
+        out = {key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device) for key in keys}
+        if "image_grid_thw" in out:  # positions in two dimensions are counted from where the pictures stand
+            out["mm_token_type_ids"] = (input_ids == self.image_id).int()
+        return out
+
+
+def image_reader(folder: Path) -> ImageReader | None:
+    """The image processor of a model folder; None if the model reads only text, or has no processor with it.
+
+    Raises ModelError if the processor cannot be used.
+    """
+    if not any((folder / name).is_file() for name in PROCESSOR_FILES) or not (folder / "config.json").is_file():
+        return None
+    config = AutoConfig.from_pretrained(folder)
+    image_id = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
+    if not sees(config) or image_id is None:
+        return None
+    try:
+        processor = AutoImageProcessor.from_pretrained(folder)
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(
+            f"{folder}: its image processor cannot be used ({' '.join(str(error).split())[:300]}). Pictures need "
+            "pip install 'spa[vision]', and the processor's files beside the weights."
+        ) from error
+    merge = getattr(processor, "merge_size", None)
+    fixed = None if merge else getattr(config, "image_seq_length", None) or getattr(config, "mm_tokens_per_image", None)
+    if not merge and not fixed:
+        return None
+    return ImageReader(processor=processor, image_id=int(image_id), merge=merge or 1, fixed=fixed)
+
+
+def sees(config: Any) -> bool:
+    """Whether a model's configuration has a part for pictures."""
+    return getattr(config, "vision_config", None) is not None
+
+
+def to_png(image: np.ndarray) -> bytes:
+    """A picture, uint8 [H, W, 3], as a PNG file."""
+    file = io.BytesIO()
+    _pillow().fromarray(image).save(file, format="PNG")
+    return file.getvalue()
+
+
+def from_png(data: bytes) -> np.ndarray:
+    """The inverse of `to_png`."""
+    return np.asarray(_pillow().open(io.BytesIO(data)).convert("RGB"))
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ModelError("pictures need the vision extra: pip install 'spa[vision]'") from error
+    return Image

@@ -1,0 +1,49 @@
+"""How the ranks of a run hold its models, as the configuration asks."""
+
+from typing import Any
+
+import torch
+
+from spa.config.schema_models import FSDPConfig, Strategy
+from spa.config.schema_stages import SFTFSDPConfig
+from spa.distributed.replicas import Replica, Replicated
+from spa.distributed.shards import Sharded, Sharding
+from spa.distributed.world import here
+from spa.errors import ConfigError
+
+
+def hold(
+    model: Any,
+    strategy: Strategy,
+    cut: FSDPConfig | SFTFSDPConfig,
+    *,
+    autocast: torch.dtype | None = None,
+    trained: bool = True,
+    played: bool = False,
+) -> Replica:
+    """The model as this rank holds it: alone, whole beside whole copies (`ddp`), or in shards (`fsdp`).
+
+    Of a model in shards every rank keeps a whole copy if engines play with it (`played`), else only rank 0, which
+    writes checkpoints; of one that is not `trained`, none does. Call it before the optimiser is made: shards are new
+    parameters.
+    """
+    world = here()
+    if world.size == 1 or (strategy == "ddp" and not trained):
+        return Replica(model, world)
+    if strategy == "ddp":
+        return Replicated(model, world)
+    sharding = Sharding(
+        group=cut.fsdp_size,
+        reshard_after_forward=cut.reshard_after_forward,
+        offload=cut.offload,
+        dtype=autocast,
+    )
+    return Sharded(model, world, sharding, keeps_whole=trained and (played or world.leads))
+
+
+def check_optimizer(name: str, strategy: Strategy) -> None:
+    """Raises ConfigError for an optimiser that needs whole matrices where each rank has a part of them."""
+    if name == "muon" and strategy != "ddp" and here().size > 1:
+        raise ConfigError(
+            "sft.optim.name=muon needs whole matrices; with several ranks set sft.model.strategy=ddp, or use adamw"
+        )

@@ -1,0 +1,110 @@
+"""Being asked to stop: SIGTERM and Ctrl-C become one exception, at a moment when nothing is lost.
+
+Inside `stoppable()`, the first SIGTERM or SIGINT raises StopRequested in the main thread: at once where everything
+under way can be played again (rollouts, loading), at the end of the outermost `uninterrupted()` where it cannot (an
+update and the lines about it, a checkpoint). A second SIGINT interrupts whatever it meets. Light on purpose: no import
+but the standard library's.
+"""
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+ASKING = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopRequested(KeyboardInterrupt):
+    """The process was asked to stop. `saved`: the checkpoint that was written because of it, or empty."""
+
+    def __init__(self, name: str, saved: str = "") -> None:
+        super().__init__(name, saved)
+        self.name, self.saved = name, saved
+
+
+@dataclass(slots=True)
+class _State:
+    """What this process has been asked, and whether it may stop now."""
+
+    installed: bool = False
+    asked: str = ""  # the name of the signal
+    raised: bool = False
+    held: int = 0
+
+
+_STATE = _State()
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM and SIGINT raise StopRequested within. Nothing changes inside another one, or outside the main thread. A
+    signal that the process was started to ignore stays ignored."""
+    if _STATE.installed or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in ASKING}
+    _STATE.installed, _STATE.asked, _STATE.raised, _STATE.held = True, "", False, 0
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _asked)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        _STATE.installed = False
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Whatever is done within is done to its end; then, if the process was asked to stop, StopRequested is raised."""
+    _STATE.held += 1
+    try:
+        yield
+    finally:
+        _STATE.held -= 1
+    _raise_if_asked()
+
+
+def stop_asked() -> bool:
+    """Whether the process has been asked to stop: for ranks that have to agree before one of them does."""
+    return _STATE.installed and bool(_STATE.asked)
+
+
+def stop_now() -> NoReturn:
+    """Raise StopRequested, if this process was asked or another one that it works with."""
+    _STATE.raised = True
+    raise StopRequested(_STATE.asked or signal.SIGTERM.name)
+
+
+@contextmanager
+def stopping_children() -> Iterator[None]:
+    """Child processes of `multiprocessing` are asked to stop, too, when this one is."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise
+
+
+def ignore_interrupts() -> None:
+    """For worker processes: Ctrl-C reaches every process of a terminal, and the parent asks its children by itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _asked(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGINT and _STATE.asked:
+        raise KeyboardInterrupt  # somebody presses it again
+    _STATE.asked = _STATE.asked or signal.Signals(number).name
+    _raise_if_asked()
+
+
+def _raise_if_asked() -> None:
+    if _STATE.installed and _STATE.asked and not _STATE.raised and _STATE.held == 0:
+        _STATE.raised = True
+        raise StopRequested(_STATE.asked)

@@ -1,0 +1,77 @@
+"""One process at a time in a run directory."""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from spa.errors import TrainingError
+
+LOCK = ".lock"
+PATIENCE_S = 5.0
+"""How long to wait for a process that is just ending."""
+
+
+@contextmanager
+def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Hold `directory` (made if it is missing) for this process.
+
+    The lock is the kernel's and goes with the process, however it ends: there are no stale ones. Raises TrainingError
+    that names the process that holds it, or says that the directory cannot be written.
+    """
+    file = _open(directory)
+    with file:
+        give_up = time.monotonic() + patience_s
+        while not _taken(file):
+            if time.monotonic() > give_up:
+                raise TrainingError(
+                    f"{directory} is in use by {_holder(directory)}. Two processes would spoil each other's files: "
+                    "wait for it, stop it, or choose another folder with trainer.run_dir=FOLDER."
+                )
+            time.sleep(0.1)
+        about = {"pid": os.getpid(), "host": socket.gethostname()}
+        try:
+            file.truncate(0)
+            file.write(json.dumps(about))
+            file.flush()
+        except OSError as error:
+            raise _unwritable(directory, error) from error
+        yield
+
+
+def _open(directory: Path) -> IO[str]:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return (directory / LOCK).open("a", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+
+
+def _unwritable(directory: Path, error: OSError) -> TrainingError:
+    return TrainingError(
+        f"cannot write to {directory}: {error.strerror or error}. Make room, fix the permissions, or choose another "
+        "folder with trainer.run_dir=FOLDER; nothing there was changed."
+    )
+
+
+def _taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: better to train than to refuse
+        return True
+    return True
+
+
+def _holder(directory: Path) -> str:
+    try:
+        about = json.loads((directory / LOCK).read_text(encoding="utf-8"))
+        return f"process {about['pid']} on {about['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,91 @@
+"""How far a long command is: a bar on a terminal, elsewhere a plain line now and then."""
+
+import multiprocessing
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+
+from spa.tracking.console import get_console, is_quiet, printable
+
+SECONDS_BETWEEN_LINES = 2.0
+
+
+class Progress:
+    """Stage, step, time used, time left and the latest values. Shows nothing when quiet. Also a context manager.
+
+    Worker processes share a terminal, so they write lines too, with the name of their run in front.
+    """
+
+    def __init__(self, stage: str, *, total: int | None = None, start: int = 0, name: str = "") -> None:
+        """`start`: steps that an earlier run has done."""
+        worker = multiprocessing.parent_process() is not None
+        self._stage = f"{name} {stage}" if worker and name else stage
+        self._total, self._first = total, start
+        self._shown: dict[str, str] = {}
+        self._started = time.monotonic()
+        self._last_line = self._started - SECONDS_BETWEEN_LINES
+        self._bar: Any = None
+        if get_console().is_terminal and not is_quiet() and not worker:
+            self._bar, self._task = _bar(stage, total, start)
+            self._bar.start()
+
+    def update(self, step: int, values: Mapping[str, str] | None = None) -> None:
+        """`step` steps are done; values by label, which stay until they are replaced."""
+        self._shown |= values or {}
+        text = "  ".join(f"{label} {value}" for label, value in self._shown.items())
+        if self._bar is not None:
+            from rich.markup import escape
+
+            self._bar.update(self._task, completed=step, values=escape(printable(text)))
+        elif not is_quiet():
+            self._line(step, text)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _line(self, step: int, text: str) -> None:
+        now = time.monotonic()
+        if now - self._last_line < SECONDS_BETWEEN_LINES and step != self._total:
+            return
+        self._last_line = now
+        of = f"/{self._total}" if self._total else ""
+        left = self._seconds_left(step, now)
+        ending = f"  ({_clock(left)} left)" if left is not None else ""
+        get_console().print(printable(f"[{self._stage}] step {step}{of}  {text}{ending}"), markup=False, soft_wrap=True)
+
+    def _seconds_left(self, step: int, now: float) -> float | None:
+        done = step - self._first
+        if not self._total or done <= 0:
+            return None
+        return (now - self._started) / done * max(self._total - step, 0)
+
+
+def _bar(stage: str, total: int | None, start: int) -> tuple[Any, Any]:
+    from rich import progress
+    from rich.markup import escape
+
+    columns = (
+        progress.TextColumn("[bold]{task.description}", markup=True),
+        progress.BarColumn(bar_width=20),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[values]}", markup=True),
+    )
+    bar = progress.Progress(*columns, console=get_console(), expand=False)
+    return bar, bar.add_task(escape(printable(stage)), total=total, completed=start, values="")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,78 @@
+"""What goes wrong slowly is named, and only that."""
+
+import json
+
+import pytest
+
+from spa.algo.health import FallingGuard, Health, Signs, ends_in_a_loop, looping_share
+
+GOOD = {"kept": 4, "spread": 0.5, "success": 0.4, "faults": 0.0, "repetition": 0.0}
+
+
+def after(*steps: dict) -> Health:
+    health = Health()
+    for step in steps:
+        health = health.observe(Signs(**(GOOD | step)))
+    return health
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "times"),
+    [
+        ("nothing_to_learn", {"kept": 0}, 5),
+        ("collapsed_spread", {"spread": 0.01}, 10),
+        ("low_success", {"validation": 0.0}, 5),
+        ("failing_episodes", {"faults": 0.5}, 3),
+        ("repetition", {"repetition": 0.3}, 3),
+    ],
+)
+def test_each_trouble_has_its_name_and_its_patience(name, bad, times):
+    healthy = [{}] * 10
+    assert after(*healthy, *[bad] * (times - 1)).reasons == {}
+    assert list(after(*healthy, *[bad] * times).reasons) == [name]
+    assert after(*healthy, *[bad] * times, {"validation": 0.5}).reasons == {}
+
+
+def test_steps_without_validation_do_not_break_the_streak_of_low_ones():
+    low, none = {"validation": 0.0}, {"validation": None}
+    assert list(after(*[low, none] * 5).reasons) == ["low_success"]
+
+
+def test_falling_success_is_measured_from_the_best_five_steps():
+    guard = FallingGuard()
+    for success in [0.4] * 5 + [0.1] * 3:
+        guard = guard.observe(success)
+    assert guard.reason is None  # (0.4 * 2 + 0.1 * 3) / 5 = 0.22, above half of 0.4
+    guard = guard.observe(0.05)
+    assert guard.reason is not None and "fell to 15% over the last 5 steps, from 40%" in guard.reason
+    for success in [0.05] * 5 + [0.0] * 9:
+        assert FallingGuard(best=0.05, last=(success,) * 5).reason is None  # there was nothing to lose
+
+
+def test_it_survives_a_checkpoint():
+    health = after({}, {"kept": 0, "repetition": 0.5}, {"kept": 0, "success": 0.1, "validation": 0.0})
+    again = Health.from_state(json.loads(json.dumps(health.state())))
+    assert again == health
+    assert again.empty.run == 2 and again.falling.last == (0.4, 0.4, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "loop"),
+    [
+        ("a" * 48, True),
+        ("a" * 47, False),
+        ("I go left and then right. " * 4, True),
+        ("I go left and then right. " * 3 + "I go up now, to see it.", False),
+        ("The player is at (0, 1). The goal is at (3, 3). Holes are at (1, 1), (2, 3) and (3, 0). I go Down.", False),
+        ("word " * 9, False),
+        ("word " * 10, True),
+    ],
+)
+def test_loops(text, loop):
+    assert ends_in_a_loop(text) is loop
+
+
+def test_only_replies_that_were_cut_off_can_be_loops():
+    loop = "no " * 40
+    assert looping_share([(loop, True), (loop, False), ("fine", True), ("fine", False)]) == 0.25
+    assert looping_share([]) == 0.0

@@ -1,0 +1,28 @@
+"""The short form of `make chaos`: a run that is killed, and one whose newest checkpoint is harmed, end like any other."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers.runs import make_base
+
+CHAOS = Path(__file__).with_name("chaos.py")
+
+
+def test_killed_and_harmed_runs_end_as_if_nothing_had_happened(tmp_path):
+    model = make_base(tmp_path / "base")
+    words = [sys.executable, str(CHAOS), "--kills", "2", "--faults", "flipped", "--seed", "3"]
+    result = subprocess.run(
+        [*words, "--model", str(model), "--folder", str(tmp_path / "runs")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["different"] == {} and report["faults"] == ["flipped"]
+    assert sum(report["kills"].values()) == 2
+    assert report["files"] > 50

@@ -1,0 +1,47 @@
+"""An environment that goes wrong as it is told, for tests that need a module that other processes can import."""
+
+import os
+import time
+from typing import Any
+
+from spa.envs.frozen_lake import FrozenLake
+
+
+class Faulty(FrozenLake):
+    """FrozenLake without slip that, at puzzle seeds divisible by 3, does `fault` in its second step."""
+
+    def __init__(self, fault: str = "", **options: Any) -> None:
+        super().__init__(is_slippery=False, **options)
+        self.fault_kind = fault
+        self.is_bad, self.calls = False, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self.is_bad, self.calls = seed is not None and seed % 3 == 0, 0
+        if self.is_bad and self.fault_kind == "reset":
+            raise RuntimeError("no puzzle today")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self.calls += 1
+        if not (self.is_bad and self.calls == 2):
+            return super().step(action)
+        if self.fault_kind == "raise":
+            raise RuntimeError("the ice broke")
+        if self.fault_kind == "hang":
+            time.sleep(3600)
+        if self.fault_kind == "spin":
+            while True:
+                try:
+                    time.sleep(0.01)
+                except Exception:  # noqa: BLE001 - as bad code does
+                    continue
+        if self.fault_kind == "die":
+            os._exit(7)
+        text, reward, terminated, truncated, info = super().step(action)
+        return {
+            "nan": (text, float("nan"), terminated, truncated, info),
+            "words": (text, "much", terminated, truncated, info),
+            "none": None,
+            "four": (text, reward, terminated, info),
+            "info": (text, reward, terminated, truncated, None),
+        }.get(self.fault_kind, (text, reward, terminated, truncated, info))

@@ -1,0 +1,133 @@
+"""What an environment may do to a run: spoil its own episodes, and nothing else."""
+
+import os
+import signal
+import time
+
+import pytest
+from faulty_env import Faulty
+from helpers.play import answer, play, says
+
+from spa.envs.limits import EnvFault, checked_step, checked_text, time_limit
+from spa.envs.pool import group_specs
+from spa.envs.workers import EnvWorkers
+from spa.errors import ConfigError
+from spa.types import Episode, Stop
+
+FAULTS = {
+    "raise": "the ice broke",
+    "nan": "the reward nan",
+    "words": "the reward 'much' instead of a number",
+    "none": "step returned None instead of",
+    "four": "instead of (text, reward, terminated, truncated, info)",
+    "info": "the info None instead of a dict",
+    "hang": "took more than",
+}
+MODULE = "faulty_env:Faulty"
+
+
+def four_groups() -> list:
+    """Puzzle seeds 9, 10, 11, 12, one episode each."""
+    return group_specs("train", base_seed=9, step=0, tags=["Lake"], n_groups=[4], group_size=1)
+
+
+def outcomes(fault: str, **settings) -> list[Episode]:
+    make = settings.pop("make", lambda tag: Faulty(fault))
+    return play(four_groups(), says(answer("Right || Left || Right")), make=make, max_turn=2, **settings)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_costs_its_episode_and_is_named(fault, caplog):
+    episodes = outcomes(fault, env_timeout_s=0.3)
+    assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True]
+    for episode in (episodes[0], episodes[3]):
+        assert FAULTS[fault] in episode.error
+    assert "(Lake, puzzle seed 9) failed in turn 1" in caplog.text
+    healthy = outcomes("")
+    for one, other in ((episodes[1], healthy[1]), (episodes[2], healthy[2])):
+        assert one.turns == other.turns
+
+
+def test_a_hang_that_swallows_errors_is_ended_too_and_shows_where_it_was():
+    episodes = outcomes("spin", env_timeout_s=0.3)
+    assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True]
+    assert "faulty_env.py" in episodes[0].error
+
+
+def test_after_a_time_limit_no_alarm_is_left():
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(EnvFault), time_limit(0.05, "it"):
+        time.sleep(5)
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    with time_limit(None, "it"), time_limit(30, "it"):
+        pass
+
+
+def test_errors_inside_a_time_limit_stay_what_they_are():
+    with pytest.raises(ZeroDivisionError), time_limit(30, "it"):
+        raise ZeroDivisionError
+
+
+def test_only_the_first_faults_of_many_are_listed(caplog):
+    specs = group_specs("train", base_seed=0, step=0, tags=["Lake"], n_groups=[13], group_size=1)
+    play(specs, says(answer("Right || Left")), make=lambda tag: Faulty("raise"), max_turn=1)
+    assert caplog.text.count("the ice broke") == 3
+    assert "1 more episodes failed" in caplog.text
+
+
+def test_what_passes_the_checks_is_unchanged():
+    assert checked_step(("s", 1, False, True, {"a": 1})) == (1.0, True, {"a": 1})
+    assert checked_text("s", "it") == "s"
+    with pytest.raises(EnvFault, match="it returned 3"):
+        checked_text(3, "it")
+
+
+@pytest.fixture
+def workers(request, monkeypatch):
+    """Two processes that can import the faulty environment."""
+    here = os.path.dirname(__file__)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+    made = EnvWorkers(2, timeout_s=getattr(request, "param", 1.0))
+    yield made
+    made.close()
+
+
+def test_environments_in_other_processes_play_as_they_would_here(workers):
+    here = outcomes("")
+    there = outcomes("", make=lambda tag: workers.make(MODULE, {}), lanes=2)
+    assert [episode.turns for episode in here] == [episode.turns for episode in there]
+    assert [episode.puzzle_hash for episode in here] == [episode.puzzle_hash for episode in there]
+
+
+def test_what_hangs_or_dies_there_is_replaced_and_the_others_go_on(workers, caplog):
+    # Seeds 9 and 11 share a process, as 10 and 12 do: the first of each pair is healthy or not.
+    healthy = outcomes("")
+    for fault, told in (("hang", "step took more than 1 s"), ("die", "its process ended in step (exit status 7)")):
+        episodes = outcomes(fault, make=lambda tag, fault=fault: workers.make(MODULE, {"fault": fault}), lanes=2)
+        assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True], fault
+        assert told in episodes[0].error and told in episodes[3].error
+        assert [episodes[i].turns for i in (1, 2)] == [healthy[i].turns for i in (1, 2)]
+
+
+def test_a_wrong_option_there_is_the_users_to_solve(workers):
+    with pytest.raises(ConfigError, match="unknown option 'sise'"):
+        workers.make("frozen_lake", {"sise": 4})
+
+
+def test_draws_from_a_generator_are_those_made_here(workers):
+    import numpy as np
+
+    env, rng, twin = workers.make("frozen_lake", {}), np.random.default_rng(3), np.random.default_rng(3)
+    local = Faulty()
+    for one in (env, local):
+        one.reset(seed=1)
+    assert [env.random_action(rng) for _ in range(6)] == [local.random_action(twin) for _ in range(6)]
+    assert env.finite_puzzles is False
+
+
+def test_closed_workers_leave_no_process_behind(workers):
+    env = workers.make("frozen_lake", {})
+    process = env._worker.process
+    workers.close()
+    assert not process.is_alive()

@@ -1,0 +1,93 @@
+"""Each example is run as its first lines say."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from spa.cli import main
+from spa.config.load import load_config
+from spa.engines.scripted import random_engine
+from spa.envs.checker import check
+from spa.recipes import setup
+from spa.types import Stop
+
+FOLDER = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FOLDER)
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def test_examples_are_short_and_say_how_to_run_them():
+    files = sorted(FOLDER.glob("*.py"))
+    assert [path.stem for path in files] == ["custom_advantage", "custom_engine", "custom_env"]
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 70
+        commands = re.findall(r"^(?:spa|python) .*$", text.partition('"""')[2].partition('"""')[0], re.M)
+        assert commands and all(path.stem in command for command in commands)
+
+
+def test_the_environment_conforms():
+    from custom_env import GuessNumber  # pyright: ignore[reportMissingImports]
+
+    assert [finding for finding in check(GuessNumber) if not finding.ok] == []
+
+
+def test_the_environment_answers_guesses():
+    from custom_env import GuessNumber  # pyright: ignore[reportMissingImports]
+
+    env = GuessNumber(highest=20)
+    env.reset(seed=3)
+    env.hidden = 7
+    assert env.step("10")[0] == "The number is between 1 and 9."
+    assert env.step("3")[0] == "The number is between 4 and 9."
+    assert env.step("15")[4] == {"action_is_valid": False, "action_is_effective": False, "success": False}
+    assert env.step("7")[:3] == ("Found: 7.", 1.0, True)
+    assert GuessNumber().to_action("seven") is None
+
+
+def test_its_configuration_plays_in_the_world_model_format():
+    cfg = load_config("custom_env.yaml", ["model_path=builtin:tiny"])
+    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=0, step=0)[:6]
+    episodes = player.play(random_engine(None, max_actions=1), specs, setup.selfplay_sampling(cfg))
+    assert len(episodes) == 6 and all(episode.stop is not Stop.ERROR for episode in episodes)
+    assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
+
+
+def test_the_configuration_of_the_environment_is_valid(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "custom_env.yaml", "model_path=builtin:tiny", "--dry-run"]) == 0
+    assert "guess_number" in capsys.readouterr().out
+
+
+def test_the_advantage_centres_outcomes():
+    from custom_advantage import centred  # pyright: ignore[reportMissingImports]
+
+    batch = type("Batch", (), {"mask": torch.tensor([[True, False, True], [False, True, True]])})
+    rewards = torch.tensor([[0.0, 0.0, 3.0], [0.0, 0.0, 1.0]])
+    advantages, returns = centred(batch, rewards, gamma=1.0, lam=1.0)
+    assert advantages.tolist() == [[1.0, 0.0, 1.0], [0.0, -1.0, -1.0]]
+    assert returns is advantages
+
+
+def test_a_configuration_takes_the_advantage(capsys: pytest.CaptureFixture[str]):
+    assert main(["ppo", "demo", "algorithm.adv_estimator=custom_advantage:centred", "--dry-run"]) == 0
+    assert "is valid" in capsys.readouterr().out
+
+
+def test_the_engine_plays_the_demo():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "custom_engine.py"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    match = re.fullmatch(r"success in (\d+) of 512 episodes\n", done.stdout)
+    assert match, done.stderr
+    share = int(match[1]) / 512
+    assert 0.05 < share < 0.6

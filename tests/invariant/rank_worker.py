@@ -1,0 +1,61 @@
+"""What the rank tests run on every rank: stages of the recipe, with PPO on fixed episodes.
+
+    torchrun --nproc-per-node N rank_worker.py JOBS.json
+
+JOBS.json is a list of [stage, base model, run folder, overrides].
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from helpers.runs import small_config
+
+from spa.distributed.world import joined
+from spa.engines.scripted import random_engine
+from spa.recipes import ppo, ppo_models, sft
+
+OVERRIDES = (
+    "es_manager.train.env_groups=5",
+    "es_manager.train.group_size=3",
+    "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    "actor_rollout_ref.actor.optim.lr=1e-4",
+    "actor_rollout_ref.actor.use_kl_loss=true",
+    "actor_rollout_ref.actor.kl_loss_coef=0.1",
+    "micro_batch_size_per_gpu=3",
+    "trainer.val_before_train=false",
+    "trainer.save_freq=1",
+    "trainer.kl_stop=1e9",
+    "trainer.kl_warn=1e9",
+    "sft.optim.name=adamw",
+    "sft.optim.lr=1e-4",
+    "sft.data.train_batch_size=7",
+    "sft.data.micro_batch_size_per_gpu=2",
+    "sft.trainer.total_training_steps=2",
+    "sft.trainer.test_freq=1",
+    "sft.trainer.save_freq=1",
+)
+"""Nothing divides evenly: 5 groups, 15 episodes in 2 mini-batches, 7 sequences in micro-batches of 2."""
+
+
+def fixed_episodes(cfg: Any, policy: Any, template: Any, source: str, device: torch.device) -> Any:
+    """An engine that plays the same whatever the weights are."""
+    return random_engine(template, max_actions=3)
+
+
+def run(jobs: list[list[Any]]) -> None:
+    """Run stages one after the other, on the ranks that this process has joined."""
+    ppo_models.make_training_engine = fixed_episodes
+    for stage, base, folder, overrides in jobs:
+        cfg = small_config(base, Path(folder), *OVERRIDES, *overrides)
+        if stage == "sft":
+            sft.main(cfg, directory=Path(folder) / "sft", data=Path(base).parent / "data")
+        else:
+            ppo.main(cfg)
+
+
+if __name__ == "__main__":
+    with joined("cpu", 120.0):
+        run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))

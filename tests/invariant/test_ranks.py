@@ -1,0 +1,126 @@
+"""The number of ranks changes nothing: loss, gradient norm and weights, under DDP and FSDP2, also across a resume."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rank_worker
+import torch
+from helpers.runs import make_base, small_config
+from safetensors.torch import load_file
+
+from spa.recipes import generate
+
+WORKER = Path(rank_worker.__file__)
+KINDS = [(stage, strategy) for stage in ("sft", "ppo") for strategy in ("ddp", "fsdp")]
+
+
+def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
+    """Run the jobs on that many ranks of this machine."""
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    source = Path(generate.__file__).parents[2]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(source), str(WORKER.parents[1])]),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    done = subprocess.run(
+        [*command, str(WORKER), str(folder / "jobs.json")], env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def job(stage: str, base: Path, folder: Path, strategy: str = "ddp") -> list[Any]:
+    return [stage, str(base), str(folder), [f"actor_rollout_ref.actor.strategy={strategy}"]]
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Policy, critic, value head and optimiser states."""
+    return {
+        f"{path.relative_to(checkpoint)}/{name}": tensor
+        for path in sorted(checkpoint.rglob("*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
+
+
+def assert_close(found: Path, expected: Path) -> None:
+    """Metrics, weights and optimiser states of two stage folders agree to 1e-5, step by step."""
+    for left, right in zip(metrics(found), metrics(expected), strict=True):
+        assert left == pytest.approx(right, rel=1e-5, abs=1e-5)
+        assert any(name.endswith("grad_norm") and value > 1e-3 for name, value in right.items())
+    left, right = weights(found / "global_step_2"), weights(expected / "global_step_2")
+    assert left.keys() == right.keys()
+    for name, tensor in right.items():
+        torch.testing.assert_close(
+            left[name], tensor, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, with world-model data beside it."""
+    root = tmp_path_factory.mktemp("start")
+    folder = make_base(root / "base")
+    generate.main(
+        small_config(folder, root, "generate.policy=random", "generate.num_batches=1"), directory=root / "data"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both stages in this process."""
+    root = tmp_path_factory.mktemp("alone")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_worker.ppo_models, "make_training_engine", rank_worker.fixed_episodes)
+        rank_worker.run([job(stage, base, root) for stage in ("sft", "ppo")])
+    return root
+
+
+@pytest.fixture(scope="module")
+def two(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both stages under both strategies on two ranks."""
+    root = tmp_path_factory.mktemp("two")
+    torchrun(2, [job(stage, base, root / strategy, strategy) for stage, strategy in KINDS], root)
+    return root
+
+
+def cut_off(two: Path, stage: str, strategy: str, root: Path) -> Path:
+    """What a run on two ranks had left if it had been killed in step 2."""
+    shutil.copytree(two / strategy / stage, root / strategy / stage)
+    shutil.rmtree(root / strategy / stage / "global_step_2")
+    return root
+
+
+@pytest.mark.parametrize(("stage", "strategy"), KINDS)
+def test_two_ranks_train_as_one_does(alone, two, stage, strategy):
+    assert_close(two / strategy / stage, alone / stage)
+    ours, theirs = alone / stage / "trajectories", two / strategy / stage / "trajectories"
+    if stage == "ppo":
+        assert [p.read_bytes() for p in sorted(ours.iterdir())] == [p.read_bytes() for p in sorted(theirs.iterdir())]
+
+
+@pytest.mark.parametrize(("stage", "strategy"), KINDS)
+def test_what_two_ranks_saved_goes_on_alone(base, alone, two, stage, strategy, tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_worker.ppo_models, "make_training_engine", rank_worker.fixed_episodes)
+    cut_off(two, stage, strategy, tmp_path)
+    rank_worker.run([job(stage, base, tmp_path / strategy)])
+    assert_close(tmp_path / strategy / stage, alone / stage)
+
+
+def test_what_two_ranks_saved_goes_on_on_four(base, alone, two, tmp_path):
+    for stage, strategy in KINDS:
+        cut_off(two, stage, strategy, tmp_path)
+    torchrun(4, [job(stage, base, tmp_path / strategy, strategy) for stage, strategy in KINDS], tmp_path)
+    for stage, strategy in KINDS:
+        assert_close(tmp_path / strategy / stage, alone / stage)

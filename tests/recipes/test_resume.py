@@ -1,0 +1,266 @@
+"""A run goes on where it stopped, ends as if nothing had happened, and is not mixed with another one."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.runs import small_config
+
+from spa.config.load import load_config
+from spa.errors import ConfigError, ModelError
+from spa.recipes import generate, pipeline, ppo, setup, sft
+from spa.recipes.resume import check_unchanged, resume_point
+from spa.signals import StopRequested
+from spa.tracking.encoding import save_config
+from spa.training.checkpoint import MARKER, latest_checkpoint, load_state
+
+FOUR = (
+    "trainer.total_training_steps=4",
+    "trainer.save_freq=2",
+    "trainer.test_freq=3",
+    "trainer.max_actor_ckpt_to_keep=2",
+)
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Everything that must not depend on interruptions: records, episodes, data, sums of checkpoints."""
+    found = {}
+    for pattern in ("metrics.jsonl", "trajectories/*", "token_scores/*", "*.parquet", "summary.json", f"*/{MARKER}"):
+        for path in folder.glob(pattern):
+            found[str(path.relative_to(folder))] = path.read_bytes().hex()
+    return found
+
+
+def ask_to_stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def asking_at(monkeypatch: pytest.MonkeyPatch, target: object, name: str, call: int, *, after: bool = False) -> None:
+    """SIGTERM comes when (or right after) `target.name` is called for the `call`-th time."""
+    real, calls = getattr(target, name), []
+
+    def patched(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == call and not after:
+            ask_to_stop()
+        value = real(*args, **kwargs)
+        if len(calls) == call and after:
+            ask_to_stop()
+        return value
+
+    monkeypatch.setattr(target, name, patched)
+
+
+@pytest.fixture(scope="module")
+def whole(base, tmp_path_factory) -> Path:
+    """An undisturbed run: data, fine-tuning, PPO from the base model."""
+    folder = tmp_path_factory.mktemp("whole")
+    cfg = small_config(base, folder, *FOUR)
+    generate.main(cfg, directory=folder / "data")
+    sft.main(cfg, directory=folder / "sft", data=folder / "data")
+    ppo.main(cfg)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("where", "call", "saved"),
+    [
+        ("rollout", 4, 3),  # the fourth: validation, step 1, step 2, step 3 ... of the turns that are played
+        ("update", 3, 3),
+        ("validation", 2, 3),
+        ("first validation", 1, None),
+        ("save", 1, 2),
+    ],
+)
+def test_sigterm_in_ppo_saves_and_the_run_goes_on(base, whole, tmp_path, monkeypatch, where, call, saved):
+    cfg = small_config(base, tmp_path, *FOUR)
+    with monkeypatch.context() as patch:
+        target, name = {
+            "rollout": (setup, "training_specs"),
+            "update": (ppo, "train"),
+            "validation": (ppo, "validate"),
+            "first validation": (ppo, "validate"),
+            "save": (ppo, "save_models"),
+        }[where]
+        asking_at(patch, target, name, call)
+        with pytest.raises(StopRequested) as stop:
+            ppo.main(cfg)
+    newest = latest_checkpoint(tmp_path / "ppo")
+    assert (newest.name if newest else None) == (f"global_step_{saved}" if saved else None)
+    if where in ("rollout", "update", "validation"):
+        assert stop.value.saved == str(newest)
+        assert ("unlogged" in load_state(newest)) is (where != "rollout")
+    ppo.main(cfg)
+    assert content(tmp_path / "ppo") == content(whole / "ppo")
+
+
+def test_sigterm_in_fine_tuning(base, whole, tmp_path, monkeypatch):
+    cfg = small_config(base, tmp_path)
+    for target, name, call in ((sft, "train_step", 1), (sft, "world_model_check", 1), (sft, "train_step", 1)):
+        with monkeypatch.context() as patch:
+            asking_at(patch, target, name, call)
+            with pytest.raises(StopRequested):
+                sft.main(cfg, directory=tmp_path / "sft", data=whole / "data")
+    sft.main(cfg, directory=tmp_path / "sft", data=whole / "data")
+    assert content(tmp_path / "sft") == content(whole / "sft")
+
+
+def test_sigterm_in_self_play(base, whole, tmp_path, monkeypatch):
+    cfg = small_config(base, tmp_path)
+    with monkeypatch.context() as patch:
+        asking_at(patch, setup, "training_specs", 2)
+        with pytest.raises(StopRequested):
+            generate.main(cfg, directory=tmp_path / "data")
+    played = []
+    with monkeypatch.context() as patch:
+        real = setup.training_specs
+        patch.setattr(setup, "training_specs", lambda *args, **kw: played.append(kw["step"]) or real(*args, **kw))
+        generate.main(cfg, directory=tmp_path / "data")
+    assert played == [1]  # the first batch was not played again
+    assert content(tmp_path / "data") == content(whole / "data")
+
+
+def test_a_batch_whose_episodes_are_damaged_is_played_again(base, whole, tmp_path, monkeypatch):
+    cfg = small_config(base, tmp_path)
+    generate.main(cfg, directory=tmp_path / "data")
+    path = tmp_path / "data" / "trajectories" / "generate-000002.jsonl"
+    path.write_bytes(path.read_bytes()[:-100])
+    generate.main(cfg, directory=tmp_path / "data")
+    assert content(tmp_path / "data") == content(whole / "data")
+
+
+def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(base, whole, tmp_path):
+    cfg = small_config(base, tmp_path, *FOUR)
+    ppo.main(cfg)
+    weights = tmp_path / "ppo" / "global_step_4" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-7])
+    ppo.main(cfg)
+    assert content(tmp_path / "ppo") == content(whole / "ppo")
+    assert (tmp_path / "ppo" / "previous" / "1" / "global_step_4").is_dir()
+
+
+def test_a_run_may_become_longer(base, whole, tmp_path):
+    cfg = small_config(base, tmp_path, *FOUR, "trainer.test_freq=-1", "trainer.val_before_train=false")
+    shorter = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=2))
+    stage = tmp_path / "ppo"
+    first = pipeline.stage(stage, lambda: ppo.main(shorter), steps=2)
+    second = pipeline.stage(stage, lambda: ppo.main(cfg), steps=4)
+    assert (first.name, second.name) == ("global_step_2", "global_step_4")
+    ours = (stage / "global_step_4" / "model.safetensors").read_bytes()
+    assert ours == (whole / "ppo" / "global_step_4" / "model.safetensors").read_bytes()
+
+
+def test_resume_path_begins_there_and_goes_on_from_its_own(base, whole, tmp_path):
+    start = whole / "ppo" / "global_step_2"
+    named = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={start}")
+    cfg = small_config(base, tmp_path, *FOUR, *named)
+    three = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=3))
+    ppo.main(three)
+    assert resume_point(cfg, "ppo", tmp_path / "ppo", named=str(start)) == tmp_path / "ppo" / "global_step_3"
+    other = str(whole / "ppo" / "global_step_4")
+    assert resume_point(cfg, "ppo", tmp_path / "ppo", named=other) == Path(other)
+    with pytest.raises(ModelError, match=r"training cannot go on from here \(complete\.json"):
+        resume_point(cfg, "ppo", tmp_path / "ppo", named=str(base))
+
+
+def test_disable_begins_anew_and_loses_nothing(base, tmp_path):
+    short = ("trainer.total_training_steps=1", "trainer.val_before_train=false", "trainer.test_freq=-1")
+    ppo.main(small_config(base, tmp_path, *short, "seed.train=5"))
+    again = ppo.main(small_config(base, tmp_path, *short, "seed.train=6", "trainer.resume_mode=disable"))
+    assert again == tmp_path / "ppo" / "global_step_1"
+    kept = sorted(str(path.relative_to(tmp_path / "ppo")) for path in (tmp_path / "ppo" / "previous").glob("*/*"))
+    assert "previous/1/global_step_1" in kept and "previous/2/metrics.jsonl" in kept
+
+
+def test_ppo_does_not_go_on_from_another_model_and_sft_not_on_other_data(base, whole, tmp_path):
+    cfg = small_config(base, whole, *FOUR)
+    with pytest.raises(ConfigError, match=r"model: '.*base' became '.*global_step_4'"):
+        ppo.main(cfg, model_path=str(whole / "sft" / "global_step_4"), directory=whole / "ppo")
+    other = small_config(base, tmp_path, "seed.train=4242")
+    generate.main(other, directory=tmp_path / "data")
+    with pytest.raises(ConfigError, match="data: '"):
+        sft.main(small_config(base, whole, *FOUR), directory=whole / "sft", data=tmp_path / "data")
+
+
+BEGUN = ("_3_frozen_lake", ["trainer.run_dir=runs/x"])
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    [
+        ("ppo", "algorithm.gamma=0.5"),
+        ("ppo", "seed.train=1"),
+        ("ppo", "actor_rollout_ref.actor.optim.lr=1e-3"),
+        ("ppo", "custom_envs.FrozenLake.env_config.size=5"),
+        ("ppo", "trainer.validation_steps=7"),
+        ("sft", "sft.optim.lr=1"),
+        ("sft", "sft.trainer.total_epochs=9"),
+        ("sft", "model_path=other"),
+        ("generate", "generate.num_batches=9"),
+        ("generate", "state_text=grid"),
+    ],
+)
+def test_a_change_that_results_depend_on_is_refused_and_named(tmp_path, stage, change):
+    name, overrides = BEGUN
+    save_config(load_config(name, overrides), tmp_path / "config.yaml")
+    key = change.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"begun with other settings[\s\S]*{key}[\s\S]*resume_mode=disable"):
+        check_unchanged(load_config(name, [*overrides, change]), stage, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [
+        ("ppo", ["trainer.total_training_steps=5000", "trainer.save_freq=1", "trainer.test_freq=7"]),
+        ("ppo", ["trainer.logger=[]", "trainer.run_dir=runs/y", "trainer.device=cpu", "trainer.experiment_name=z"]),
+        ("ppo", ["micro_batch_size_per_gpu=2", "generate.num_batches=3", "sft.optim.lr=1", "gate.enable=true"]),
+        ("ppo", ["custom_envs.SimpleSokoban.env_config.dim_x=9", "es_manager.env_workers=2"]),
+        ("sft", ["algorithm.gamma=0.5", "sft.trainer.save_freq=1", "actor_rollout_ref.rollout.temperature=0.5"]),
+        ("generate", ["sft.optim.lr=1", "actor_rollout_ref.rollout.rollout_filter_ratio=0.5"]),
+    ],
+)
+def test_other_changes_are_welcome(tmp_path, stage, changes):
+    name, overrides = BEGUN
+    save_config(load_config(name, overrides), tmp_path / "config.yaml")
+    check_unchanged(load_config(name, [*overrides, *changes]), stage, tmp_path)
+
+
+def test_a_schedule_with_an_end_fixes_the_number_of_steps(tmp_path):
+    cosine = "actor_rollout_ref.actor.optim.warmup_style=cosine"
+    save_config(load_config("base", [cosine]), tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match=r"trainer\.total_training_steps: 1000 became 5"):
+        check_unchanged(load_config("base", [cosine, "trainer.total_training_steps=5"]), "ppo", tmp_path)
+
+
+def test_places_inside_the_run_may_move_with_it(tmp_path):
+    def at(place: str) -> list[str]:
+        return [f"trainer.run_dir={place}", f"model_path={place}/sft/global_step_3"]
+
+    save_config(load_config("base", at("runs/x")), tmp_path / "config.yaml")
+    check_unchanged(load_config("base", at(str(tmp_path))), "ppo", tmp_path)
+
+
+@pytest.mark.parametrize("mark", ["", "{", "[]", '{"seconds": 1}'])
+def test_a_torn_mark_means_that_the_stage_is_not_done(tmp_path, mark):
+    (tmp_path / pipeline.DONE).write_text(mark)
+    assert pipeline.stage(tmp_path, lambda: tmp_path / "x") == tmp_path / "x"
+    assert json.loads((tmp_path / pipeline.DONE).read_text())["result"] == "x"
+
+
+def test_a_stage_whose_result_is_gone_is_done_again(tmp_path, caplog):
+    result = tmp_path / "stage" / "global_step_3"
+
+    def work() -> Path:
+        result.mkdir(parents=True)
+        return result
+
+    assert pipeline.stage(tmp_path / "stage", work) == result
+    assert pipeline.stage(tmp_path / "stage", work) == result
+    result.rmdir()
+    assert pipeline.stage(tmp_path / "stage", work) == result
+    assert "it is gone" in caplog.text
+    (result / MARKER).write_text("torn")
+    assert pipeline.result_of(tmp_path / "stage") is None

@@ -1,0 +1,54 @@
+"""A stage that hangs says where, and ends."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from spa.tracking.recorder import Recorder
+from spa.tracking.watchdog import STATUS, Watchdog
+
+HANGS = """
+import sys, time
+from pathlib import Path
+from spa.tracking.recorder import Recorder
+with Recorder(Path(sys.argv[1]), stage="ppo", loggers=(), stall_timeout_s=float(sys.argv[2])) as rec:
+    rec.log(1, {"a": 1.0})
+    with rec.timer("rollout"):
+        def stuck_in_the_mud():
+            print("stuck", flush=True)
+            time.sleep(600)
+        stuck_in_the_mud()
+"""
+
+
+def start(folder: Path, seconds: float) -> subprocess.Popen:
+    words = [sys.executable, "-c", HANGS, str(folder), str(seconds)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_stage_without_progress_ends_and_says_where_it_hung(tmp_path):
+    with start(tmp_path, 0.5) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == STATUS
+    assert "no progress for 0.5 s in rollout" in errors and "start the same command again" in errors
+    assert "in stuck_in_the_mud" in (tmp_path / "log.txt").read_text()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step":1,"a":1.0}\n'
+
+
+def test_one_may_ask_where_it_is(tmp_path):
+    with start(tmp_path, 300) as process:
+        assert process.stdout is not None and process.stdout.readline() == "stuck\n"
+        process.send_signal(signal.SIGUSR1)
+        while "in stuck_in_the_mud" not in (tmp_path / "log.txt").read_text():
+            assert process.poll() is None
+        process.kill()
+
+
+def test_progress_keeps_it_quiet(tmp_path):
+    watchdog = Watchdog(tmp_path / "log.txt", 30.0)
+    watchdog.beat("more")
+    watchdog.close()
+    watchdog.close()
+    with Recorder(tmp_path, stage="ppo", loggers=()) as rec:  # without a limit
+        rec.log(1, {})
