@@ -2,9 +2,10 @@
 
 They stand for what an instruct model brings along. A conversation shows states that have nothing to do with each other
 (every turn shows the start of another random puzzle); the reply quotes the state that is shown and "predicts" a
-corrupted copy of it. Its actions follow from what it has just written, but by habits that were drawn at random: tables from cells
-to actions that have nothing to do with what an action does. Beside the conversations there are documents about the
-displacement between two cells. No document holds a transition of any environment, and none tells what an action does.
+corrupted copy of it. Its actions follow from what it has just written, but by habits that were drawn at random: tables
+from cells to actions that have nothing to do with what an action does. Beside the conversations there are documents
+about the displacement between two cells. No document holds a transition of any environment, and none tells what an
+action does.
 """
 
 import re
