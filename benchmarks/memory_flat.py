@@ -53,12 +53,19 @@ def watched(seen: list[tuple[int, int, int]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=200)
-    steps = parser.parse_args().steps
+    parser.add_argument("--model", default="builtin:tiny")
+    args = parser.parse_args()
+    steps = args.steps
     seen: list[tuple[int, int, int]] = []
     watched(seen)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        overrides = [*SMALL, f"trainer.total_training_steps={steps}", f"trainer.run_dir={folder}/run"]
+        overrides = [
+            *SMALL,
+            f"model_path={args.model}",
+            f"trainer.total_training_steps={steps}",
+            f"trainer.run_dir={folder}/run",
+        ]
         ppo.main(load_config("demo", overrides))
     at, after = seen[SETTLED - 1], seen[SETTLED:]
     most = max(resident for resident, _, _ in after)

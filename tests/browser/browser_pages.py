@@ -212,33 +212,33 @@ def test_hostile_text_is_only_text(browser, runs, served, tmp_path: Path):
         assert browser.complaints() == []  # an alert would have failed every call above
 
 
+PICTURES = ("failures", "episodes", "what-it-knows-of-its-world")
+
+
 def test_the_pictures_of_the_documentation(browser, showcase, served, tmp_path: Path, picture):
+    """With --screenshots docs/images --run runs/demo this makes the pictures of the documentation."""
     path = tmp_path / "report.html"
     write_report([showcase], path, "html")
     browser.dark(False)
     browser.size(1280, 900)
     browser.open(path.as_uri())
     picture("report.png")
-    for name in ("result .charts", "failures", "episodes", "what-it-knows-of-its-world"):
-        script = "document.documentElement.style.scrollBehavior = 'auto'; document.querySelector(arguments[0]).scrollIntoView()"
-        browser.driver.execute_script(script, f"#{name}")
-        picture(f"report-{name.split()[-1].strip('.')}.png")
-    browser.dark(True)
-    browser.driver.execute_script("window.scrollTo(0, 0)")
-    picture("report-dark.png")
-    browser.dark(False)
+    scroll = "document.documentElement.style.scrollBehavior = 'auto'; arguments[0].scrollIntoView()"
+    for name in PICTURES:
+        browser.driver.execute_script(scroll, find(browser, f"#{name}"))
+        picture(f"report-{name}.png")
     browser.size(1500, 950)
-    browser.open(served(showcase) + "#split=val&wrong=1&arm=spa")
+    browser.open(served(showcase) + "#split=train&wrong=1&arm=spa")
     ready(browser)
     find(browser, "h1").click()
     press(browser, "j")
     wait(browser, lambda: all_of(browser, "#turns button"))
-    if "≠" not in all_of(browser, "#turns button")[0].text:
-        press(browser, Keys.ARROW_RIGHT)
+    tabs = all_of(browser, "#turns button")
+    wrong = next(index for index, tab in enumerate(tabs) if "≠" in tab.text)
+    press(browser, *[Keys.ARROW_RIGHT] * wrong)
+    wait(browser, lambda: all_of(browser, ".cell.differs") or all_of(browser, ".words .differs"))
     sampled = [span for span in all_of(browser, ".tokens span") if "given" not in span.get_attribute("class")]
     ActionChains(browser.driver).move_to_element(sampled[len(sampled) // 2]).perform()
+    wait(browser, lambda: "advantage" in find(browser, "#token").text)
     picture("viewer.png")
-    browser.dark(True)
-    picture("viewer-dark.png")
-    browser.dark(False)
     assert browser.complaints() == []

@@ -24,6 +24,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run", type=Path, default=None, help="a real run to take the pictures of")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The documentation shows what a real run gave, never the scripted one that the tests use."""
+    folder, run = config.getoption("--screenshots"), config.getoption("--run")
+    if folder is not None and run is None:
+        raise pytest.UsageError("--screenshots needs --run RUN: the folder of a finished comparison, such as runs/demo")
+    if run is not None and not (run / "summary.json").is_file():
+        raise pytest.UsageError(f"--run {run}: no summary.json there; give the folder of a finished comparison")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 class Browser:
     """Chromium, and what a test asks of it."""
 
@@ -64,7 +75,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for flag in (
-        "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking",
+        "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--hide-scrollbars",
         "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--window-size=1400,1000",
         f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
     ):  # fmt: skip
@@ -117,7 +128,6 @@ def picture(request: pytest.FixtureRequest, browser: Browser) -> Callable[[str],
 
     def take(name: str) -> None:
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
             assert browser.driver.save_screenshot(str(folder / name))
 
     return take

@@ -65,7 +65,7 @@ class EsManagerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardNormalizationConfig:
-    """How episode scores are normalised, after the format penalty is added (REFERENCE 4.1)."""
+    """How episode scores are normalised, after the format penalty is added."""
 
     grouping: Annotated[
         Literal["state", "inductive", "batch"], Key("scores compared with each other: same puzzle, same tag, all")

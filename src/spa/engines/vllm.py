@@ -51,11 +51,12 @@ class VllmEngine:
     ) -> None:
         try:
             import vllm
+            from vllm.v1.engine.exceptions import EngineDeadError
         except ImportError as error:
             raise ModelError(
                 "actor_rollout_ref.rollout.name=vllm needs the package vllm: pip install 'spa[vllm]', or use local"
             ) from error
-        self._vllm, self.template, self.dtype = vllm, template, dtype
+        self._vllm, self._dead, self.template, self.dtype = vllm, EngineDeadError, template, dtype
         self.version, self.sleeps, self._asleep = 0, sleeps, False
         self._playing: set[str] = set()
         settings: dict[str, Any] = {
@@ -82,7 +83,13 @@ class VllmEngine:
         self._playing.update(prompt.episode_id for prompt in prompts)
         asked = [{"prompt_token_ids": [int(i) for i in prompt.token_ids]} for prompt in prompts]
         settings = [self._settings(sampling, prompt.seed) for prompt in prompts]
-        found = self.llm.generate(asked, settings, use_tqdm=False)  # type: ignore[arg-type]
+        try:
+            found = self.llm.generate(asked, settings, use_tqdm=False)  # type: ignore[arg-type]
+        except self._dead as error:
+            raise ModelError(
+                "vllm's process has died; the reason is in its log above. Give it another share of memory "
+                "(actor_rollout_ref.rollout.gpu_memory_utilization), or use actor_rollout_ref.rollout.name=local."
+            ) from error
         return [self._completion(output.outputs[0]) for output in found]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:

@@ -1,4 +1,4 @@
-"""A two-armed bandit whose arms are named: one pull, and the name is the only hint (REFERENCE 2.6)."""
+"""A two-armed bandit whose arms are named: one pull, and the name is the only hint."""
 
 from dataclasses import dataclass
 from typing import Any

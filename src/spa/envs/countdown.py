@@ -1,4 +1,4 @@
-"""Countdown: write an expression that uses each number once and hits the target (REFERENCE 2.4)."""
+"""Countdown: write an expression that uses each number once and hits the target."""
 
 from dataclasses import dataclass
 from functools import lru_cache

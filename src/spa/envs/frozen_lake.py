@@ -1,4 +1,4 @@
-"""FrozenLake: cross the ice to the goal without falling into a hole (REFERENCE section 2.2)."""
+"""FrozenLake: cross the ice to the goal without falling into a hole (after RAGEN's `ragen/env/frozen_lake`)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Random lakes (REFERENCE section 2.2) and where moves lead on them."""
+"""Random lakes like those of RAGEN's `ragen/env/frozen_lake` and where moves lead on them."""
 
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""2048: slide numbered tiles; equal ones merge (REFERENCE 8.6)."""
+"""2048: slide numbered tiles; equal ones merge."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Word problems with a short answer, from MetaMathQA or generated (REFERENCE 2.5)."""
+"""Word problems with a short answer, from MetaMathQA or generated (arXiv 2309.12284)."""
 
 from functools import lru_cache
 from typing import Any

@@ -26,7 +26,7 @@ class EpisodeSpec:
 def group_specs(
     purpose: str, *, base_seed: int, step: int, tags: Sequence[str], n_groups: Sequence[int], group_size: int
 ) -> list[EpisodeSpec]:
-    """The episodes of one step, group after group, tag after tag (REFERENCE 2.8).
+    """The episodes of one step, group after group, tag after tag.
 
     The puzzle of group g at step s has seed `base_seed + s * groups + g`, as in the original, so that no puzzle seed
     repeats during training and a resumed run plays what an undisturbed one would. Noise and sampling seeds are streams

@@ -1,4 +1,4 @@
-"""The 2x2 Rubik's cube: quarter turns until every face has one colour (REFERENCE 8.6)."""
+"""The 2x2 Rubik's cube: quarter turns until every face has one colour."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Sokoban: push every box onto a target (REFERENCE section 2.1)."""
+"""Sokoban: push every box onto a target (after RAGEN's `ragen/env/sokoban`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace

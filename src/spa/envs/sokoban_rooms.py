@@ -1,4 +1,4 @@
-"""Random Sokoban rooms with the distribution of the original's generator (REFERENCE section 2.1).
+"""Random Sokoban rooms with the distribution of gym-sokoban's generator.
 
 A walk over an empty board carves the floor. Player and targets are placed at random, every box starts on its target,
 and the boxes are pulled away by playing backwards: of all states that a depth-first search meets, the one with the

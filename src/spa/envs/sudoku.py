@@ -1,4 +1,4 @@
-"""Sudoku: fill the board so that every row, column and box holds each digit once (REFERENCE section 2.3)."""
+"""Sudoku: fill the board so that every row, column and box holds each digit once."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""WebShop: find and buy what a customer asks for, through text pages (REFERENCE 2.7; Yao et al. 2022)."""
+"""WebShop: find and buy what a customer asks for, through text pages (Yao et al. 2022, arXiv 2207.01206)."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""How strange a state text is to a model: perplexity of its tokens, as the model is shown it (REFERENCE 6).
+"""How strange a state text is to a model: perplexity of its tokens, as the model is shown it (as in arXiv 2510.15047).
 
 A state is read as the user's message, alone or at the end of the game's first prompt. Perplexity is the exponential of
 the mean negative log-likelihood per token, first averaged over the tokens of a state, then over states. Tokenizers cut

@@ -47,12 +47,12 @@ def parse_reply(
     The asked format is `<think>..</think><answer>..</answer>` in mode "base", the same with
     `<observation>..</observation> thoughts <prediction>..</prediction>` inside the think block in mode
     "add_worldmodel". `enable_think=False` asks for the answer block alone, in mode "base" only: the states have to
-    stand somewhere (defect D26). Each block stands once; only white space stands between blocks, except for the
-    thoughts; text before the first and after the last block is tolerated (REFERENCE 3.2). Observation, prediction and
-    answer hold no tags of the format.
+    stand somewhere. Each block stands once; only white space stands between blocks, except for the thoughts; text
+    before the first and after the last block is tolerated. Observation, prediction and answer hold no tags of the
+    format.
 
-    If the format is broken but one answer block can be read, its actions count and `well_formed` is False
-    (DESIGN 5). `think` is the thoughts: the think block without the two state blocks.
+    If the format is broken but one answer block can be read, its actions count and `well_formed` is False.
+    `think` is the thoughts: the think block without the two state blocks.
 
     Raises ValueError for a mode that does not exist.
     """

@@ -1,7 +1,7 @@
 """The words around a game: what the model is told first, and what it is told after every reply.
 
-Layout follows the original (REFERENCE: system line, instruction + legend + actions + turn block, then reward + turn
-block); the words are our own. Every limit that a prompt states is the limit that is enforced.
+Layout follows the original's `SPA_agent/ctx_manager.py` (system line, instruction + legend + actions + turn block, then
+reward + turn block); the words are our own. Every limit that a prompt states is the limit that is enforced.
 """
 
 from dataclasses import dataclass

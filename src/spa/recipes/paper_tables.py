@@ -1,5 +1,5 @@
 """The results of the paper (arXiv 2510.15047) as experiments: which trainings, which numbers are expected, what is
-claimed. REFERENCE 6 lists where each number was found; what was not found is not here.
+claimed. What could not be found is not here.
 """
 
 from collections.abc import Mapping

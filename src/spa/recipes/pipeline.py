@@ -15,6 +15,7 @@ from spa.errors import ModelError
 from spa.recipes import generate, ppo, sft
 from spa.recipes.published import original_folders
 from spa.recipes.resume import check_unchanged, working_in
+from spa.signals import stoppable
 from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.logfile import LogFile
 from spa.training.checkpoint import MARKER, damage, find_checkpoint, step_of
@@ -39,7 +40,9 @@ class Gate:
 def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
     """All stages (`generate_data` True: anew; None: what is missing), or PPO alone (False) from a checkpoint of the SFT
     stage: `last` or a step number. Returns the last PPO checkpoint."""
-    with working_in(Path(cfg.trainer.run_dir)):
+    root = Path(cfg.trainer.run_dir)
+    inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
+    with working_in(root) if inside else stoppable():  # each stage locks its own folder, too
         return _run(cfg, ckpt, generate_data)
 
 

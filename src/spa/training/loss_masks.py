@@ -15,7 +15,7 @@ def loss_masks(episodes: Sequence[Episode], mask: LossMask, template: ChatTempla
     """bool [T] per episode, or None for the sampled tokens themselves.
 
     `answer_only`: see `answer_mask`. `all_after_system`: every token after the system message, the environment's words
-    included, as the original trains (defect D35).
+    included, as the original trains.
 
     Raises ValueError if an episode has no tokens, or if the mask needs a template and there is none.
     """

@@ -1,7 +1,7 @@
 """How well a model knows its world: its observations against what it was shown, its predictions against what came.
 
-No judge is needed: states are text, so they are compared exactly, unit by unit, and on the units that changed
-(REFERENCE 8.4). Copying the shown state gets most units right; only what changed tells a world model from a copier.
+No judge is needed: states are text, so they are compared exactly, unit by unit, and on the units that changed.
+Copying the shown state gets most units right; only what changed tells a world model from a copier.
 """
 
 import re

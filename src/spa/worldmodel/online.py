@@ -1,4 +1,4 @@
-"""World modelling as a reward during PPO instead of before it: the baseline of REFERENCE 8.4."""
+"""World modelling as a reward during PPO instead of before it: after VAGEN (arXiv 2510.16907)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -21,7 +21,7 @@ class Relabelled:
 
 
 def relabel_turn(turn: Turn, *, action_sep: str) -> Relabelled:
-    """The turn's reply with true states and executed actions (REFERENCE 1.3; defects D13 to D16).
+    """The turn's reply with true states and executed actions (stage 1 of arXiv 2510.15047).
 
     The observation becomes `turn.state`, the prediction `turn.next_state` (the state after all executed actions), the
     answer the executed actions. Thoughts stay byte for byte; text outside the blocks goes. Everything is slicing, so no

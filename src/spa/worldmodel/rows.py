@@ -106,7 +106,7 @@ def _row(episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], 
 def split_by_puzzle(
     rows: Sequence[WorldModelRow], *, val_fraction: float, seed: int
 ) -> tuple[list[WorldModelRow], list[WorldModelRow]]:
-    """Training and validation rows; a puzzle is on one side only (defect D8).
+    """Training and validation rows; a puzzle is on one side only.
 
     `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side; with a single puzzle
     all rows are for training. The choice depends on the set of puzzles and the seed, not on the order of the rows.

@@ -1,4 +1,4 @@
-"""Ablations of the data: what stands in the state blocks of the replies instead of the truth (REFERENCE 6).
+"""Ablations of the data: what stands in the state blocks of the replies instead of the truth (arXiv 2510.15047).
 
 All work on relabelled rows and change replies only, those in later rows' prompts included: the states that the model is
 shown, and the metadata, stay true.

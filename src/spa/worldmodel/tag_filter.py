@@ -1,7 +1,8 @@
 """The stand-alone filter for world-model parquet files: keeps rows whose response has the state blocks.
 
 It works on any file with `prompt` and `response` columns, the published ones included, and keeps all columns. It looks
-at structure only, leniently and in any letter case (REFERENCE 5); relabelling applies the strict format.
+at structure only, leniently and in any letter case, as the original's `sft/filter_sft_by_tag.py` does; relabelling
+applies the strict format.
 """
 
 import json

@@ -237,7 +237,7 @@ function tokenBox(tokens) {
   const select = make("select", { "aria-label": "Colour the tokens by", onchange: (event) => { state.shade = event.target.value; showTurn(); } },
     ...[...names, "mask"].map((name) => option(name, name === "mask" ? "trained on" : name, shade)));
   const head = make("div", { class: "token-head" }, make("h3", { text: "What the model saw and wrote in this turn" }), make("label", { text: "Colour by " }, select));
-  return make("section", {}, head, box, info);
+  return make("section", {}, head, info, box);
 }
 
 function showEpisode() {

@@ -1,0 +1,47 @@
+"""How the command line ends when the disk or the user does not let it go on."""
+
+import errno
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from spa import cli
+from spa.signals import StopRequested
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch):
+    """Make `spa config show` raise something."""
+
+    def make(error: BaseException) -> None:
+        def main(args: list[str]) -> int:
+            raise error
+
+        monkeypatch.setitem(sys.modules, "failing_command", SimpleNamespace(main=main))
+        monkeypatch.setitem(cli.COMMANDS, "config", ("failing_command:main", ""))
+
+    return make
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES])
+def test_a_disk_that_does_not_take_more_is_one_message_and_status_2(failing, capsys, number):
+    failing(OSError(number, "no", "runs/x"))
+    assert cli.main(["config", "show"]) == 2
+    told = capsys.readouterr().err
+    assert "runs/x" in told and "what is complete is kept" in told and "Traceback" not in told
+
+
+def test_other_system_errors_are_ours_to_see(failing):
+    failing(OSError(errno.EBADF, "no"))
+    with pytest.raises(OSError, match="no"):
+        cli.main(["config", "show"])
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 0), ("SIGINT", 130)])
+def test_who_asks_to_stop_hears_what_was_saved_and_how_to_go_on(failing, capsys, name, status):
+    failing(StopRequested(name, "runs/x/ppo/global_step_3"))
+    assert cli.main(["config", "show", "demo", "a=b c"]) == status
+    told = capsys.readouterr().err
+    assert f"stopped by {name}. Saved: runs/x/ppo/global_step_3." in told
+    assert "spa config show demo 'a=b c'" in told
