@@ -3,6 +3,7 @@
 #   make test            all tests but those in a browser
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
+#   make test-ray        the Ray launcher for real, on CPU workers, in an environment of its own (1.8 GB)
 #   make chaos           a run killed 20 times and harmed in every way ends like an undisturbed one, about ten minutes
 #   make lint            ruff and pyright
 #   make bench           speed of the parts, as JSON
@@ -17,7 +18,7 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-browser test-vllm chaos lint bench
+.PHONY: demo test test-browser test-vllm test-ray chaos lint bench
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -32,6 +33,10 @@ test-browser: $(READY)
 test-vllm:
 	PYTHON=$(PYTHON) tests/vllm/install.sh .venv-vllm
 	$(ONE_THREAD) VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m pytest tests/vllm/vllm_engine.py
+
+test-ray:
+	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
+	$(ONE_THREAD) GLOO_SOCKET_IFNAME=lo .venv-ray/bin/python -m pytest tests/ray/ray_launcher.py
 
 chaos: $(READY)
 	$(ONE_THREAD) $(BIN)/python tests/chaos/chaos.py

@@ -126,7 +126,7 @@ class _Player:
         try:
             with time_limit(None if env_timeout_s is None else env_timeout_s + MAKING_S, "making the puzzle"):
                 self.env = make_env(spec.tag)
-                self.env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
+                self.env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
                 checked_text(self.env.state_text(prompter.state_text), "state_text")
                 self.puzzle_hash = puzzle_hash(self.env)
                 self.messages += prompter.first_messages(self.env)

@@ -14,6 +14,7 @@ from spa.algo.advantages import (
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
     rloo,
+    shorter_counts_more,
 )
 from spa.errors import ConfigError
 from spa.types import ScoredBatch
@@ -239,3 +240,11 @@ def test_gae_without_a_critic_is_explained():
     batch = random_batch(5)
     with pytest.raises(ConfigError, match="needs a critic"):
         estimate_advantages("gae", ScoredBatch(**{**vars(batch), "values": None}), batch.rewards)
+
+
+def test_shorter_replies_count_more():
+    """Rows of 1, 2 and 3 tokens, 2 on average: factors 2, 1 and 2/3."""
+    mask = torch.tensor([[True, False, False], [True, True, False], [True, True, True]])
+    advantages = mask * torch.tensor([[1.0], [-1.0], [3.0]])
+    expected = mask * torch.tensor([[2.0], [-1.0], [2.0]])
+    torch.testing.assert_close(shorter_counts_more(advantages, mask), expected)

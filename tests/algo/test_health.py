@@ -6,7 +6,7 @@ import pytest
 
 from spa.algo.health import FallingGuard, Health, Signs, ends_in_a_loop, looping_share
 
-GOOD = {"kept": 4, "spread": 0.5, "success": 0.4, "faults": 0.0, "repetition": 0.0}
+GOOD = {"kept": 4, "spread": 0.5, "success": 0.4, "episodes": 64, "faults": 0.0, "repetition": 0.0}
 
 
 def after(*steps: dict) -> Health:
@@ -41,12 +41,13 @@ def test_steps_without_validation_do_not_break_the_streak_of_low_ones():
 def test_falling_success_is_measured_from_the_best_five_steps():
     guard = FallingGuard()
     for success in [0.4] * 5 + [0.1] * 3:
-        guard = guard.observe(success)
+        guard = guard.observe(success, 64)
     assert guard.reason is None  # (0.4 * 2 + 0.1 * 3) / 5 = 0.22, above half of 0.4
-    guard = guard.observe(0.05)
+    guard = guard.observe(0.05, 64)
     assert guard.reason is not None and "fell to 15% over the last 5 steps, from 40%" in guard.reason
-    for success in [0.05] * 5 + [0.0] * 9:
-        assert FallingGuard(best=0.05, last=(success,) * 5).reason is None  # there was nothing to lose
+    assert guard.observe(0.05, 4).reason is None  # a step of four episodes says little: 0.3 is below 4 standard errors
+    for success in (0.05, 0.0):
+        assert FallingGuard(best=0.05, episodes=64, last=(success,) * 5).reason is None  # there was nothing to lose
 
 
 def test_it_survives_a_checkpoint():

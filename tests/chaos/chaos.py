@@ -88,7 +88,7 @@ class Child:
                 return os.waitstatus_to_exitcode(status)
             if until():
                 return None
-            time.sleep(0.005)
+            time.sleep(0.02)
         return None
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -183,6 +183,11 @@ def stages(folder: Path) -> str:
     return "ppo" if (run / "sft/done.json").exists() else "sft" if (run / "data/done.json").exists() else "data"
 
 
+def is_saving(folder: Path) -> bool:
+    """Whether a checkpoint is being written."""
+    return any(any((folder / RUN).glob(f"{stage}/.saving_*")) for stage in ("sft", "sft/extra_1", "ppo"))
+
+
 def killed_until_done(
     folder: Path, words: list[str], rng: np.random.Generator, kills: int, whole_s: float
 ) -> list[str]:
@@ -191,7 +196,7 @@ def killed_until_done(
     while len(hit) < kills:
         child = launch(folder, words)
         if rng.random() < 1 / 3:
-            status = child.wait(LONGEST_LAUNCH_S, until=lambda: any((folder / RUN).rglob(".saving_global_step_*")))
+            status = child.wait(LONGEST_LAUNCH_S, until=lambda: is_saving(folder))
         else:
             moment = float(rng.uniform(0.02, 0.6)) * whole_s
             status = child.wait(LONGEST_LAUNCH_S, until=lambda child=child, moment=moment: child.cpu_s() >= moment)

@@ -61,9 +61,9 @@ def test_ignored_keys_change_nothing_and_are_named_once(caplog):
     assert line.endswith(f" and {len(names) - compat.MOST_NAMES} more")
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        load_config("base", ["trainer.total_epochs=3", "+ray_init.num_cpus=2"])
+        load_config("base", ["trainer.total_epochs=3", "+trainer.ray_wait_register_center_timeout=2"])
     (line,) = warnings(caplog)
-    assert line.endswith("): ray_init.num_cpus, trainer.total_epochs")
+    assert line.endswith("): trainer.ray_wait_register_center_timeout, trainer.total_epochs")
 
 
 def test_refused_keys_accept_the_originals_value_and_nothing_else(caplog):

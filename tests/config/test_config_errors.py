@@ -69,7 +69,6 @@ def test_pairs_that_exclude_each_other():
             ("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.use_ref=false"),
             "actor_rollout_ref.actor.use_ref: must be true",
         ),
-        (("critic.share_body=true", "critic.model.path=other"), "critic.share_body: cannot share"),
         (
             (
                 "actor_rollout_ref.rollout.name=local",

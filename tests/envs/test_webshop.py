@@ -3,10 +3,12 @@ import pytest
 from contract import check_contract
 from shop_example import GOAL, HOSTILE, ITEM, NOTES, SHIRT, example_shop, write_files
 
+from spa.config.load import load_config
 from spa.envs.shop.files import load_annotations, load_products
 from spa.envs.shop.pages import View
 from spa.envs.webshop import WebShop, parse_action
 from spa.errors import ConfigError, DataError
+from spa.recipes import setup
 
 
 def visiting(shop=None, goal=GOAL) -> WebShop:
@@ -224,3 +226,23 @@ def test_missing_and_broken_files(tmp_path):
 def test_bad_options(options):
     with pytest.raises(ConfigError):
         WebShop(**options)
+
+
+def test_validation_plays_the_requests_that_are_set_aside_for_it():
+    """Through the recipes' own seeds: other requests than training, of the validation split, unless one is named."""
+    cfg = load_config("_6_webshop", ["es_manager.val.env_groups=20"])
+    player = setup.make_player(cfg, None, mode="base")
+    env = player.make_env("WebShop")
+
+    def requests(specs):
+        for spec in specs:
+            env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
+            yield env.goal
+
+    set_aside = {env.shop.goals[place] for place in env.shop.goal_indices("val")}
+    val = set(requests(setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)))
+    train = set(requests(setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())))
+    assert len(val) == 20 and val <= set_aside and not train & set_aside
+    named = WebShop(split="test")
+    named.reset(seed=0, options={"validation": True})
+    assert named.goal in {named.shop.goals[place] for place in named.shop.goal_indices("test")}

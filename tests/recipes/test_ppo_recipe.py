@@ -114,6 +114,17 @@ def test_a_finished_run_is_not_trained_again(base, four_steps):
     assert (four_steps / "metrics.jsonl").read_bytes() == before
 
 
+def test_shorter_replies_may_count_more(base, tmp_path):
+    """The switch of the original reaches the advantages of grpo."""
+    switch = "actor_rollout_ref.actor.grpo_advantage_length_weight=true"
+    one = ("trainer.total_training_steps=1", "trainer.val_before_train=false")
+    norms = {}
+    for name, extra in {"plain": (), "weighted": (switch,)}.items():
+        ppo.main(small_config(base, tmp_path / name, *one, *extra, "algorithm.adv_estimator=grpo"))
+        norms[name] = metrics(tmp_path / name / "ppo")[0]["critic/advantages/mean"]
+    assert norms["plain"] != norms["weighted"]
+
+
 def test_how_the_work_is_cut_changes_no_result(base, tmp_path):
     one = ("trainer.total_training_steps=1", "actor_rollout_ref.actor.ppo_num_mini_batches=1", "trainer.test_freq=-1")
     found = {}

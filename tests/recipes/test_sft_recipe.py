@@ -206,6 +206,22 @@ def test_the_validation_loss_does_not_depend_on_the_cut(base, data, micro):
     assert sft.validation_loss(part, [], micro, CPU) == 0
 
 
+def test_the_model_of_stage_two_may_be_another(base, data, four_steps, tmp_path):
+    """`sft.model.partial_pretrain`, as in the original; the policy of PPO is named apart."""
+    start = four_steps / "global_step_4"
+    sft.main(
+        small_config("none", tmp_path, f"sft.model.partial_pretrain={start}"), directory=tmp_path / "sft", data=data
+    )
+    first, again = metrics(four_steps)[0]["train/loss"], metrics(tmp_path / "sft")[0]["train/loss"]
+    assert again < first
+
+
+def test_epsilon_reaches_the_optimiser(base, data, tmp_path):
+    cfg = small_config(base, tmp_path, "sft.optim.eps=0.001", "sft.optim.name=adamw")
+    made = sft.make_sft_optimizer(cfg.sft, torch.nn.Linear(2, 2), 10)
+    assert made.parts[0].param_groups[0]["eps"] == 0.001
+
+
 def test_batches_come_in_a_new_order_every_epoch_and_can_be_skipped():
     def first(count: int, **settings) -> list[list[int]]:
         batches = sft.batch_order(7, 3, seed=1, **settings)

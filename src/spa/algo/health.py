@@ -4,6 +4,7 @@ Immutable and plain data like the guards it is made of, so that it is stored in 
 what an undisturbed one would.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -21,6 +22,7 @@ class Signs:
     kept: int  # groups that the rollout filter kept
     spread: float  # mean standard deviation of the scores within groups
     success: float  # share of the training episodes that succeeded
+    episodes: int  # how many of them there were
     faults: float  # share of the episodes that environment or engine spoilt
     repetition: float  # share of the replies that end in a loop
     validation: float | None = None  # share of the validation episodes that succeeded
@@ -28,25 +30,30 @@ class Signs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallingGuard:
-    """Trips when the mean success of the last `window` steps is below half of the best such mean, and that was at least
-    `floor`: success that was learnt is being lost."""
+    """Trips when the mean success of the last `window` steps is below half of the best such mean, that was at least
+    `floor`, and `errors` standard errors lie between them: success that was learnt is being lost."""
 
     window: int = 5
     floor: float = 0.1
+    errors: float = 4.0
     best: float = 0.0
+    episodes: int = 0  # of the last step
     last: tuple[float, ...] = ()
 
-    def observe(self, success: float) -> "FallingGuard":
-        """The guard after one more step."""
+    def observe(self, success: float, episodes: int) -> "FallingGuard":
+        """The guard after one more step with so many episodes."""
         last = (*self.last, success)[-self.window :]
-        mean = sum(last) / len(last)
-        return replace(self, last=last, best=max(self.best, mean) if len(last) == self.window else self.best)
+        best = max(self.best, sum(last) / len(last)) if len(last) == self.window else self.best
+        return replace(self, last=last, best=best, episodes=episodes)
 
     @property
     def reason(self) -> str | None:
         """What is wrong, or None."""
         mean = sum(self.last) / max(1, len(self.last))
         if len(self.last) < self.window or self.best < self.floor or mean >= 0.5 * self.best:
+            return None
+        noise = math.sqrt(self.best * (1 - self.best) / max(1, self.window * self.episodes))
+        if self.best - mean < self.errors * noise:
             return None
         return (
             f"training success fell to {mean:.0%} over the last {self.window} steps, from {self.best:.0%} at best. Go "
@@ -87,7 +94,7 @@ class Health:
             low=self.low if signs.validation is None else self.low.observe(signs.validation < LOW_SUCCESS),
             faults=self.faults.observe(signs.faults >= MANY_FAULTS),
             repetition=self.repetition.observe(signs.repetition >= MUCH_REPETITION),
-            falling=self.falling.observe(signs.success),
+            falling=self.falling.observe(signs.success, signs.episodes),
         )
 
     @property
@@ -117,7 +124,12 @@ class Health:
                 for name in ("empty", "low", "faults", "repetition")
             },
             spread=replace(fresh.spread, **{key: state["spread"][key] for key in ("seen", "total", "run")}),
-            falling=replace(fresh.falling, best=state["falling"]["best"], last=tuple(state["falling"]["last"])),
+            falling=replace(
+                fresh.falling,
+                best=state["falling"]["best"],
+                episodes=state["falling"]["episodes"],
+                last=tuple(state["falling"]["last"]),
+            ),
         )
 
 

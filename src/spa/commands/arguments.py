@@ -3,6 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from http.server import HTTPServer
 
 
 def split_overrides(args: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -28,4 +32,22 @@ def apply_verbosity(options: argparse.Namespace) -> None:
 def say(lines: Sequence[str]) -> int:
     """Print the result of a command to stdout; returns the exit status 0."""
     sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def run_server(server: "HTTPServer", note: str, *, browser: bool) -> int:
+    """Serve until interrupted. Says the address with a note, and opens it in a browser if wanted; returns 0."""
+    address = f"http://127.0.0.1:{server.server_address[1]}/"
+    sys.stdout.write(f"{address}  {note}(Ctrl+C stops it)\n")
+    sys.stdout.flush()
+    if browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
     return 0

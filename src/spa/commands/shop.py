@@ -1,7 +1,8 @@
 """`spa shop`: visit the WebShop environment's shop in a browser."""
 
 import argparse
-import sys
+
+from spa.commands.arguments import run_server
 
 
 def main(args: list[str]) -> int:
@@ -27,17 +28,6 @@ def main(args: list[str]) -> int:
         server = make_server(shop, options.port)
     except (OSError, OverflowError) as error:
         parser.error(f"port {options.port} cannot be used: {error}. Choose another one with --port, or 0.")
-    address = f"http://127.0.0.1:{server.server_address[1]}/"
-    sys.stdout.write(f"{address}  {len(shop.products)} products, {len(shop.goals)} requests (Ctrl+C stops it)\n")
-    sys.stdout.flush()
-    if not options.no_browser:
-        import webbrowser
-
-        webbrowser.open(address)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
-    return 0
+    return run_server(
+        server, f"{len(shop.products)} products, {len(shop.goals)} requests ", browser=not options.no_browser
+    )

@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from spa.commands.arguments import run_server
+
 
 def main(args: list[str]) -> int:
     """Serve the viewer until interrupted, or write it to a file. Returns the exit status."""
@@ -30,17 +32,4 @@ def main(args: list[str]) -> int:
         server = serve(viewer, options.port)
     except OSError as error:
         parser.error(f"port {options.port} cannot be used: {error.strerror}. Choose another one with --port, or 0.")
-    address = f"http://127.0.0.1:{server.server_address[1]}/"
-    sys.stdout.write(f"{address}  (Ctrl+C stops it)\n")
-    sys.stdout.flush()
-    if not options.no_browser:
-        import webbrowser
-
-        webbrowser.open(address)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
-    return 0
+    return run_server(server, "", browser=not options.no_browser)

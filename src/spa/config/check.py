@@ -124,8 +124,6 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
         problems.add("algorithm.bi_level_gae", f"needs adv_estimator gae, got {name}")
     if (actor.use_kl_loss or algorithm.use_kl_in_reward) and not actor.use_ref:
         problems.add("actor_rollout_ref.actor.use_ref", "must be true: a KL term needs the reference model")
-    if cfg.critic.share_body and cfg.critic.model.path != cfg.actor_rollout_ref.model.path:
-        problems.add("critic.share_body", "cannot share the body of a critic with a model path of its own")
 
 
 def _check_engine(cfg: Config, problems: Problems) -> None:

@@ -39,6 +39,7 @@ from spa.config.schema_stages import (
     GateConfig,
     GenerateConfig,
     GenerationsToLogConfig,
+    RayInitConfig,
     SamplingConfig,
     SFTConfig,
     SFTDataConfig,
@@ -74,6 +75,7 @@ __all__ = [
     "ModelConfig",
     "ModelSelection",
     "OptimConfig",
+    "RayInitConfig",
     "RefConfig",
     "RewardNormalizationConfig",
     "RolloutConfig",
@@ -147,7 +149,8 @@ class Config:
     micro_batch_size_per_gpu: Annotated[int, Key("default of every micro-batch", ge=1)] = 1
     ppo_mini_batch_size: Annotated[int, Key("default of actor and critic", ge=1)] = 32
     grpo_advantage_length_weight: Annotated[bool, Key("default of the actor")] = False
-    launcher: Annotated[Literal["local", "ray"], Key("who starts the processes")] = "local"
+    launcher: Annotated[Literal["local", "ray"], Key("who starts the ranks; local: torchrun, or nobody")] = "local"
+    ray_init: RayInitConfig = field(default_factory=RayInitConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     agent_proxy: AgentProxyConfig = field(default_factory=AgentProxyConfig)

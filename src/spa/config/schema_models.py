@@ -184,7 +184,6 @@ class CriticConfig:
 
     strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)")] = "fsdp"
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
-    share_body: Annotated[bool, Key("value head on the policy's body instead of a model of its own")] = False
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
     ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", ge=1)] = 32
     ppo_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", ge=1)] = 1

@@ -25,7 +25,6 @@ class GenerateConfig:
     output_dir: Annotated[str | None, Key("null: `<trainer.run_dir>/data`")] = None
     val_fraction: Annotated[float, Key("share of puzzles in the validation file", ge=0, le=0.9)] = 0.2
     split_seed: Annotated[int, Key("of the split by puzzle", ge=0)] = 42
-    require_tags: Annotated[bool, Key("keep only turns with every block of the format")] = True
     shuffle_next_states: Annotated[bool, Key("control: true next states of other turns")] = False
     success_only: Annotated[bool, Key("keep only turns of successful episodes")] = False
     policy: Annotated[
@@ -188,6 +187,17 @@ class TrainerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RayInitConfig:
+    """`launcher: ray`."""
+
+    address: Annotated[str | None, Key("the Ray cluster, or auto; null starts one on this machine")] = None
+    num_cpus: Annotated[int | None, Key("CPUs of a Ray on this machine alone; null: all", ge=1)] = None
+    cpus_per_worker: Annotated[int, Key("CPUs that each rank is given", ge=1)] = 1
+    max_failures: Annotated[int, Key("how often lost workers are replaced; -1: without limit", ge=-1)] = 3
+    storage_path: Annotated[str | None, Key("where Ray keeps its own state; null: ray/ in the run's folder")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareConfig:
     """`spa compare`: the same number of episodes for every arm."""
 
@@ -197,7 +207,4 @@ class CompareConfig:
     ] = ("vanilla", "spa")
     seeds: Annotated[int, Key("full pipelines per arm", ge=1)] = 1
     parallel: Annotated[int, Key("processes at a time", ge=1)] = 2
-    val_groups: Annotated[
-        int | None, Key("puzzles of the final evaluation; null: `es_manager.val.env_groups`", ge=1)
-    ] = None
     bootstrap: Annotated[int, Key("resamples of the confidence interval", ge=1)] = 2000

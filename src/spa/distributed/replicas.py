@@ -63,7 +63,7 @@ class Replicated(Replica):
 
     def __init__(self, model: Any, world: World) -> None:
         super().__init__(model, world)
-        self._ddp = DistributedDataParallel(Calls(model), broadcast_buffers=False, gradient_as_bucket_view=True)
+        self._ddp = DistributedDataParallel(Calls(model), gradient_as_bucket_view=True)
 
     def run(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
         """`work(model, *args)`, with gradients averaged over the ranks if it is the step's last."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spa.seeds import stream_seed
 
@@ -21,6 +22,12 @@ class EpisodeSpec:
     puzzle_seed: int
     noise_seed: int
     sample_seed: int  # of the engine's draws
+    validation: bool = False
+
+    def reset_options(self) -> dict[str, Any]:
+        """What `reset` is given beside the puzzle seed. Environments whose data has splits of its own read
+        `validation`."""
+        return {"noise_seed": self.noise_seed, "validation": self.validation}
 
 
 def group_specs(
@@ -43,6 +50,7 @@ def group_specs(
             puzzle_seed=base_seed + step * groups + group,
             noise_seed=stream_seed(base_seed, f"{purpose}/noise", step, group, member),
             sample_seed=stream_seed(base_seed, f"{purpose}/sample", step, group, member),
+            validation=purpose == "val",
         )
         for group in range(groups)
         for member in range(group_size)

@@ -42,15 +42,16 @@ class WebShop(TextEnv):
 
     Without `data` the shop is a generated one of 1,024 products. With it, `data` is a folder of WebShop's product
     files, of which `dataset` "small" takes the first 1,000 products and "full" all; `human_goals` takes the requests
-    that people wrote. `split` says which requests are played: `train`, `val` or `test`; `reset(options={"split": ...})`
-    changes it for one episode. Seed s plays request s modulo their number; there is no chance in an episode.
+    that people wrote. `split` says which requests are played: `train`, `val` or `test`; None is `train`, and `val` in
+    validation episodes (`reset(options={"validation": True})`); `reset(options={"split": ...})` changes it for one
+    episode. Seed s plays request s modulo their number; there is no chance in an episode.
     """
 
     def __init__(
-        self, *, dataset: str = "small", data: str | None = None, split: str = "train", human_goals: bool = False
+        self, *, dataset: str = "small", data: str | None = None, split: str | None = None, human_goals: bool = False
     ) -> None:
         dataset = require_choice(NAME, "dataset", dataset, ("small", "full"))
-        self.split = require_choice(NAME, "split", split, SPLITS)
+        self.split = None if split is None else require_choice(NAME, "split", split, SPLITS)
         human = require_bool(NAME, "human_goals", human_goals)
         self.shop = open_shop(data=None if data is None else str(data), dataset=dataset, human_goals=human)
         self.observation_space = text_space()
@@ -66,7 +67,9 @@ class WebShop(TextEnv):
         """Start at the search page with the request of the seed."""
         super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
-        split = require_choice(NAME, "split", (options or {}).get("split", self.split), SPLITS)
+        given = options or {}
+        usual = self.split or ("val" if given.get("validation") else "train")
+        split = require_choice(NAME, "split", given.get("split", usual), SPLITS)
         indices = self.shop.goal_indices(split)  # type: ignore[arg-type]
         self.goal = self.shop.goals[indices[puzzle_seed % len(indices)]]
         self._go(View())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spa.engines.base import Engine
-from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.base import StateText, TextEnv
+from spa.envs.shown import Shown
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
@@ -44,37 +45,6 @@ class Reply:
     executed: tuple[str, ...]
     next_state: str
     over: bool
-
-
-class Shown(TextEnv):
-    """An environment's words around a state text that is given."""
-
-    def __init__(self, env: TextEnv, text: str) -> None:
-        self._env, self._text = env, text
-
-    def state_text(self, mode: StateText) -> str:
-        """The given text."""
-        return self._text
-
-    def instruction(self, mode: StateText) -> str:
-        """The environment's rules."""
-        return self._env.instruction(mode)
-
-    def legend(self) -> dict[str, str]:
-        """The environment's symbols."""
-        return self._env.legend()
-
-    def action_names(self) -> tuple[str, ...]:
-        """The environment's actions."""
-        return self._env.action_names()
-
-    def to_action(self, text: str) -> Action | None:
-        """As the environment reads it."""
-        return self._env.to_action(text)
-
-    def puzzle_text(self) -> str:
-        """The given text."""
-        return self._text
 
 
 def replay(env: TextEnv, situation: Situation, noise_seed: int | None = None) -> TextEnv:

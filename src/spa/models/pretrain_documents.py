@@ -16,6 +16,7 @@ import numpy as np
 
 from spa.envs.base import StateText, TextEnv
 from spa.envs.registry import make_env
+from spa.envs.shown import Shown
 from spa.prompts.render import Prompter, PromptMode, world_model_reply
 from spa.types import Message
 
@@ -75,8 +76,8 @@ class Documents:
             max_actions_per_turn=limit,
             max_actions_per_traj=int(rng.choice((5, 10, 10, 20, 50))),
         )
-        shown = _Shown(env)
-        shown.show(self._state(env, state_text))
+        shown = Shown(env)
+        shown.text = self._state(env, state_text)
         messages = list(prompter.first_messages(shown))
         left = prompter.max_actions_per_traj
         turns = (1, 1, 2, 2, 3, 4, 5) if state_text == "coords" else (1, 1, 1, 2)  # drawings are long
@@ -85,7 +86,7 @@ class Documents:
             messages.append({"role": "assistant", "content": self._reply(env, prompter, shown.text, count)})
             left = max(1, left - count)
             reward = float(rng.choice((0, 0, 0, 1, -0.1, -0.2, 0.9, -0.5)))
-            shown.show(self._state(env, state_text))
+            shown.text = self._state(env, state_text)
             message = prompter.next_message(shown, turn=turn + 1, actions_left=left, reward=reward)
             messages.append(message)
         return tuple(messages[:-1])
@@ -126,34 +127,6 @@ class Documents:
         start, end = f"({a[0]},{a[1]})", f"({b[0]},{b[1]})"
         offset = f"{b[0] - a[0]:+d} rows, {b[1] - a[1]:+d} columns"
         return f"From {start} to {end}: {offset}." if self.rng.random() < 0.5 else f"From {start} by {offset}: {end}."
-
-
-class _Shown(TextEnv):
-    """An environment's prompts around states that are given."""
-
-    def __init__(self, env: TextEnv) -> None:
-        self._env, self.text = env, ""
-
-    def show(self, text: str) -> None:
-        self.text = text
-
-    def state_text(self, mode: StateText) -> str:
-        return self.text
-
-    def instruction(self, mode: StateText) -> str:
-        return self._env.instruction(mode)
-
-    def legend(self) -> dict[str, str]:
-        return self._env.legend()
-
-    def action_names(self) -> tuple[str, ...]:
-        return self._env.action_names()
-
-    def to_action(self, text: str) -> int | str | None:
-        return self._env.to_action(text)
-
-    def puzzle_text(self) -> str:
-        return self.text
 
 
 def player_cell(state: str) -> tuple[int, int] | None:

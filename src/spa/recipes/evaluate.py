@@ -111,7 +111,7 @@ def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> 
     puzzles, seen = [], 0
     for specs in by_group.values():
         env = player.make_env(specs[0].tag)
-        env.reset(seed=specs[0].puzzle_seed, options={"noise_seed": specs[0].noise_seed})
+        env.reset(seed=specs[0].puzzle_seed, options=specs[0].reset_options())
         content = puzzle_hash(env)
         if content in known and not env.finite_puzzles:
             seen += 1

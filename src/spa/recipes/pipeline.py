@@ -157,6 +157,7 @@ def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
                 trainer=replace(
                     cfg.sft.trainer,
                     total_training_steps=cfg.gate.extra_steps,
+                    resume_path=None,
                     seed=cfg.sft.trainer.seed + 1000 * number,
                 ),
             ),

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from spa.algo.advantages import WHITENED, estimate_advantages
+from spa.algo.advantages import WHITENED, estimate_advantages, shorter_counts_more
 from spa.algo.filters import select_groups
 from spa.algo.health import Signs
 from spa.algo.kl import kl_in_reward
@@ -35,7 +35,7 @@ from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
 from spa.training.checkpoint import agreed_checkpoint, step_of
 from spa.training.loss_masks import loss_masks
-from spa.training.memory import release_memory
+from spa.training.memory import bound_kernel_caches, release_memory
 from spa.training.token_scores import token_scores
 from spa.training.update import (
     LossFn,
@@ -67,6 +67,7 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
 
 def run_steps(cfg: Config, path: str, out: Path) -> Path:
     """The loop: play, keep, score, estimate, update, hand the weights over, look, save."""
+    bound_kernel_caches()
     device, world = setup.pick_device(cfg), here()
     named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
     resume = resume_point(cfg, "ppo", out, named=named)
@@ -172,6 +173,7 @@ def signs(metrics: Metrics) -> Signs:
         kept=int(metrics.get("rollout/kept_count", 0)),
         spread=metrics.get("rollout/in_group_std", 0.0),
         success=pooled("train", "success") or 0.0,
+        episodes=int(played),
         faults=spoilt / max(1.0, played + spoilt),
         repetition=pooled("train", "repetition") or 0.0,
         validation=pooled("val-env", "success"),
@@ -205,7 +207,7 @@ def to_batch(
 
 
 def keep_groups(cfg: Config, batch: EpisodeBatch | None) -> tuple[EpisodeBatch | None, Metrics]:
-    """The groups whose episodes differ most in score (REFERENCE 4.5); None if none of them differ."""
+    """The groups whose episodes differ most in score; None if none of them differ."""
     if batch is None:
         return None, {}
     rollout = cfg.actor_rollout_ref.rollout
@@ -290,6 +292,8 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
         bi_level=alg.bi_level_gae,
         norm_by_std=alg.norm_adv_by_std_in_grpo,
     )
+    if cfg.actor_rollout_ref.actor.grpo_advantage_length_weight and alg.adv_estimator == "grpo":
+        advantages = shorter_counts_more(advantages, batch.mask)
     metrics["critic/returns/mean"] = float(masked_mean(returns, batch.mask))
     metrics["critic/advantages/mean"] = float(masked_mean(advantages, batch.mask))
     if batch.values is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.config.schema import Config, EnvSpec, GroupsConfig
+from spa.distributed.episodes import pack, unpack
 from spa.distributed.world import ALONE, World, here
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
@@ -89,9 +90,7 @@ class Player:
                 lanes=0 if self.workers is None else len(self.workers),
             )
 
-        return self.world.spread(
-            specs, play, by=lambda spec: spec.group, pack=Episode.to_json, unpack=Episode.from_json
-        )
+        return self.world.spread(specs, play, by=lambda spec: spec.group, pack=pack, unpack=unpack)
 
     def _make_remote(self, tag: str) -> TextEnv:
         assert self.workers is not None
@@ -170,7 +169,7 @@ def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -
         env = player.make_env(spec.tag)
         try:
             with time_limit(player.env_timeout_s, "reset"):
-                env.reset(seed=seed, options={"noise_seed": spec.noise_seed})
+                env.reset(seed=seed, options=spec.reset_options())
                 allowed = env.finite_puzzles or puzzle_hash(env) not in held_out
         except Exception:  # noqa: BLE001 - an environment that fails is reported where it is played
             allowed = True
@@ -209,7 +208,7 @@ def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
                     continue
                 try:
                     with time_limit(player.env_timeout_s, "reset"):
-                        env.reset(seed=spec.puzzle_seed, options={"noise_seed": spec.noise_seed})
+                        env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
                         hashes.add(puzzle_hash(env))
                 except Exception as error:  # noqa: BLE001 - its episodes will fail, and say so, in validation
                     log.warning("%s: validation puzzle %d cannot be made: %s", spec.tag, spec.puzzle_seed, error)

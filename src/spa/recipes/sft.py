@@ -33,7 +33,7 @@ from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.checkpoint import agreed_checkpoint, load_state, save_checkpoint, step_of
 from spa.training.fit import MicroBatching, fit
-from spa.training.memory import release_memory
+from spa.training.memory import bound_kernel_caches, release_memory
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Trainable
 from spa.types import Metrics
@@ -44,7 +44,8 @@ RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
 def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
-    """Fine-tune `model_path` on the data set; returns the last checkpoint.
+    """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set; returns the last
+    checkpoint.
 
     Raises StopRequested, when it has saved what there is, if the process is asked to stop.
     """
@@ -56,9 +57,10 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
 def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
     """The loop: a batch, a step, a look at the world model, save."""
     sft = cfg.sft
+    bound_kernel_caches()
     device, world = setup.pick_device(cfg), here()
     resume = resume_point(cfg, "sft", out, named=sft.trainer.resume_path)
-    source = str(resume) if resume and sft.model.lora_rank == 0 else cfg.model_path
+    source = str(resume) if resume and sft.model.lora_rank == 0 else sft.model.partial_pretrain
     note_published(source)
     model, template = setup.load_actor(cfg, source, device)
     adapters = resume / ADAPTER if resume else None
@@ -209,6 +211,7 @@ def make_sft_optimizer(sft: SFTConfig, model: Any, total: int) -> Optimizer:
         name=optim.name,
         lr=optim.lr,
         betas=optim.betas,
+        eps=optim.eps,
         weight_decay=optim.weight_decay,
         muon_lr=optim.muon_lr,
         schedule=schedule,

@@ -69,25 +69,25 @@ def make_optimizer(
     name: str = "adamw",
     lr: float,
     betas: Sequence[float] = (0.9, 0.999),
+    eps: float = 1e-8,
     weight_decay: float = 0.01,
     muon_lr: float = 0.02,
     schedule: Callable[[int], float] = lambda step: 1.0,
 ) -> Optimizer:
     """AdamW on everything, or Muon on the matrices inside the layers and AdamW on the rest."""
     trained = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
+    adam: dict[str, Any] = {"lr": lr, "betas": (betas[0], betas[1]), "eps": eps, "weight_decay": weight_decay}
     if name == "adamw":
-        adamw = torch.optim.AdamW([p for _, p in trained], lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay)
-        return Optimizer([adamw], schedule)
+        return Optimizer([torch.optim.AdamW([p for _, p in trained], **adam)], schedule)
     matrices = [p for key, p in trained if p.ndim == 2 and "embed" not in key and "head" not in key]
     chosen = {id(p) for p in matrices}
     rest = [p for _, p in trained if id(p) not in chosen]
     muon = torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay)
-    adamw = torch.optim.AdamW(rest, lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay)
-    return Optimizer([muon, adamw], schedule)
+    return Optimizer([muon, torch.optim.AdamW(rest, **adam)], schedule)
 
 
 def warmup_cosine(total: int, warmup_ratio: float, *, floor: float = 0.0) -> Callable[[int], float]:
-    """Linear warm-up over `warmup_ratio` of all steps, then a cosine down to `floor` (REFERENCE 1.2)."""
+    """Linear warm-up over `warmup_ratio` of all steps, then a cosine down to `floor`."""
     warmup = int(total * warmup_ratio)
 
     def factor(step: int) -> float:

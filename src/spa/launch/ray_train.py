@@ -1,0 +1,116 @@
+"""`launcher: ray`: the ranks are workers of Ray Train, which puts them on machines and replaces them when they die.
+
+A lost worker ends the others' wait; Ray starts all of them anew, and each stage goes on from its last complete
+checkpoint, as after any other crash. So the run's folder must be one that all machines see.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spa.config.schema import Config
+from spa.distributed.world import here
+from spa.errors import ConfigError, TrainingError
+from spa.launch.stages import Job, perform
+from spa.recipes.pipeline import set_aside, stage_folders
+from spa.tracking.console import same_verbosity, set_verbosity
+
+
+def launch_on_ray(cfg: Config, job: Job) -> Path:
+    """Do a job on `trainer.nnodes` x `trainer.n_gpus_per_node` Ray workers: one per GPU, or, with `trainer.device=cpu`
+    or in a cluster without GPUs, one per `ray_init.cpus_per_worker` CPUs.
+
+    Raises ConfigError if Ray is missing or the cluster is too small, and TrainingError if the job fails more than
+    `ray_init.max_failures` times.
+    """
+    ray, train = _ray()
+    own, trainer = cfg.ray_init, cfg.trainer
+    count = trainer.nnodes * trainer.n_gpus_per_node
+    ray.init(address=own.address, num_cpus=own.num_cpus, ignore_reinit_error=True)
+    on_gpu = trainer.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
+    check_cluster(cfg, ray.cluster_resources(), on_gpu=on_gpu)
+    if job.generate_data:  # once, not again at every restart
+        for folder in stage_folders(cfg):
+            set_aside(folder)
+        job = replace(job, generate_data=None)
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    fitted = TorchTrainer(
+        _worker,
+        train_loop_config={
+            "cfg": cfg,
+            "job": job,
+            "folder": str(Path.cwd()),
+            "on_gpu": on_gpu,
+            "speak": same_verbosity(),
+        },
+        torch_config=TorchConfig(backend=backend, timeout_s=int(trainer.rank_timeout_s)),
+        scaling_config=train.ScalingConfig(
+            num_workers=count,
+            use_gpu=on_gpu,
+            resources_per_worker={"CPU": own.cpus_per_worker, **({"GPU": 1} if on_gpu else {})},
+            placement_strategy="PACK",
+        ),
+        run_config=train.RunConfig(
+            name=trainer.experiment_name,
+            storage_path=own.storage_path or str(Path(trainer.run_dir).absolute() / "ray"),
+            failure_config=train.FailureConfig(max_failures=own.max_failures),
+        ),
+    )
+    try:
+        result = fitted.fit()
+    except train.TrainingFailedError as error:
+        raise TrainingError(
+            f"the run failed, also after its workers were replaced (ray_init.max_failures={own.max_failures}): "
+            f"{_reason(error)}"
+        ) from error
+    finally:
+        ray.shutdown()
+    return Path(result.return_value)
+
+
+def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> None:
+    """Raises ConfigError if a cluster with the resources `there` has no room for the workers."""
+    nodes, each = cfg.trainer.nnodes, cfg.trainer.n_gpus_per_node
+    needed = {"CPU": cfg.ray_init.cpus_per_worker * nodes * each, "GPU": nodes * each if on_gpu else 0}
+    short = {name: count for name, count in needed.items() if there.get(name, 0) < count}
+    if short:
+        found = {name: int(there.get(name, 0)) for name in short}
+        raise ConfigError(
+            f"trainer.nnodes={nodes} x trainer.n_gpus_per_node={each} workers need {short}, but the Ray cluster has "
+            f"{found}. Start more nodes or ask for less; ray_init.num_cpus says what a Ray on this machine may use."
+        )
+
+
+def _worker(settings: dict[str, Any]) -> str:
+    """One rank. Ray has set up the process group."""
+    from ray.train.torch import get_device
+
+    os.chdir(settings["folder"])
+    speak: Callable[[], None] = settings["speak"]
+    speak()
+    if not here().leads:
+        set_verbosity(quiet=True)
+    if settings["on_gpu"]:
+        torch.cuda.set_device(get_device())
+    return str(perform(settings["cfg"], settings["job"]))
+
+
+def _reason(error: BaseException) -> str:
+    """The last line of an error that came through Ray, which is the error itself."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+def _ray() -> tuple[Any, Any]:
+    try:
+        import ray
+        from ray import train
+    except ImportError as error:
+        raise ConfigError("launcher=ray needs the ray extra: pip install 'spa[ray]'") from error
+    return ray, train
