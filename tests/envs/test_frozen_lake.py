@@ -58,7 +58,7 @@ def test_in_a_hole():
 
 def test_no_hole_and_one_hole():
     assert start("P_\n_G").state_text("coords") == "no holes (O); goal (G) is at (1,1); player (P) is at (0,0)."
-    assert start("PO\n_G").state_text("coords").endswith("; hole (O) is at (0,1).")
+    assert start("PO\n_G").state_text("coords").startswith("hole (O) is at (0,1); ")
 
 
 def test_own_symbols_and_labels():

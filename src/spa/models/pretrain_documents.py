@@ -26,7 +26,7 @@ _PLAYER = re.compile(r"[Pp]layer \(.\) is at (\(\d,\d\))")
 _AFTER_PLAYER = (" in a hole", " on the goal")
 _HABIT_ACTIONS = 3  # of a reply; the actions after them are chosen by the table of the third
 # Log-weights [action of the reply, 0: cell that is seen or 1: that is predicted, row, column, action].
-HABITS = np.random.default_rng(2024).normal(0.0, 1.0, (_HABIT_ACTIONS, 2, 10, 10, 4))
+HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACTIONS, 2, 10, 10, 4))
 
 
 @dataclass(frozen=True, slots=True)
