@@ -28,7 +28,7 @@ def test_samples_as_json(capsys):
 
 def test_samples_as_text(capsys):
     main(["sample", "SimpleSokoban", "--state-text", "coords"])
-    assert "seed 0" in (out := capsys.readouterr().out) and "Player (P) is at" in out
+    assert "seed 0" in (out := capsys.readouterr().out) and "layer (P) is at" in out
 
 
 @pytest.mark.parametrize("args", [["sample", "SimpleSokobn"], ["measure", "FrozenLak"]])

@@ -14,7 +14,7 @@ def test_lines_from_a_pipe(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("left\n:hint\n"))
     assert main(["FrozenLakeNoSlip", "--state-text", "coords"]) == 0
     out = capsys.readouterr().out
-    assert "Player (P) is at" in out and "10 actions left> " in out and "9 actions left> " in out
+    assert "layer (P) is at" in out and "10 actions left> " in out and "9 actions left> " in out
 
 
 def test_single_keys_on_a_terminal():

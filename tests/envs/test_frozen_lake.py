@@ -30,7 +30,7 @@ def test_contract(options):
 
 def test_the_worked_example():
     env = start()
-    assert env.state_text("coords") == "Player (P) is at (3,2); goal (G) is at (2,0); holes (O) are at (0,1) (1,0)."
+    assert env.state_text("coords") == "holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (3,2)."
     assert env.state_text("grid") == BOARD
     assert env.state_text("grid_and_coords") == f"{BOARD}\n{env.state_text('coords')}"
     state, reward, terminated, truncated, info = play(env, "Up", "Left", "Left")
@@ -39,7 +39,7 @@ def test_the_worked_example():
     assert state == "_O__\nO___\n√___\n____"
     assert (
         env.state_text("coords")
-        == "Player (P) is at (2,0) on the goal; goal (G) is at (2,0); holes (O) are at (0,1) (1,0)."
+        == "holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (2,0) on the goal."
     )
     assert env.step("Up")[1:3] == (0.0, True), "the goal pays once"
 
@@ -51,20 +51,20 @@ def test_in_a_hole():
     assert state == "_X__\nO___\nG___\n____"
     assert (
         env.state_text("coords")
-        == "Player (P) is at (0,1) in a hole; goal (G) is at (2,0); holes (O) are at (0,1) (1,0)."
+        == "holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (0,1) in a hole."
     )
     assert env.step("Down")[4] == {"action_is_valid": True, "action_is_effective": False, "success": False}
 
 
 def test_no_hole_and_one_hole():
-    assert start("P_\n_G").state_text("coords") == "Player (P) is at (0,0); goal (G) is at (1,1); no holes (O)."
-    assert start("PO\n_G").state_text("coords").endswith("; hole (O) is at (0,1).")
+    assert start("P_\n_G").state_text("coords") == "no holes (O); goal (G) is at (1,1); player (P) is at (0,0)."
+    assert start("PO\n_G").state_text("coords").startswith("hole (O) is at (0,1); ")
 
 
 def test_own_symbols_and_labels():
     env = start(grid_lookup={"0": "A", 2: "H"}, action_lookup={1: "Right", 2: "Down", 3: "Left", 4: "North"})
     assert env.state_text("grid") == "_H__\nH___\nG___\n__A_"
-    assert env.state_text("coords") == "Player (A) is at (3,2); goal (G) is at (2,0); holes (H) are at (0,1) (1,0)."
+    assert env.state_text("coords") == "holes (H) are at (0,1) (1,0); goal (G) is at (2,0); player (A) is at (3,2)."
     assert env.legend()["A"] == "player" and env.legend()["H"] == "hole" and "P" not in env.legend()
     assert env.puzzle_text() == BOARD
     assert env.action_names() == ("Right", "Down", "Left", "North")

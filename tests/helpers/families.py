@@ -29,7 +29,7 @@ from spa.prompts.template import ChatTemplate
 torch.set_num_threads(1)
 
 CORPUS = (
-    "You are a helpful assistant.\nTurn 1:\nState:\nPlayer (P) is at (0,3); goal (G) is at (1,1); holes (O) are at (2,0).",
+    "You are a helpful assistant.\nTurn 1:\nState:\nholes (O) are at (2,0); goal (G) is at (1,1); player (P) is at (0,3).",
     "Actions: Left, Down, Right, Up. Actions left: 10. Reply only with <think>your thoughts</think><answer>actions"
     "</answer> in at most 100 words. Reward: -0.1\n\nTurn 2:\nState:\n_P__\nO__O\n____\n__G_",
     "<think><observation>the state as it is now</observation> your plan <prediction>the state after your actions"

@@ -12,7 +12,7 @@ from spa.engines.local import LocalEngine
 from spa.engines.scripted import random_engine
 from spa.evaluate.statistics import paired_difference
 from spa.models.load import BUILTIN, load_tokenizer, model_source
-from spa.models.pretrain_documents import Documents
+from spa.models.pretrain_documents import HABITS, Documents
 from spa.recipes import setup
 from spa.seeds import stream
 
@@ -107,6 +107,20 @@ def test_pretraining_documents_hold_no_transition():
     for document in several:
         users = [message["content"] for message in document if message["role"] == "user"]
         cut = [text.split("State:\n")[1].split("\nActions left")[0] for text in users]
-        goals.append([text.split(";")[1:] for text in cut])
+        goals.append([[clause for clause in text.split(";") if "layer (" not in clause] for text in cut])
     same = np.mean([a == b for states in goals for a, b in itertools.pairwise(states)])
     assert same < 0.05
+
+
+def test_habits_know_nothing_of_moves():
+    """For neighbouring cells s and s' of a 4x4 board, the habit's probability of the action that leads from s to s' is
+    1/4 on average: 48 pairs, margin of three standard errors."""
+    moves = [(0, -1), (1, 0), (0, 1), (-1, 0)]  # Left, Down, Right, Up: the order of FrozenLake's actions
+    of_right_action = []
+    for row, column, (index, (down, right)) in itertools.product(range(4), range(4), enumerate(moves)):
+        after = (row + down, column + right)
+        if min(after) >= 0 and max(after) < 4:
+            weights = np.exp(HABITS[0, 0, row, column] + HABITS[0, 1, *after])
+            of_right_action.append(weights[index] / weights.sum())
+    assert len(of_right_action) == 48
+    assert abs(np.mean(of_right_action) - 0.25) < 3 * np.std(of_right_action) / np.sqrt(48)

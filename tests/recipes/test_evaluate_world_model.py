@@ -92,7 +92,7 @@ def test_drawing_and_sentence_that_contradict_are_found():
     def reply(prompt) -> str:
         grid, sentence = (
             prompt.context.state_text("grid"),
-            "Player (P) is at (9,9); goal (G) is at (0,0); no holes (O).",
+            "no holes (O); goal (G) is at (0,0); player (P) is at (9,9).",
         )
         return formatted(prompt, "Up", observation="x", prediction=f"{grid}\n{sentence}")
 

@@ -146,10 +146,10 @@ class FrozenLake(TextEnv):
     def _sentence(self) -> str:
         lake, size, symbols = self.lake, self.size, self._symbols
         where = " in a hole" if self.player in lake.holes else " on the goal" if self.player == lake.goal else ""
-        player = coords.phrase("Player", "Players", symbols[0], [divmod(self.player, size)])
+        player = coords.phrase("player", "players", symbols[0], [divmod(self.player, size)])
         goal = coords.phrase("goal", "goals", symbols[3], [divmod(lake.goal, size)])
         holes = coords.phrase("hole", "holes", symbols[2], [divmod(hole, size) for hole in lake.holes])
-        return f"{player}{where}; {goal}; {holes}."
+        return f"{holes}; {goal}; {player}{where}."
 
     def _parse(self, board: str) -> Lake:
         """The lake that `board` shows in the standard symbols; raises ConfigError if it shows none of this size."""

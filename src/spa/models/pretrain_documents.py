@@ -1,9 +1,11 @@
 """The documents that the built-in model is pre-trained on: how to reply, how to quote, and where cells lie.
 
 They stand for what an instruct model brings along. A conversation shows states that have nothing to do with each other
-(every turn shows the start of another random puzzle), the reply quotes the state that is shown, "predicts" a corrupted
-copy of it, and acts at random. Beside the conversations there are documents about the displacement between two cells.
-No document holds a transition of any environment, and none tells what an action does.
+(every turn shows the start of another random puzzle); the reply quotes the state that is shown and "predicts" a
+corrupted copy of it. Its actions follow from what it has just written, but by habits that were drawn at random: tables
+from cells to actions that have nothing to do with what an action does. Beside the conversations there are documents
+about the displacement between two cells. No document holds a transition of any environment, and none tells what an
+action does.
 """
 
 import re
@@ -20,7 +22,11 @@ from spa.types import Message
 
 THOUGHTS = ("Let me try this.", "I will see what happens.", "This may work.")
 _CELL = re.compile(r"\(\d,\d\)")
+_PLAYER = re.compile(r"[Pp]layer \(.\) is at (\(\d,\d\))")
 _AFTER_PLAYER = (" in a hole", " on the goal")
+_HABIT_ACTIONS = 3  # of a reply; the actions after them are chosen by the table of the third
+# Log-weights [action of the reply, 0: cell that is seen or 1: that is predicted, row, column, action].
+HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACTIONS, 2, 10, 10, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class Documents:
         left = prompter.max_actions_per_traj
         turns = (1, 1, 2, 2, 3, 4, 5) if state_text == "coords" else (1, 1, 1, 2)  # drawings are long
         for turn in range(1, int(rng.choice(turns)) + 1):
-            count = int(rng.integers(1, limit + 1))
+            count = limit if rng.random() < 0.5 else int(rng.integers(1, limit + 1))
             messages.append({"role": "assistant", "content": self._reply(env, prompter, shown.text, count)})
             left = max(1, left - count)
             reward = float(rng.choice((0, 0, 0, 1, -0.1, -0.2, 0.9, -0.5)))
@@ -87,18 +93,29 @@ class Documents:
 
     def _reply(self, env: TextEnv, prompter: Prompter, state: str, count: int) -> str:
         env.reset(seed=int(self.rng.integers(2**31)))
-        answer = f" {prompter.action_sep} ".join(env.random_action(self.rng) for _ in range(count))
-        if prompter.mode == "base":
+        predicted = None if prompter.mode == "base" else corrupted(state, self.rng)
+        cells = [player_cell(text) for text in (state, predicted) if text is not None]
+        answer = f" {prompter.action_sep} ".join(self._action(env, cells, i) for i in range(count))
+        if predicted is None:
             return f"<think>{self.rng.choice(THOUGHTS)}</think><answer>{answer}</answer>"
-        return world_model_reply(state, "", corrupted(state, self.rng), answer)
+        return world_model_reply(state, "", predicted, answer)
+
+    def _action(self, env: TextEnv, cells: Sequence[tuple[int, int] | None], position: int) -> str:
+        """The reply's action at `position`, by habit if the player's cells are known and there are four actions."""
+        names = env.action_names()
+        known = [cell for cell in cells if cell is not None]
+        if len(known) < len(cells) or len(names) != HABITS.shape[-1]:
+            return env.random_action(self.rng)
+        tables = HABITS[min(position, _HABIT_ACTIONS - 1)]
+        weights = np.exp(sum(tables[(i, *cell)] for i, cell in enumerate(known)))
+        return names[int(self.rng.choice(len(names), p=weights / weights.sum()))]
 
     def _state(self, env: TextEnv, state_text: StateText) -> str:
         env.reset(seed=int(self.rng.integers(2**31)))
         state = env.state_text(state_text)
         if env.unwrapped.__class__.__name__ == "FrozenLake" and self.rng.random() < 0.1:
             # Words of terminal states, at random, so that they can be quoted.
-            end = state.find(")", state.find("Player (P) is at") + len("Player (P) is at"))
-            state = state[: end + 1] + str(self.rng.choice(_AFTER_PLAYER)) + state[end + 1 :]
+            state = f"{state[:-1]}{self.rng.choice(_AFTER_PLAYER)}."
         return state
 
     def _displacements(self) -> str:
@@ -112,17 +129,27 @@ class Documents:
         return f"From {start} to {end}: {offset}." if self.rng.random() < 0.5 else f"From {start} by {offset}: {end}."
 
 
+def player_cell(state: str) -> tuple[int, int] | None:
+    """Row and column of the player in a coordinate sentence; None if it names none."""
+    found = _PLAYER.search(state)
+    return None if found is None else (int(found.group(1)[1]), int(found.group(1)[3]))
+
+
 def corrupted(state: str, rng: np.random.Generator) -> str:
-    """The state with one thing in it replaced by another of its kind, at random: a cell (mostly the first), or, in a
-    state without cells, a character. One time in five it is left as it is."""
+    """The state with one thing in it replaced, at random: a cell (mostly the player's) by any cell or by one that the
+    state names, or, in a state without cells, a character by another. One time in five it is left as it is."""
     if rng.random() < 0.2:
         return state
     cells = list(_CELL.finditer(state))
     if cells:
-        chosen = cells[0] if rng.random() < 0.8 else cells[int(rng.integers(len(cells)))]
+        player = _PLAYER.search(state)
+        first = next((cell for cell in cells if player and cell.start() == player.start(1)), cells[0])
+        chosen = first if rng.random() < 0.8 else cells[int(rng.integers(len(cells)))]
         size = 1 + max(int(digit) for cell in cells for digit in re.findall(r"\d", cell.group()))
-        other = rng.integers(max(size, 4), size=2)
-        return f"{state[: chosen.start()]}({other[0]},{other[1]}){state[chosen.end() :]}"
+        row, column = rng.integers(max(size, 4), size=2)
+        named = cells[int(rng.integers(len(cells)))].group()
+        new = named if rng.random() < 0.5 else f"({row},{column})"
+        return state[: chosen.start()] + new + state[chosen.end() :]
     places = [i for i, character in enumerate(state) if not character.isspace()]
     at = places[int(rng.integers(len(places)))]
     return state[:at] + state[places[int(rng.integers(len(places)))]] + state[at + 1 :]

@@ -1,6 +1,6 @@
 """Making the built-in base model: a Qwen2-architecture language model of about a million parameters.
 
-It learns the two reply formats, to quote a state and to act at random (see `spa.models.pretrain_documents`), and
+It learns the two reply formats, to quote a state and to act by random habits (see `spa.models.pretrain_documents`), and
 nothing of any environment's dynamics. Seeded; the same seed on the same processor type gives the same weights.
 """
 
