@@ -99,4 +99,4 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
         folder = generate.main(cfg, directory=tmp_path / "data")
     rows = [row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")]
     assert len(server.requests) == len(rows) == 2
-    assert all("Player (P) is at" in row.response and "I see ice" not in row.response for row in rows)
+    assert all("player (P) is at" in row.response and "I see ice" not in row.response for row in rows)

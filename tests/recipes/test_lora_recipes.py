@@ -79,7 +79,8 @@ def test_ppo_trains_adapters_against_the_model_without_them(base, tmp_path):
             assert not torch.equal(
                 merged.base_model.layers[0].mlp.up_proj.weight, original.base_model.layers[0].mlp.up_proj.weight
             )
-    assert last_line(tmp_path / "whole")["actor/kl_loss"] > 0  # the reference stayed where it was
+    # Exactly 0 if the reference moved with the policy; one sample of KL may have either sign.
+    assert last_line(tmp_path / "whole")["actor/kl_loss"] != 0
 
     half = config(base, tmp_path, "trainer.total_training_steps=1")
     ppo.main(half, directory=tmp_path / "parts")
