@@ -34,7 +34,7 @@ from spa.seeds import torch_stream
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
-from spa.training.checkpoint import agreed_checkpoint, step_of
+from spa.training.checkpoint import last_checkpoint, step_of
 from spa.training.loss_masks import loss_masks
 from spa.training.memory import bound_kernel_caches, release_memory
 from spa.training.token_scores import token_scores
@@ -111,10 +111,7 @@ def run_steps(cfg: Config, path: str, out: Path) -> Path:
                 progress.made(step, metrics)
             finish_step(cfg, models, player, rec, metrics, tokens=tokens_in(episodes))
             stop_together(world)
-    last = agreed_checkpoint(out, world)
-    if last is None:
-        raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
-    return last
+    return last_checkpoint(out, world)
 
 
 def learn(

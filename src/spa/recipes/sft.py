@@ -17,7 +17,7 @@ import torch
 from spa.config.schema import Config, SFTConfig
 from spa.distributed.world import here
 from spa.engines.local import LocalEngine
-from spa.errors import DataError, TrainingError
+from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.models.forward import packs_rows, token_logprobs
 from spa.models.lora import ADAPTER
@@ -31,7 +31,7 @@ from spa.recipes.resume import Progress, resume_point, saved_when_stopped, stop_
 from spa.seeds import stream
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
-from spa.training.checkpoint import agreed_checkpoint, load_state, save_checkpoint, step_of
+from spa.training.checkpoint import last_checkpoint, load_state, save_checkpoint, step_of
 from spa.training.fit import MicroBatching, fit
 from spa.training.memory import bound_kernel_caches, release_memory
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
@@ -124,10 +124,7 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
             stop_together(world)
             if step % RELEASE_EVERY == 0:
                 release_memory()
-    last = agreed_checkpoint(out, world)
-    if last is None:
-        raise TrainingError(f"{out}: the last checkpoint is gone; was the folder changed while training?")
-    return last
+    return last_checkpoint(out, world)
 
 
 def save_part(

@@ -5,7 +5,6 @@ A stage directory holds `config.yaml`, `metrics.jsonl` (deterministic: no times)
 """
 
 import logging
-import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from spa.errors import TrainingError
+from spa.set_aside import set_aside
 from spa.tracking.console import ensure_logging
 from spa.tracking.encoding import dump_line, read_lines, save_config, scalar, write_atomic
 from spa.tracking.logfile import LogFile
@@ -201,15 +201,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
 def _move_aside(directory: Path) -> None:
     """Keep an older record of the same directory in `previous/<n>/`; nothing is deleted."""
     old = [directory / name for name in (*_RECORDS, *_EPISODES) if (directory / name).exists()]
-    if not old:
-        return
-    number = 1
-    while (directory / "previous" / str(number)).exists():
-        number += 1
-    target = directory / "previous" / str(number)
-    target.mkdir(parents=True)
-    for path in old:
-        os.replace(path, target / path.name)
+    if old:
+        set_aside(directory, old)
 
 
 def _truncate(directory: Path, last_step: int) -> None:

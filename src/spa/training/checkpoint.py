@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from spa.distributed.world import World
 from spa.errors import ModelError, TrainingError
 from spa.models.lora import save_model
+from spa.set_aside import set_aside
 
 log = logging.getLogger(__name__)
 
@@ -97,13 +98,7 @@ def set_later_aside(directory: Path, step: int) -> None:
     later = [directory / f"global_step_{number}" for number in _steps(directory) if number > step]
     if not later:
         return
-    number = 1
-    while (directory / "previous" / str(number)).exists():
-        number += 1
-    target = directory / "previous" / str(number)
-    target.mkdir(parents=True)
-    for folder in later:
-        folder.rename(target / folder.name)
+    target = set_aside(directory, later)
     log.warning("set aside in %s: %s", target, ", ".join(folder.name for folder in later))
 
 
@@ -118,10 +113,13 @@ def latest_checkpoint(directory: Path) -> Path | None:
     return None
 
 
-def agreed_checkpoint(directory: Path, world: World) -> Path | None:
-    """The newest complete checkpoint that rank 0 finds, on every rank."""
+def last_checkpoint(directory: Path, world: World) -> Path:
+    """What a stage ends with: the newest complete checkpoint that rank 0 finds, on every rank. Raises TrainingError if
+    there is none any more."""
     found = world.agree(lambda: str(latest_checkpoint(directory) or ""))
-    return Path(found) if found else None
+    if not found:
+        raise TrainingError(f"{directory}: the last checkpoint is gone; was the folder changed while training?")
+    return Path(found)
 
 
 def find_checkpoint(directory: Path, which: str) -> Path:

@@ -1,0 +1,17 @@
+"""Old files make room for new ones without being deleted."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def set_aside(directory: Path, paths: Sequence[Path]) -> Path:
+    """Move files and folders of `directory` to `previous/<n>/` below it, n being the first free number; returns that
+    folder."""
+    number = 1
+    while (directory / "previous" / str(number)).exists():
+        number += 1
+    target = directory / "previous" / str(number)
+    target.mkdir(parents=True)
+    for path in paths:
+        path.replace(target / path.name)
+    return target
