@@ -37,7 +37,9 @@ def test_it_is_free_again_afterwards_and_makes_the_directory(tmp_path):
 
 def test_directories_inside_each_other_have_locks_of_their_own(tmp_path):
     with run_lock(tmp_path), run_lock(tmp_path / "ppo"):
-        pass
+        for held in (tmp_path, tmp_path / "ppo"):
+            with pytest.raises(TrainingError, match="in use by"), run_lock(held, patience_s=0):
+                pytest.fail("two at a time")
 
 
 def test_a_file_in_the_way_and_a_read_only_directory_are_one_clear_error(tmp_path):

@@ -52,3 +52,4 @@ def test_progress_keeps_it_quiet(tmp_path):
     watchdog.close()
     with Recorder(tmp_path, stage="ppo", loggers=()) as rec:  # without a limit
         rec.log(1, {})
+    assert "no progress" not in (tmp_path / "log.txt").read_text()
