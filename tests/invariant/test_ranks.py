@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import rank_worker
-import torch
+from helpers.ranks import assert_close
 from helpers.runs import make_base, small_config
-from safetensors.torch import load_file
 
 from spa.recipes import generate
 
@@ -38,32 +37,6 @@ def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
 
 def job(stage: str, base: Path, folder: Path, strategy: str = "ddp") -> list[Any]:
     return [stage, str(base), str(folder), [f"actor_rollout_ref.actor.strategy={strategy}"]]
-
-
-def metrics(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """Policy, critic, value head and optimiser states."""
-    return {
-        f"{path.relative_to(checkpoint)}/{name}": tensor
-        for path in sorted(checkpoint.rglob("*.safetensors"))
-        for name, tensor in load_file(path).items()
-    }
-
-
-def assert_close(found: Path, expected: Path) -> None:
-    """Metrics, weights and optimiser states of two stage folders agree to 1e-5, step by step."""
-    for left, right in zip(metrics(found), metrics(expected), strict=True):
-        assert left == pytest.approx(right, rel=1e-5, abs=1e-5)
-        assert any(name.endswith("grad_norm") and value > 1e-3 for name, value in right.items())
-    left, right = weights(found / "global_step_2"), weights(expected / "global_step_2")
-    assert left.keys() == right.keys()
-    for name, tensor in right.items():
-        torch.testing.assert_close(
-            left[name], tensor, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
-        )
 
 
 @pytest.fixture(scope="module")

@@ -55,15 +55,9 @@ def _spec(specs: Mapping[str, EnvSpec], tag: str) -> EnvSpec:
 
 
 def _table(specs: Mapping[str, EnvSpec]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from spa.envs.cards import cards
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("tag", no_wrap=True)
-    for name in ("type", "cap", "optimum", "random", "random score", "by", "options"):
-        table.add_column(name, overflow="fold")
+    rows = [("tag", "type", "cap", "optimum", "random", "score", "by", "options")]
     known = cards()
     for tag, spec in specs.items():
         found = known.get(tag)
@@ -73,13 +67,15 @@ def _table(specs: Mapping[str, EnvSpec]) -> None:
             best = "-" if found.optimum is None else f"{found.optimum:.1%}"
             figures = [best, f"{found.random_success:.1%}", f"{found.random_score:.2f}", found.optimum_by]
         options = " ".join(f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items())
-        table.add_row(tag, spec.env_type, str(spec.max_actions_per_traj), *figures, options)
-    console = Console(file=sys.stdout)
-    console.print(table)
-    console.print(
-        "\noptimum: success of the best policy within the cap of actions; random: of uniformly random legal actions.\n"
-        "Both on the puzzles of seeds 0 to 999. spa envs sample TAG prints puzzles, spa play TAG plays one.",
-        highlight=False,
+        rows.append((tag, spec.env_type, str(spec.max_actions_per_traj), *figures, options))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:  # the last column is as long as it is: a narrow terminal breaks only that one
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    sys.stdout.write(
+        "\noptimum: success of the best policy within the cap of actions; random and score: success and score of "
+        "uniformly\nrandom legal actions. All on the puzzles of seeds 0 to 999. spa envs sample TAG prints puzzles, "
+        "spa play TAG plays one.\n"
     )
 
 
