@@ -172,7 +172,8 @@ def test_results_and_page_of_a_table(tmp_path):
 
 def test_unfinished_experiments_are_left_out(tmp_path):
     plan = reproduce.make_plan(["dynamics"], "tiny", tmp_path, seeds=1)
-    result = reproduce.results(plan, {})
+    result = reproduce.run(plan, train=False)
+    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(result))
     assert all(row["seeds"] == 0 and row["after"] == {} for row in result["tables"]["dynamics"]["rows"])
     write_page(result, tmp_path / "page.md")
     assert "| – | – | – | 0 |" in (tmp_path / "page.md").read_text()

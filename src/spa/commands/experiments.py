@@ -61,6 +61,7 @@ def reproduce(args: list[str]) -> int:
         "--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all of them"
     )
     parser.add_argument("--dry-run", action="store_true", help="list experiments, stages and hours, and stop")
+    parser.add_argument("--no-training", action="store_true", help="results and page of what is finished, and stop")
     add_verbosity(parser)
     words, overrides = split_overrides(args)
     options = parser.parse_args(words)
@@ -78,7 +79,7 @@ def reproduce(args: list[str]) -> int:
         return say(_plan_lines(plan, options.parallel))
     notes = _notes(options.notes)
     page = Path(options.page) if options.page else root / "results.md"
-    result = recipe.run(plan, parallel=options.parallel)
+    result = recipe.run(plan, train=not options.no_training, parallel=options.parallel)
     write_page(result, page, notes=notes)
     verdicts = [
         f"{finding['verdict']}: {finding['text']} ({finding['environment']}). {finding.get('sentence', '')}".rstrip()

@@ -125,7 +125,9 @@ ABLATIONS: Mapping[str, Method] = {
 TRANSFERS: Mapping[str, Method] = {
     f"from_{tag}": Method(
         description=f"world model learnt on {tag}",
-        world_model=(f"es_manager.train.env_configs={{tags: [{tag}], n_groups: null}}",),
+        world_model=tuple(
+            f"es_manager.{split}.env_configs={{tags: [{tag}], n_groups: null}}" for split in ("train", "val")
+        ),
     )
     for tag in ("FrozenLakeNoSlip", "FrozenLake", "SimpleSokoban", "Sudoku")
 }

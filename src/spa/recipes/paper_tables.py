@@ -72,12 +72,14 @@ def _lake(tag: str, size: int, slippery: bool) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """What is run: models, how each environment is played, which method stands for the paper's state estimation, and
-    about how many hours a stage takes on one device. `state_estimation` and `from_lake` are names of methods."""
+    about how many hours a stage takes on one device. `state_estimation` and `from_lake` are names of methods; `lakes`
+    are the sizes of the lake that a world model is learnt on and of the one it is tried on."""
 
     models: tuple[str, ...]
     settings: Mapping[str, Setting]
     state_estimation: str
     from_lake: str
+    lakes: tuple[str, str]
     hours: Mapping[str, float]
     seeds: int
     common: tuple[str, ...] = ()  # overrides of every experiment
@@ -93,20 +95,26 @@ SCALES: Mapping[str, Scale] = {
                 preset="demo",
                 overrides=(
                     *_tags("Sudoku"),
+                    "custom_envs.Sudoku.env_config.clues=15",
                     "state_text=grid_and_coords",
-                    "actor_rollout_ref.rollout.response_length=160",
-                    "actor_rollout_ref.rollout.max_model_len=2048",
-                    "sft.data.max_length=2048",
+                    "agent_proxy.max_turn=2",
+                    "actor_rollout_ref.rollout.response_length=110",
                 ),
             ),
-            "FrozenLake 6x6": Setting(preset="demo", overrides=_lake("FrozenLakeNoSlip6", 6, slippery=False)),
+            "FrozenLake 4x4": Setting(preset="demo", overrides=_lake("FrozenLakeNoSlip4", 4, slippery=False)),
             "Sokoban, 2 boxes": Setting(preset="demo", overrides=_tags("Sokoban2Boxes")),
         },
         state_estimation="vanilla",
         from_lake="from_FrozenLakeNoSlip",
-        hours={"data": 0.01, "sft": 0.08, "ppo": 0.2},
+        lakes=("3x3", "4x4"),
+        hours={"data": 0.015, "sft": 0.06, "ppo": 0.05},
         seeds=3,
-        common=("trainer.test_freq=10",),
+        common=(  # boards of 3x3 free cells, like the demo's lake, and fewer steps: the grid is to fit into an evening
+            "custom_envs.SimpleSokoban.env_config.dim_x=5",
+            "custom_envs.SimpleSokoban.env_config.dim_y=5",
+            "trainer.total_training_steps=24",
+            "trainer.test_freq=8",
+        ),
     ),
     "full": Scale(
         models=(B05, B15),
@@ -119,6 +127,7 @@ SCALES: Mapping[str, Scale] = {
         },
         state_estimation="state_estimation",
         from_lake="from_FrozenLake",
+        lakes=("4x4", "6x6"),
         hours={"data": 0.3, "sft": 0.8, "ppo": 12.0},
         seeds=3,
     ),
@@ -267,8 +276,10 @@ def _dynamics(scale: Scale) -> Content:
 
 def _transfer(scale: Scale) -> Content:
     model = scale.models[-1]
+    small, large = scale.lakes
+    lake = f"FrozenLake {large}"
     pairs = (
-        ("FrozenLake 6x6", "state_estimation"), ("FrozenLake 6x6", "spa"), ("FrozenLake 6x6", scale.from_lake),
+        (lake, "state_estimation"), (lake, "spa"), (lake, scale.from_lake),
         ("Sokoban, 2 boxes", "state_estimation"), ("Sokoban, 2 boxes", "from_SimpleSokoban"),
         ("FrozenLake", "state_estimation"), ("FrozenLake", "spa"), ("FrozenLake", "from_SimpleSokoban"),
     )  # fmt: skip
@@ -276,8 +287,8 @@ def _transfer(scale: Scale) -> Content:
     estimation = scale.state_estimation
     return rows, (
         Finding(
-            text="a 4x4 world model lifts 6x6",
-            environment="FrozenLake 6x6",
+            text=f"a {small} world model lifts {large}",
+            environment=lake,
             first=scale.from_lake,
             second=estimation,
         ),

@@ -106,13 +106,15 @@ def training_of(row: Experiment, scale: str, overrides: Sequence[str], seed: int
     return ablations.training(row.method, setting.preset, changes, seed=seed, label=f"{row.id}/seed {seed}")
 
 
-def run(plan: Plan, *, parallel: int = 2, pool: PoolOf = processes, work: Work = do_stage) -> dict[str, Any]:
-    """Run what is missing, write `results.json`, return it. When a stage fails, what is finished is written before
-    TrainingError is raised."""
+def run(
+    plan: Plan, *, train: bool = True, parallel: int = 2, pool: PoolOf = processes, work: Work = do_stage
+) -> dict[str, Any]:
+    """Run what is missing unless `train` is off, write `results.json` of what is finished, return it. When a stage
+    fails, it is written before TrainingError is raised."""
     plan.root.mkdir(parents=True, exist_ok=True)
     problem: TrainingError | None = None
     try:
-        if plan.trainings:
+        if plan.trainings and train:
             run_grid(plan.stages, devices=free_devices(parallel), pool=pool, work=work)
     except TrainingError as error:
         problem = error
