@@ -6,6 +6,7 @@
 #   make test-ray        the Ray launcher for real, on CPU workers, in an environment of its own (1.8 GB)
 #   make chaos           a run killed 20 times and harmed in every way ends like an undisturbed one, about ten minutes
 #   make lint            ruff and pyright
+#   make docs            the documentation site, in site/
 #   make bench           speed of the parts, as JSON
 # make demo PYTHON=python3.12 chooses the interpreter that .venv is made with; make test JOBS=8 tests in 8 processes.
 
@@ -18,7 +19,7 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-browser test-vllm test-ray chaos lint bench
+.PHONY: demo test test-browser test-vllm test-ray chaos lint docs bench
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -45,6 +46,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]' --constraint constraints-cpu.txt
+	$(BIN)/mkdocs build --strict
 
 bench: $(READY)
 	$(ONE_THREAD) $(BIN)/python benchmarks/environments.py
