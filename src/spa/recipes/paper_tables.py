@@ -109,7 +109,10 @@ SCALES: Mapping[str, Scale] = {
         lakes=("3x3", "4x4"),
         hours={"data": 0.015, "sft": 0.06, "ppo": 0.05},
         seeds=3,
-        common=(  # boards of 3x3 free cells, like the demo's lake, and fewer steps: the grid is to fit into an evening
+        # Boards of 3x3 free cells, like the demo's lake, and fewer steps: the grid is to fit into an evening. Every
+        # method has the same SFT: the gate only measures.
+        common=(
+            "gate.max_extra_rounds=0",
             "custom_envs.SimpleSokoban.env_config.dim_x=5",
             "custom_envs.SimpleSokoban.env_config.dim_y=5",
             "trainer.total_training_steps=24",
