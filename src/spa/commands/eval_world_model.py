@@ -60,10 +60,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def print_result(result: dict[str, Any]) -> None:
     """A table per environment tag, and what it says in words."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    from spa.tracking.console import results_console
+
+    console = results_console()
     for tag, found in result["tags"].items():
         table = Table(title=f"{result['policy']} on {tag}: {found['transitions']} states")
         for name in ("", "model", "copying", "other state"):

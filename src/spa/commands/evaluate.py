@@ -89,10 +89,11 @@ def _prices(text: str | None) -> tuple[float, float] | None:
 
 def print_result(result: dict[str, Any]) -> None:
     """A table with one column per environment tag, and what the table does not say by itself."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    from spa.tracking.console import results_console
+
+    console = results_console()
     table = Table(title=f"{result['policy']} on unseen puzzles")
     table.add_column("")
     for tag in result["tags"]:

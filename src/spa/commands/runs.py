@@ -14,11 +14,11 @@ def main(args: list[str]) -> int:
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="default: runs")
     options = parser.parse_args(args)
 
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from spa.report.overview import list_runs
+    from spa.tracking.console import results_console
 
     lines = list(list_runs(options.folder, time.time()))
     if not lines:
@@ -29,8 +29,5 @@ def main(args: list[str]) -> int:
         table.add_column(name, justify="right" if name == "duration" else "left", overflow="fold")
     for line in lines:
         table.add_row(*map(Text, (line.name, line.state, line.result, line.seeds, line.duration)))
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no width: let nothing be wrapped
-    console.print(table)
+    results_console().print(table)
     return 0

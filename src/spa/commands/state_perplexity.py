@@ -47,10 +47,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def print_result(result: dict[str, Any]) -> None:
     """One line per environment and text. The intervals are in the file."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    from spa.tracking.console import results_console
+
+    console = results_console()
     table = Table(title=f"State perplexity under {result['model']}")
     for name in ("environment", "text"):
         table.add_column(name, no_wrap=True)

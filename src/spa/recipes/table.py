@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from spa.recipes.arms import DESCRIPTIONS
+from spa.tracking.console import results_console
 
 
-def print_table(summary: dict[str, Any], console: Console | None = None) -> None:
+def print_table(summary: dict[str, Any]) -> None:
     """Print a comparison's summary as a table and a few plain sentences."""
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = results_console()
     table = Table(title=f"{summary['name']}: success on held-out puzzles, in percent")
     for name in ("method", "PPO episodes", "all episodes", "Pass@1 before", "after", "Pass@8 before", "after "):
         table.add_column(name, justify="left" if name == "method" else "right")

@@ -1,9 +1,10 @@
-"""What people see: one console on stderr and one logger named "spa".
+"""What people see: a console for results on stdout, one for the rest on stderr, and one logger named "spa".
 
-Results go to stdout; everything here (progress, messages, warnings) goes to stderr, so that output can be piped.
+Progress, messages and warnings go to stderr, so that results can be piped.
 """
 
 import logging
+import os
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -61,6 +62,14 @@ class _ConsoleHandler(logging.Handler):
         prefix = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         line = Text(printable(prefix + self.format(record)), style=style)
         get_console().print(line, soft_wrap=True, highlight=False)
+
+
+def results_console() -> Console:
+    """The console for results, on stdout. A pipe has no width: nothing is wrapped there unless COLUMNS says so."""
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 200
+    return console
 
 
 def get_console() -> Console:
