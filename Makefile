@@ -4,7 +4,9 @@
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
 #   make test-ray        the Ray launcher for real, on CPU workers, in an environment of its own (1.8 GB)
+#   make test-hosts      torchrun and Ray across two hosts, made of network namespaces: needs Linux, root and ip
 #   make chaos           a run killed 20 times and harmed in every way ends like an undisturbed one, about ten minutes
+#                        (with .venv-ray of make test-ray)
 #   make lint            ruff and pyright
 #   make docs            the documentation site, in site/
 #   make bench           speed of the parts, as JSON
@@ -19,7 +21,7 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-browser test-vllm test-ray chaos lint docs bench
+.PHONY: demo test test-browser test-vllm test-ray test-hosts chaos lint docs bench
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -39,8 +41,13 @@ test-ray:
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
 	$(ONE_THREAD) GLOO_SOCKET_IFNAME=lo .venv-ray/bin/python -m pytest tests/ray/ray_launcher.py
 
+test-hosts:
+	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
+	$(ONE_THREAD) tests/hosts/two_hosts.sh .venv-ray/bin/python
+
 chaos: $(READY)
-	$(ONE_THREAD) $(BIN)/python tests/chaos/chaos.py
+	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
+	$(ONE_THREAD) $(BIN)/python tests/chaos/chaos.py --ray .venv-ray/bin/python
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -19,21 +19,12 @@ from spa.recipes import ppo
 SETTLED = 20
 SHOWN = (1, 20, 50, 100, 150, 200)
 PAGE = os.sysconf("SC_PAGE_SIZE")
-SMALL = (
-    "trainer.logger=[]",
-    "trainer.device=cpu",
-    "trainer.threads=1",
+SMALL = Path(__file__).with_name("small.yaml")
+OVERRIDES = (
     "trainer.val_before_train=false",
     "trainer.save_freq=25",
     "trainer.test_freq=25",
     "es_manager.train.env_groups=2",
-    "es_manager.train.group_size=4",
-    "es_manager.val.env_groups=2",
-    "es_manager.val.group_size=2",
-    "agent_proxy.max_turn=2",
-    "actor_rollout_ref.rollout.rollout_filter_ratio=1",
-    "actor_rollout_ref.actor.ppo_num_mini_batches=2",
-    "actor_rollout_ref.rollout.response_length=64",
     "algorithm.adv_estimator=gae",
 )
 
@@ -61,12 +52,12 @@ def main() -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
-            *SMALL,
+            *OVERRIDES,
             f"model_path={args.model}",
             f"trainer.total_training_steps={steps}",
             f"trainer.run_dir={folder}/run",
         ]
-        ppo.main(load_config("demo", overrides))
+        ppo.main(load_config(SMALL, overrides))
     at, after = seen[SETTLED - 1], seen[SETTLED:]
     most = max(resident for resident, _, _ in after)
     report = {

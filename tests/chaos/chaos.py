@@ -1,14 +1,16 @@
 """Kill a run again and again, harm its files, and hold what comes out against a run that nothing happened to.
 
-    python tests/chaos/chaos.py                     20 kills and every fault, a preset of a few steps (make chaos)
+    python tests/chaos/chaos.py                     20 kills and every fault, a preset of a few steps
     python tests/chaos/chaos.py --kills 2 --faults torn --model FOLDER
+    python tests/chaos/chaos.py --ray PYTHON        and a worker of Ray's killed, by a Python that has Ray (make chaos)
     python tests/chaos/chaos.py --demo              the demo itself, killed three times (an hour)
 
 Every launch is a process of its own that runs `spa run`. It is forked from this one, which has imported the libraries
 and done nothing with them: that saves their start-up twenty times over. A run is killed with SIGKILL at a random moment,
 every third time in the middle of a save, and started again with the same command until it is done. Then metrics without
 times, data, episodes, gate and the checksums of every checkpoint must be those of the undisturbed run, byte for byte.
-Prints one line of JSON; exit status 1 if anything differs.
+Prints a table of what was done and whether it mattered, and writes it as `report.json`; exit status 1 if anything
+differs.
 """
 
 import argparse
@@ -18,10 +20,11 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,22 +35,12 @@ RECORDS = ("data/metrics.jsonl", "data/summary.json", "data/*.parquet", "sft/met
            "sft/extra_*/trajectories/*.jsonl")  # fmt: skip
 CHECKPOINTS = ("sft/global_step_*", "sft/extra_*/global_step_*", "ppo/global_step_*")
 PRESET = (
-    "demo",
+    str(Path(__file__).parents[2] / "benchmarks" / "small.yaml"),
     "trainer.total_training_steps=6",
     "trainer.save_freq=1",
     "trainer.test_freq=3",
     "trainer.max_actor_ckpt_to_keep=2",
-    "trainer.logger=[]",
-    "trainer.device=cpu",
-    "trainer.threads=1",
     "es_manager.train.env_groups=3",
-    "es_manager.train.group_size=4",
-    "es_manager.val.env_groups=2",
-    "es_manager.val.group_size=2",
-    "agent_proxy.max_turn=2",
-    "actor_rollout_ref.rollout.rollout_filter_ratio=1",
-    "actor_rollout_ref.actor.ppo_num_mini_batches=2",
-    "actor_rollout_ref.rollout.response_length=64",
     "generate.num_batches=4",
     "sft.data.train_batch_size=4",
     "sft.data.micro_batch_size_per_gpu=4",
@@ -62,6 +55,7 @@ PRESET = (
     "gate.time_cap_s=null",
 )
 DEMO = ("demo", "trainer.logger=[]", "gate.time_cap_s=null")
+STAGES = ("data", "sft", "ppo")
 LONGEST_LAUNCH_S = 7200
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -290,29 +284,57 @@ def asked_to_stop(folder: Path, words: list[str], rng: np.random.Generator, whol
             return seconds
 
 
-def scenarios(
-    args: argparse.Namespace, root: Path, words: list[str], whole_s: float
-) -> Iterator[tuple[str, Path, object]]:
-    """Everything that is done to a run: name, folder, what there is to say."""
+@dataclass
+class Row:
+    """A line of the table: what was done to a run, what there is to say about it, and what it changed."""
+
+    name: str
+    done: str
+    told: str
+    changed: list[str]
+
+
+def scenarios(args: argparse.Namespace, root: Path, words: list[str], whole_s: float) -> Iterator[tuple[Path, Row]]:
+    """Everything that is done to a run, and the folder that must be like the undisturbed one's."""
     rng = np.random.Generator(np.random.PCG64(args.seed))
     left, number = args.kills, 0
     while left > 0:
         folder = root / f"killed-{number}"
         hit = killed_until_done(folder, words, rng, left, whole_s)
         left, number = left - len(hit), number + 1
-        yield folder.name, folder, hit
+        yield folder, Row("killed", f"SIGKILL {len(hit)} times", ", ".join(f"{hit.count(s)} {s}" for s in STAGES), [])
     for name in args.faults:
         folder = root / name
         if name == "full_disk":
-            yield name, folder, full_disk(folder, words)
+            full_disk(folder, words)
+            yield folder, Row(name, "No room on the disk, four times.", "", [])
         elif name == "sigterm":
-            yield name, folder, asked_to_stop(folder, words, rng, whole_s)
+            seconds = asked_to_stop(folder, words, rng, whole_s)
+            told = f"saved and ended after {', '.join(f'{number:.1f}' for number in seconds)} s"
+            yield folder, Row(name, f"SIGTERM {len(seconds)} times", told, [])
         else:
-            yield name, folder, harmed(folder, words, FAULTS[name])
+            harmed(folder, words, FAULTS[name])
+            yield folder, Row(name, FAULTS[name].__doc__ or "", "", [])
 
 
-def main() -> int:
-    """Run every scenario; returns the exit status."""
+def ray_worker(python: str) -> Row:
+    """One of two workers of Ray is killed; that run has an undisturbed one of its own to be like."""
+    tests = Path(__file__).parents[1] / "ray" / "ray_launcher.py"
+    command = [python, "-m", "pytest", str(tests), "-k", "killed_worker"]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    status = subprocess.run(command, env=environment, stdout=sys.stderr, check=False).returncode
+    return Row("ray_worker", "SIGKILL to one of two Ray workers", "", [f"pytest: status {status}"] if status else [])
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown: what was done, and whether the run ended as an undisturbed one."""
+    lines = ["| done to a run | | ended as an undisturbed one |", "|---|---|---|"]
+    verdicts = [f"NO: {', '.join(row.changed[:5])}" if row.changed else "yes, byte for byte" for row in rows]
+    return "\n".join([*lines, *(f"| {r.done} | {r.told} | {v} |" for r, v in zip(rows, verdicts, strict=True))])
+
+
+def arguments() -> argparse.Namespace:
+    """Of the command line."""
     every = [*FAULTS, "full_disk", "sigterm"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
@@ -321,10 +343,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/chaos"))
     parser.add_argument("--demo", action="store_true", help="the demo itself, killed three times")
+    parser.add_argument("--ray", metavar="PYTHON", help="kill a Ray worker, too, with this Python")
     args = parser.parse_args()
     if args.demo:
         args.kills, args.faults = 3, args.faults or []
     args.faults = every if args.faults is None else args.faults
+    return args
+
+
+def main() -> int:
+    """Run every scenario; returns the exit status."""
+    args = arguments()
     words = [*(DEMO if args.demo else PRESET), f"model_path={args.model}"]
     root = args.folder.resolve()
     if root.exists():
@@ -335,25 +364,24 @@ def main() -> int:
     finish(root / "undisturbed", words)
     whole_s = children_cpu_s() - before
     expected = result(root / "undisturbed")
-    kills: list[str] = []
-    report: dict[str, object] = {"undisturbed_cpu_s": round(whole_s, 1), "files": len(expected)}
-    wrong: dict[str, list[str]] = {}
-    for name, folder, told in scenarios(args, root, words, whole_s):
-        changed = differences(expected, result(folder))
-        sys.stderr.write(f"{name}: {'equal' if not changed else f'DIFFERS: {changed[:5]}'} {told or ''}\n")
-        if changed:
-            wrong[name] = changed
-        elif name == "sigterm":
-            report["sigterm_s"] = [round(seconds, 2) for seconds in told]  # type: ignore[union-attr]
-        if name.startswith("killed"):
-            kills += told  # type: ignore[operator]
-    report |= {
-        "kills": {stage: kills.count(stage) for stage in ("data", "sft", "ppo")},
-        "faults": args.faults,
-        "different": wrong,
-        "seconds": round(time.monotonic() - started, 1),
+    rows: list[Row] = []
+    for folder, row in scenarios(args, root, words, whole_s):
+        rows.append(replace(row, changed=differences(expected, result(folder))))
+        sys.stderr.write(f"{folder.name}: {'DIFFERS' if rows[-1].changed else 'equal'} {row.told}\n")
+    if args.ray:
+        rows.append(ray_worker(args.ray))
+    wrong = [row for row in rows if row.changed]
+    verdict = f"{len(wrong)} of {len(rows)} runs DIFFER from" if wrong else f"All {len(rows)} runs ended as"
+    figures = {
+        "files": len(expected),
+        "undisturbed_cpu_s": round(whole_s, 1),
+        "s": round(time.monotonic() - started, 1),
     }
-    sys.stdout.write(json.dumps(report) + "\n")
+    (root / "report.json").write_text(json.dumps(figures | {"rows": [asdict(row) for row in rows]}, indent=1))
+    sys.stdout.write(
+        f"{table(rows)}\n\n{verdict} the undisturbed one: {figures['files']} files, "
+        f"{figures['undisturbed_cpu_s']} s of processor time. All of it took {figures['s']} s.\n"
+    )
     return 1 if wrong else 0
 
 

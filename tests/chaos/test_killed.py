@@ -22,7 +22,10 @@ def test_killed_and_harmed_runs_end_as_if_nothing_had_happened(tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout.splitlines()[-1])
-    assert report["different"] == {} and report["faults"] == ["flipped"]
-    assert sum(report["kills"].values()) == 2
+    report = json.loads((tmp_path / "runs" / "report.json").read_text())
+    assert [row["changed"] for row in report["rows"]] == [[]] * len(report["rows"])
+    killed = [row["done"] for row in report["rows"] if row["name"] == "killed"]
+    assert sum(int(done.split()[1]) for done in killed) == 2
+    assert report["rows"][-1]["name"] == "flipped"
     assert report["files"] > 50
+    assert f"All {len(killed) + 1} runs ended as the undisturbed one" in result.stdout
