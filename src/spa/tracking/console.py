@@ -4,7 +4,6 @@ Progress, messages and warnings go to stderr, so that results can be piped.
 """
 
 import logging
-import os
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -65,10 +64,10 @@ class _ConsoleHandler(logging.Handler):
 
 
 def results_console() -> Console:
-    """The console for results, on stdout. A pipe has no width: nothing is wrapped there unless COLUMNS says so."""
+    """The console for results, on stdout."""
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 200
+    if not console.is_terminal:
+        console.width = 200  # a pipe has no width: let nothing be wrapped
     return console
 
 
