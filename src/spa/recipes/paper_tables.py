@@ -90,18 +90,24 @@ SCALES: Mapping[str, Scale] = {
         models=("builtin:tiny",),
         settings={
             "FrozenLake": Setting(preset="demo"),
-            "Sokoban": Setting(preset="demo", overrides=_tags("SimpleSokoban")),
+            # Two turns: games that end only when they are won take several times as long as the lake with five.
+            "Sokoban": Setting(
+                preset="demo", overrides=(*_tags("SimpleSokoban"), "agent_proxy.max_turn=2", "trainer.test_freq=24")
+            ),
             "Sudoku": Setting(
                 preset="demo",
                 overrides=(
                     *_tags("Sudoku"),
+                    "trainer.test_freq=24",
                     "custom_envs.Sudoku.env_config.clues=15",
                     "state_text=grid_and_coords",
                     "agent_proxy.max_turn=2",
                     "actor_rollout_ref.rollout.response_length=110",
                 ),
             ),
-            "FrozenLake 4x4": Setting(preset="demo", overrides=_lake("FrozenLakeNoSlip4", 4, slippery=False)),
+            "FrozenLake 4x4": Setting(
+                preset="demo", overrides=(*_lake("FrozenLakeNoSlip4", 4, slippery=False), "trainer.test_freq=24")
+            ),
             "Sokoban, 2 boxes": Setting(preset="demo", overrides=_tags("Sokoban2Boxes")),
         },
         state_estimation="vanilla",
