@@ -2,18 +2,22 @@
 
     torchrun --nproc-per-node N rank_worker.py JOBS.json
 
-JOBS.json is a list of [stage, base model, run folder, overrides].
+JOBS.json is a list of [stage, base model, run folder, overrides]; the stage `spoiled` is SFT whose first loss is not
+finite on the second rank, though its gradient is.
 """
 
 import json
+import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from helpers.runs import small_config
 
-from spa.distributed.world import joined
+from spa.distributed.world import here, joined
 from spa.engines.scripted import random_engine
 from spa.recipes import ppo, ppo_models, sft
 
@@ -45,13 +49,30 @@ def fixed_episodes(cfg: Any, policy: Any, template: Any, source: str, device: to
     return random_engine(template, max_actions=3)
 
 
+@contextmanager
+def spoiled_once() -> Iterator[None]:
+    """The first loss of SFT on the second rank is not a number."""
+    real, first = sft.token_logprobs, iter([math.nan] if here().rank == 1 else [])
+
+    def logprobs(*args: Any, **settings: Any) -> Any:
+        found, entropy = real(*args, **settings)
+        return found + next(first, 0.0), entropy
+
+    sft.token_logprobs = logprobs
+    try:
+        yield
+    finally:
+        sft.token_logprobs = real
+
+
 def run(jobs: list[list[Any]]) -> None:
     """Run stages one after the other, on the ranks that this process has joined."""
     ppo_models.make_training_engine = fixed_episodes
     for stage, base, folder, overrides in jobs:
         cfg = small_config(base, Path(folder), *OVERRIDES, *overrides)
-        if stage == "sft":
-            sft.main(cfg, directory=Path(folder) / "sft", data=Path(base).parent / "data")
+        if stage in ("sft", "spoiled"):
+            with spoiled_once() if stage == "spoiled" else nullcontext():
+                sft.main(cfg, directory=Path(folder) / "sft", data=Path(base).parent / "data")
         else:
             ppo.main(cfg)
 
@@ -59,3 +80,5 @@ def run(jobs: list[list[Any]]) -> None:
 if __name__ == "__main__":
     with joined("cpu", 120.0):
         run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    names = [path.read_text(encoding="utf-8").strip() for path in Path("/proc/self/task").glob("*/comm")]
+    assert not [name for name in names if "gloo" in name], f"threads that would outlive the interpreter: {names}"

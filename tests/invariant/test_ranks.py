@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import rank_worker
-from helpers.ranks import assert_close
+from helpers.ranks import assert_close, metrics, weights
 from helpers.runs import make_base, small_config
 
 from spa.recipes import generate
@@ -27,6 +27,7 @@ def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
         "PYTHONPATH": os.pathsep.join([str(source), str(WORKER.parents[1])]),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONFAULTHANDLER": "1",  # a signal from a library's thread says where it came from
     }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     done = subprocess.run(
@@ -62,9 +63,10 @@ def alone(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both stages under both strategies on two ranks."""
+    """Both stages under both strategies on two ranks, and one with a loss that is not finite."""
     root = tmp_path_factory.mktemp("two")
-    torchrun(2, [job(stage, base, root / strategy, strategy) for stage, strategy in KINDS], root)
+    jobs = [job(stage, base, root / strategy, strategy) for stage, strategy in KINDS]
+    torchrun(2, [*jobs, job("spoiled", base, root / "spoiled")], root)
     return root
 
 
@@ -81,6 +83,14 @@ def test_two_ranks_train_as_one_does(alone, two, stage, strategy):
     ours, theirs = alone / stage / "trajectories", two / strategy / stage / "trajectories"
     if stage == "ppo":
         assert [p.read_bytes() for p in sorted(ours.iterdir())] == [p.read_bytes() for p in sorted(theirs.iterdir())]
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_is_a_step_that_both_skip(base, two):
+    first, second = metrics(two / "spoiled" / "sft")
+    assert first["train/skipped"] == 1 and first["train/loss"] is None and first["train/grad_norm"] > 1e-3
+    assert second["train/skipped"] == 0 and second["train/loss"] > 0
+    trained = weights(two / "spoiled" / "sft" / "global_step_1")
+    assert all(trained[name].equal(tensor) for name, tensor in weights(base).items())
 
 
 @pytest.mark.parametrize(("stage", "strategy"), KINDS)

@@ -184,28 +184,43 @@ def test_the_trainer_computes_what_the_sampler_computed(name):
     torch.testing.assert_close(found, batch.sampler_logprobs, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_step_whose_loss_is_not_finite_is_skipped_though_its_gradient_is(wrong):
+    model, loss_fn = actor()
+    part = Trainable(model=model, optimizer=make_optimizer(model, lr=0.1))
+    before = [p.clone() for p in model.parameters()]
+
+    def spoiled(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        loss, info = loss_fn(model, batch, weights)
+        return loss + wrong, info
+
+    settings: dict[str, Any] = {"micro": MicroBatching(rows=3), "loss_agg_mode": "token-mean", "horizon": 30}
+    plan = [list(torch.arange(6).split(3))]
+    metrics = update(part, ready(), spoiled, mini_batches=plan, device=CPU, **settings)
+    assert metrics["skipped"] == 2 and metrics["grad_norm"] > 1e-3 and part.optimizer.steps == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
 def test_a_gradient_that_is_not_finite_is_skipped_and_then_stops_the_run():
     model = small_model("qwen2")
     part = Trainable(model=model, optimizer=make_optimizer(model, lr=0.1))
     before = [p.clone() for p in model.parameters()]
 
-    def backward(factor: float) -> None:
-        (factor * model(input_ids=torch.tensor([[5, 6, 7]])).logits.square().mean()).backward()
+    def step(factor: float) -> dict[str, float]:
+        loss = factor * model(input_ids=torch.tensor([[5, 6, 7]])).logits.square().mean()
+        loss.backward()
+        return part.step(loss.item())
 
-    backward(math.nan)
-    assert part.step() == {"grad_norm": -1.0, "skipped": 1.0}
+    assert step(math.nan) == {"grad_norm": -1.0, "skipped": 1.0}
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(p.grad is None for p in model.parameters())
     assert part.optimizer.steps == 0
-    backward(1.0)
-    assert part.step()["skipped"] == 0.0  # a good step in between: counting begins anew
+    assert step(1.0)["skipped"] == 0.0  # a good step in between: counting begins anew
     assert part.optimizer.steps == 1
     for _ in range(MAX_BAD_STEPS - 1):
-        backward(math.inf)
-        part.step()
-    backward(math.nan)
+        step(math.inf)
     with pytest.raises(TrainingError, match=r"not finite 3 steps in a row.*learning rate"):
-        part.step()
+        step(math.nan)
     assert all(p.isfinite().all() for p in model.parameters())
 
 
@@ -214,7 +229,7 @@ def test_large_gradients_are_clipped_and_reported_as_they_were():
     optimizer = Recording(model)
     part = Trainable(model=model, optimizer=optimizer, grad_clip=0.5)
     (1000 * model(input_ids=torch.tensor([[5, 6, 7]])).logits.square().mean()).backward()
-    norm = part.step()["grad_norm"]
+    norm = part.step(0.0)["grad_norm"]
     assert norm > 100
     assert optimizer.seen[0].norm().item() == pytest.approx(0.5, rel=1e-3)
 

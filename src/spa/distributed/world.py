@@ -7,8 +7,11 @@ Alone, every method is the identity.
 Nothing is pickled: results travel as JSON or as tensors. No wait is without a limit: it is that of the process group.
 """
 
+import gc
+import importlib
 import json
 import logging
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +20,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from spa.errors import ConfigError, TrainingError
+from spa.signals import StopRequested, uninterrupted
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +146,8 @@ def here() -> World:
 @contextmanager
 def joined(device: str, timeout_s: float) -> Iterator[World]:
     """Join the ranks if torchrun has started this process: gloo on CPUs, NCCL on GPUs (and gloo for what is not on a
-    GPU). No rank waits for another longer than `timeout_s`.
+    GPU). No rank waits for another longer than `timeout_s`. Asked to stop, none does by itself: the recipes agree on it
+    between two steps.
 
     Raises ConfigError if `device` names one GPU for all ranks.
     """
@@ -153,6 +159,28 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(dist.get_node_local_rank())  # pyright: ignore[reportPrivateImportUsage]
+    # DDP and FSDP2 import it, and its functions would keep the group that exists then as their default argument.
+    importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s))
-    yield here()
-    dist.destroy_process_group()  # not after an error: the others would have to be there
+    with uninterrupted():
+        try:
+            yield here()
+        except StopRequested as stop:  # on all ranks at once
+            traceback.clear_frames(stop.__traceback__)  # they hold the models
+            _leave()
+            raise
+        _leave()  # not after an error: the others would have to be there
+
+
+def _leave() -> None:
+    """When all ranks are here: destroy the process group, and let go of all that holds it (models in reference cycles,
+    meshes in DTensor's caches), so that its threads end now.
+
+    A thread of gloo that lets go of a tensor while the interpreter ends aborts the process: "terminate called without
+    an active exception", pytorch/pytorch#179291 and #190489.
+    """
+    here().wait()
+    for mesh in [thing for thing in gc.get_objects() if type(thing) is DeviceMesh]:
+        getattr(mesh, "_pg_registry", {}).clear()
+    gc.collect()
+    dist.destroy_process_group()

@@ -271,7 +271,7 @@ def train_step(
         "train/rows": float(sum(sequence.rows for sequence in batch)),
         "train/lr": part.optimizer.lr,
     }
-    return metrics | {f"train/{name}": value for name, value in part.step().items()}
+    return metrics | {f"train/{name}": value for name, value in part.step(sums["loss"]).items()}
 
 
 def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:

@@ -48,8 +48,8 @@ class Scorer:
 
 @dataclass(slots=True, kw_only=True)
 class Trainable:
-    """A model with its optimiser. Steps with a non-finite gradient are skipped and counted. `held`: how the ranks hold
-    the model, by default this process alone."""
+    """A model with its optimiser. Steps with a non-finite loss or gradient are skipped and counted. `held`: how the
+    ranks hold the model, by default this process alone."""
 
     model: Any
     optimizer: Optimizer
@@ -71,11 +71,14 @@ class Trainable:
         """The optimiser's state in whole tensors; only rank 0 gets them. All ranks must ask."""
         return self.replica.gathered(self.optimizer.state_dict())
 
-    def step(self) -> Metrics:
-        """Clip, step, forget the gradient. Raises TrainingError after several non-finite gradients in a row."""
+    def step(self, loss: float) -> Metrics:
+        """Clip, step, forget the gradient of `loss`, which is the sum over all ranks, so that all decide the same. A
+        non-finite loss counts though its gradient may be finite (of what was clipped or masked). Raises TrainingError
+        after several steps in a row that were not finite."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         norm = norm_of(nn.utils.clip_grad_norm_(trained, self.grad_clip))
-        if math.isfinite(norm):
+        finite = math.isfinite(norm) and math.isfinite(loss)
+        if finite:
             self.bad_steps = 0
             self.optimizer.step()
         else:
@@ -83,10 +86,10 @@ class Trainable:
         self.optimizer.zero_grad()
         if self.bad_steps >= MAX_BAD_STEPS:
             raise TrainingError(
-                f"the gradient was not finite {self.bad_steps} steps in a row. Lower the learning rate, or train in "
-                "float32; the last saved checkpoint is unharmed."
+                f"loss or gradient was not finite {self.bad_steps} steps in a row. Lower the learning rate, or train "
+                "in float32; the last saved checkpoint is unharmed."
             )
-        return {"grad_norm": norm if math.isfinite(norm) else -1.0, "skipped": float(not math.isfinite(norm))}
+        return {"grad_norm": norm if math.isfinite(norm) else -1.0, "skipped": float(not finite)}
 
 
 def score_logprobs(
@@ -172,10 +175,11 @@ def update(
             alone = part.replica.world.size == 1
             info = fit(part, micro, mini.lengths[mine], work, packs_rows(part.model), repeatable=alone)
             info = part.replica.world.total(info)
-            loss_sum += info.pop("loss")
+            loss = info.pop("loss")
+            loss_sum += loss
             for name, value in info.items():
                 sums[name] += value
-            result = part.step()
+            result = part.step(loss)
             norms.append(result["grad_norm"])
             skipped += result["skipped"]
     steps, tokens = max(1, len(norms)), max(1.0, sums.pop("tokens", 0.0))
