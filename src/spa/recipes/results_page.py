@@ -28,7 +28,8 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
         "",
         "Numbers are percent of held-out puzzles, after PPO unless another moment is named, with 95 % bootstrap "
         "intervals: puzzles are drawn inside each seed, and from three seeds on seeds are drawn too. The paper's "
-        "numbers are those of its own models and stand there for orientation.",
+        "numbers (Pass@1 / Pass@8) are those of its own models and stand there for orientation. World model: percent "
+        "of observations / predictions that are exactly right on held-out puzzles after SFT.",
         "",
     ]
     lines += _verdicts(result, notes or {})
@@ -36,8 +37,9 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
         lines += [f"## {NAMES[name]}", "", *_table(table), *_curves(name, table, images, page)]
     if result["perplexity"]:
         lines += _perplexity(result["perplexity"])
+    lines += _settings(result)
     lines += ["## Commands", "", "| row | command |", "| --- | --- |"]
-    rows = {row["id"]: row["command"] for table in result["tables"].values() for row in table["rows"]}
+    rows = {row["id"]: row["command"] for table in result["tables"].values() for row in table["rows"] if row["seeds"]}
     lines += [f"| {key} | `{command}` |" for key, command in rows.items()]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines += ["", f"Versions: {versions}.", ""]
@@ -60,29 +62,53 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
 
 def _table(table: Mapping[str, Any]) -> list[str]:
     lines = [
-        "| environment | method | Pass@1 before | Pass@1 | Pass@8 | seeds | paper |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| environment | method | world model | Pass@1 before | Pass@1 | each seed | Pass@8 | paper |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for row in table["rows"]:
+    finished = [row for row in table["rows"] if row["seeds"]]
+    for row in finished:
         model = row["model"].rpartition("/")[2]
         before = row["before"].get("pass@1")
         paper = "–" if row["paper"] is None else " / ".join(f"{value:g}" for value in row["paper"])
         cells = [
             row["environment"],
             f"{row['method']} ({model})",
+            _world_model(row["world_model"]),
             "–" if before is None else f"{100 * before['mean']:.1f}",
             _interval(row["after"].get("pass@1")),
+            ", ".join(f"{100 * part['pass@1']['mean']:.1f}" for part in row["each_seed"] if "pass@1" in part) or "–",
             _interval(row["after"].get("pass@8")),
-            str(row["seeds"]),
             paper,
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    described = {row["method"]: row["description"] for row in table["rows"]}
+    missing = [row["id"] for row in table["rows"] if not row["seeds"]]
+    if missing:
+        lines += ["", f"Not run: {', '.join(missing)}."]
+    described = {row["method"]: row["description"] for row in finished}
     lines += ["", *(f"* {method}: {text}" for method, text in described.items())]
     for model, found in table["interquartile_mean"].items():
         if found:
             means = "; ".join(f"{method} {_interval(value)}" for method, value in found.items())
             lines.append(f"* interquartile mean of Pass@1 over environments and seeds, {model}: {means}")
+    return [*lines, ""]
+
+
+def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
+    """Mean over seeds of the exactly right observations and predictions after SFT."""
+    found = [[part[name] for part in parts if name in part] for name in ("observation_exact", "prediction_exact")]
+    return " / ".join(f"{100 * sum(values) / len(values):.0f}" for values in found if values) or "–"
+
+
+def _settings(result: Mapping[str, Any]) -> list[str]:
+    """How each environment is played: what is changed in which shipped configuration."""
+    rows = [row for table in result["tables"].values() for row in table["rows"]]
+    presets = {row["environment"]: row["preset"] for row in rows}
+    common = SCALES[result["scale"]].common
+    lines = ["## How it is played", "", "| environment | configuration | changed in it |", "| --- | --- | --- |"]
+    for environment, (preset, *changes) in presets.items():
+        lines.append(f"| {environment} | `{preset}` | {', '.join(f'`{change}`' for change in changes) or '–'} |")
+    if common:
+        lines += ["", f"Everywhere: {', '.join(f'`{change}`' for change in common)}."]
     return [*lines, ""]
 
 
