@@ -19,7 +19,7 @@ command -v ip >/dev/null || { echo "$0 needs ip (Debian: apt-get install iproute
 remove() {
     for host in $hosts; do
         if [ -e "/run/netns/spa-$host" ]; then
-            ip netns pids "spa-$host" | xargs -r kill -9
+            ip netns pids "spa-$host" | xargs -r kill -9 2>/dev/null || true # some have just ended
             ip netns del "spa-$host"
         fi
         rm -rf "/etc/netns/spa-$host"
@@ -38,12 +38,20 @@ make_host() { # NAME ADDRESS
     printf '127.0.0.1 localhost\n10.77.0.1 first-host\n10.77.0.2 second-host\n' >"/etc/netns/spa-$1/hosts"
 }
 
+stop() { # STATUS
+    [ -z "$tests" ] || kill -9 "$tests" 2>/dev/null || true
+    exit "$1"
+}
+
+tests=""
 remove
 trap remove EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+trap 'stop 130' INT
+trap 'stop 143' TERM
 ip link add "$bridge" type bridge
 ip link set "$bridge" up
 make_host first 10.77.0.1
 make_host second 10.77.0.2
-"$python" -m pytest "$here/two_hosts.py" "$@"
+"$python" -m pytest "$here/two_hosts.py" "$@" & # in the background, so that a signal is not left until its end
+tests=$!
+wait "$tests"
