@@ -16,8 +16,10 @@ from spa.errors import DataError
 from spa.report.build import html, write_report
 from spa.report.content import build
 from spa.report.facts import Behaviour, behaviour_and_wins, difference, what_went_wrong
+from spa.report.overview import list_runs
 from spa.report.reading import open_run
 from spa.report.text import markdown
+from spa.tracking.lock import run_lock
 
 
 class Page(HTMLParser):
@@ -295,6 +297,24 @@ def test_the_table_of_runs(demo: Path, tmp_path: Path, capsys):
     assert "finished" in lines["demo"] and "0:06:35" in lines["demo"] and "spa" in lines["demo"]
     assert "running: ppo step 3 of 6" in lines["half"]
     assert "unreadable" in lines["broken"]
+
+
+def test_whether_a_run_goes_on_does_not_depend_on_clocks(tmp_path: Path):
+    """The last step was logged an hour from now, or ten years ago."""
+    now = 1_800_000_000.0
+    for name, logged in (("ahead", now + 3600), ("behind", now - 3e8)):
+        stage = tmp_path / name / "ppo"
+        write_stage(stage, arm="x", seed=1, steps=6)
+        rows = [{"step": step, "elapsed_s": 20.0, "unix_time": logged - 1e6 * step} for step in (1, 2, 3)]
+        (stage / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        metrics = stage / "metrics.jsonl"
+        metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
+    assert [line.state.partition(":")[0] for line in list_runs(tmp_path, now)] == ["stopped", "stopped"]
+    with run_lock(tmp_path / "ahead" / "ppo"), run_lock(tmp_path / "behind"):
+        lines = list(list_runs(tmp_path, now))
+    assert [line.state.partition(":")[0] for line in lines] == ["running", "running"]
+    assert [line.duration for line in lines] == ["0:01:00", "0:01:00"]
+    assert [line.state.partition(":")[0] for line in list_runs(tmp_path, now)] == ["stopped", "stopped"]
 
 
 def test_metrics_of_several_environments_are_averaged(tmp_path: Path):

@@ -1,5 +1,6 @@
 """One process at a time in a run directory."""
 
+import json
 import os
 import signal
 import socket
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from spa.errors import TrainingError
-from spa.tracking.lock import run_lock
+from spa.tracking.lock import LOCK, held, run_lock
 
 HOLD = (
     "import sys, time; from pathlib import Path; from spa.tracking.lock import run_lock\n"
@@ -27,6 +28,27 @@ def test_a_second_process_is_told_who_holds_the_directory(tmp_path):
         other.wait(60)
     with run_lock(tmp_path, patience_s=0):  # a killed process leaves no lock behind
         pass
+
+
+@pytest.mark.parametrize("time", [0, 4_102_444_800])
+def test_clocks_do_not_matter(tmp_path, time):
+    """1970 or 2100: a lock lasts as long as its process."""
+    lock = tmp_path / LOCK
+    assert held(tmp_path) is None
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        os.utime(lock, (time, time))
+        assert held(tmp_path) is True
+        with pytest.raises(TrainingError, match=f"process {other.pid} "), run_lock(tmp_path, patience_s=0):
+            pytest.fail("two at a time")
+        other.send_signal(signal.SIGKILL)
+        other.wait(60)
+    os.utime(lock, (time, time))
+    assert held(tmp_path) is False
+    with run_lock(tmp_path, patience_s=0):
+        pass
+    lock.write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+    assert held(tmp_path) is None
 
 
 def test_it_is_free_again_afterwards_and_makes_the_directory(tmp_path):

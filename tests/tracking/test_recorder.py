@@ -52,7 +52,7 @@ def test_metrics_lines_are_sorted_and_hold_no_times(tmp_path: Path) -> None:
         recorder.log(3, {"b": torch.tensor(2.0), "a": np.float32(0.5), "perf/tokens_per_second": 9.0, "n": 4})
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step":3,"a":0.5,"b":2.0,"n":4}\n'
     timings = json.loads((tmp_path / "timings.jsonl").read_text())
-    assert set(timings) == {"step", "timing_s/rollout", "perf/tokens_per_second", "unix_time"}
+    assert set(timings) == {"step", "timing_s/rollout", "perf/tokens_per_second", "elapsed_s", "unix_time"}
     assert timings["perf/tokens_per_second"] == 9.0
 
 

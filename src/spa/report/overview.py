@@ -1,6 +1,7 @@
 """`spa runs`: what runs a folder holds, how far they are and what came out."""
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from spa.errors import DataError
 from spa.report.curves import PASS_1, Method, ends
 from spa.report.reading import NoRunError, Run, Stage, flatten, open_run
 from spa.tracking.console import printable
+from spa.tracking.lock import LOCK, held
 
 _FRESH_SECONDS = 15 * 60
+_ORDER = {"generate": 0, "data": 0, "sft": 1, "ppo": 2, "eval": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +48,36 @@ def _times(stages: Iterable[Stage]) -> list[float]:
     return [row["unix_time"] for row in rows if "unix_time" in row]
 
 
+def _seconds(stages: Sequence[Stage]) -> float:
+    """How long stages worked, by a clock that does not jump; older runs wrote only the time of day."""
+    spent = sum(row.get("elapsed_s", 0) for stage in stages for row in stage.timings.values())
+    times = _times(stages)
+    return spent or max(times, default=0) - min(times, default=0)
+
+
 def _state(run: Run, now: float) -> str:
-    """finished, running (something was written in the last quarter of an hour) or stopped; and the step."""
+    """finished, running or stopped; and the step."""
     if run.summary is not None or any(stage.name == "ppo" and not stage.arm and stage.done for stage in run.stages):
         return "finished"
-    stages = sorted(
-        run.stages, key=lambda stage: max((row.get("unix_time", 0) for row in stage.timings.values()), default=0)
-    )
+    stages = sorted(run.stages, key=lambda stage: (_ORDER.get(stage.name, 0), max(_times([stage]), default=0)))
     last = stages[-1]
     step = max(last.metrics, default=0)
     total = flatten(last.config).get("trainer.total_training_steps") if last.name == "ppo" else None
     if last.name in ("ppo", "eval") and isinstance(total, int) and step >= total:
         return "finished"
-    fresh = now - max(_times(run.stages), default=0) < _FRESH_SECONDS
     of = f" of {total}" if isinstance(total, int) else ""
-    return f"{'running' if fresh else 'stopped'}: {last.arm + ' ' if last.arm else ''}{last.name} step {step}{of}"
+    state = "running" if _is_running(run, now) else "stopped"
+    return f"{state}: {last.arm + ' ' if last.arm else ''}{last.name} step {step}{of}"
+
+
+def _is_running(run: Run, now: float) -> bool:
+    """Whether a process holds the run or one of its stages; of a run on another machine, whether something was written
+    in the last quarter of an hour. Times that lie ahead are those of a clock that was wrong."""
+    folders = (run.path, *(stage.path for stage in run.stages))
+    known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
+    if True in known:
+        return True
+    return (None in known or not known) and any(0 <= now - time < _FRESH_SECONDS for time in _times(run.stages))
 
 
 def _result(run: Run) -> str:
@@ -84,12 +102,15 @@ def _seeds(run: Run) -> str:
 
 
 def _duration(run: Run) -> str:
+    """Of the whole comparison if that is known, else of the arm that has worked longest."""
     total = (run.summary or {}).get("seconds", {}).get("total")
-    times = _times(run.stages)
     if not isinstance(total, int | float):
-        if len(times) < 2:
-            return "–"
-        total = max(times) - min(times)
+        arms = defaultdict[tuple[str, int | None], list[Stage]](list)
+        for stage in run.stages:
+            arms[stage.arm, stage.seed].append(stage)
+        total = max(map(_seconds, arms.values()), default=0)
+    if not total:
+        return "–"
     minutes, seconds = divmod(round(total), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}"

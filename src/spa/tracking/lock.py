@@ -44,6 +44,20 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
         yield
 
 
+def held(directory: Path) -> bool | None:
+    """Whether a process holds `directory` now; None if that cannot be told from this machine. No clock is asked."""
+    try:
+        with (directory / LOCK).open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            about = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return False if isinstance(about, dict) and about.get("host") == socket.gethostname() else None
+
+
 def _open(directory: Path) -> IO[str]:
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -102,7 +102,7 @@ class Recorder:
         now = time.monotonic()
         if tokens is not None and now > self._last_log:
             metrics = {**metrics, "perf/throughput": tokens / (now - self._last_log)}
-        self._last_log = now
+        elapsed, self._last_log = now - self._last_log, now
         values = {key: scalar(value) for key, value in metrics.items()}
         timings = {key: value for key, value in values.items() if key.startswith(TIMING_PREFIXES)}
         lasting = {key: value for key, value in values.items() if key not in timings}
@@ -110,7 +110,8 @@ class Recorder:
         self._seconds.clear()
         if lasting:
             self._append("metrics.jsonl", step, lasting)
-        self._append("timings.jsonl", step, {**timings, "unix_time": round(time.time(), 3)})
+        clock = {"elapsed_s": round(elapsed, 3), "unix_time": round(time.time(), 3)}  # the second may jump
+        self._append("timings.jsonl", step, {**timings, **clock})
         self._watchdog.beat(f"what follows step {step}")
         self._sinks.log(step, {**lasting, **timings})
 
