@@ -22,7 +22,7 @@ from spa.config.schema import Config
 from spa.errors import TrainingError
 from spa.recipes.arms import PLANS, arm_config, seeded
 from spa.recipes.resume import working_in
-from spa.signals import stopping_children
+from spa.signals import stoppable, stopping_children
 from spa.tracking.console import same_verbosity
 from spa.tracking.encoding import write_atomic
 
@@ -125,7 +125,14 @@ def _ready(job: Job, unfinished_data: set[int]) -> bool:
 
 
 def run_job(job: Job) -> tuple[int, int]:
-    """Do one job in this process; returns its process id and peak memory in bytes."""
+    """Do one job in this process; returns its process id and peak memory in bytes. Asked to stop, it saves and raises
+    StopRequested."""
+    with stoppable():  # between the stages, too
+        _do(job)
+    return os.getpid(), _peak_bytes()
+
+
+def _do(job: Job) -> None:
     from spa.recipes import generate, pipeline, ppo
     from spa.recipes.shuffled import shuffled_data
 
@@ -141,7 +148,6 @@ def run_job(job: Job) -> tuple[int, int]:
             start = pipeline.stage(root / "sft", lambda: pipeline.world_model(cfg, source, root / "sft"))
         path = str(start) if PLANS[job.arm].fine_tuned else cfg.model_path
         pipeline.stage(root / "ppo", lambda: ppo.main(cfg, model_path=path, directory=root / "ppo"))
-    return os.getpid(), _peak_bytes()
 
 
 def _peak_bytes() -> int:

@@ -19,7 +19,7 @@ from spa.envs.registry import make_env
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
 from spa.recipes import setup
-from spa.recipes.resume import check_unchanged, working_in
+from spa.recipes.resume import check_unchanged, stop_together, working_in
 from spa.signals import uninterrupted
 from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.recorder import Recorder, read_metrics
@@ -67,6 +67,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> Path
                 rec.trajectories(batch + 1, "generate", played)
                 rec.log(batch + 1, pooled_metrics(played, "selfplay"), tokens=tokens_in(played))
             episodes += played
+            stop_together(world)
         engine.close()
         rows, counts = make_rows(cfg, episodes, held_out)
         if world.leads:

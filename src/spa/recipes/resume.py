@@ -118,6 +118,7 @@ def working_in(directory: Path) -> Iterator[None]:
         uninterrupted() if world.size > 1 else nullcontext(),
     ):
         yield
+        stop_together(world)
 
 
 def stop_together(world: World) -> None:
