@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import rank_worker
+import torch
 from helpers.ranks import assert_close, metrics, weights
 from helpers.runs import make_base, small_config
 
@@ -17,6 +18,17 @@ from spa.recipes import generate
 
 WORKER = Path(rank_worker.__file__)
 KINDS = [(stage, strategy) for stage in ("sft", "ppo") for strategy in ("ddp", "fsdp")]
+LORA = ["lora.rank=4"]
+OPTIONS = {
+    "cut": [
+        "actor_rollout_ref.actor.fsdp_config.fsdp_size=1",
+        "critic.model.fsdp_config.offload_policy=true",
+        "critic.model.fsdp_config.reshard_after_forward=false",
+    ],
+    "half": ["actor_rollout_ref.model.dtype=bfloat16"],
+    "lora": LORA,
+}
+"""Options of FSDP2, for PPO."""
 
 
 def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
@@ -63,9 +75,10 @@ def alone(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both stages under both strategies on two ranks, and one with a loss that is not finite."""
+    """Both stages under both strategies on two ranks, one with a loss that is not finite, and PPO with options of FSDP2."""
     root = tmp_path_factory.mktemp("two")
     jobs = [job(stage, base, root / strategy, strategy) for stage, strategy in KINDS]
+    jobs += [["ppo", str(base), str(root / name), overrides] for name, overrides in OPTIONS.items()]
     torchrun(2, [*jobs, job("spoiled", base, root / "spoiled")], root)
     return root
 
@@ -83,6 +96,25 @@ def test_two_ranks_train_as_one_does(alone, two, stage, strategy):
     ours, theirs = alone / stage / "trajectories", two / strategy / stage / "trajectories"
     if stage == "ppo":
         assert [p.read_bytes() for p in sorted(ours.iterdir())] == [p.read_bytes() for p in sorted(theirs.iterdir())]
+
+
+def test_how_a_model_is_cut_changes_nothing(alone, two):
+    """Whole copies side by side (hybrid sharding), shards on the CPU, layers kept between forward and backward pass."""
+    assert_close(two / "cut" / "ppo", alone / "ppo")
+
+
+def test_adapters_train_in_shards_as_they_do_in_one_process(base, two, tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_worker.ppo_models, "make_training_engine", rank_worker.fixed_episodes)
+    rank_worker.run([["ppo", str(base), str(tmp_path), LORA]])
+    assert_close(two / "lora" / "ppo", tmp_path / "ppo")
+
+
+def test_gathered_parameters_in_bfloat16_train_nearly_as_in_float32(alone, two):
+    for half, full in zip(metrics(two / "half" / "ppo"), metrics(alone / "ppo"), strict=True):
+        assert half["rollout/old_log_prob"] != pytest.approx(full["rollout/old_log_prob"], rel=1e-5)
+        assert half["rollout/old_log_prob"] == pytest.approx(full["rollout/old_log_prob"], rel=0.02)
+        assert half["actor/grad_norm"] == pytest.approx(full["actor/grad_norm"], rel=0.1)
+    assert {tensor.dtype for tensor in weights(two / "half" / "ppo" / "global_step_2").values()} == {torch.float32}
 
 
 def test_a_loss_that_is_not_finite_on_one_rank_is_a_step_that_both_skip(base, two):
