@@ -259,6 +259,7 @@ def _ablations(scale: Scale) -> Content:
             second=estimation,
             kind="no_gain",
         ),
+        Finding(text="true states beat masked ones", environment=home, first="spa", second="masked_states"),
         Finding(text="true states beat believed ones", environment=home, first="spa", second="believed_states"),
         Finding(text="random coordinates collapse", environment=home, first="spa", second="random_coordinates"),
         Finding(text="SPA beats online world modelling", environment=home, first="spa", second="online_world_model"),
