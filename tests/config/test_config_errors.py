@@ -24,6 +24,8 @@ MESSAGES = {
     "actor_rollout_ref.actor.optim.lr=0": "actor_rollout_ref.actor.optim.lr: must be greater than 0, got 0",
     "actor_rollout_ref.actor.optim.lr=nan": "actor_rollout_ref.actor.optim.lr: must be greater than 0, got nan",
     "actor_rollout_ref.actor.optim.betas=[0.9]": "actor_rollout_ref.actor.optim.betas: expected a list of 2 values, got 1",
+    "trainer.run_dir=s3://bucket/run": "trainer.run_dir: must be a local folder, got s3://bucket/run; trainer.default_hdfs_dir=URL copies checkpoints",
+    "trainer.default_hdfs_dir=/mnt/copies": "trainer.default_hdfs_dir: must be a URL like s3://…, got /mnt/copies",
     "state_text=grids": "state_text: must be one of grid, coords, grid_and_coords; got the text 'grids'; did you mean grid?",
     "es_manager.train=3": "es_manager.train: expected a section with keys, got 3",
     "custom_envs=[a]": "custom_envs: expected a mapping, got the list ['a']",

@@ -21,9 +21,23 @@ def check(cfg: Config, problems: Problems) -> None:
     _check_engine(cfg, problems)
     if cfg.trainer.resume_mode == "resume_path" and not cfg.trainer.resume_from_path:
         problems.add("trainer.resume_from_path", "must name a checkpoint when resume_mode is resume_path")
+    _check_places(cfg, problems)
     _check_ablations(cfg, problems)
     if not cfg.agent_proxy.action_sep.strip():
         problems.add("agent_proxy.action_sep", "must not be blank; actions could not be told apart")
+
+
+def _check_places(cfg: Config, problems: Problems) -> None:
+    for path, value in (
+        ("trainer.run_dir", cfg.trainer.run_dir),
+        ("trainer.default_local_dir", cfg.trainer.default_local_dir),
+        ("sft.trainer.default_local_dir", cfg.sft.trainer.default_local_dir),
+        ("generate.output_dir", cfg.generate.output_dir or ""),
+    ):
+        if "://" in value:
+            problems.add(path, f"must be a local folder, got {value}; trainer.default_hdfs_dir=URL copies checkpoints")
+    if cfg.trainer.default_hdfs_dir and "://" not in cfg.trainer.default_hdfs_dir:
+        problems.add("trainer.default_hdfs_dir", f"must be a URL like s3://…, got {cfg.trainer.default_hdfs_dir}")
 
 
 def _check_ablations(cfg: Config, problems: Problems) -> None:

@@ -159,6 +159,9 @@ class TrainerConfig:
     experiment_name: Annotated[str, Key("the run's name")] = "test"
     run_dir: Annotated[str, Key("folder of the run: data/, sft/, ppo/")] = "runs/test"
     default_local_dir: Annotated[str, Key("where PPO checkpoints go")] = "runs/test/ppo"
+    default_hdfs_dir: Annotated[
+        str | None, Key("fsspec URL (s3://…, gs://…, file://…) that gets a copy of each checkpoint; null: none")
+    ] = None
     total_training_steps: Annotated[int, Key("PPO steps", ge=1)] = 1000
     save_freq: Annotated[int, Key("steps between checkpoints; -1: only at the end", ge=-1)] = 100
     test_freq: Annotated[int, Key("steps between validations; -1: only before and after", ge=-1)] = 10

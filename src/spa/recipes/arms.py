@@ -8,6 +8,7 @@ from typing import Literal
 from spa.config.schema import Config
 from spa.envs.base import StateText
 from spa.errors import ConfigError
+from spa.recipes.copies import copies_of
 
 Arm = Literal["vanilla", "vanilla_wm", "vanilla_grid", "state_estimation", "spa", "spa_shuffled"]
 
@@ -63,6 +64,7 @@ def arm_config(cfg: Config, arm: str, directory: Path) -> Config:
             cfg.trainer,
             run_dir=str(directory),
             default_local_dir=str(directory / "ppo"),
+            default_hdfs_dir=copies_of(cfg, directory),
             experiment_name=f"{cfg.trainer.experiment_name}-{arm}",
         ),
     )

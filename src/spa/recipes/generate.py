@@ -19,6 +19,7 @@ from spa.envs.registry import make_env
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
 from spa.recipes import setup
+from spa.recipes.copies import mirror_of
 from spa.recipes.resume import check_unchanged, stop_together, working_in
 from spa.signals import uninterrupted
 from spa.tracking.encoding import read_lines, write_atomic
@@ -38,10 +39,21 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
     """
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     with working_in(out):
-        return play_batches(cfg, out, first_batch, cfg.generate.num_batches if num_batches is None else num_batches)
+        if not here().agree(lambda: fetched(cfg, out)):
+            play_batches(cfg, out, first_batch, cfg.generate.num_batches if num_batches is None else num_batches)
+        return out
 
 
-def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> Path:
+def fetched(cfg: Config, out: Path) -> bool:
+    """Whether the data set was brought back from its copy, to a machine that has nothing of it."""
+    mirror, there = mirror_of(cfg, out), (out / "metrics.jsonl").exists()
+    if mirror is None or there or cfg.trainer.resume_mode == "disable" or not mirror.fetch_files(out):
+        return False
+    check_unchanged(cfg, "generate", out)
+    return True
+
+
+def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None:
     """Play what is not played yet and make rows of everything."""
     device, world = setup.pick_device(cfg), here()
     engine = selfplay_engine(cfg, device)
@@ -72,12 +84,13 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> Path
         rows, counts = make_rows(cfg, episodes, held_out)
         if world.leads:
             summary = write_dataset(cfg, out, rows, counts, episodes)
+            if mirror := mirror_of(cfg, out):
+                mirror.copy_files(out, (TRAIN_FILE, VAL_FILE, SUMMARY))
             rec.message(
                 f"{summary['rows_train']} training and {summary['rows_val']} validation rows from "
                 f"{summary['episodes']} episodes; dropped: {json.dumps(summary['dropped'])}"
             )
         world.wait()
-    return out
 
 
 def played_before(cfg: Config, out: Path, first: int, last: int) -> tuple[list[Episode], int]:

@@ -19,6 +19,7 @@ from spa.models.load import load_critic
 from spa.models.lora import ADAPTER, has_adapters
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
+from spa.recipes.copies import mirror_of
 from spa.recipes.published import note_published
 from spa.recipes.ranks import hold
 from spa.recipes.resume import Progress
@@ -169,6 +170,8 @@ def save_models(cfg: Config, directory: Path, models: Models, *, passing: bool =
             keep=cfg.trainer.max_actor_ckpt_to_keep,
             passing=passing,
         )
+        if mirror := mirror_of(cfg, directory):
+            mirror.copy(directory, keep=cfg.trainer.max_actor_ckpt_to_keep)
     progress.saved = progress.step
     world.wait()
     return directory / f"global_step_{progress.step}"

@@ -16,6 +16,7 @@ import yaml
 from spa.config.schema import Config
 from spa.distributed.world import World, here
 from spa.errors import ConfigError, ModelError
+from spa.recipes.copies import mirror_of
 from spa.signals import StopRequested, stop_asked, stop_now, stoppable, uninterrupted
 from spa.tracking.encoding import jsonable
 from spa.tracking.lock import run_lock
@@ -141,7 +142,10 @@ def resume_point(cfg: Config, stage: Stage, directory: Path, *, named: str | Non
 
 
 def _resume_point(cfg: Config, stage: Stage, directory: Path, named: str | None) -> Path | None:
-    found = None if cfg.trainer.resume_mode == "disable" else latest_checkpoint(directory)
+    anew, mirror = cfg.trainer.resume_mode == "disable", mirror_of(cfg, directory)
+    found = None if anew else latest_checkpoint(directory)
+    if found is None and mirror is not None and named is None and not anew:
+        found = mirror.fetch(directory)
     if named is not None and (found is None or origin_of(found).get("resumed_from") != os.path.abspath(named)):
         found = _usable(Path(named).expanduser())
     if found is not None and found.parent == directory:

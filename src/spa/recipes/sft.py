@@ -24,6 +24,7 @@ from spa.models.lora import ADAPTER
 from spa.models.vision import ImageReader, RowImages
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
+from spa.recipes.copies import mirror_of
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.published import data_files, note_published, original_folders
 from spa.recipes.ranks import check_optimizer, hold
@@ -143,6 +144,8 @@ def save_part(
             keep=cfg.sft.trainer.keep,
             passing=passing,
         )
+        if mirror := mirror_of(cfg, out):
+            mirror.copy(out, keep=cfg.sft.trainer.keep)
     progress.saved = progress.step
     world.wait()
     return out / f"global_step_{progress.step}"

@@ -68,8 +68,7 @@ def save_checkpoint(
         content = {"step": step, "sha256": sums} | ({"passing": True} if passing else {})
         marker.write_text(json.dumps(content, indent=1), encoding="utf-8")
         _sum_and_flush(marker)
-        for folder in {temporary, *(path.parent for path in _files(temporary))}:
-            _flush_directory(folder)
+        _flush_directories(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
         _flush_directory(directory)  # before anything older goes
@@ -81,7 +80,7 @@ def save_checkpoint(
             f"{final}: the checkpoint could not be written ({error}). Free some disk space or choose another folder, "
             "then run the same command again: it goes on from the last complete checkpoint."
         ) from error
-    known = sorted((directory / f"global_step_{number}" for number in _steps(directory)), key=step_of)
+    known = sorted((directory / f"global_step_{number}" for number in steps_in(directory)), key=step_of)
     lasting = [folder for folder in known if not _is_passing(folder)]
     outdated = lasting[:-keep] if keep is not None and not passing else []
     for folder in known:
@@ -95,7 +94,7 @@ def set_later_aside(directory: Path, step: int) -> None:
 
     They would otherwise be taken for this run's newest, and older good ones would be removed in their favour.
     """
-    later = [directory / f"global_step_{number}" for number in _steps(directory) if number > step]
+    later = [directory / f"global_step_{number}" for number in steps_in(directory) if number > step]
     if not later:
         return
     target = set_aside(directory, later)
@@ -104,7 +103,7 @@ def set_later_aside(directory: Path, step: int) -> None:
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """The newest complete checkpoint below `directory`; damaged ones are skipped with a message."""
-    for step in sorted(_steps(directory), reverse=True):
+    for step in sorted(steps_in(directory), reverse=True):
         folder = directory / f"global_step_{step}"
         problem = damage(folder)
         if problem is None:
@@ -126,7 +125,7 @@ def find_checkpoint(directory: Path, which: str) -> Path:
     """`last`, or a step number, as a folder. Folders that hold a model and no mark of ours (downloaded checkpoints, and
     `directory` itself) are taken as they are. Raises ModelError if there is none, or if the asked step is damaged."""
     if which == "last":
-        steps = [directory / f"global_step_{step}" for step in sorted(_steps(directory), reverse=True)]
+        steps = [directory / f"global_step_{step}" for step in sorted(steps_in(directory), reverse=True)]
         found = latest_checkpoint(directory) or next(filter(_is_foreign, steps), None)
         if found is None and (directory / "config.json").is_file():
             found = directory
@@ -136,7 +135,7 @@ def find_checkpoint(directory: Path, which: str) -> Path:
         if found and not _is_foreign(found) and (problem := damage(found)):
             raise ModelError(f"{found} is damaged: {problem}. Name another step, or run that stage again.")
     if found is None:
-        known = ", ".join(str(step) for step in sorted(_steps(directory))) or "none"
+        known = ", ".join(str(step) for step in sorted(steps_in(directory))) or "none"
         raise ModelError(
             f"{directory}: no checkpoint {which!r} (steps found: {known}). Run the earlier stages first (GENERATE_DATA "
             "True), or give a checkpoint with model_path=FOLDER."
@@ -172,7 +171,7 @@ def damage(folder: Path) -> str | None:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if _digest(path) != expected:
+        if digest(path) != expected:
             return f"{name} has changed since it was written"
     return None
 
@@ -185,7 +184,8 @@ def _is_passing(folder: Path) -> bool:
         return False
 
 
-def _steps(directory: Path) -> list[int]:
+def steps_in(directory: Path) -> list[int]:
+    """The steps of the checkpoints in a folder, complete or not."""
     if not directory.is_dir():
         return []
     return [int(match.group(1)) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
@@ -195,7 +195,8 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -203,7 +204,20 @@ def _digest(path: Path) -> str:
 def _sum_and_flush(path: Path) -> str:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return _digest(path)
+    return digest(path)
+
+
+def flush(folder: Path) -> None:
+    """All files and names in a folder, on the disk."""
+    for path in _files(folder):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    _flush_directories(folder)
+
+
+def _flush_directories(folder: Path) -> None:
+    for inside in {folder, *(path.parent for path in _files(folder))}:
+        _flush_directory(inside)
 
 
 def _flush_directory(folder: Path) -> None:

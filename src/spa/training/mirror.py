@@ -1,0 +1,169 @@
+"""Copies of checkpoints at an fsspec URL (`s3://…`, `gs://…`, `file://…`), from which another machine can go on.
+
+A run works in a local folder, whose renames and locks it relies on. Every complete checkpoint is then copied, its
+marker last, with the stage's settings and metrics beside it; what comes back is held against its checksums.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from spa.errors import ConfigError, TrainingError
+from spa.set_aside import set_aside
+from spa.training.checkpoint import MARKER, damage, digest, flush, step_of, steps_in
+
+log = logging.getLogger(__name__)
+
+RECORDS = ("config.yaml", "metrics.jsonl", "timings.jsonl")
+"""What is copied beside the checkpoints of a stage, so that its curves do not begin in the middle elsewhere."""
+
+
+class Mirror:
+    """The copies of one stage's checkpoints at `url`. Raises ConfigError if fsspec cannot use it."""
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self.url = url.rstrip("/")
+        try:
+            self._fs, root = url_to_fs(self.url)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(f"trainer.default_hdfs_dir: {url} cannot be used ({error})") from error
+        self._root = str(root).rstrip("/")
+
+    def copy(self, directory: Path, *, keep: int | None) -> bool:
+        """Copy what is new among the complete checkpoints of `directory`, then remove what `save_checkpoint` would have
+        removed. Whatever goes wrong is a warning: the next call tries again. Returns whether all went well."""
+        try:
+            self._copy(directory, keep)
+        except Exception as error:  # noqa: BLE001 - file systems have errors of their own, and a run must outlive them
+            log.warning("%s: checkpoints could not be copied (%s); tried again at the next one", self.url, error)
+            return False
+        return True
+
+    def fetch(self, directory: Path) -> Path | None:
+        """Bring the newest copy that is whole to `directory`; None if there is none.
+
+        Raises TrainingError if the URL cannot be read: a run that began anew there would overwrite the copies.
+        """
+        with self._reading(directory):
+            for step in sorted(self._steps(), reverse=True):
+                name = f"global_step_{step}"
+                found = self._get(f"{self._root}/{name}", directory / f".saving_{name}", directory / name)
+                if found is not None:
+                    log.warning("no checkpoint in %s: going on from the copy %s/%s", directory, self.url, name)
+                    return found
+                log.warning("%s/%s is not whole; looking for the one before", self.url, name)
+        return None
+
+    def copy_files(self, directory: Path, names: Sequence[str]) -> None:
+        """Copy the result of a stage that is not a checkpoint, its checksums last. What goes wrong is a warning."""
+        try:
+            sums = {name: digest(directory / name) for name in names}
+            self._put(directory, [*sums, *(name for name in RECORDS if (directory / name).is_file())], self._root)
+            self._fs.pipe_file(f"{self._root}/{MARKER}", json.dumps({"sha256": sums}).encode())
+        except Exception as error:  # noqa: BLE001 - as above
+            log.warning("%s: %s could not be copied (%s)", self.url, directory, error)
+
+    def fetch_files(self, directory: Path) -> bool:
+        """Bring what `copy_files` copied; returns whether it was there and whole. Raises TrainingError as `fetch`."""
+        with self._reading(directory):
+            return self._get(self._root, directory / ".fetching", directory) is not None
+
+    @contextmanager
+    def _reading(self, directory: Path) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # file systems have errors of their own
+            raise TrainingError(
+                f"{self.url} (trainer.default_hdfs_dir) cannot be read ({error}), and {directory} has nothing to go on "
+                "from. Start the same command again when it can, or begin anew with trainer.resume_mode=disable."
+            ) from error
+
+    def _copy(self, directory: Path, keep: int | None) -> None:
+        steps = sorted(steps_in(directory))
+        for step in reversed(steps):
+            folder, target = directory / f"global_step_{step}", f"{self._root}/global_step_{step}"
+            if (folder / MARKER).is_file() and (folder / MARKER).read_bytes() != self._marker(target)[0]:
+                self._remove(target)
+                names = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"]
+                self._put(folder, [*names, MARKER], target)
+        self._put(directory, [name for name in RECORDS if (directory / name).is_file()], self._root)
+        known = {step: self._marker(f"{self._root}/global_step_{step}")[1] for step in self._steps()}
+        lasting = sorted(step for step, marker in known.items() if marker and not marker.get("passing"))
+        lasting = [step for step in lasting if step <= steps[-1]]  # later ones: of a run that was begun anew
+        for step in set(known) - {steps[-1]} - set(lasting if keep is None else lasting[-keep:]):
+            self._remove(f"{self._root}/global_step_{step}")
+
+    def _put(self, folder: Path, names: Iterable[str], target: str) -> None:
+        """Copy files in this order."""
+        for name in names:
+            self._fs.makedirs(f"{target}/{name}".rpartition("/")[0], exist_ok=True)
+            self._fs.put_file(str(folder / name), f"{target}/{name}")
+
+    def _get(self, source: str, temporary: Path, final: Path) -> Path | None:
+        """Bring the files that a marker names to `final` by way of `temporary`, if they are whole."""
+        content, marker = self._marker(source)
+        if not marker:
+            return None
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name in marker["sha256"]:
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            if self._fs.exists(f"{source}/{name}"):
+                self._fs.get_file(f"{source}/{name}", str(temporary / name))
+        (temporary / MARKER).write_bytes(content)
+        problem = damage(temporary)
+        if problem is None:
+            self._arrived(temporary, final)
+            return final
+        log.warning("%s is not usable (%s)", source, problem)
+        shutil.rmtree(temporary)
+        return None
+
+    def _arrived(self, temporary: Path, final: Path) -> None:
+        """Give files their place, the stage's records beside them."""
+        directory = temporary.parent
+        for name in RECORDS:
+            if not (directory / name).exists() and self._fs.exists(f"{self._root}/{name}"):
+                self._fs.get_file(f"{self._root}/{name}", str(directory / name))
+        flush(temporary)
+        if final == directory:
+            (temporary / MARKER).unlink()
+            for path in temporary.iterdir():
+                path.replace(final / path.name)
+            temporary.rmdir()
+            return
+        if final.exists():  # damaged, or it would have been used
+            set_aside(directory, [final])
+        temporary.rename(final)
+
+    def _remove(self, folder: str) -> None:
+        """The marker first, so that what is half removed is not taken for whole."""
+        if self._fs.exists(f"{folder}/{MARKER}"):
+            self._fs.rm_file(f"{folder}/{MARKER}")
+        if self._fs.exists(folder):
+            self._fs.rm(folder, recursive=True)
+
+    def _marker(self, folder: str) -> tuple[bytes, dict[str, Any]]:
+        """A copy's marker as it is and as it reads; empty for one that is not complete."""
+        if not self._fs.exists(f"{folder}/{MARKER}"):
+            return b"", {}
+        content = bytes(self._fs.cat_file(f"{folder}/{MARKER}"))
+        try:
+            marker = json.loads(content)
+            inside = all(not Path(name).is_absolute() and ".." not in Path(name).parts for name in marker["sha256"])
+        except (ValueError, KeyError, TypeError):
+            return b"", {}
+        return (content, marker) if inside else (b"", {})
+
+    def _steps(self) -> list[int]:
+        self._fs.invalidate_cache()
+        if not self._fs.exists(self._root):
+            return []
+        names = (str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._root, detail=False))
+        return [step_of(Path(name)) for name in names if name.startswith("global_step_")]

@@ -1,0 +1,42 @@
+"""A run whose machine is gone goes on elsewhere from the copies of its checkpoints and data."""
+
+from pathlib import Path
+
+from helpers.runs import small_config
+
+from spa.recipes import compare, generate, sft
+from spa.recipes.copies import copies_of
+
+
+def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
+    places = [tmp_path / "one", tmp_path / "other"]
+    url = f"trainer.default_hdfs_dir=file://{tmp_path}/copies/"
+    one, other = (small_config(base, place, url, "generate.policy=random") for place in places)
+    data = generate.main(one, directory=places[0] / "data")
+    sft.main(one, directory=places[0] / "sft", data=data)
+    copy = tmp_path / "copies" / "sft"
+    assert sorted(path.name for path in copy.glob("global_step_*")) == ["global_step_2", "global_step_4"]
+    (copy / "global_step_4" / "complete.json").unlink()
+    monkeypatch.delattr(generate, "play_batches")  # nothing is played again
+    again = generate.main(other, directory=places[1] / "data")
+    assert (again / "wm_train.parquet").read_bytes() == (data / "wm_train.parquet").read_bytes()
+    steps, real = [], sft.train_step
+    monkeypatch.setattr(sft, "train_step", lambda *args: steps.append(1) or real(*args))
+    last = sft.main(other, directory=places[1] / "sft", data=again)
+    assert len(steps) == 2  # from step 2 on
+    for name in ("global_step_4/model.safetensors", "global_step_4/state/tensors.safetensors", "metrics.jsonl"):
+        assert (last.parent / name).read_bytes() == (places[0] / "sft" / name).read_bytes(), name
+    assert (copy / "global_step_4" / "complete.json").is_file()
+
+
+def test_every_stage_of_every_arm_has_a_place_of_its_own(tmp_path):
+    cfg = small_config("none", tmp_path, "trainer.default_hdfs_dir=s3://bucket/run/", "compare.seeds=2")
+    assert copies_of(cfg, tmp_path / "sft" / "extra_1") == "s3://bucket/run/sft/extra_1"
+    assert copies_of(cfg, Path("/elsewhere/ppo")) == "s3://bucket/run/ppo"
+    places = [
+        copies_of(job.config, Path(job.directory) / "ppo")
+        for job in compare.plan_jobs(cfg, tmp_path)
+        if job.arm != "data"
+    ]
+    assert len(set(places)) == len(places) and "s3://bucket/run/seed_1/vanilla/ppo" in places
+    assert copies_of(small_config("none", tmp_path), tmp_path / "ppo") is None
