@@ -161,9 +161,14 @@ def test_results_and_page_of_a_table(tmp_path):
     assert verdicts["state-estimation RL beats vanilla RL", "Sudoku"] == "no difference found"
     assert set(result["tables"]["main"]["interquartile_mean"]["builtin:tiny"]) == {"vanilla_grid", "vanilla", "spa"}
     page = tmp_path / "docs" / "results.md"
-    write_page(result, page, notes={"state-estimation RL beats vanilla RL": "Too small a model."})
+    notes = {
+        "state-estimation RL beats vanilla RL": "Too small.",
+        "SPA beats state-estimation RL (Sudoku)": "Too hard.",
+    }
+    write_page(result, page, notes=notes)
     text = page.read_text()
-    assert "75.0 [75.0, 75.0]" in text and "Too small a model." in text and row["command"] in text
+    assert "75.0 [75.0, 75.0]" in text and row["command"] in text
+    assert (text.count(" Too small. |"), text.count(" Too hard. |")) == (3, 1)
     pictures = list((tmp_path / "docs" / "images").iterdir())
     assert pictures and all(f"images/{picture.name}" in text for picture in pictures)
     for picture in pictures:

@@ -56,7 +56,7 @@ def reproduce(args: list[str]) -> int:
     )
     parser.add_argument("--root", metavar="FOLDER", help="where everything goes (default: runs/reproduce-SCALE)")
     parser.add_argument("--page", metavar="FILE", help="where the page goes (default: results.md in that folder)")
-    parser.add_argument("--notes", metavar="FILE", help="JSON: text of a finding -> why it may be as it is")
+    parser.add_argument("--notes", metavar="FILE", help="JSON: a claim, or claim (environment) -> a remark")
     parser.add_argument(
         "--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all of them"
     )

@@ -18,7 +18,8 @@ LEGEND_ROW = 20
 
 
 def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None) -> None:
-    """Write the page and its curves (in `images/` beside it). `notes`: text of a finding -> why it may be as it is."""
+    """Write the page and its curves (in `images/` beside it). `notes`: text of a finding, perhaps
+    with its environment in brackets -> why it may be as it is."""
     images = page.parent / "images"
     lines = [
         "# Results",
@@ -52,7 +53,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     for table in result["tables"].values():
         for finding in table["findings"]:
             said = finding.get("sentence", "–")
-            note = notes.get(finding["text"])
+            note = notes.get(f"{finding['text']} ({finding['environment']})") or notes.get(finding["text"])
             if note:
                 said += f" {note}"
             where = f"{finding['environment']}, {finding['model'].rpartition('/')[2]}"
