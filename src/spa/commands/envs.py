@@ -57,7 +57,7 @@ def _spec(specs: Mapping[str, EnvSpec], tag: str) -> EnvSpec:
 def _table(specs: Mapping[str, EnvSpec]) -> None:
     from spa.envs.cards import cards
 
-    rows = [("tag", "type", "cap", "optimum", "random", "score", "by", "options")]
+    rows: list[tuple[str, ...]] = [("tag", "type", "cap", "optimum", "random", "score", "by", "options")]
     known = cards()
     for tag, spec in specs.items():
         found = known.get(tag)
