@@ -30,7 +30,8 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     ray, train = _ray()
     own, trainer = cfg.ray_init, cfg.trainer
     count = trainer.nnodes * trainer.n_gpus_per_node
-    ray.init(address=own.address, num_cpus=own.num_cpus, ignore_reinit_error=True)
+    # Without an address Ray would join whatever cluster has been started on this machine.
+    ray.init(address=own.address or "local", num_cpus=own.num_cpus, ignore_reinit_error=True)
     on_gpu = trainer.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
     check_cluster(cfg, ray.cluster_resources(), on_gpu=on_gpu)
     if job.generate_data:  # once, not again at every restart
