@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from helpers.runs import small_config
@@ -130,6 +131,18 @@ def test_fine_tuning_lowers_the_loss_and_measures_itself(base, four_steps):
     for folder in folders:  # plain folders of transformers
         load_policy(str(four_steps / folder))
         load_tokenizer(str(four_steps / folder))
+
+
+def test_without_validation_rows_there_is_no_validation_loss(base, data, tmp_path, caplog):
+    (tmp_path / "data").mkdir()
+    train, val = (pq.read_table(data / name) for name in (generate.TRAIN_FILE, generate.VAL_FILE))
+    pq.write_table(train, tmp_path / "data" / generate.TRAIN_FILE)
+    pq.write_table(val.slice(0, 0), tmp_path / "data" / generate.VAL_FILE)
+    cfg = small_config(base, tmp_path, "sft.trainer.total_training_steps=2")
+    sft.main(cfg, directory=tmp_path / "sft", data=tmp_path / "data")
+    last = metrics(tmp_path / "sft")[-1]
+    assert "val/loss" not in last and "val/wm/obs_exact" in last
+    assert "no validation row" in caplog.text
 
 
 def test_the_same_seed_gives_the_same_model(base, data, four_steps, tmp_path):

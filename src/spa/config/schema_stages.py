@@ -23,7 +23,7 @@ class GenerateConfig:
 
     num_batches: Annotated[int, Key("times that all training groups are played, each time on new puzzles", ge=1)] = 5
     output_dir: Annotated[str | None, Key("null: `<trainer.run_dir>/data`")] = None
-    val_fraction: Annotated[float, Key("share of puzzles in the validation file", ge=0, le=0.9)] = 0.2
+    val_fraction: Annotated[float, Key("share of puzzles in the validation file", gt=0, le=0.9)] = 0.2
     split_seed: Annotated[int, Key("of the split by puzzle", ge=0)] = 42
     shuffle_next_states: Annotated[bool, Key("control: true next states of other turns")] = False
     success_only: Annotated[bool, Key("keep only turns of successful episodes")] = False

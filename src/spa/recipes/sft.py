@@ -5,6 +5,7 @@ state, and the actions that lead from one to the other.
 """
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -40,6 +41,8 @@ from spa.training.update import Trainable
 from spa.types import Metrics
 from spa.worldmodel.rows import read_parquet
 from spa.worldmodel.sequences import TrainingSequence, row_sequences
+
+log = logging.getLogger(__name__)
 
 RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
@@ -106,8 +109,10 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
             step = progress.step
             if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
                 with rec.timer("validate"):
-                    metrics = metrics | {"val/loss": validation_loss(part, val_rows, micro, device, template.images)}
-                    metrics |= world_model_check(cfg, part.whole(), template, rec, step, device)
+                    if val_rows:
+                        loss = validation_loss(part, val_rows, micro, device, template.images)
+                        metrics = metrics | {"val/loss": loss}
+                    metrics = metrics | world_model_check(cfg, part.whole(), template, rec, step, device)
             with uninterrupted():
                 rec.log(step, metrics, tokens=tokens)
                 progress.unlogged = None
@@ -189,6 +194,10 @@ def load_data(
         sets.append(sequences)
     if not sets[0]:
         raise DataError(f"{folder}: no training row fits into sft.data.max_length = {cfg.sft.data.max_length} tokens")
+    if not sets[1]:
+        log.warning(
+            "there is no validation row: val/loss is left out. Accuracy on held-out puzzles (val/wm) does not need any."
+        )
     return sets[0], sets[1]
 
 
@@ -305,10 +314,7 @@ def validation_loss(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> float:
-    """Mean negative log-likelihood over all response tokens of the validation rows; 0 if there are none."""
-    if not rows:
-        return 0.0
-
+    """Mean negative log-likelihood over all response tokens of the validation rows, of which there is at least one."""
     lengths, replica = lengths_of(rows), part.replica
     mine, spare = replica.world.deal(lengths), lengths.argmin()[None]
 
