@@ -179,9 +179,15 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
         (["random", "demo", "--k", "eight"], "write numbers"),
         (["random", "demo", "--groups", "0"], "env_groups"),
         (["no/such/folder", "demo"], "no such model folder"),
+        (["run", "demo"], "There are checkpoints in run/spa/ppo."),
+        (["random", "demo", "--output", "run"], "it is a folder"),
+        (["random", "demo", "--output", "file/result.json"], "no result can be written to"),
+        (["random", "demo", "--output", "/proc/no/result.json"], "no result can be written to"),
     ],
 )
 def test_clear_errors(args, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "spa" / "ppo" / "global_step_3").mkdir(parents=True)
+    (tmp_path / "file").write_text("")
     assert cli.main(["eval", *args]) == 2
     assert said in capsys.readouterr().err

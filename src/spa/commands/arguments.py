@@ -1,9 +1,13 @@
 """What the commands have in common: overrides among the arguments, how much is said, what is printed."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from spa.errors import ConfigError
 
 if TYPE_CHECKING:
     from http.server import HTTPServer
@@ -27,6 +31,23 @@ def apply_verbosity(options: argparse.Namespace) -> None:
 
     if options.quiet or options.debug:
         set_verbosity(quiet=options.quiet and not options.debug, debug=options.debug)
+
+
+def result_file(path: Path) -> Path:
+    """`path`, with its folder made: hours of work are not to end at a place that takes no file.
+
+    Raises ConfigError if no file can be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        problem = "it is a folder" if path.is_dir() else ""
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+    if not problem and not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "it is read-only"
+    if problem:
+        raise ConfigError(f"no result can be written to {path}: {problem}. Choose another file.")
+    return path
 
 
 def say(lines: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, split_overrides
+from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
 from spa.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def main(args: list[str]) -> int:
     cfg = load_config(name, overrides)
     root = target.run / "eval" if target.run else Path("runs/eval")
     label = f"{target.label}-{slug(cfg.trainer.experiment_name)}-world-model.json"
-    output = Path(options.output) if options.output else root / label
+    output = result_file(Path(options.output) if options.output else root / label)
     result = evaluate_world_model.main(
         cfg, target, output=output, transitions=options.transitions, steps=options.steps, greedy=options.greedy
     )
@@ -45,7 +45,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "policy",
         metavar="CKPT_OR_MODEL",
-        help="a run folder, a checkpoint folder, a Hub name, builtin:tiny, api or random",
+        help="a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of model_info, or "
+        "api for the chosen one), or random",
     )
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, split_overrides
+from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
 from spa.errors import ConfigError
 
 
@@ -35,7 +35,8 @@ def main(args: list[str]) -> int:
         val = cfg.es_manager.val
         sys.stdout.write(f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n")
         return 0
-    result = evaluate.main(cfg, target, output=output, ks=_ks(options.k), prices=_prices(options.prices))
+    ks, prices = _ks(options.k), _prices(options.prices)
+    result = evaluate.main(cfg, target, output=result_file(output), ks=ks, prices=prices)
     print_result(result)
     sys.stdout.write(f"result: {output}\n")
     return 0

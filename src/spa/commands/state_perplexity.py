@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, split_overrides
+from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
 from spa.errors import ConfigError
 
 DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
@@ -23,7 +23,7 @@ def main(args: list[str]) -> int:
 
     apply_verbosity(options)
     cfg = load_config(options.config, overrides)
-    output = Path(options.output or f"runs/eval/{slug(options.model)}-perplexity.json")
+    output = result_file(Path(options.output or f"runs/eval/{slug(options.model)}-perplexity.json"))
     tags = tuple(dict.fromkeys(options.tags)) or DEFAULT_TAGS
     result = state_perplexity.main(cfg, options.model, tags, output=output, states=options.states)
     print_result(result)

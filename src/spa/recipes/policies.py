@@ -16,11 +16,12 @@ from spa.engines import factory
 from spa.engines.base import Engine
 from spa.engines.expert import expert_engine, require_solver
 from spa.engines.scripted import random_engine
+from spa.errors import ModelError
 from spa.models.load import BUILTIN, model_source
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
-from spa.training.checkpoint import MARKER, find_checkpoint, latest_checkpoint
+from spa.training.checkpoint import MARKER, find_checkpoint, latest_checkpoint, steps_in
 
 SCRIPTED = ("random", "expert")
 API = "api"
@@ -63,7 +64,7 @@ def find_target(name: str) -> Target:
     """`random`, `expert`, `api`, `builtin:tiny`, a run folder (its newest checkpoint), a checkpoint or model folder, or
     a Hub name.
 
-    Raises ModelError if the name is none of these.
+    Raises ModelError if a folder holds no model.
     """
     if name in (*SCRIPTED, API):
         return Target(name=name, label=name, model=None)
@@ -73,7 +74,12 @@ def find_target(name: str) -> Target:
     checkpoint = folder
     if not (folder / "config.json").is_file():
         stages = [folder / stage for stage in STAGES if latest_checkpoint(folder / stage)]
-        checkpoint = find_checkpoint(stages[0] if stages else folder, "last")
+        place = stages[0] if stages else folder
+        if not steps_in(place):
+            raise ModelError(
+                f"{folder} holds neither a model (config.json) nor checkpoints (global_step_N).{_near(folder)}"
+            )
+        checkpoint = find_checkpoint(place, "last")
     run = run_of(checkpoint)
     label = slug(str(checkpoint.relative_to(run)) if run else checkpoint.name)
     config = checkpoint.parent / "config.yaml"
@@ -84,6 +90,13 @@ def find_target(name: str) -> Target:
         run=run,
         config=config if config.is_file() else None,
     )
+
+
+def _near(folder: Path) -> str:
+    """Where deeper in a folder there are checkpoints: a comparison has one run per method and seed."""
+    found = {step.parent for depth in ("*", "*/*", "*/*/*") for step in folder.glob(f"{depth}/global_step_*")}
+    names = sorted(str(place) for place in found if place.name == STAGES[0])
+    return f" There are checkpoints in {', '.join(names)}." if names else ""
 
 
 def run_of(checkpoint: Path) -> Path | None:
