@@ -10,7 +10,7 @@ import pytest
 from helpers.runs import SMALL
 
 from spa import cli
-from spa.errors import ConfigError
+from spa.errors import ConfigError, ModelError, TrainingError
 from spa.recipes import ablate, reproduce
 from spa.recipes.ablations import METHODS
 from spa.recipes.experiment_results import SeedResult, difference, interquartile_means, judge, mean_curve, rates
@@ -38,9 +38,11 @@ HIGH = [seed_result(seed, [7, 8, 6, 8, 7, 8]) for seed in range(3)]
 LOW = [seed_result(seed, [1, 0, 2, 1, 0, 1]) for seed in range(3)]
 LIKE_LOW = [seed_result(seed, [0, 1, 1, 2, 1, 0]) for seed in range(3)]
 
+MIXED = [seed_result(seed, [8, 8, 0, 8, 8, 8], [8, 0, 8, 8, 8, 8]) for seed in range(3)]
+
 
 def verdict(kind: str, first: str, second: str = "") -> dict:
-    found = {"high": HIGH, "low": LOW, "like_low": LIKE_LOW}
+    found = {"high": HIGH, "low": LOW, "like_low": LIKE_LOW, "mixed": MIXED}
     return judge(Finding(text="t", environment="e", first=first, second=second, kind=kind), found)  # type: ignore[arg-type]
 
 
@@ -66,14 +68,22 @@ def test_seeds_are_paired_by_number_and_missing_ones_left_out():
         ("better", "low", "like_low", "no difference found"),
         ("better", "high", "missing", "not run"),
         ("no_gain", "low", "high", "reproduced"),
-        ("no_gain", "low", "like_low", "reproduced"),
+        ("no_gain", "low", "low", "reproduced"),
+        ("no_gain", "low", "like_low", "undecided"),  # no difference, but up to 6 points are possible
         ("no_gain", "high", "low", "contradicted"),
         ("keeps", "high", "", "reproduced"),
         ("keeps", "low", "", "contradicted"),
+        ("keeps", "mixed", "", "undecided"),
     ],
 )
 def test_verdicts(kind, first, second, expected):
     assert verdict(kind, first, second)["verdict"] == expected
+
+
+def test_a_verdict_counts_the_seeds_that_it_compares():
+    finding = Finding(text="t", environment="e", first="a", second="b")
+    assert judge(finding, {"a": HIGH[:2], "b": LOW[1:]})["seeds"] == 1
+    assert verdict("keeps", "high")["seeds"] == 3
 
 
 def test_a_verdict_says_how_much():
@@ -168,6 +178,7 @@ def test_results_and_page_of_a_table(tmp_path):
     write_page(result, page, notes=notes)
     text = page.read_text()
     assert "75.0 [75.0, 75.0]" in text and row["command"] in text
+    assert "over Sokoban, FrozenLake, Sudoku and seeds" in text and "`vanilla` (plain PPO" in text
     assert (text.count(" Too small. |"), text.count(" Too hard. |")) == (3, 1)
     pictures = list((tmp_path / "docs" / "images").iterdir())
     assert pictures and all(f"images/{picture.name}" in text for picture in pictures)
@@ -183,6 +194,20 @@ def test_unfinished_experiments_are_left_out(tmp_path):
     write_page(result, tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "Not run: builtin:tiny/FrozenLake/vanilla_grid, builtin" in page
+
+
+def test_a_failure_leaves_results_and_page_of_the_rest(tmp_path):
+    def work(stage: Stage, device: str) -> None:
+        if stage.source:
+            raise ModelError("out of luck")
+        finish(stage, device)
+
+    plan = reproduce.make_plan(["dynamics"], "tiny", tmp_path, seeds=1)
+    with pytest.raises(TrainingError, match="out of luck"):
+        reproduce.run(plan, page=tmp_path / "page.md", pool=one_thread, work=work)
+    rows = json.loads((tmp_path / "results.json").read_text())["tables"]["dynamics"]["rows"]
+    assert {row["method"]: row["seeds"] for row in rows} == {"vanilla_grid": 1, "vanilla": 1, "spa": 0}
+    assert "Not run: builtin:tiny/FrozenLake/spa." in (tmp_path / "page.md").read_text()
 
 
 def test_an_ablation_from_end_to_end(base, tmp_path):
@@ -206,12 +231,18 @@ def test_command_lines(capsys, tmp_path, monkeypatch):
     assert "generate.states=believed" in capsys.readouterr().out
     assert cli.main(["ablate", "believed_states", "demo", "--dry-run"]) == 0
     assert capsys.readouterr().out.count("to do") == 6
+    (tmp_path / "file").write_text("")
+    sudoku = ["reproduce", "main", "--only", "Sudoku/spa"]
     for args, said in (
         (["reproduce", "nothing"], "there is no table"),
+        ([*sudoku, "--parallel", "0"], "--parallel is 0"),
+        ([*sudoku, "--page", str(tmp_path)], "it is a folder"),
+        ([*sudoku, "--root", "file/grid"], "no result can be written to"),
+        (["ablate", "masked_states", "demo", "--parallel", "0"], "--parallel is 0"),
         (["reproduce", "main", "--seeds", "0", "--dry-run"], "at least 1"),
         (["ablate", "demo"], "usage"),
         (["ablate", "maskd_states", "demo"], "masked_states"),
-        (["reproduce", "main", "--notes", "no.json", "--only", "Sudoku/spa"], "cannot be read"),
+        ([*sudoku, "--notes", "no.json"], "cannot be read"),
     ):
         assert cli.main(args) == 2
         assert said in capsys.readouterr().err

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, say, split_overrides
+from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, say, split_overrides
 from spa.errors import ConfigError
 
 
@@ -43,16 +43,18 @@ def ablate(args: list[str]) -> int:
 
 def reproduce(args: list[str]) -> int:
     """`spa reproduce TABLE ... --scale tiny|full`."""
+    from spa.recipes.paper_tables import NAMES
+
     parser = argparse.ArgumentParser(
         prog="spa reproduce",
         description="The paper's results as a resumable grid of trainings with one results file and one page. The tiny "
         "scale is for two CPU cores and the built-in model, the full scale for the paper's models and GPUs.",
     )
-    parser.add_argument("tables", nargs="+", metavar="TABLE", help="see --dry-run all; or all")
+    parser.add_argument("tables", nargs="+", metavar="TABLE", help=f"{', '.join(NAMES)}, or all")
     parser.add_argument("--scale", default="tiny", choices=("tiny", "full"))
     parser.add_argument("--seeds", type=int, metavar="N", help="trainings of each experiment (default: 3)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="TEXT", help="experiments with TEXT in their name"
+        "--only", action="append", default=[], metavar="TEXT", help="experiments of this id, or with TEXT in it"
     )
     parser.add_argument("--root", metavar="FOLDER", help="where everything goes (default: runs/reproduce-SCALE)")
     parser.add_argument("--page", metavar="FILE", help="where the page goes (default: results.md in that folder)")
@@ -65,10 +67,7 @@ def reproduce(args: list[str]) -> int:
     add_verbosity(parser)
     words, overrides = split_overrides(args)
     options = parser.parse_args(words)
-    if options.parallel < 1:
-        raise ConfigError(f"--parallel is {options.parallel}; it must be at least 1")
     from spa.recipes import reproduce as recipe
-    from spa.recipes.results_page import write_page
 
     apply_verbosity(options)
     root = Path(options.root or f"runs/reproduce-{options.scale}")
@@ -78,9 +77,9 @@ def reproduce(args: list[str]) -> int:
     if options.dry_run:
         return say(_plan_lines(plan, options.parallel))
     notes = _notes(options.notes)
-    page = Path(options.page) if options.page else root / "results.md"
-    result = recipe.run(plan, train=not options.no_training, parallel=options.parallel)
-    write_page(result, page, notes=notes)
+    page = result_file(Path(options.page) if options.page else root / "results.md")
+    result_file(root / recipe.RESULTS)
+    result = recipe.run(plan, train=not options.no_training, parallel=options.parallel, page=page, notes=notes)
     verdicts = [
         f"{finding['verdict']}: {finding['text']} ({finding['environment']}). {finding.get('sentence', '')}".rstrip()
         for table in result["tables"].values()

@@ -6,23 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.load import load_config
-from spa.errors import ConfigError, TrainingError
+from spa.errors import ConfigError
 from spa.evaluate.aggregate import interval_json
 from spa.evaluate.statistics import sentence
 from spa.recipes import ablations
 from spa.recipes.ablations import REFERENCE
 from spa.recipes.experiment_results import SeedResult, difference, mean_curve, rates, read_training
-from spa.recipes.grid import (
-    PoolOf,
-    Stage,
-    Training,
-    Work,
-    distinct,
-    do_stage,
-    free_devices,
-    processes,
-    run_grid,
-)
+from spa.recipes.grid import PoolOf, Stage, Training, Work, distinct, do_stage, processes, with_results
 from spa.recipes.summary import versions
 from spa.tracking.encoding import write_atomic
 
@@ -63,19 +53,16 @@ def make_plan(name: str, config: str, overrides: list[str], *, seeds: int) -> Ab
 
 
 def run(plan: AblationPlan, *, parallel: int = 2, pool: PoolOf = processes, work: Work = do_stage) -> dict[str, Any]:
-    """Run what is missing, add to `ablations.json` what is finished, return this ablation's part."""
+    """Run what is missing, add to `ablations.json` what is finished, return this ablation's part. When a stage fails,
+    it is written before TrainingError is raised."""
     plan.root.mkdir(parents=True, exist_ok=True)
-    problem: TrainingError | None = None
-    try:
-        run_grid(plan.stages, devices=free_devices(parallel), pool=pool, work=work)
-    except TrainingError as error:
-        problem = error
-    result = results(plan)
-    path = plan.root / RESULTS
+    return with_results(plan.stages, lambda: _written(plan), parallel=parallel, pool=pool, work=work)
+
+
+def _written(plan: AblationPlan) -> dict[str, Any]:
+    result, path = results(plan), plan.root / RESULTS
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     write_atomic(path, [json.dumps({**known, plan.name: result}, indent=1, sort_keys=True) + "\n"])
-    if problem is not None:
-        raise problem
     return result
 
 

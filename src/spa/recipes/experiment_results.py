@@ -18,6 +18,7 @@ from spa.tracking.encoding import read_lines
 
 KS = (1, 8)
 MANY_SEEDS = 3  # from here on seeds are resampled too
+MARGIN = 0.05  # that nothing is gained or lost takes an interval that leaves less than this
 Curve = dict[int, tuple[float, float]]
 """Validation step -> Pass@1 and Pass@8."""
 
@@ -125,12 +126,14 @@ def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict
     """Whether a claim was found here, JSON-ready. `results` are those of the finding's environment by method.
 
     `reproduced`, `contradicted` (the interval lies on the other side), `no difference found`, or `not run`. A claim
-    that something does not help counts as reproduced unless it visibly does.
+    that nothing is gained, or lost, is reproduced if the interval leaves no gain, or loss, of `MARGIN` or more;
+    otherwise it is `undecided`: not to have found a difference is no evidence that there is none.
     """
     first = results.get(finding.first) or ()
     second = results.get(finding.second) or ()
     base = {"text": finding.text, "environment": finding.environment, "kind": finding.kind}
     if finding.kind == "keeps":
+        second = first
         gap = difference(first, first, k=8, second_moment="before")
         names = (f"Pass@8 of {finding.first} after PPO", "before")
     else:
@@ -141,15 +144,15 @@ def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict
     if finding.kind == "better":
         verdict = "reproduced" if gap.low > 0 else "contradicted" if gap.high < 0 else "no difference found"
     elif finding.kind == "no_gain":
-        verdict = "contradicted" if gap.low > 0 else "reproduced"
+        verdict = "contradicted" if gap.low > 0 else "reproduced" if gap.high < MARGIN else "undecided"
     else:
-        verdict = "contradicted" if gap.high < 0 else "reproduced"
+        verdict = "contradicted" if gap.high < 0 else "reproduced" if gap.low > -MARGIN else "undecided"
     return {
         **base,
         "verdict": verdict,
         "difference": interval_json(gap),
         "sentence": sentence(*names, gap),
-        "seeds": min(len(first), len(second) or len(first)),
+        "seeds": len({result.seed for result in first} & {result.seed for result in second}),
     }
 
 

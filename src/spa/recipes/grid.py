@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from spa.config.convert import to_plain
 from spa.config.schema import Config
-from spa.errors import SpaError, TrainingError
+from spa.errors import ConfigError, SpaError, TrainingError
 from spa.signals import stopping_children
 from spa.tracking.console import same_verbosity
 
@@ -200,6 +200,27 @@ def run_grid(
         )
 
 
+def with_results(
+    stages: Sequence[Stage],
+    results: Callable[[], dict[str, Any]],
+    *,
+    parallel: int,
+    pool: PoolOf = processes,
+    work: Work = do_stage,
+) -> dict[str, Any]:
+    """Do the stages, then return `results()`. When stages fail, results of the others are written all the same, before
+    TrainingError is raised.
+
+    Raises ConfigError if `parallel` is less than 1.
+    """
+    try:
+        run_grid(stages, devices=free_devices(parallel), pool=pool, work=work)
+    except TrainingError:
+        results()
+        raise
+    return results()
+
+
 def _problem(future: Future) -> str:
     """Why a stage failed; empty if it did not. Errors that are not the user's to solve are raised."""
     error = future.exception()
@@ -216,7 +237,9 @@ def _problem(future: Future) -> str:
 
 
 def free_devices(parallel: int) -> list[str]:
-    """Every GPU, or the CPU `parallel` times."""
+    """Every GPU, or the CPU `parallel` times. Raises ConfigError if that is less than once."""
+    if parallel < 1:
+        raise ConfigError(f"--parallel is {parallel}; it must be at least 1")
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.load import load_config
-from spa.errors import ConfigError, TrainingError
+from spa.errors import ConfigError
 from spa.recipes import ablations, state_perplexity
 from spa.recipes.experiment_results import (
     SeedResult,
@@ -19,18 +19,9 @@ from spa.recipes.experiment_results import (
     rates,
     read_training,
 )
-from spa.recipes.grid import (
-    PoolOf,
-    Stage,
-    Training,
-    Work,
-    distinct,
-    do_stage,
-    free_devices,
-    processes,
-    run_grid,
-)
+from spa.recipes.grid import PoolOf, Stage, Training, Work, distinct, do_stage, processes, with_results
 from spa.recipes.paper_tables import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
+from spa.recipes.results_page import write_page
 from spa.recipes.summary import versions
 from spa.tracking.encoding import write_atomic
 
@@ -107,22 +98,28 @@ def training_of(row: Experiment, scale: str, overrides: Sequence[str], seed: int
 
 
 def run(
-    plan: Plan, *, train: bool = True, parallel: int = 2, pool: PoolOf = processes, work: Work = do_stage
+    plan: Plan,
+    *,
+    train: bool = True,
+    parallel: int = 2,
+    page: Path | None = None,
+    notes: Mapping[str, str] | None = None,
+    pool: PoolOf = processes,
+    work: Work = do_stage,
 ) -> dict[str, Any]:
-    """Run what is missing unless `train` is off, write `results.json` of what is finished, return it. When a stage
-    fails, it is written before TrainingError is raised."""
+    """Run what is missing unless `train` is off, write `results.json` (and a page with `notes`, see `write_page`) of
+    what is finished, return the results. When a stage fails, both are written before TrainingError is raised."""
     plan.root.mkdir(parents=True, exist_ok=True)
-    problem: TrainingError | None = None
-    try:
-        if plan.trainings and train:
-            run_grid(plan.stages, devices=free_devices(parallel), pool=pool, work=work)
-    except TrainingError as error:
-        problem = error
+    stages = plan.stages if train else []
+    return with_results(stages, lambda: _written(plan, page, notes), parallel=parallel, pool=pool, work=work)
+
+
+def _written(plan: Plan, page: Path | None, notes: Mapping[str, str] | None) -> dict[str, Any]:
     perplexity = {model: _perplexity(plan, model) for model in plan.models}
     result = results(plan, perplexity)
     write_atomic(plan.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
-    if problem is not None:
-        raise problem
+    if page is not None:
+        write_page(result, page, notes=notes)
     return result
 
 

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from spa.recipes.experiment_results import MARGIN
 from spa.recipes.paper_tables import NAMES, SCALES
 from spa.report.charts import HEIGHT, WIDTH, Chart, Series, legend_mark, line_chart
 from spa.tracking.encoding import write_atomic
@@ -21,11 +22,13 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
     """Write the page and its curves (in `images/` beside it). `notes`: text of a finding, perhaps
     with its environment in brackets -> why it may be as it is."""
     images = page.parent / "images"
+    names = [*result["tables"], *(["perplexity"] if result["perplexity"] else [])]
+    overrides = "".join(f" '{override}'" for override in result["overrides"])
     lines = [
         "# Results",
         "",
-        f"Made by `spa reproduce {' '.join([*result['tables'], *(['perplexity'] if result['perplexity'] else [])])} "
-        f"--scale {result['scale']} --page {page.name}`; every row can be made again by the command beside it.",
+        f"Made by `spa reproduce {' '.join(names)} --scale {result['scale']} --page {page.name}{overrides}`; the last "
+        "section has the command that makes each row again.",
         "",
         "Numbers are percent of held-out puzzles, after PPO unless another moment is named, with 95 % bootstrap "
         "intervals: puzzles are drawn inside each seed, and from three seeds on seeds are drawn too. The paper's "
@@ -49,7 +52,18 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
 
 
 def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
-    lines = ["## What was found again", "", "| claim | where | verdict | here |", "| --- | --- | --- | --- |"]
+    lines = [
+        "## What was found again",
+        "",
+        "That one method beats another is reproduced if the whole interval of the difference, paired by puzzle inside "
+        "the seeds that both have, lies above 0, and contradicted if it lies below. That nothing is gained, or lost, "
+        f"is reproduced only if the interval leaves less than {100 * MARGIN:g} points, and undecided if it leaves "
+        "more. Nothing is corrected for the number of claims.",
+        "",
+        *_stand_ins(result),
+        "| claim | where | verdict | seeds | here |",
+        "| --- | --- | --- | ---: | --- |",
+    ]
     for table in result["tables"].values():
         for finding in table["findings"]:
             said = finding.get("sentence", "–")
@@ -57,8 +71,21 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
             if note:
                 said += f" {note}"
             where = f"{finding['environment']}, {finding['model'].rpartition('/')[2]}"
-            lines.append(f"| {finding['text']} | {where} | {finding['verdict']} | {said} |")
+            seeds = finding.get("seeds", "–")
+            lines.append(f"| {finding['text']} | {where} | {finding['verdict']} | {seeds} | {said} |")
     return [*lines, ""]
+
+
+def _stand_ins(result: Mapping[str, Any]) -> list[str]:
+    """Which methods stand for those of the paper, where they have other names."""
+    estimation = SCALES[result["scale"]].state_estimation
+    if estimation == "state_estimation":
+        return []
+    return [
+        f"At this scale `{estimation}` (plain PPO that is shown what SPA is shown) stands for the paper's "
+        "state-estimation RL, and `vanilla_grid` (drawings only) for its vanilla RL.",
+        "",
+    ]
 
 
 def _table(table: Mapping[str, Any]) -> list[str]:
@@ -90,7 +117,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
     for model, found in table["interquartile_mean"].items():
         if found:
             means = "; ".join(f"{method} {_interval(value)}" for method, value in found.items())
-            lines.append(f"* interquartile mean of Pass@1 over environments and seeds, {model}: {means}")
+            places = dict.fromkeys(row["environment"] for row in finished if row["model"] == model)
+            lines.append(f"* interquartile mean of Pass@1 over {', '.join(places)} and seeds, {model}: {means}")
     return [*lines, ""]
 
 
