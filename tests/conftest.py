@@ -1,3 +1,4 @@
+import signal
 from collections.abc import Generator
 from typing import Any
 
@@ -8,6 +9,11 @@ from hypothesis import HealthCheck, settings
 # a failure repeatable.
 settings.register_profile("spa", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("spa")
+
+# A shell starts what it puts into the background with SIGINT ignored, and children inherit that: tests that interrupt a
+# process would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
