@@ -95,11 +95,14 @@ def measure(config: Any, tokens: int, rows: int, peak: float, *, checkpointing: 
     wanted = sum(int(mask.sum()) for _, mask, _ in batches)
 
     def step() -> None:
+        losses = []
         for ids, mask, _ in batches:
             with torch.autocast(ids.device.type, dtype=torch.bfloat16):
                 logprobs, _ = token_logprobs(model, ids, mask)
-            (-logprobs.sum() / wanted).backward()
-        part.step()
+            loss = -logprobs.sum() / wanted
+            loss.backward()
+            losses.append(loss.detach())
+        part.step(float(sum(losses)))
 
     for _ in range(2):
         step()

@@ -216,7 +216,6 @@ def test_the_validation_loss_does_not_depend_on_the_cut(base, data, micro):
     rows, _ = sft.load_data(cfg, template, data)
     expected = sft.validation_loss(part, rows, MicroBatching(), CPU)
     assert sft.validation_loss(part, rows, micro, CPU) == pytest.approx(expected, rel=1e-5)
-    assert sft.validation_loss(part, [], micro, CPU) == 0
 
 
 def test_the_model_of_stage_two_may_be_another(base, data, four_steps, tmp_path):
