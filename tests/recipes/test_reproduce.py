@@ -246,3 +246,11 @@ def test_command_lines(capsys, tmp_path, monkeypatch):
     ):
         assert cli.main(args) == 2
         assert said in capsys.readouterr().err
+
+
+def test_huge_perplexities_are_short_on_the_page(tmp_path):
+    plan = reproduce.make_plan(["perplexity"], "tiny", tmp_path)
+    number = {"per_token": {"mean": 19.64}, "per_symbol": {"mean": 4.4e17}, "distinct_symbols": 6}
+    measured = {"tags": {"FrozenLake": {"grid": {"alone": number, "in_prompt": number}}}}
+    write_page(reproduce.results(plan, {"builtin:tiny": measured}), tmp_path / "page.md")
+    assert "| FrozenLake | grid | 19.6 (4e+17) | 19.6 (4e+17) | 6 | 187.1 |" in (tmp_path / "page.md").read_text()

@@ -197,13 +197,19 @@ def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
             if row["context"] != "alone":
                 continue
             shown = next(r for r in rows if (r["tag"], r["text"]) == (row["tag"], row["text"]) and r is not row)
-            cells = [f"{part['per_token']['mean']:.1f} ({part['per_symbol']['mean']:.1f})" for part in (row, shown)]
+            cells = [
+                f"{_short(part['per_token']['mean'])} ({_short(part['per_symbol']['mean'])})" for part in (row, shown)
+            ]
             paper = "–" if row["paper"] is None else f"{row['paper']:g}"
             lines.append(
                 f"| {row['tag']} | {row['text']} | {cells[0]} | {cells[1]} | {row['distinct_symbols']} | {paper} |"
             )
         lines.append("")
     return lines
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}" if number < 10_000 else f"{number:.0e}"
 
 
 def hours_text(scale: str, hours: float, devices: int) -> str:
