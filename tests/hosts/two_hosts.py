@@ -21,8 +21,8 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: make test-hosts")
 
-from helpers.ranks import assert_close
 from helpers.runs import SMALL, make_base
+from helpers.stages import assert_close
 
 from spa.cli import main as spa
 

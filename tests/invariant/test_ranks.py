@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import rank_worker
 import torch
-from helpers.ranks import assert_close, metrics, weights
 from helpers.runs import make_base, small_config
+from helpers.stages import assert_close, metrics, weights
 
 from spa.recipes import generate
 

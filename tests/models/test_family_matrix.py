@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.model_folders import MATRIX, save_family
+from helpers.stages import metrics
 
 from spa.config.load import load_config
 from spa.config.schema import Config
@@ -60,10 +61,6 @@ def data(tmp_path_factory) -> Path:
 
 def config(model: Path, run: Path, *overrides: str) -> Config:
     return load_config("base", [*SETTINGS, f"model_path={model}", f"trainer.run_dir={run}", *overrides])
-
-
-def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_self_play(family, tmp_path):

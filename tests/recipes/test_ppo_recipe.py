@@ -1,13 +1,12 @@
 """PPO as a whole: deterministic, resumable, cut as one likes, and stopped where it would go wrong."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.families import random_model
 from helpers.runs import small_config
-from safetensors.torch import load_file
+from helpers.stages import metrics, weights
 
 from spa.engines.local import LocalEngine
 from spa.envs.frozen_lake import FrozenLake
@@ -17,19 +16,6 @@ from spa.recipes import ppo, setup
 from spa.recipes.ppo_models import load_models
 
 FOUR = ("trainer.total_training_steps=4", "trainer.save_freq=2", "trainer.test_freq=2")
-
-
-def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Policy, critic, value head and optimiser states of a checkpoint."""
-    return {
-        f"{path.relative_to(folder)}/{name}": tensor
-        for path in sorted(folder.rglob("*.safetensors"))
-        for name, tensor in load_file(path).items()
-    }
 
 
 def assert_same_weights(a: Path, b: Path) -> None:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from helpers.runs import small_config
+from helpers.stages import metrics
 from safetensors.torch import load_file
 
 from spa.config.schema import Config
@@ -23,10 +24,6 @@ from spa.training.update import MicroBatching, Trainable
 from spa.worldmodel.rows import read_parquet
 
 CPU = torch.device("cpu")
-
-
-def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from spa.config.schema import Config
 from spa.distributed.world import here
 from spa.errors import ConfigError, TrainingError
 from spa.launch.stages import Job, perform
-from spa.recipes.pipeline import set_aside, stage_folders
+from spa.recipes.pipeline import set_stage_aside, stage_folders
 from spa.tracking.console import same_verbosity, set_verbosity
 
 
@@ -36,7 +36,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     check_cluster(cfg, ray.cluster_resources(), on_gpu=on_gpu)
     if job.generate_data:  # once, not again at every restart
         for folder in stage_folders(cfg):
-            set_aside(folder)
+            set_stage_aside(folder)
         job = replace(job, generate_data=None)
     from ray.train.torch import TorchConfig, TorchTrainer
 

@@ -51,7 +51,7 @@ def _run(cfg: Config, ckpt: str, generate_data: bool | None) -> Path:
     if generate_data is True:
         if here().leads:
             for folder in (data, sft_dir, ppo_dir):
-                set_aside(folder)
+                set_stage_aside(folder)
         here().wait()
     if generate_data is False:
         start = find_sft_checkpoint(cfg, sft_dir, ckpt)
@@ -108,7 +108,7 @@ def result_of(directory: Path) -> Path | None:
     return result
 
 
-def set_aside(directory: Path) -> None:
+def set_stage_aside(directory: Path) -> None:
     """Move an earlier stage's folder out of the way; nothing that was produced is lost."""
     if directory.exists():
         number = 1

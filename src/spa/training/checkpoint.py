@@ -202,17 +202,20 @@ def digest(path: Path) -> str:
 
 
 def _sum_and_flush(path: Path) -> str:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    _flush_file(path)
     return digest(path)
 
 
 def flush(folder: Path) -> None:
     """All files and names in a folder, on the disk."""
     for path in _files(folder):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        _flush_file(path)
     _flush_directories(folder)
+
+
+def _flush_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _flush_directories(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stages that ran on different numbers of ranks, held against each other."""
+"""What stages have recorded and saved, and how it is held against another run's."""
 
 import json
 from pathlib import Path
