@@ -74,7 +74,7 @@ def worker(strategy: str, groups: int, folder: Path) -> None:
         mine = {phase: sum(seconds[phase][SKIPPED:]) / (STEPS - SKIPPED) for phase in PHASES}
         everybody = world.gather(mine)
         resident = world.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    if world.leads:
+    if world.is_main:
         report = {
             "seconds": {phase: sum(rank[phase] for rank in everybody) / len(everybody) for phase in PHASES},
             "slowest": {phase: max(rank[phase] for rank in everybody) for phase in PHASES},

@@ -23,7 +23,7 @@ from spa.engines.local import LocalEngine
 from spa.models.forward import pack_rows, token_logprobs, token_values
 from spa.models.load import Critic, save_activations
 from spa.training.batch import select
-from spa.training.fit import MicroBatching
+from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
 from spa.training.update import Trainable, plan_mini_batches, score_logprobs, score_values, update
 from spa.types import EpisodeBatch, PPOBatch, Prompt, SamplingParams, ScoredBatch

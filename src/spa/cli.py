@@ -21,7 +21,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "compare": ("spa.commands.recipe:compare", "SPA beside its baselines with the same number of episodes, one table"),
     "eval": ("spa.commands.evaluate:main", "Pass@1 and Pass@k of a checkpoint or model: eval CKPT_OR_MODEL CONFIG"),
-    "eval-world-model": ("spa.commands.eval_world_model:main", "accuracy, dreams and likelihood of a world model"),
+    "eval-world-model": (
+        "spa.commands.eval_world_model:main",
+        "accuracy, rollouts and likelihood of a world model",
+    ),
     "state-perplexity": ("spa.commands.state_perplexity:main", "how strange states are to a model, in every text"),
     "ablate": (
         "spa.commands.experiments:ablate",

@@ -11,10 +11,10 @@ from spa.algo.advantages import (
     estimate_advantages,
     gae,
     grpo,
+    length_weighted,
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
     rloo,
-    shorter_counts_more,
 )
 from spa.errors import ConfigError
 from spa.types import ScoredBatch
@@ -247,4 +247,4 @@ def test_shorter_replies_count_more():
     mask = torch.tensor([[True, False, False], [True, True, False], [True, True, True]])
     advantages = mask * torch.tensor([[1.0], [-1.0], [3.0]])
     expected = mask * torch.tensor([[2.0], [-1.0], [2.0]])
-    torch.testing.assert_close(shorter_counts_more(advantages, mask), expected)
+    torch.testing.assert_close(length_weighted(advantages, mask), expected)

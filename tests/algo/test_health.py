@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from spa.algo.health import FallingGuard, Health, Signs, ends_in_a_loop, looping_share
+from spa.algo.health import FallingGuard, Health, StepHealth, ends_in_a_loop, looping_share
 
 GOOD = {"kept": 4, "spread": 0.5, "success": 0.4, "episodes": 64, "faults": 0.0, "repetition": 0.0}
 
@@ -12,7 +12,7 @@ GOOD = {"kept": 4, "spread": 0.5, "success": 0.4, "episodes": 64, "faults": 0.0,
 def after(*steps: dict) -> Health:
     health = Health()
     for step in steps:
-        health = health.observe(Signs(**(GOOD | step)))
+        health = health.observe(StepHealth(**(GOOD | step)))
     return health
 
 

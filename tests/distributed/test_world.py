@@ -37,13 +37,13 @@ def test_four_ranks_are_dealt_back_and_forth():
 def test_alone_everything_is_the_identity():
     value = torch.tensor([1.0, 2.0])
     assert ALONE.deal(torch.tensor([3, 9, 1])).tolist() == [0, 1, 2]
-    assert ALONE.spread([3, 1, 2], lambda mine: [10 * n for n in mine]) == [30, 10, 20]
-    assert ALONE.sum(value) is value
-    assert ALONE.total({"a": 0.1}) == {"a": 0.1}
-    assert ALONE.agree(lambda: "x") == "x"
+    assert ALONE.parallel_map([3, 1, 2], lambda mine: [10 * n for n in mine]) == [30, 10, 20]
+    assert ALONE.all_reduce_sum(value) is value
+    assert ALONE.all_reduce_sums({"a": 0.1}) == {"a": 0.1}
+    assert ALONE.broadcast(lambda: "x") == "x"
     assert ALONE.any(True) and not ALONE.any(False)
     with joined("cpu", 1.0) as world:
-        assert world == ALONE and world.leads
+        assert world == ALONE and world.is_main
 
 
 def test_an_episode_is_the_same_at_the_other_end():
@@ -57,15 +57,15 @@ def test_an_episode_is_the_same_at_the_other_end():
 
 
 def test_a_rank_without_rows_makes_a_pass_that_does_not_count():
-    spare = torch.tensor([4])
+    dummy = torch.tensor([4])
     cut = [torch.tensor([0, 1])]
-    assert [(rows.tolist(), counts) for rows, counts in Replica(None).passes(cut, spare, backward=True)] == [
+    assert [(rows.tolist(), counts) for rows, counts in Replica(None).passes(cut, dummy, backward=True)] == [
         ([0, 1], True)
     ]
-    assert [(rows.tolist(), counts) for rows, counts in Replica(None).passes([], spare, backward=True)] == [
+    assert [(rows.tolist(), counts) for rows, counts in Replica(None).passes([], dummy, backward=True)] == [
         ([4], False)
     ]
-    assert list(Replica(None).passes([], spare, backward=False)) == []
+    assert list(Replica(None).passes([], dummy, backward=False)) == []
 
 
 def test_decoder_layers_are_found():

@@ -16,7 +16,7 @@ from test_local_engine import (
 
 from spa.engines import local
 from spa.engines.local import LocalEngine
-from spa.models.half import half_twin, refresh_twin
+from spa.models.low_precision import low_precision_copy, refresh_copy
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama3", "gemma"])
@@ -62,7 +62,7 @@ def test_the_twin_computes_what_autocast_computes():
 
 def test_the_twin_shares_what_is_not_a_matrix_and_follows_the_rest():
     model = small_model("qwen2")
-    twin = half_twin(model, torch.bfloat16)
+    twin = low_precision_copy(model, torch.bfloat16)
     layer, own = model.model.layers[0], twin.model.layers[0]
     assert own.input_layernorm.weight is layer.input_layernorm.weight
     assert twin.model.embed_tokens.weight is model.model.embed_tokens.weight
@@ -72,7 +72,7 @@ def test_the_twin_shares_what_is_not_a_matrix_and_follows_the_rest():
     with torch.no_grad():
         layer.mlp.up_proj.weight.add_(1)
         layer.self_attn.q_proj.bias.add_(1)
-    refresh_twin(twin, model)
+    refresh_copy(twin, model)
     assert own.mlp.up_proj.weight.data_ptr() == address
     assert torch.equal(own.mlp.up_proj.weight, layer.mlp.up_proj.weight.bfloat16())
     assert torch.equal(own.self_attn.q_proj.bias, layer.self_attn.q_proj.bias.bfloat16())

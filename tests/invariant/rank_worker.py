@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from helpers.runs import small_config
 
-from spa.distributed.world import here, joined
+from spa.distributed.world import current_world, joined
 from spa.engines.scripted import random_engine
 from spa.recipes import ppo, ppo_models, sft
 
@@ -52,7 +52,7 @@ def fixed_episodes(cfg: Any, policy: Any, template: Any, source: str, device: to
 @contextmanager
 def spoiled_once() -> Iterator[None]:
     """The first loss of SFT on the second rank is not a number."""
-    real, first = sft.token_logprobs, iter([math.nan] if here().rank == 1 else [])
+    real, first = sft.token_logprobs, iter([math.nan] if current_world().rank == 1 else [])
 
     def logprobs(*args: Any, **settings: Any) -> Any:
         found, entropy = real(*args, **settings)

@@ -67,7 +67,7 @@ def test_a_perfect_model_scores_one(tag):
     assert found["cell_accuracy"] == 1.0 and found["changed_cell_f1"] == 1.0
     assert found["prediction_exact_where_changed"] == 1.0
     assert all(score["exact"] == 1.0 for score in found["entities"].values())
-    assert [part["prediction_exact"]["mean"] for part in found["dream"]] == [1.0] * len(found["dream"])
+    assert [part["prediction_exact"]["mean"] for part in found["open_loop"]] == [1.0] * len(found["open_loop"])
     assert found.get("drawing_agrees", 1.0) == 1.0
 
 
@@ -79,7 +79,7 @@ def test_a_copying_model_scores_the_copy_baseline():
     assert found["prediction_exact"]["mean"] == copied["prediction_exact"] == found["nothing_changed"]
     assert found["cell_accuracy"] == copied["cell_accuracy"] and found["changed_cell_f1"] == 0.0
     assert found["prediction_exact_where_changed"] == 0.0
-    assert found["dream"][0]["prediction_exact"]["mean"] == found["dream"][0]["copy_exact"]
+    assert found["open_loop"][0]["prediction_exact"]["mean"] == found["open_loop"][0]["copy_exact"]
 
 
 def test_a_random_model_scores_near_nothing():
@@ -100,13 +100,13 @@ def test_drawing_and_sentence_that_contradict_are_found():
     assert "drawing_agrees" not in report("FrozenLakeNoSlip", perfect("coords"), state_text="coords")
 
 
-def test_malformed_replies_are_wrong_and_end_the_dream():
+def test_malformed_replies_are_wrong_and_end_the_open_loop_rollout():
     found = report("FrozenLakeNoSlip", lambda prompt: "<think>no idea")
     assert found["format_rate"] == 0.0 and found["prediction_exact"]["mean"] == 0.0
-    assert [part["prediction_exact"]["n"] for part in found["dream"]] == [8, 8, 8]
+    assert [part["prediction_exact"]["n"] for part in found["open_loop"]] == [8, 8, 8]
 
 
-def test_a_dream_feeds_back_what_was_predicted():
+def test_an_open_loop_rollout_feeds_back_what_was_predicted():
     shown: list[str] = []
 
     def reply(prompt) -> str:

@@ -82,23 +82,23 @@ def front(card: str) -> dict:
 
 
 def test_what_of_a_checkpoint_is_shared(checkpoint):
-    parcel = share.pack(checkpoint, "me/agent")
-    assert parcel.kind == "model"
+    upload = share.pack(checkpoint, "me/agent")
+    assert upload.kind == "model"
     assert {"config.json", "model.safetensors", "tokenizer.json", "adapter/adapter_model.safetensors"} <= set(
-        parcel.files
+        upload.files
     )
-    assert not any("state" in name or "complete" in name for name in parcel.files)
-    assert front(parcel.card)["base_model"] == "Qwen/Qwen2.5-1.5B-Instruct"
-    assert "| val-env/FrozenLake/pass@1 | 0.5 |" in parcel.card
-    assert "secret" not in parcel.card
+    assert not any("state" in name or "complete" in name for name in upload.files)
+    assert front(upload.card)["base_model"] == "Qwen/Qwen2.5-1.5B-Instruct"
+    assert "| val-env/FrozenLake/pass@1 | 0.5 |" in upload.card
+    assert "secret" not in upload.card
 
 
 def test_what_of_a_data_set_is_shared(data):
-    parcel = share.pack(data, "me/data")
-    assert parcel.kind == "dataset"
-    assert set(parcel.files) == {"wm_train.parquet", "wm_val.parquet", "summary.json"}
-    assert front(parcel.card)["configs"][0]["data_files"][0] == {"split": "train", "path": "wm_train.parquet"}
-    assert "| turns left out | 3 malformed |" in parcel.card
+    upload = share.pack(data, "me/data")
+    assert upload.kind == "dataset"
+    assert set(upload.files) == {"wm_train.parquet", "wm_val.parquet", "summary.json"}
+    assert front(upload.card)["configs"][0]["data_files"][0] == {"split": "train", "path": "wm_train.parquet"}
+    assert "| turns left out | 3 malformed |" in upload.card
 
 
 def test_a_checkpoint_comes_back_as_it_went(checkpoint, tmp_path):

@@ -14,12 +14,12 @@ from spa.errors import ModelError, TrainingError
 from spa.models.load import Critic, load_critic, load_policy, load_tokenizer
 from spa.training.checkpoint import (
     MARKER,
+    archive_later_checkpoints,
     damage,
     find_checkpoint,
     latest_checkpoint,
     load_state,
     save_checkpoint,
-    set_later_aside,
     step_of,
 )
 
@@ -132,10 +132,10 @@ def test_left_overs_of_a_killed_save_go_with_the_next_one(tmp_path):
 
 def test_a_passing_checkpoint_goes_with_the_next_one_and_takes_nothing_with_it(tmp_path):
     save(tmp_path, 2, keep=1)
-    save(tmp_path, 3, keep=1, passing=True)
+    save(tmp_path, 3, keep=1, preemption=True)
     assert steps(tmp_path) == [2, 3]
     assert latest_checkpoint(tmp_path) == tmp_path / "global_step_3"
-    save(tmp_path, 5, keep=1, passing=True)
+    save(tmp_path, 5, keep=1, preemption=True)
     assert steps(tmp_path) == [2, 5]
     save(tmp_path, 6, keep=2)
     assert steps(tmp_path) == [2, 6]
@@ -146,12 +146,12 @@ def test_a_passing_checkpoint_goes_with_the_next_one_and_takes_nothing_with_it(t
 def test_a_damaged_later_checkpoint_does_not_cost_the_good_one(tmp_path, caplog):
     save(tmp_path, 2)
     flip(save(tmp_path, 4) / "model.safetensors")
-    set_later_aside(tmp_path, 2)
+    archive_later_checkpoints(tmp_path, 2)
     assert "set aside" in caplog.text and (tmp_path / "previous" / "1" / "global_step_4").is_dir()
     save(tmp_path, 3, keep=1)
     assert steps(tmp_path) == [3]
     save(tmp_path, 4)
-    set_later_aside(tmp_path, 3)
+    archive_later_checkpoints(tmp_path, 3)
     assert (tmp_path / "previous" / "2" / "global_step_4").is_dir()
 
 

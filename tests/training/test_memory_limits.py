@@ -8,8 +8,8 @@ import pytest
 GROWTH = """
 from pathlib import Path
 import torch
-from spa.training.memory import bound_kernel_caches, release_memory
-bound_kernel_caches()
+from spa.training.memory import limit_kernel_caches, release_memory
+limit_kernel_caches()
 torch.set_num_threads(1)
 layer = torch.nn.Linear(64, 64)
 def resident():

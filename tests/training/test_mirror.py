@@ -62,7 +62,7 @@ def test_as_many_are_kept_as_in_the_folder(url, tmp_path):
     for step in (1, 2, 3):
         save(url, tmp_path / "run", step, keep=2)
     assert copied(url) == [2, 3]
-    save(url, tmp_path / "run", 4, keep=2, passing=True)
+    save(url, tmp_path / "run", 4, keep=2, preemption=True)
     assert copied(url) == [2, 3, 4]
     save(url, tmp_path / "run", 5, keep=2)
     assert copied(url) == [3, 5]

@@ -224,7 +224,7 @@ def _custom(path: str) -> Callable[..., Estimate]:
     return checked
 
 
-def shorter_counts_more(advantages: Tensor, mask: Tensor) -> Tensor:
+def length_weighted(advantages: Tensor, mask: Tensor) -> Tensor:
     """Advantages `[B, A]` divided by each row's number of masked tokens relative to the mean row: the original's
     `grpo_advantage_length_weight`, which takes away what long replies gain from a mean over tokens."""
     lengths = mask.sum(dim=1, keepdim=True).float()

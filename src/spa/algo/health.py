@@ -16,7 +16,7 @@ LONGEST_PERIOD, REPEATS, SHORTEST_RUN = 64, 4, 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
+class StepHealth:
     """What one step showed. None: not measured."""
 
     kept: int  # groups that the rollout filter kept
@@ -86,7 +86,7 @@ class Health:
     repetition: StreakGuard = field(default_factory=_repetition)
     falling: FallingGuard = field(default_factory=FallingGuard)
 
-    def observe(self, signs: Signs) -> "Health":
+    def observe(self, signs: StepHealth) -> "Health":
         """The state after one more step."""
         return Health(
             empty=self.empty.observe(signs.kept == 0),

@@ -89,16 +89,16 @@ def policy_loss(
     log_ratio = torch.where(live, logprobs - old_logprobs, 0.0).clamp(-20.0, 20.0)
     ratio = log_ratio.exp()
     advantages = torch.where(live, advantages, 0.0)
-    plain = -advantages * ratio
+    unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
-    per_token = torch.maximum(plain, clipped)
+    per_token = torch.maximum(unclipped, clipped)
     lower = torch.zeros_like(live)
     if clip_c is not None:
         bound = -advantages * clip_c
         lower = (advantages < 0) & (per_token > bound)
         per_token = torch.where(lower, bound, per_token)
     info = {
-        "pg_clipfrac": (clipped > plain).sum(),
+        "pg_clipfrac": (clipped > unclipped).sum(),
         "pg_clipfrac_lower": lower.sum(),
         "ppo_kl": -log_ratio.detach().sum(),
         "tokens": live.sum(),
@@ -127,13 +127,13 @@ def value_loss(
     live = weights > 0
     values, old_values, returns = (torch.where(live, part, 0.0) for part in (values, old_values, returns))
     error = (values - returns).square()
-    worse = torch.zeros_like(live)
+    clip_active = torch.zeros_like(live)
     if clip is not None:
-        near = old_values + (values - old_values).clamp(-clip, clip)
-        clipped = (near - returns).square()
-        worse = clipped > error
+        clipped_values = old_values + (values - old_values).clamp(-clip, clip)
+        clipped = (clipped_values - returns).square()
+        clip_active = clipped > error
         error = torch.maximum(error, clipped)
-    info = {"vf_clipfrac": worse.sum(), "vpred_mean": values.detach().sum(), "tokens": live.sum()}
+    info = {"vf_clipfrac": clip_active.sum(), "vpred_mean": values.detach().sum(), "tokens": live.sum()}
     return 0.5 * (weights * error).sum(), info
 
 

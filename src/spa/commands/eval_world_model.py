@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spa eval-world-model",
         description="Observation and prediction accuracy on held-out states that random play reached, accuracy of the "
-        "model's own dream, likelihood of true transitions, calibration; beside the baselines.",
+        "open-loop rollout, likelihood of true transitions, calibration; beside the baselines.",
     )
     parser.add_argument(
         "policy",
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"
     )
     parser.add_argument("--transitions", type=int, default=1000, metavar="N", help="states per environment tag")
-    parser.add_argument("--steps", type=int, default=3, metavar="K", help="length of the dream")
+    parser.add_argument("--steps", type=int, default=3, metavar="K", help="length of the open-loop rollout")
     parser.add_argument("--greedy", action="store_true", help="the likeliest reply instead of a sampled one")
     parser.add_argument("--output", metavar="FILE", help="the result as JSON")
     add_verbosity(parser)
@@ -98,10 +98,10 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
         rows.append((f"{name} exact", _percent(score["exact"]), "", ""))
     if "drawing_agrees" in found:
         rows.append(("drawing and sentence agree", _percent(found["drawing_agrees"]), "", ""))
-    for part in found["dream"]:
+    for part in found["open_loop"]:
         rows.append(
             (
-                f"dream, step {part['step']}",
+                f"open loop, step {part['step']}",
                 _interval(part["prediction_exact"]),
                 _percent(part["copy_exact"]),
                 "",

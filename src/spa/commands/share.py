@@ -19,13 +19,13 @@ def push(args: list[str]) -> int:
     options = parser.parse_args(args)
     from spa.recipes import share
 
-    parcel = share.pack(options.folder, options.name, critic=options.critic)
-    lines = [f"{parcel.kind} {options.name}: {len(parcel.files)} files and a card, {parcel.size / 1e6:.1f} MB"]
+    upload = share.pack(options.folder, options.name, critic=options.critic)
+    lines = [f"{upload.kind} {options.name}: {len(upload.files)} files and a card, {upload.size / 1e6:.1f} MB"]
     if options.dry_run:
-        lines += [f"  {target}  {path.stat().st_size:,} bytes" for target, path in parcel.files.items()]
-        lines += ["", "README.md", "", parcel.card, "Nothing was sent."]
+        lines += [f"  {target}  {path.stat().st_size:,} bytes" for target, path in upload.files.items()]
+        lines += ["", "README.md", "", upload.card, "Nothing was sent."]
     else:
-        lines.append(f"sent: {share.push(parcel, options.name, private=not options.public)}")
+        lines.append(f"sent: {share.push(upload, options.name, private=not options.public)}")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from spa.distributed.world import ALONE, World
 
 
-class Calls(nn.Module):
+class FunctionModule(nn.Module):
     """Computes what it is told to compute with `model`. DDP and FSDP wrap this, not the model."""
 
     def __init__(self, model: Any) -> None:
@@ -40,22 +40,22 @@ class Replica:
         """`work(model, *args)`. `last`: the backward pass of this call is the step's last one."""
         return work(self.model, *args)
 
-    def whole(self) -> Any:
-        """The model with all its current weights, for engines and checkpoints. All ranks must ask."""
+    def full_model(self) -> Any:
+        """The model with all its current weights, for engines and checkpoints. Collective: every rank calls it."""
         return self.model
 
     def gathered(self, state: Any) -> Any:
-        """A nested state of the model's optimiser in whole tensors. All ranks must ask; rank 0 gets them."""
+        """A nested state of the model's optimiser in whole tensors. Collective; rank 0 gets them."""
         return state
 
     def passes(
-        self, cut: Sequence[torch.Tensor], spare: torch.Tensor, *, backward: bool
+        self, cut: Sequence[torch.Tensor], dummy: torch.Tensor, *, backward: bool
     ) -> Iterator[tuple[torch.Tensor, bool]]:
         """The rows of each forward pass and whether they count. Where ranks must stay in step, those with fewer
-        micro-batches than others read `spare` rows that do not."""
-        count = self.world.most(len(cut)) if self.in_step else max(len(cut), int(backward))
+        micro-batches than others read `dummy` rows that do not."""
+        count = self.world.all_reduce_max(len(cut)) if self.in_step else max(len(cut), int(backward))
         yield from ((rows, True) for rows in cut)
-        yield from ((spare, False) for _ in range(count - len(cut)))
+        yield from ((dummy, False) for _ in range(count - len(cut)))
 
 
 class Replicated(Replica):
@@ -63,7 +63,7 @@ class Replicated(Replica):
 
     def __init__(self, model: Any, world: World) -> None:
         super().__init__(model, world)
-        self._ddp = DistributedDataParallel(Calls(model), gradient_as_bucket_view=True)
+        self._ddp = DistributedDataParallel(FunctionModule(model), gradient_as_bucket_view=True)
 
     def run(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
         """`work(model, *args)`, with gradients averaged over the ranks if it is the step's last."""

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from spa.distributed.replicas import Calls, Replica
+from spa.distributed.replicas import FunctionModule, Replica
 from spa.distributed.world import World
 from spa.errors import ConfigError
 
@@ -49,7 +49,7 @@ class Sharded(Replica):
         }
         for layer in decoder_layers(model):
             fully_shard(layer, mp_policy=_precision(sharding.dtype, cast_inputs=True), **options)
-        self._root: Any = Calls(model)
+        self._root: Any = FunctionModule(model)
         # What goes into the root are losses' weights and ids, which stay as they are.
         fully_shard(self._root, mp_policy=_precision(sharding.dtype, cast_inputs=False), **options)
 
@@ -58,7 +58,7 @@ class Sharded(Replica):
         return self._root(work, *args)
 
     @torch.no_grad()
-    def whole(self) -> Any:
+    def full_model(self) -> Any:
         """The whole copy, brought up to date one parameter at a time; None on a rank that keeps none."""
         for module in self._root.modules():
             if isinstance(module, FSDPModule):
@@ -75,7 +75,7 @@ class Sharded(Replica):
         """The state in whole tensors on the CPU of rank 0; the other ranks get None in their place."""
         if isinstance(state, torch.Tensor):
             full = full_tensor(state.detach(), self._device)
-            return full.cpu() if self.world.leads else None
+            return full.cpu() if self.world.is_main else None
         if isinstance(state, Mapping):
             return {key: self.gathered(item) for key, item in state.items()}
         if isinstance(state, list | tuple):
@@ -104,7 +104,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The whole of a tensor that may be in shards. All ranks must ask; shards on the CPU travel over `device`."""
+    """The whole of a tensor that may be in shards. Collective; shards on the CPU travel over `device`."""
     if not isinstance(value, DTensor):
         return value
     moved: Any = value.to(device)

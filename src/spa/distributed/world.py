@@ -39,11 +39,11 @@ class World:
     size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the rank that writes files and talks to people."""
         return self.rank == 0
 
-    def spread(
+    def parallel_map(
         self,
         items: Sequence[Item],
         work: Callable[[list[Item]], list[Result]],
@@ -87,32 +87,32 @@ class World:
             dist.all_gather(parts, torch.nn.functional.pad(data, (0, most - len(data))))
         return [json.loads(part[: int(n)].numpy().tobytes()) for part, n in zip(parts, sizes, strict=True)]
 
-    def agree(self, find: Callable[[], Result]) -> Result:
+    def broadcast(self, find: Callable[[], Result]) -> Result:
         """What `find` gives on rank 0 (JSON), on every rank: for what is read from files that change."""
         if self.size == 1:
             return find()
-        return self.gather(find() if self.leads else None)[0]
+        return self.gather(find() if self.is_main else None)[0]
 
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, on every rank."""
         return self._reduced(tensor, dist.ReduceOp.SUM)
 
-    def total(self, numbers: Mapping[str, float]) -> dict[str, float]:
+    def all_reduce_sums(self, numbers: Mapping[str, float]) -> dict[str, float]:
         """The sum of each number over all ranks. All ranks have the same names."""
-        values = self.sum(torch.tensor(list(numbers.values()), dtype=torch.float64))
+        values = self.all_reduce_sum(torch.tensor(list(numbers.values()), dtype=torch.float64))
         return dict(zip(numbers, values.tolist(), strict=True))
 
-    def most(self, number: int) -> int:
+    def all_reduce_max(self, number: int) -> int:
         """The largest of the ranks' numbers."""
         return int(self._reduced(torch.tensor([number]), dist.ReduceOp.MAX))
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""
-        return bool(self.most(int(flag)))
+        return bool(self.all_reduce_max(int(flag)))
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Go on when all ranks are here."""
-        self.most(0)
+        self.all_reduce_max(0)
 
     def _reduced(self, tensor: torch.Tensor, kind: Any) -> torch.Tensor:
         if self.size == 1:
@@ -138,7 +138,7 @@ class World:
 ALONE = World()
 
 
-def here() -> World:
+def current_world() -> World:
     """The ranks that this process has joined; alone unless it has."""
     return World(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else ALONE
 
@@ -164,7 +164,7 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s))
     with uninterrupted():
         try:
-            yield here()
+            yield current_world()
         except StopRequested as stop:  # on all ranks at once
             traceback.clear_frames(stop.__traceback__)  # they hold the models
             _leave()
@@ -179,7 +179,7 @@ def _leave() -> None:
     A thread of gloo that lets go of a tensor while the interpreter ends aborts the process: "terminate called without
     an active exception", pytorch/pytorch#179291 and #190489.
     """
-    here().wait()
+    current_world().barrier()
     for mesh in [thing for thing in gc.get_objects() if type(thing) is DeviceMesh]:
         getattr(mesh, "_pg_registry", {}).clear()
     gc.collect()

@@ -43,9 +43,9 @@ class GrowingLayer(DynamicLayer):
     def reserve(self, columns: int, cursor: torch.Tensor) -> None:
         """Make room for `columns` columns. From now on every update writes one column, at `cursor` (int64 [1], on the
         device), and returns the whole buffer: nothing depends on Python numbers, so that a step can be recorded."""
-        spare = columns - self.length
-        self._keys = nn.functional.pad(self._keys[:, :, : self.length], (0, 0, 0, spare)).contiguous()
-        self._values = nn.functional.pad(self._values[:, :, : self.length], (0, 0, 0, spare)).contiguous()
+        extra = columns - self.length
+        self._keys = nn.functional.pad(self._keys[:, :, : self.length], (0, 0, 0, extra)).contiguous()
+        self._values = nn.functional.pad(self._values[:, :, : self.length], (0, 0, 0, extra)).contiguous()
         self.cursor = cursor
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,7 @@
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention) take the safe path:
   the whole conversation is read again at every turn and rows stay until the end. It is announced once.
-* Models that see pictures do too, in the generation loop of transformers (`spa.engines.seeing`).
+* Models that see pictures do too, in the generation loop of transformers (`spa.engines.vision`).
 """
 
 import logging
@@ -20,10 +20,10 @@ from transformers.cache_utils import DynamicCache
 
 from spa.engines.kv_cache import EpisodeKV, GrowingCache
 from spa.engines.sampling import sample_tokens
-from spa.engines.seeing import sample_seeing
 from spa.engines.static_step import StaticStep
+from spa.engines.vision import sample_seeing
 from spa.models.attention import attends_to_everything
-from spa.models.half import half_twin, refresh_twin
+from spa.models.low_precision import low_precision_copy, refresh_copy
 from spa.models.vision import ImageReader
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
@@ -60,7 +60,7 @@ class LocalEngine:
         self._episodes: dict[str, EpisodeKV] = {}
         on_gpu = next(model.parameters()).device.type == "cuda"
         self.static = not self.safe and (on_gpu if static is None else static)
-        self.sampler = half_twin(model, autocast) if self.static and autocast is not None else model
+        self.sampler = low_precision_copy(model, autocast) if self.static and autocast is not None else model
         if self.safe and template.images is None:
             log.warning("this model has windowed or linear attention layers: conversations are read anew at every turn")
 
@@ -105,7 +105,7 @@ class LocalEngine:
         if source is not self.model:
             self.model.load_state_dict(source.state_dict())
         if self.sampler is not self.model:
-            refresh_twin(self.sampler, self.model)
+            refresh_copy(self.sampler, self.model)
         self._episodes.clear()
         self.version = version
 

@@ -159,7 +159,7 @@ def ask(
     seeds: Sequence[int],
 ) -> list[Reply]:
     """Show each state as the first turn of a conversation, and play each answer in its environment (which may be in
-    another state: the player's dream)."""
+    another state: an open-loop rollout)."""
     conversations = [
         prompter.first_messages(Shown(env, text)) for prompter, env, text in zip(prompters, envs, shown, strict=True)
     ]
@@ -195,5 +195,5 @@ def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text
 
 
 def seed_of(base_seed: int, index: int, step: int) -> int:
-    """The seed of the draws of question `index` at `step` of a dream."""
+    """The seed of the draws of question `index` at `step` of an open-loop rollout."""
     return stream_seed(base_seed, "world_model/ask", index, step)

@@ -87,7 +87,7 @@ def _cells(scores: Sequence[StateScore]) -> dict[str, Any]:
 
 
 def rollout_report(chains: Sequence[Sequence[tuple[bool, bool]]], steps: int) -> list[dict[str, Any]]:
-    """Accuracy of the model's own dream after 1, 2, ... steps, JSON-ready.
+    """Accuracy of the model's open-loop rollout after 1, 2, ... steps, JSON-ready.
 
     A chain has one (prediction right, first state still there) per step that it lived; it is shorter than `steps` if
     the game ended. `copy_exact` is what a model scores that goes on repeating the first state.

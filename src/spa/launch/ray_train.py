@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from spa.config.schema import Config
-from spa.distributed.world import here
+from spa.distributed.world import current_world
 from spa.errors import ConfigError, TrainingError
 from spa.launch.stages import Job, perform
-from spa.recipes.pipeline import set_stage_aside, stage_folders
+from spa.recipes.pipeline import archive_stage, stage_folders
 from spa.tracking.console import same_verbosity, set_verbosity
 
 
@@ -36,7 +36,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     check_cluster(cfg, ray.cluster_resources(), on_gpu=on_gpu)
     if job.generate_data:  # once, not again at every restart
         for folder in stage_folders(cfg):
-            set_stage_aside(folder)
+            archive_stage(folder)
         job = replace(job, generate_data=None)
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -95,7 +95,7 @@ def _worker(settings: dict[str, Any]) -> str:
     os.chdir(settings["folder"])
     speak: Callable[[], None] = settings["speak"]
     speak()
-    if not here().leads:
+    if not current_world().is_main:
         set_verbosity(quiet=True)
     if settings["on_gpu"]:
         torch.cuda.set_device(get_device())

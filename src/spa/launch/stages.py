@@ -27,10 +27,10 @@ def launch(cfg: Config, job: Job) -> Path | None:
 
         return launch_on_ray(cfg, job)
     with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:
-        if not world.leads:
+        if not world.is_main:
             set_verbosity(quiet=True)
         result = perform(cfg, job)
-    return result if world.leads else None
+    return result if world.is_main else None
 
 
 def perform(cfg: Config, job: Job) -> Path:

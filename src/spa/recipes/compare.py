@@ -21,7 +21,7 @@ from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.errors import TrainingError
 from spa.recipes.arms import PLANS, arm_config, seeded
-from spa.recipes.resume import working_in
+from spa.recipes.resume import run_context
 from spa.signals import stoppable, stopping_children
 from spa.tracking.console import same_verbosity
 from spa.tracking.encoding import write_atomic
@@ -41,7 +41,7 @@ class Job:
 def main(cfg: Config, *, directory: Path | None = None) -> dict[str, Any]:
     """Run all arms for all seeds, write summary.json, return it. What is already done is kept."""
     root = directory or Path(cfg.trainer.run_dir)
-    with working_in(root):
+    with run_context(root):
         return _compare(cfg, root)
 
 

@@ -3,7 +3,8 @@
 Random play leads into the midst of games; at each state the model is asked once, in the world-model format, as in the
 first turn of a conversation. Its prediction is held against the state that its own answer then led to, since the
 format puts the prediction before the answer. Its prediction is also shown to it in the place of the true state, over
-several steps (its dream), and the transition that random play took is read to it, to see what probability it has.
+several steps (an open-loop rollout), and the transition that random play took is read to it, to see what probability
+it has.
 """
 
 import json
@@ -69,8 +70,8 @@ class Asking:
 def main(
     cfg: Config, target: Target, *, output: Path, transitions: int = 1000, steps: int = 3, greedy: bool = False
 ) -> dict[str, Any]:
-    """Ask `target` about `transitions` states per environment tag of validation, let it dream `steps` steps from a
-    fifth of them, write the result to `output` and return it.
+    """Ask `target` about `transitions` states per environment tag of validation, let it roll out `steps` steps open
+    loop from a fifth of them, write the result to `output` and return it.
 
     Raises DataError if an environment has not enough puzzles that were not trained on.
     """
@@ -144,7 +145,7 @@ def tag_report(
     steps: int,
     advance: Advance = lambda part, values: None,
 ) -> dict[str, Any]:
-    """Everything about one environment tag. `advance` hears when replies, dreams and likelihood (1, 2, 3) are done."""
+    """Everything about one environment tag. `advance` is told when replies, rollouts, likelihood (1, 2, 3) end."""
     player, tag = asking.player, situations[0].tag
     env = player.make_env(tag)
     envs = [replay(player.make_env(tag), situation) for situation in situations]
@@ -166,9 +167,9 @@ def tag_report(
     known = {"format": "format_rate", "observation": "observation_exact", "prediction": "prediction_exact"}
     shares = {label: report[name] for label, name in known.items()}
     advance(1, {label: f"{v['mean'] if isinstance(v, dict) else v:.3f}" for label, v in shares.items()})
-    dreams = range(0, len(situations), 5)
-    report["dream"] = dream(
-        asking, [situations[i] for i in dreams], [envs[i] for i in dreams], [replies[i] for i in dreams], steps
+    rollouts = range(0, len(situations), 5)
+    report["open_loop"] = open_loop_rollout(
+        asking, [situations[i] for i in rollouts], [envs[i] for i in rollouts], [replies[i] for i in rollouts], steps
     )
     advance(2, {})
     if isinstance(asking.engine, LocalEngine) and player.template is not None:
@@ -177,12 +178,12 @@ def tag_report(
     return report
 
 
-def dream(
+def open_loop_rollout(
     asking: Asking, situations: list[Situation], envs: list, replies: list[Reply], steps: int
 ) -> list[dict[str, Any]]:
     """The model's prediction is what it is shown next, while its answers are played in the real game.
 
-    A dream in which a reply is not well formed is wrong in all its later steps; one whose game has ended is over.
+    A rollout in which a reply is not well formed is wrong in all its later steps; one whose game has ended is over.
     """
     chains: list[list[tuple[bool, bool]]] = [[] for _ in situations]
     alive = list(range(len(situations)))

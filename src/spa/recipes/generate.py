@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from spa.config.schema import Config
-from spa.distributed.world import here
+from spa.distributed.world import current_world
 from spa.engines.expert import MixedEngine, expert_engine, require_solver
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.engines.scripted import random_engine
@@ -20,7 +20,7 @@ from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
-from spa.recipes.resume import check_unchanged, stop_together, working_in
+from spa.recipes.resume import check_unchanged, run_context, stop_together
 from spa.signals import uninterrupted
 from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.recorder import Recorder, read_metrics
@@ -38,8 +38,8 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
     are left out of the data, so that nothing is fine-tuned on them.
     """
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
-    with working_in(out):
-        if not here().agree(lambda: fetched(cfg, out)):
+    with run_context(out):
+        if not current_world().broadcast(lambda: fetched(cfg, out)):
             play_batches(cfg, out, first_batch, cfg.generate.num_batches if num_batches is None else num_batches)
         return out
 
@@ -55,7 +55,7 @@ def fetched(cfg: Config, out: Path) -> bool:
 
 def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None:
     """Play what is not played yet and make rows of everything."""
-    device, world = setup.pick_device(cfg), here()
+    device, world = setup.pick_device(cfg), current_world()
     engine = selfplay_engine(cfg, device)
     player = setup.make_player(cfg, engine.template, mode="add_worldmodel")
     held_out = setup.validation_hashes(cfg, player)
@@ -67,7 +67,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None
         config=cfg,
         loggers=cfg.trainer.logger,
         total_steps=last,
-        enabled=world.leads,
+        enabled=world.is_main,
         resume_step=done if done > first_batch else None,
         stall_timeout_s=cfg.trainer.stall_timeout_s,
     ) as rec:
@@ -82,7 +82,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None
             stop_together(world)
         engine.close()
         rows, counts = make_rows(cfg, episodes, held_out)
-        if world.leads:
+        if world.is_main:
             summary = write_dataset(cfg, out, rows, counts, episodes)
             if mirror := mirror_of(cfg, out):
                 mirror.copy_files(out, (TRAIN_FILE, VAL_FILE, SUMMARY))
@@ -90,7 +90,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None
                 f"{summary['rows_train']} training and {summary['rows_val']} validation rows from "
                 f"{summary['episodes']} episodes; dropped: {json.dumps(summary['dropped'])}"
             )
-        world.wait()
+        world.barrier()
 
 
 def played_before(cfg: Config, out: Path, first: int, last: int) -> tuple[list[Episode], int]:

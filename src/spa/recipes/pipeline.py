@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.schema import Config
-from spa.distributed.world import here
+from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.recipes import generate, ppo, sft
 from spa.recipes.published import original_folders
-from spa.recipes.resume import check_unchanged, working_in
+from spa.recipes.resume import check_unchanged, run_context
 from spa.signals import stoppable
 from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.logfile import LogFile
@@ -42,17 +42,17 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
     stage: `last` or a step number. Returns the last PPO checkpoint."""
     root = Path(cfg.trainer.run_dir)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
-    with working_in(root) if inside else stoppable():  # each stage locks its own folder, too
+    with run_context(root) if inside else stoppable():  # each stage locks its own folder, too
         return _run(cfg, ckpt, generate_data)
 
 
 def _run(cfg: Config, ckpt: str, generate_data: bool | None) -> Path:
     data, sft_dir, ppo_dir = stage_folders(cfg)
     if generate_data is True:
-        if here().leads:
+        if current_world().is_main:
             for folder in (data, sft_dir, ppo_dir):
-                set_stage_aside(folder)
-        here().wait()
+                archive_stage(folder)
+        current_world().barrier()
     if generate_data is False:
         start = find_sft_checkpoint(cfg, sft_dir, ckpt)
     else:
@@ -76,14 +76,14 @@ def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
 def stage(directory: Path, work: Callable[[], Path], *, steps: int = 0) -> Path:
     """Do the work of a stage unless it is marked as done and its result is whole and has `steps` steps; the mark keeps
     the result and the seconds."""
-    world = here()
-    found = world.agree(lambda: str(result_of(directory) or ""))
+    world = current_world()
+    found = world.broadcast(lambda: str(result_of(directory) or ""))
     if found and (steps == 0 or step_of(Path(found)) >= steps):
         return Path(found)
     started = time.monotonic()
     result = work()
     seconds = time.monotonic() - started
-    if world.leads:
+    if world.is_main:
         place = result.relative_to(directory) if result.is_relative_to(directory) else result
         write_atomic(directory / DONE, [json.dumps({"result": str(place), "seconds": round(seconds, 1)})])
     return result
@@ -108,7 +108,7 @@ def result_of(directory: Path) -> Path | None:
     return result
 
 
-def set_stage_aside(directory: Path) -> None:
+def archive_stage(directory: Path) -> None:
     """Move an earlier stage's folder out of the way; nothing that was produced is lost."""
     if directory.exists():
         number = 1
@@ -133,16 +133,16 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
 
 def world_model(cfg: Config, data: Path, directory: Path) -> Path:
     """Stage 2, and more of it while the gate does not open and the preset allows; returns the checkpoint for PPO."""
-    with LogFile(directory / "log.txt") if here().leads else nullcontext():
+    with LogFile(directory / "log.txt") if current_world().is_main else nullcontext():
         return _world_model(cfg, data, directory)
 
 
 def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
     started = time.monotonic()
     checkpoint = sft.main(cfg, directory=directory, data=data)
-    gate = look(cfg, directory, 0)
+    gate = evaluate_gate(cfg, directory, 0)
     while cfg.gate.enable and not gate.passed and gate.rounds < cfg.gate.max_extra_rounds:
-        elapsed = here().agree(lambda: time.monotonic() - started)
+        elapsed = current_world().broadcast(lambda: time.monotonic() - started)
         if cfg.gate.time_cap_s is not None and elapsed > cfg.gate.time_cap_s:
             gate = replace(gate, text=f"{gate.text} Time cap of {cfg.gate.time_cap_s:.0f} s reached.")
             break
@@ -164,16 +164,16 @@ def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
         )
         folder = directory / f"extra_{number}"
         checkpoint = sft.main(more, directory=folder, data=data)
-        gate = look(cfg, folder, number)
-    if here().leads:
+        gate = evaluate_gate(cfg, folder, number)
+    if current_world().is_main:
         write_gate(directory, gate)
     log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
     return checkpoint
 
 
-def look(cfg: Config, directory: Path, rounds: int) -> Gate:
+def evaluate_gate(cfg: Config, directory: Path, rounds: int) -> Gate:
     """The world model's last measurement against the gate's limits."""
-    measured = here().agree(lambda: last_measured(directory / "metrics.jsonl"))
+    measured = current_world().broadcast(lambda: last_measured(directory / "metrics.jsonl"))
     prediction = float(measured.get("val/wm/pred_exact", 0.0))
     observation = float(measured.get("val/wm/obs_exact", 0.0))
     entropy = float(measured.get("val/sampled_nll", 0.0))

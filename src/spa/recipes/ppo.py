@@ -12,23 +12,23 @@ from typing import Any
 
 import torch
 
-from spa.algo.advantages import WHITENED, estimate_advantages, shorter_counts_more
+from spa.algo.advantages import WHITENED, estimate_advantages, length_weighted
 from spa.algo.filters import select_groups
-from spa.algo.health import Signs
+from spa.algo.health import StepHealth
 from spa.algo.kl import kl_in_reward
 from spa.algo.losses import entropy_bonus, kl_penalty, policy_loss, value_loss
 from spa.algo.masked import explained_variance, masked_mean, whiten
 from spa.algo.rewards import normalize_scores
 from spa.config.convert import to_plain
 from spa.config.schema import ActorConfig, Config, CriticConfig
-from spa.distributed.world import here
+from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.models.forward import token_logprobs, token_values
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.ppo_models import Models, load_models, save_models
-from spa.recipes.resume import Progress, model_origin, resume_point, saved_when_stopped, stop_together, working_in
+from spa.recipes.resume import Progress, model_origin, resume_point, run_context, saved_when_stopped, stop_together
 from spa.recipes.validation import validate
 from spa.seeds import torch_stream
 from spa.signals import uninterrupted
@@ -36,7 +36,7 @@ from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
 from spa.training.checkpoint import last_checkpoint, step_of
 from spa.training.loss_masks import loss_masks
-from spa.training.memory import bound_kernel_caches, release_memory
+from spa.training.memory import limit_kernel_caches, release_memory
 from spa.training.token_scores import token_scores
 from spa.training.update import (
     LossFn,
@@ -62,14 +62,14 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
     Raises StopRequested, when it has saved what there is, if the process is asked to stop.
     """
     out = directory or Path(cfg.trainer.default_local_dir)
-    with working_in(out):
+    with run_context(out):
         return run_steps(cfg, model_path or cfg.model_path, out)
 
 
 def run_steps(cfg: Config, path: str, out: Path) -> Path:
     """The loop: play, keep, score, estimate, update, hand the weights over, look, save."""
-    bound_kernel_caches()
-    device, world = setup.pick_device(cfg), here()
+    limit_kernel_caches()
+    device, world = setup.pick_device(cfg), current_world()
     named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
     resume = resume_point(cfg, "ppo", out, named=named)
     models = load_models(cfg, path, resume, device)
@@ -77,7 +77,7 @@ def run_steps(cfg: Config, path: str, out: Path) -> Path:
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     held_out = setup.validation_hashes(cfg, player)
     first = step_of(resume) if resume else 0
-    models.engine.load_weights(models.actor.whole(), version=first)
+    models.engine.load_weights(models.actor.full_model(), version=first)
     total = cfg.trainer.total_training_steps
     with (
         Recorder(
@@ -86,7 +86,7 @@ def run_steps(cfg: Config, path: str, out: Path) -> Path:
             config=cfg,
             loggers=cfg.trainer.logger,
             total_steps=total,
-            enabled=world.leads,
+            enabled=world.is_main,
             resume_step=first if resume else None,
             project=cfg.trainer.project_name,
             name=cfg.trainer.experiment_name,
@@ -105,7 +105,7 @@ def run_steps(cfg: Config, path: str, out: Path) -> Path:
                 episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
             with uninterrupted():  # from here on the step is one piece
                 metrics = learn(cfg, models, episodes, step, rec, device)
-                models.engine.load_weights(models.actor.whole(), version=step)
+                models.engine.load_weights(models.actor.full_model(), version=step)
                 release_memory()
                 rec.trajectories(step, "train", episodes)
                 progress.made(step, metrics)
@@ -145,7 +145,7 @@ def finish_step(
         with rec.timer("validate"):
             metrics = metrics | validate(cfg, player, models.engine, rec, step)
     with uninterrupted():
-        before, models.health = models.health.reasons, models.health.observe(signs(metrics))
+        before, models.health = models.health.reasons, models.health.observe(step_health(metrics))
         for name, reason in models.health.reasons.items():
             if name not in before:
                 log.warning("step %d: %s: %s", step, name, reason)
@@ -155,7 +155,7 @@ def finish_step(
             save_models(cfg, rec.directory, models)
 
 
-def signs(metrics: Metrics) -> Signs:
+def step_health(metrics: Metrics) -> StepHealth:
     """What a step's metrics say about the health of the run, over all environments together."""
 
     def pooled(prefix: str, name: str) -> float | None:
@@ -168,7 +168,7 @@ def signs(metrics: Metrics) -> Signs:
 
     played = sum(value for key, value in metrics.items() if key.startswith("train/") and key.endswith("/episodes"))
     spoilt = sum(value for key, value in metrics.items() if key.startswith("train/") and key.endswith("/errors"))
-    return Signs(
+    return StepHealth(
         kept=int(metrics.get("rollout/kept_count", 0)),
         spread=metrics.get("rollout/in_group_std", 0.0),
         success=pooled("train", "success") or 0.0,
@@ -292,7 +292,7 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
         norm_by_std=alg.norm_adv_by_std_in_grpo,
     )
     if cfg.actor_rollout_ref.actor.grpo_advantage_length_weight and alg.adv_estimator == "grpo":
-        advantages = shorter_counts_more(advantages, batch.mask)
+        advantages = length_weighted(advantages, batch.mask)
     metrics["critic/returns/mean"] = float(masked_mean(returns, batch.mask))
     metrics["critic/advantages/mean"] = float(masked_mean(advantages, batch.mask))
     if batch.values is not None:

@@ -11,7 +11,7 @@ from spa.algo.advantages import NEEDS_VALUES
 from spa.algo.health import Health
 from spa.algo.kl import KLController
 from spa.config.schema import Config, OptimConfig
-from spa.distributed.world import here
+from spa.distributed.world import current_world
 from spa.engines.base import Engine
 from spa.engines.factory import engine_name, local_engine, vllm_engine
 from spa.errors import ConfigError
@@ -20,8 +20,8 @@ from spa.models.lora import ADAPTER, has_adapters
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
+from spa.recipes.parallel import parallelize
 from spa.recipes.published import note_published
-from spa.recipes.ranks import hold
 from spa.recipes.resume import Progress
 from spa.training.checkpoint import load_state, save_checkpoint
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
@@ -56,7 +56,7 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     policy, template = setup.load_actor(cfg, source, device)
     setup.make_trainable(policy, model_cfg, device, seed=cfg.seed.train, adapters=resume / ADAPTER if resume else None)
     autocast = setup.pick_autocast(model_cfg.dtype, device)
-    held = hold(policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True)
+    held = parallelize(policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True)
     actor = Trainable(
         model=policy,
         held=held,
@@ -75,13 +75,13 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
             ref = Scorer(model=policy, held=held, autocast=autocast, without_adapters=True)
         else:
             frozen = setup.load_actor(cfg, path, device)[0]
-            held = hold(frozen, ref_cfg.strategy, ref_cfg.fsdp_config, autocast=autocast, trained=False)
+            held = parallelize(frozen, ref_cfg.strategy, ref_cfg.fsdp_config, autocast=autocast, trained=False)
             ref = Scorer(model=frozen, held=held, autocast=autocast)
     ctrl = cfg.algorithm.kl_ctrl
     kl = KLController(
         coef=ctrl.kl_coef, target=ctrl.target_kl if ctrl.type == "adaptive" else None, horizon=ctrl.horizon
     )
-    engine = make_training_engine(cfg, actor.whole(), template, source, device)
+    engine = make_training_engine(cfg, actor.full_model(), template, source, device)
     models = Models(actor=actor, critic=critic, ref=ref, engine=engine, template=template, kl=kl)
     if resume:
         state = load_state(resume)
@@ -119,7 +119,7 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
     autocast = setup.pick_autocast(critic_cfg.model.dtype, device)
     return Trainable(
         model=model,
-        held=hold(model, critic_cfg.strategy, critic_cfg.model.fsdp_config, autocast=autocast),
+        held=parallelize(model, critic_cfg.strategy, critic_cfg.model.fsdp_config, autocast=autocast),
         optimizer=optimizer_of(model, critic_cfg.optim, cfg.trainer.total_training_steps),
         grad_clip=critic_cfg.grad_clip,
         autocast=autocast,
@@ -146,20 +146,20 @@ def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
     return make_optimizer(model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=schedule)
 
 
-def save_models(cfg: Config, directory: Path, models: Models, *, passing: bool = False) -> Path:
+def save_models(cfg: Config, directory: Path, models: Models, *, preemption: bool = False) -> Path:
     """A checkpoint of everything that training needs to go on. All ranks gather it, rank 0 writes it."""
-    actor, critic, progress, world = models.actor, models.critic, models.progress, here()
+    actor, critic, progress, world = models.actor, models.critic, models.progress, current_world()
     state: dict[str, Any] = {
         "actor": actor.state(),
         "kl_coef": models.kl.coef,
         "health": models.health.state(),
         **progress.state(),
     }
-    whole, whole_critic = actor.whole(), None
+    whole, whole_critic = actor.full_model(), None
     if critic is not None:
         state["critic"] = critic.state()
-        whole_critic = critic.whole()
-    if world.leads:
+        whole_critic = critic.full_model()
+    if world.is_main:
         save_checkpoint(
             directory,
             progress.step,
@@ -168,10 +168,10 @@ def save_models(cfg: Config, directory: Path, models: Models, *, passing: bool =
             critic=whole_critic,
             state=state,
             keep=cfg.trainer.max_actor_ckpt_to_keep,
-            passing=passing,
+            preemption=preemption,
         )
         if mirror := mirror_of(cfg, directory):
             mirror.copy(directory, keep=cfg.trainer.max_actor_ckpt_to_keep)
     progress.saved = progress.step
-    world.wait()
+    world.barrier()
     return directory / f"global_step_{progress.step}"

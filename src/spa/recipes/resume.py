@@ -14,13 +14,13 @@ from typing import Any, Literal
 import yaml
 
 from spa.config.schema import Config
-from spa.distributed.world import World, here
+from spa.distributed.world import World, current_world
 from spa.errors import ConfigError, ModelError
 from spa.recipes.copies import mirror_of
 from spa.signals import StopRequested, stop_asked, stop_now, stoppable, uninterrupted
 from spa.tracking.encoding import jsonable
 from spa.tracking.lock import run_lock
-from spa.training.checkpoint import damage, latest_checkpoint, load_state, set_later_aside, step_of
+from spa.training.checkpoint import archive_later_checkpoints, damage, latest_checkpoint, load_state, step_of
 from spa.types import Metrics
 
 Stage = Literal["generate", "sft", "ppo"]
@@ -109,13 +109,13 @@ FREE = frozenset(
 
 
 @contextmanager
-def working_in(directory: Path) -> Iterator[None]:
+def run_context(directory: Path) -> Iterator[None]:
     """The directory is this run's alone, and SIGTERM and Ctrl-C end the work where nothing is lost. Of several ranks
     the first takes the lock, and none stops by itself: see `stop_together`."""
-    world = here()
+    world = current_world()
     with (
         stoppable(),
-        run_lock(directory) if world.leads else nullcontext(),
+        run_lock(directory) if world.is_main else nullcontext(),
         uninterrupted() if world.size > 1 else nullcontext(),
     ):
         yield
@@ -137,7 +137,7 @@ def resume_point(cfg: Config, stage: Stage, directory: Path, *, named: str | Non
     Rank 0 looks and all ranks hear of it. Raises ConfigError if settings have changed that the results depend on,
     ModelError if `named` cannot be used.
     """
-    found = here().agree(lambda: str(_resume_point(cfg, stage, directory, named) or ""))
+    found = current_world().broadcast(lambda: str(_resume_point(cfg, stage, directory, named) or ""))
     return Path(found) if found else None
 
 
@@ -150,7 +150,7 @@ def _resume_point(cfg: Config, stage: Stage, directory: Path, named: str | None)
         found = _usable(Path(named).expanduser())
     if found is not None and found.parent == directory:
         check_unchanged(cfg, stage, directory)
-    set_later_aside(directory, step_of(found) if found is not None else -1)
+    archive_later_checkpoints(directory, step_of(found) if found is not None else -1)
     return found
 
 
@@ -211,13 +211,13 @@ class Progress:
 
 @contextmanager
 def saved_when_stopped(progress: Progress, save: Callable[..., Path]) -> Iterator[None]:
-    """A passing checkpoint of the last step if the process is asked to stop between two regular ones."""
+    """A preemption checkpoint of the last step if the process is asked to stop between two regular ones."""
     try:
         yield
     except StopRequested as stop:
         with uninterrupted():
             if progress.step > progress.saved:
-                stop.saved = str(save(passing=True))
+                stop.saved = str(save(preemption=True))
         raise
 
 

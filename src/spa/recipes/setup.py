@@ -7,7 +7,7 @@ from typing import Any
 
 from spa.config.schema import Config, EnvSpec, GroupsConfig
 from spa.distributed.episodes import pack, unpack
-from spa.distributed.world import ALONE, World, here
+from spa.distributed.world import ALONE, World, current_world
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.limits import time_limit
@@ -90,7 +90,7 @@ class Player:
                 lanes=0 if self.workers is None else len(self.workers),
             )
 
-        return self.world.spread(specs, play, by=lambda spec: spec.group, pack=pack, unpack=unpack)
+        return self.world.parallel_map(specs, play, by=lambda spec: spec.group, pack=pack, unpack=unpack)
 
     def _make_remote(self, tag: str) -> TextEnv:
         assert self.workers is not None
@@ -108,7 +108,7 @@ def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode)
         template=template,
         format_penalty=cfg.es_manager.format_penalty,
         max_model_len=cfg.actor_rollout_ref.rollout.max_model_len,
-        world=here(),
+        world=current_world(),
         env_timeout_s=timeout,
         workers=EnvWorkers(workers, timeout_s=timeout) if workers else None,
     )
@@ -158,7 +158,7 @@ def training_specs(
     """The episodes of one training or self-play step; a puzzle whose content is held out is drawn again."""
     specs = episode_specs(cfg.es_manager.train, purpose, base_seed=cfg.seed.train, step=step)
     firsts = [spec for spec in specs if spec.member == 0]
-    allowed = player.world.spread(firsts, lambda mine: [_allowed_seed(player, spec, held_out) for spec in mine])
+    allowed = player.world.parallel_map(firsts, lambda mine: [_allowed_seed(player, spec, held_out) for spec in mine])
     seeds = {spec.group: seed for spec, seed in zip(firsts, allowed, strict=True)}
     return [replace(spec, puzzle_seed=seeds[spec.group]) for spec in specs]
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from spa.config.schema import Config, SFTConfig
-from spa.distributed.world import here
+from spa.distributed.world import current_world
 from spa.engines.local import LocalEngine
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
@@ -27,15 +27,15 @@ from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
+from spa.recipes.parallel import check_optimizer, parallelize
 from spa.recipes.published import data_files, note_published, original_folders
-from spa.recipes.ranks import check_optimizer, hold
-from spa.recipes.resume import Progress, resume_point, saved_when_stopped, stop_together, working_in
+from spa.recipes.resume import Progress, resume_point, run_context, saved_when_stopped, stop_together
 from spa.seeds import stream
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.checkpoint import last_checkpoint, load_state, save_checkpoint, step_of
-from spa.training.fit import MicroBatching, fit
-from spa.training.memory import bound_kernel_caches, release_memory
+from spa.training.memory import limit_kernel_caches, release_memory
+from spa.training.oom_retry import MicroBatching, oom_retry
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Trainable
 from spa.types import Metrics
@@ -54,15 +54,15 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
     Raises StopRequested, when it has saved what there is, if the process is asked to stop.
     """
     out = directory or Path(cfg.sft.trainer.default_local_dir)
-    with working_in(out):
+    with run_context(out):
         return run_steps(cfg, out, data)
 
 
 def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
     """The loop: a batch, a step, a look at the world model, save."""
     sft = cfg.sft
-    bound_kernel_caches()
-    device, world = setup.pick_device(cfg), here()
+    limit_kernel_caches()
+    device, world = setup.pick_device(cfg), current_world()
     resume = resume_point(cfg, "sft", out, named=sft.trainer.resume_path)
     source = str(resume) if resume and sft.model.lora_rank == 0 else sft.model.partial_pretrain
     note_published(source)
@@ -76,7 +76,7 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
     autocast = setup.pick_autocast(sft.model.dtype, device)
     part = Trainable(
         model=model,
-        held=hold(model, sft.model.strategy, sft.model.fsdp_config, autocast=autocast, played=True),
+        held=parallelize(model, sft.model.strategy, sft.model.fsdp_config, autocast=autocast, played=True),
         optimizer=make_sft_optimizer(sft, model, total),
         grad_clip=sft.optim.clip_grad,
         autocast=autocast,
@@ -95,7 +95,7 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
             config=cfg,
             loggers=cfg.trainer.logger,
             total_steps=total,
-            enabled=world.leads,
+            enabled=world.is_main,
             resume_step=first if resume else None,
             project=cfg.trainer.project_name,
             name=cfg.trainer.experiment_name,
@@ -112,7 +112,7 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
                     if val_rows:
                         loss = validation_loss(part, val_rows, micro, device, template.images)
                         metrics = metrics | {"val/loss": loss}
-                    metrics = metrics | world_model_check(cfg, part.whole(), template, rec, step, device)
+                    metrics = metrics | world_model_check(cfg, part.full_model(), template, rec, step, device)
             with uninterrupted():
                 rec.log(step, metrics, tokens=tokens)
                 progress.unlogged = None
@@ -134,12 +134,12 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
 
 
 def save_part(
-    cfg: Config, out: Path, part: Trainable, template: ChatTemplate, progress: Progress, *, passing: bool = False
+    cfg: Config, out: Path, part: Trainable, template: ChatTemplate, progress: Progress, *, preemption: bool = False
 ) -> Path:
     """A checkpoint of everything that fine-tuning needs to go on. All ranks gather it, rank 0 writes it."""
-    world = here()
-    whole, state = part.whole(), {"optimizer": part.state(), **progress.state()}
-    if world.leads:
+    world = current_world()
+    whole, state = part.full_model(), {"optimizer": part.state(), **progress.state()}
+    if world.is_main:
         save_checkpoint(
             out,
             progress.step,
@@ -147,12 +147,12 @@ def save_part(
             tokenizer=template,
             state=state,
             keep=cfg.sft.trainer.keep,
-            passing=passing,
+            preemption=preemption,
         )
         if mirror := mirror_of(cfg, out):
             mirror.copy(out, keep=cfg.sft.trainer.keep)
     progress.saved = progress.step
-    world.wait()
+    world.barrier()
     return out / f"global_step_{progress.step}"
 
 
@@ -250,7 +250,7 @@ def train_step(
     """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many ranks share it."""
     targets = sum(int(sequence.mask[1:].sum()) for sequence in batch)
     lengths, replica = lengths_of(batch), part.replica
-    mine, spare = replica.world.deal(lengths), lengths.argmin()[None]
+    mine, dummy = replica.world.deal(lengths), lengths.argmin()[None]
     part.model.train()
 
     def nll(
@@ -262,7 +262,7 @@ def train_step(
     def work(cut: list[torch.Tensor]) -> dict[str, float]:
         part.optimizer.zero_grad()  # of an attempt that ran out of memory
         sums = {"loss": 0.0, "entropy": 0.0}
-        passes = list(replica.passes([mine[picked] for picked in cut], spare, backward=True))
+        passes = list(replica.passes([mine[picked] for picked in cut], dummy, backward=True))
         for number, (rows, counts) in enumerate(passes, start=1):
             picked = [batch[i] for i in rows.tolist()]
             ids, mask = padded(picked, device)
@@ -275,7 +275,9 @@ def train_step(
         return sums
 
     alone = replica.world.size == 1
-    sums = replica.world.total(fit(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=alone))
+    sums = replica.world.all_reduce_sums(
+        oom_retry(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=alone)
+    )
     metrics = {
         "train/loss": sums["loss"],
         "train/entropy": sums["entropy"] / max(1, targets),
@@ -316,14 +318,14 @@ def validation_loss(
 ) -> float:
     """Mean negative log-likelihood over all response tokens of the validation rows, of which there is at least one."""
     lengths, replica = lengths_of(rows), part.replica
-    mine, spare = replica.world.deal(lengths), lengths.argmin()[None]
+    mine, dummy = replica.world.deal(lengths), lengths.argmin()[None]
 
     def nll(model: Any, ids: torch.Tensor, mask: torch.Tensor, images: RowImages | None) -> float:
         return -float(token_logprobs(model, ids, mask, images=images)[0].sum())
 
     def work(cut: list[torch.Tensor]) -> dict[str, float]:
         sums = {"nll": 0.0, "tokens": 0.0}
-        for indices, counts in replica.passes([mine[part] for part in cut], spare, backward=False):
+        for indices, counts in replica.passes([mine[part] for part in cut], dummy, backward=False):
             picked = [rows[i] for i in indices.tolist()]
             ids, mask = padded(picked, device)
             sums["nll"] += replica.run(nll, ids, mask, images_of(picked, reader)) * counts
@@ -332,8 +334,8 @@ def validation_loss(
 
     part.model.eval()
     with torch.no_grad(), torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-        sums = fit(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=not replica.in_step)
-    sums = replica.world.total(sums)
+        sums = oom_retry(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=not replica.in_step)
+    sums = replica.world.all_reduce_sums(sums)
     return sums["nll"] / max(1.0, sums["tokens"])
 
 

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class HubUpload:
     """What goes to the Hub: its kind, its files by their name there, and its card."""
 
     kind: Kind
@@ -35,8 +35,8 @@ class Parcel:
         return sum(path.stat().st_size for path in self.files.values())
 
 
-def pack(folder: Path, name: str, *, critic: bool = False) -> Parcel:
-    """A folder that stage 1 wrote, or a checkpoint, as a parcel called `name` (owner/name).
+def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
+    """A folder that stage 1 wrote, or a checkpoint, as a upload called `name` (owner/name).
 
     Of a checkpoint go the policy, its tokenizer and adapters, and on request the critic; optimiser states, logs and
     configurations, which hold paths of this machine, stay here. Raises SpaError if there is nothing to share.
@@ -45,7 +45,7 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> Parcel:
         raise ModelError(f"{name!r} is not a name on the Hub; write owner/name")
     if (folder / TRAIN_FILE).is_file():
         files = {file: folder / file for file in DATA_FILES if (folder / file).is_file()}
-        return Parcel(kind="dataset", files=files, card=data_card(folder, name))
+        return HubUpload(kind="dataset", files=files, card=data_card(folder, name))
     if not (folder / "config.json").is_file():
         raise DataError(
             f"{folder}: neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Name a run's data folder or "
@@ -54,19 +54,19 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> Parcel:
     parts = [folder, folder / "adapter", *([folder / "critic"] if critic else [])]
     paths = sorted({path for part in parts for pattern in FILES for path in part.glob(pattern) if path.is_file()})
     files = {path.relative_to(folder).as_posix(): path for path in paths if path.name != "complete.json"}
-    return Parcel(kind="model", files=files, card=model_card(folder, name))
+    return HubUpload(kind="model", files=files, card=model_card(folder, name))
 
 
-def push(parcel: Parcel, name: str, *, private: bool = True, endpoint: str | None = None) -> str:
-    """Send a parcel to the Hub as one commit; returns its address. Raises SpaError with the way out."""
+def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | None = None) -> str:
+    """Send a upload to the Hub as one commit; returns its address. Raises SpaError with the way out."""
     api = HfApi(endpoint=endpoint)
-    with explained(name, parcel.kind, _error(parcel.kind)):
-        url = api.create_repo(name, repo_type=parcel.kind, private=private, exist_ok=True)
+    with explained(name, upload.kind, _error(upload.kind)):
+        url = api.create_repo(name, repo_type=upload.kind, private=private, exist_ok=True)
         operations = [
-            CommitOperationAdd(path_in_repo=target, path_or_fileobj=path) for target, path in parcel.files.items()
+            CommitOperationAdd(path_in_repo=target, path_or_fileobj=path) for target, path in upload.files.items()
         ]
-        card = CommitOperationAdd(path_in_repo="README.md", path_or_fileobj=parcel.card.encode())
-        api.create_commit(name, [*operations, card], commit_message="Upload by spa push", repo_type=parcel.kind)
+        card = CommitOperationAdd(path_in_repo="README.md", path_or_fileobj=upload.card.encode())
+        api.create_commit(name, [*operations, card], commit_message="Upload by spa push", repo_type=upload.kind)
     return str(url)
 
 

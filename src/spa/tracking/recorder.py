@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from spa.archive import archive_files
 from spa.errors import TrainingError
-from spa.set_aside import set_aside
 from spa.tracking.console import ensure_logging
 from spa.tracking.encoding import dump_line, read_lines, save_config, scalar, write_atomic
 from spa.tracking.logfile import LogFile
@@ -203,7 +203,7 @@ def _move_aside(directory: Path) -> None:
     """Keep an older record of the same directory in `previous/<n>/`; nothing is deleted."""
     old = [directory / name for name in (*_RECORDS, *_EPISODES) if (directory / name).exists()]
     if old:
-        set_aside(directory, old)
+        archive_files(directory, old)
 
 
 def _truncate(directory: Path, last_step: int) -> None:

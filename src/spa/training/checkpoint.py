@@ -7,7 +7,7 @@
       complete.json                                      written last: the checksums of all files
 
 A checkpoint is written under a temporary name, flushed to the disk and renamed; one without a valid `complete.json` is
-skipped with a message and the one before it is used. A passing checkpoint, written because a run was asked to stop,
+skipped with a message and the one before it is used. A preemption checkpoint, written because a run was asked to stop,
 goes when the next one is saved: a run that was stopped ends with the checkpoints of one that was not.
 """
 
@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from spa.archive import archive_files
 from spa.distributed.world import World
 from spa.errors import ModelError, TrainingError
 from spa.models.lora import save_model
-from spa.set_aside import set_aside
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ def save_checkpoint(
     critic: Any | None = None,
     state: Mapping[str, Any] | None = None,
     keep: int | None = None,
-    passing: bool = False,
+    preemption: bool = False,
 ) -> Path:
-    """Write `directory/global_step_<step>`; then remove older passing ones and all but the `keep` newest. Returns the
-    folder. A `passing` checkpoint removes nothing else.
+    """Write `directory/global_step_<step>`; then remove older preemption ones and all but the `keep` newest. Returns
+    the folder. A `preemption` checkpoint removes nothing else.
 
     Raises TrainingError if the disk is full or not writable; earlier checkpoints stay.
     """
@@ -65,7 +65,7 @@ def save_checkpoint(
             _save_state(temporary / "state", state)
         sums = {str(path.relative_to(temporary)): _sum_and_flush(path) for path in sorted(_files(temporary))}
         marker = temporary / MARKER
-        content = {"step": step, "sha256": sums} | ({"passing": True} if passing else {})
+        content = {"step": step, "sha256": sums} | ({"passing": True} if preemption else {})
         marker.write_text(json.dumps(content, indent=1), encoding="utf-8")
         _sum_and_flush(marker)
         _flush_directories(temporary)
@@ -81,15 +81,15 @@ def save_checkpoint(
             "then run the same command again: it goes on from the last complete checkpoint."
         ) from error
     known = sorted((directory / f"global_step_{number}" for number in steps_in(directory)), key=step_of)
-    lasting = [folder for folder in known if not _is_passing(folder)]
-    outdated = lasting[:-keep] if keep is not None and not passing else []
+    lasting = [folder for folder in known if not _is_preemption(folder)]
+    outdated = lasting[:-keep] if keep is not None and not preemption else []
     for folder in known:
         if folder in outdated or (folder not in lasting and folder != final):
             shutil.rmtree(folder, ignore_errors=True)
     return final
 
 
-def set_later_aside(directory: Path, step: int) -> None:
+def archive_later_checkpoints(directory: Path, step: int) -> None:
     """Move checkpoints of steps after `step`, which a run that goes on from there will make again, to `previous/<n>/`.
 
     They would otherwise be taken for this run's newest, and older good ones would be removed in their favour.
@@ -97,7 +97,7 @@ def set_later_aside(directory: Path, step: int) -> None:
     later = [directory / f"global_step_{number}" for number in steps_in(directory) if number > step]
     if not later:
         return
-    target = set_aside(directory, later)
+    target = archive_files(directory, later)
     log.warning("set aside in %s: %s", target, ", ".join(folder.name for folder in later))
 
 
@@ -115,7 +115,7 @@ def latest_checkpoint(directory: Path) -> Path | None:
 def last_checkpoint(directory: Path, world: World) -> Path:
     """What a stage ends with: the newest complete checkpoint that rank 0 finds, on every rank. Raises TrainingError if
     there is none any more."""
-    found = world.agree(lambda: str(latest_checkpoint(directory) or ""))
+    found = world.broadcast(lambda: str(latest_checkpoint(directory) or ""))
     if not found:
         raise TrainingError(f"{directory}: the last checkpoint is gone; was the folder changed while training?")
     return Path(found)
@@ -176,7 +176,7 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def _is_passing(folder: Path) -> bool:
+def _is_preemption(folder: Path) -> bool:
     """Whether the checkpoint was written only because its run was asked to stop."""
     try:
         return bool(json.loads((folder / MARKER).read_text(encoding="utf-8")).get("passing"))

@@ -6,7 +6,7 @@ import sys
 CACHED_KERNELS = 64
 
 
-def bound_kernel_caches() -> None:
+def limit_kernel_caches() -> None:
     """Keep few of the kernels that a CPU prepares for every new shape of bfloat16 matrices. Call it before the first.
 
     oneDNN and PyTorch's layer above it each keep 1,024 by default. Batches of ever new lengths fill both, and a process

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from spa.archive import archive_files
 from spa.errors import ConfigError, TrainingError
-from spa.set_aside import set_aside
 from spa.training.checkpoint import MARKER, damage, digest, flush, step_of, steps_in
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Mirror:
             temporary.rmdir()
             return
         if final.exists():  # damaged, or it would have been used
-            set_aside(directory, [final])
+            archive_files(directory, [final])
         temporary.rename(final)
 
     def _remove(self, folder: str) -> None:

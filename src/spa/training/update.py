@@ -17,7 +17,7 @@ from spa.errors import TrainingError
 from spa.models.forward import packs_rows, token_logprobs, token_values
 from spa.models.lora import adapters_off
 from spa.training.batch import select, to_device
-from spa.training.fit import MicroBatching, fit
+from spa.training.oom_retry import MicroBatching, oom_retry
 from spa.training.optim import Optimizer
 from spa.types import EpisodeBatch, Metrics, PPOBatch
 
@@ -63,12 +63,12 @@ class Trainable:
     def __post_init__(self, held: Replica | None) -> None:
         self.replica = held or Replica(self.model)
 
-    def whole(self) -> Any:
-        """The model with all its current weights, for engines and checkpoints. All ranks must ask."""
-        return self.replica.whole()
+    def full_model(self) -> Any:
+        """The model with all its current weights, for engines and checkpoints. Collective: every rank calls it."""
+        return self.replica.full_model()
 
     def state(self) -> dict[str, Any]:
-        """The optimiser's state in whole tensors; only rank 0 gets them. All ranks must ask."""
+        """The optimiser's state in whole tensors; only rank 0 gets them. Collective: every rank calls it."""
         return self.replica.gathered(self.optimizer.state_dict())
 
     def step(self, loss: float) -> Metrics:
@@ -118,11 +118,11 @@ def _score(
     forward: Callable[[Any, EpisodeBatch], torch.Tensor],
 ) -> torch.Tensor:
     replica = scorer.replica
-    mine, spare = replica.world.deal(batch.lengths), batch.lengths.argmin()[None]
+    mine, dummy = replica.world.deal(batch.lengths), batch.lengths.argmin()[None]
 
     def work(cut: list[torch.Tensor]) -> torch.Tensor:
         out = torch.zeros(batch.mask.shape, dtype=torch.float32)
-        for rows, counts in replica.passes([mine[picked] for picked in cut], spare, backward=False):
+        for rows, counts in replica.passes([mine[picked] for picked in cut], dummy, backward=False):
             values = replica.run(forward, to_device(select(batch, rows), device)).float().cpu()
             if counts:
                 out[rows, : values.shape[1]] = values
@@ -135,8 +135,10 @@ def _score(
         torch.no_grad(),
         torch.autocast(device.type, dtype=scorer.autocast, enabled=scorer.autocast is not None),
     ):
-        scores = fit(scorer, micro, batch.lengths[mine], work, packs_rows(scorer.model), repeatable=not replica.in_step)
-    return replica.world.sum(scores)
+        scores = oom_retry(
+            scorer, micro, batch.lengths[mine], work, packs_rows(scorer.model), repeatable=not replica.in_step
+        )
+    return replica.world.all_reduce_sum(scores)
 
 
 def update(
@@ -173,8 +175,8 @@ def update(
                 return _accumulate(part, mini, weights, [mine[picked] for picked in cut], loss_fn, device)
 
             alone = part.replica.world.size == 1
-            info = fit(part, micro, mini.lengths[mine], work, packs_rows(part.model), repeatable=alone)
-            info = part.replica.world.total(info)
+            info = oom_retry(part, micro, mini.lengths[mine], work, packs_rows(part.model), repeatable=alone)
+            info = part.replica.world.all_reduce_sums(info)
             loss = info.pop("loss")
             loss_sum += loss
             for name, value in info.items():

@@ -43,7 +43,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def fit(
+def oom_retry(
     part: Halving,
     micro: MicroBatching,
     lengths: torch.Tensor,

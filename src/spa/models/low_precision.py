@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 
-def half_twin(model: Any, dtype: torch.dtype) -> Any:
+def low_precision_copy(model: Any, dtype: torch.dtype) -> Any:
     """A copy of `model` that shares all parameters, except that linear layers have weights of their own in `dtype`. Use
     it under autocast with that dtype."""
     shared = {id(parameter): parameter for parameter in model.parameters()}
@@ -25,7 +25,7 @@ def half_twin(model: Any, dtype: torch.dtype) -> Any:
 
 
 @torch.no_grad()
-def refresh_twin(twin: Any, model: Any) -> None:
+def refresh_copy(twin: Any, model: Any) -> None:
     """Take over the weights of `model`, in place, so that recorded steps stay valid."""
     for module, source in zip(twin.modules(), model.modules(), strict=True):
         if isinstance(module, nn.Linear):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def set_aside(directory: Path, paths: Sequence[Path]) -> Path:
+def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
     """Move files and folders of `directory` to `previous/<n>/` below it, n being the first free number; returns that
     folder."""
     number = 1

@@ -9,7 +9,7 @@ from torch import nn
 
 from spa.errors import TrainingError
 from spa.models.forward import token_logprobs
-from spa.training.fit import MicroBatching, fit, is_out_of_memory
+from spa.training.oom_retry import MicroBatching, is_out_of_memory, oom_retry
 from spa.training.optim import make_optimizer
 from spa.training.update import Scorer, Trainable, score_logprobs, update
 from spa.types import PPOBatch
@@ -126,7 +126,7 @@ def test_other_errors_are_not_taken_for_memory():
         raise RuntimeError("shapes do not match")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        fit(Scorer(model=None), MicroBatching(), torch.tensor([3, 4]), work, packed=False)
+        oom_retry(Scorer(model=None), MicroBatching(), torch.tensor([3, 4]), work, packed=False)
     assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"))
     assert not is_out_of_memory(ValueError("can't allocate memory"))
 

@@ -8,11 +8,11 @@ from spa.config.schema_models import FSDPConfig, Strategy
 from spa.config.schema_stages import SFTFSDPConfig
 from spa.distributed.replicas import Replica, Replicated
 from spa.distributed.shards import Sharded, Sharding
-from spa.distributed.world import here
+from spa.distributed.world import current_world
 from spa.errors import ConfigError
 
 
-def hold(
+def parallelize(
     model: Any,
     strategy: Strategy,
     cut: FSDPConfig | SFTFSDPConfig,
@@ -27,7 +27,7 @@ def hold(
     writes checkpoints; of one that is not `trained`, none does. Call it before the optimiser is made: shards are new
     parameters.
     """
-    world = here()
+    world = current_world()
     if world.size == 1 or (strategy == "ddp" and not trained):
         return Replica(model, world)
     if strategy == "ddp":
@@ -38,12 +38,12 @@ def hold(
         offload=cut.offload,
         dtype=autocast,
     )
-    return Sharded(model, world, sharding, keeps_whole=trained and (played or world.leads))
+    return Sharded(model, world, sharding, keeps_whole=trained and (played or world.is_main))
 
 
 def check_optimizer(name: str, strategy: Strategy) -> None:
     """Raises ConfigError for an optimiser that needs whole matrices where each rank has a part of them."""
-    if name == "muon" and strategy != "ddp" and here().size > 1:
+    if name == "muon" and strategy != "ddp" and current_world().size > 1:
         raise ConfigError(
             "sft.optim.name=muon needs whole matrices; with several ranks set sft.model.strategy=ddp, or use adamw"
         )
