@@ -55,7 +55,7 @@ def asking_at(monkeypatch: pytest.MonkeyPatch, target: object, name: str, call: 
 
 
 @pytest.fixture(scope="module")
-def full_model(base, tmp_path_factory) -> Path:
+def whole(base, tmp_path_factory) -> Path:
     """An undisturbed run: data, fine-tuning, PPO from the base model."""
     folder = tmp_path_factory.mktemp("whole")
     cfg = small_config(base, folder, *FOUR)
