@@ -8,8 +8,10 @@ from typing import Any, get_args
 
 from spa.config import compat
 from spa.config.convert import field_types, flatten, schema_keys, to_plain, type_name
+from spa.config.key import Key
 from spa.config.load import PARTS, config_names, load_config, shipped
 from spa.config.schema import Config
+from spa.config.stages import STAGES, stages_of
 
 BEGIN, END = "<!-- made by spa.config.docs -->", "<!-- end -->"
 CHAIN = ("ppo_trainer", "sft_trainer", "base", "train_ppo_sfted.sh", "finetune_ft.sh")
@@ -52,6 +54,13 @@ def configuration_page() -> str:
         "environment tag). Lists are set whole. A text with `=`, `,` or brackets needs quotes: `key='a=b'`. Every "
         "problem of a configuration is reported at once, with the nearest valid key.",
         "A default in `${...}` is the value of that key.",
+        "*Affects* says what becomes of finished work when a key is changed. **selfplay, sft, ppo, eval**: the result "
+        "of these stages, which are then refused and not reused; *content* means that what the file or model holds "
+        "counts and not its path. **rounding**: memory and speed, and at most the last digits; finished work is "
+        "reused, and the difference is said. **place**: where things are, what is kept, who starts the work. "
+        "**display**: what is measured, logged and shown. Environments count in the runs that play them, API models "
+        "where they are asked, and `trainer.total_training_steps` where a learning rate depends on it: other runs may "
+        "be made longer.",
     ]
     defaults = flatten(shipped("base"))
     sections = [(name, kind) for name, kind, _ in schema_keys() if "." not in name and is_dataclass(kind)]
@@ -117,8 +126,16 @@ def _key_table(keys: Sequence[str], defaults: dict[str, Any]) -> str:
     for key in keys:
         kind, note = about[key]
         default = f"`{_yaml(defaults[key])}`" if key in defaults else "required"
-        rows.append((f"`{key}`", type_name(kind) + note.range(), default, note.help))
-    return table(("key", "type", "default", "meaning"), rows)
+        rows.append((f"`{key}`", type_name(kind) + note.range(), default, _affects(key, note), note.help))
+    return table(("key", "type", "default", "affects", "meaning"), rows)
+
+
+def _affects(name: str, key: Key) -> str:
+    if key.affects != "result":
+        return key.affects
+    stages = stages_of(name)
+    listed = "all" if stages == STAGES else ", ".join(stages)
+    return listed if key.content == "value" else f"{listed} (content)"
 
 
 def _entry_defaults(section: str) -> dict[str, Any]:

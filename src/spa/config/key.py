@@ -1,6 +1,14 @@
-"""What the schema says about a key beside its type: a line of help, and the range of its value."""
+"""What the schema says about a key beside its type: a line of help, what it affects, and the range of its value."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Affects = Literal["result", "rounding", "place", "display"]
+"""`result`: the numbers or the precision of a stage. `rounding`: memory and speed, and so at most the last digits.
+`place`: where things are, which copies are kept, who starts what. `display`: what is measured, logged and shown."""
+
+Content = Literal["value", "model", "file", "data"]
+"""What of a key's value counts: the value itself, or the content of the model, file or data set that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -8,6 +16,8 @@ class Key:
     """Annotation of a schema field. Bounds are inclusive (`ge`, `le`) or exclusive (`gt`); they skip null."""
 
     help: str
+    affects: Affects
+    content: Content = "value"
     ge: float | None = None
     gt: float | None = None
     le: float | None = None

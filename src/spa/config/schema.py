@@ -97,28 +97,36 @@ __all__ = [
 class LoraConfig:
     """Low-rank adapters of policy and critic; the model sections take their values from here."""
 
-    rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
-    alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16
-    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters")] = "all-linear"
+    rank: Annotated[int, Key("0 trains all weights", affects="result", ge=0)] = 0
+    alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
+    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters", affects="result")] = "all-linear"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
     """World-model data that already exists, for example a published set."""
 
-    train_files: Annotated[str | tuple[str, ...] | None, Key("parquet files; null: what stage 1 writes")] = None
-    val_files: Annotated[str | tuple[str, ...] | None, Key("parquet files; null: what stage 1 writes")] = None
+    train_files: Annotated[
+        str | tuple[str, ...] | None, Key("parquet files; null: what stage 1 writes", affects="result", content="data")
+    ] = None
+    val_files: Annotated[
+        str | tuple[str, ...] | None, Key("parquet files; null: what stage 1 writes", affects="result", content="data")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSelection:
     """The model behind an API."""
 
-    model_name: Annotated[str, Key("a name of `model_info`")] = "gpt-4o"
-    max_concurrency: Annotated[int, Key("requests at a time", ge=1)] = 16
-    timeout_s: Annotated[float, Key("seconds to wait for an answer", gt=0)] = 120.0
-    max_retries: Annotated[int, Key("repetitions of a request after limits and server errors", ge=0)] = 6
-    requests_per_minute: Annotated[float | None, Key("most requests per minute; null is no limit", gt=0)] = None
+    model_name: Annotated[str, Key("a name of `model_info`", affects="result")] = "gpt-4o"
+    max_concurrency: Annotated[int, Key("requests at a time", affects="rounding", ge=1)] = 16
+    timeout_s: Annotated[float, Key("seconds to wait for an answer", affects="rounding", gt=0)] = 120.0
+    max_retries: Annotated[
+        int, Key("repetitions of a request after limits and server errors", affects="rounding", ge=0)
+    ] = 6
+    requests_per_minute: Annotated[
+        float | None, Key("most requests per minute; null is no limit", affects="rounding", gt=0)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +134,18 @@ class APIModelConfig:
     """One entry of `model_info`."""
 
     provider_name: Annotated[
-        Literal["openai", "deepseek", "anthropic", "together", "custom"], Key("who serves it; custom needs `base_url`")
+        Literal["openai", "deepseek", "anthropic", "together", "custom"],
+        Key("who serves it; custom needs `base_url`", affects="result"),
     ]
-    model_name: Annotated[str, Key("the provider's name of the model")]
-    generation_kwargs: Annotated[Mapping[str, Any], Key("sent with every request")] = field(default_factory=dict)
-    base_url: Annotated[str | None, Key("address of an OpenAI-compatible server; null: the provider's")] = None
+    model_name: Annotated[str, Key("the provider's name of the model", affects="result")]
+    generation_kwargs: Annotated[Mapping[str, Any], Key("sent with every request", affects="result")] = field(
+        default_factory=dict
+    )
+    base_url: Annotated[
+        str | None, Key("address of an OpenAI-compatible server; null: the provider's", affects="place")
+    ] = None
     api_key_env: Annotated[
-        str | None, Key("environment variable that holds the key; null: the provider's usual one")
+        str | None, Key("environment variable that holds the key; null: the provider's usual one", affects="place")
     ] = None
 
 
@@ -140,23 +153,28 @@ class APIModelConfig:
 class Config:
     """Everything that a run needs to know."""
 
-    model_path: Annotated[str, Key("model of all stages: hub name, folder, or `builtin:tiny`")] = (
-        "Qwen/Qwen2.5-1.5B-Instruct"
-    )
+    model_path: Annotated[
+        str, Key("model of all stages: hub name, folder, or `builtin:tiny`", affects="result", content="model")
+    ] = "Qwen/Qwen2.5-1.5B-Instruct"
     state_text: Annotated[
-        Literal["grid", "coords", "grid_and_coords"], Key("how states are written: drawing, sentence, both")
+        Literal["grid", "coords", "grid_and_coords"],
+        Key("how states are written: drawing, sentence, both", affects="result"),
     ] = "grid_and_coords"
-    micro_batch_size_per_gpu: Annotated[int, Key("default of every micro-batch", ge=1)] = 1
-    ppo_mini_batch_size: Annotated[int, Key("default of actor and critic", ge=1)] = 32
-    grpo_advantage_length_weight: Annotated[bool, Key("default of the actor")] = False
-    launcher: Annotated[Literal["local", "ray"], Key("who starts the ranks; local: torchrun, or nobody")] = "local"
+    micro_batch_size_per_gpu: Annotated[int, Key("default of every micro-batch", affects="rounding", ge=1)] = 1
+    ppo_mini_batch_size: Annotated[int, Key("default of actor and critic", affects="result", ge=1)] = 32
+    grpo_advantage_length_weight: Annotated[bool, Key("default of the actor", affects="result")] = False
+    launcher: Annotated[
+        Literal["local", "ray"], Key("who starts the ranks; local: torchrun, or nobody", affects="place")
+    ] = "local"
     ray_init: RayInitConfig = field(default_factory=RayInitConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     agent_proxy: AgentProxyConfig = field(default_factory=AgentProxyConfig)
     es_manager: EsManagerConfig = field(default_factory=EsManagerConfig)
     ctx_manager: CtxManagerConfig = field(default_factory=CtxManagerConfig)
-    custom_envs: Annotated[Mapping[str, EnvSpec], Key("environments by tag")] = field(default_factory=dict)
+    custom_envs: Annotated[Mapping[str, EnvSpec], Key("environments by tag", affects="result")] = field(
+        default_factory=dict
+    )
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     data: DataConfig = field(default_factory=DataConfig)
     sft: SFTConfig = field(default_factory=SFTConfig)
@@ -167,4 +185,6 @@ class Config:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
     model_config: ModelSelection = field(default_factory=ModelSelection)
-    model_info: Annotated[Mapping[str, APIModelConfig], Key("models behind APIs")] = field(default_factory=dict)
+    model_info: Annotated[Mapping[str, APIModelConfig], Key("models behind APIs", affects="result")] = field(
+        default_factory=dict
+    )

@@ -17,11 +17,17 @@ KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 class FSDPConfig:
     """How `strategy: fsdp` cuts a model over the ranks."""
 
-    fsdp_size: Annotated[int, Key("ranks that share one copy, -1 is all; fewer: whole copies side by side", ge=-1)] = -1
-    reshard_after_forward: Annotated[bool, Key("give gathered layers back between forward and backward pass")] = True
-    offload_policy: Annotated[bool, Key("parameters, gradients and optimiser states wait on the CPU")] = False
-    param_offload: Annotated[bool, Key("the same as `offload_policy`")] = False
-    optimizer_offload: Annotated[bool, Key("the same as `offload_policy`")] = False
+    fsdp_size: Annotated[
+        int, Key("ranks that share one copy, -1 is all; fewer: whole copies side by side", affects="rounding", ge=-1)
+    ] = -1
+    reshard_after_forward: Annotated[
+        bool, Key("give gathered layers back between forward and backward pass", affects="rounding")
+    ] = True
+    offload_policy: Annotated[
+        bool, Key("parameters, gradients and optimiser states wait on the CPU", affects="rounding")
+    ] = False
+    param_offload: Annotated[bool, Key("the same as `offload_policy`", affects="rounding")] = False
+    optimizer_offload: Annotated[bool, Key("the same as `offload_policy`", affects="rounding")] = False
 
     @property
     def offload(self) -> bool:
@@ -33,18 +39,26 @@ class FSDPConfig:
 class ModelConfig:
     """A causal language model."""
 
-    path: Annotated[str, Key("hub name, folder, or `builtin:tiny`")] = "Qwen/Qwen2.5-1.5B-Instruct"
-    dtype: Annotated[Dtype, Key("of the weights; auto: bfloat16 on CUDA, float32 on CPU")] = "auto"
-    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it")] = "auto"
-    use_torch_compile: Annotated[bool, Key("compile the training forward pass")] = False
-    enable_gradient_checkpointing: Annotated[bool, Key("recompute activations in the backward pass")] = True
+    path: Annotated[str, Key("hub name, folder, or `builtin:tiny`", affects="place")] = "Qwen/Qwen2.5-1.5B-Instruct"
+    dtype: Annotated[Dtype, Key("of the weights; auto: bfloat16 on CUDA, float32 on CPU", affects="result")] = "auto"
+    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it", affects="rounding")] = (
+        "auto"
+    )
+    use_torch_compile: Annotated[bool, Key("compile the training forward pass", affects="rounding")] = False
+    enable_gradient_checkpointing: Annotated[
+        bool, Key("recompute activations in the backward pass", affects="rounding")
+    ] = True
     packing: Annotated[
-        bool | None, Key("read rows as one sequence without padding; null: on CUDA, if the model keeps rows apart")
+        bool | None,
+        Key(
+            "read rows as one sequence without padding; null: on CUDA, if the model keeps rows apart",
+            affects="rounding",
+        ),
     ] = None
-    trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model")] = False
-    lora_rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
-    lora_alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16
-    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters")] = "all-linear"
+    trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model", affects="place")] = False
+    lora_rank: Annotated[int, Key("0 trains all weights", affects="result", ge=0)] = 0
+    lora_alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
+    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters", affects="result")] = "all-linear"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +73,12 @@ class PolicyModelConfig(ModelConfig):
     """The policy, which also reads and writes text."""
 
     chat_template: Annotated[
-        str | None, Key("file with a Jinja chat template; null: the model's own. For models that have none")
+        str | None,
+        Key(
+            "file with a Jinja chat template; null: the model's own. For models that have none",
+            affects="result",
+            content="file",
+        ),
     ] = None
 
 
@@ -67,47 +86,65 @@ class PolicyModelConfig(ModelConfig):
 class OptimConfig:
     """AdamW and its schedule."""
 
-    lr: Annotated[float, Key("peak learning rate", gt=0)] = 1e-6
-    betas: Annotated[tuple[float, float], Key("decay rates of the moments")] = (0.9, 0.999)
-    weight_decay: Annotated[float, Key("decoupled weight decay", ge=0)] = 0.01
-    warmup_style: Annotated[Literal["constant", "cosine"], Key("schedule after the warm-up")] = "constant"
-    lr_warmup_steps: Annotated[int, Key("linear warm-up; -1 takes the ratio", ge=-1)] = -1
-    lr_warmup_steps_ratio: Annotated[float, Key("warm-up as a share of all steps", ge=0, le=1)] = 0.0
-    min_lr_ratio: Annotated[float | None, Key("end of the cosine as a share of `lr`; null is 0", ge=0, le=1)] = None
+    lr: Annotated[float, Key("peak learning rate", affects="result", gt=0)] = 1e-6
+    betas: Annotated[tuple[float, float], Key("decay rates of the moments", affects="result")] = (0.9, 0.999)
+    weight_decay: Annotated[float, Key("decoupled weight decay", affects="result", ge=0)] = 0.01
+    warmup_style: Annotated[Literal["constant", "cosine"], Key("schedule after the warm-up", affects="result")] = (
+        "constant"
+    )
+    lr_warmup_steps: Annotated[int, Key("linear warm-up; -1 takes the ratio", affects="result", ge=-1)] = -1
+    lr_warmup_steps_ratio: Annotated[float, Key("warm-up as a share of all steps", affects="result", ge=0, le=1)] = 0.0
+    min_lr_ratio: Annotated[
+        float | None, Key("end of the cosine as a share of `lr`; null is 0", affects="result", ge=0, le=1)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorConfig:
     """The policy update."""
 
-    ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", ge=1)] = 32
+    ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", affects="result", ge=1)] = 32
     ppo_num_mini_batches: Annotated[
-        int | None, Key("updates per pass, for actor and critic, instead of `ppo_mini_batch_size`", ge=1)
+        int | None,
+        Key("updates per pass, for actor and critic, instead of `ppo_mini_batch_size`", affects="result", ge=1),
     ] = None
     ppo_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per forward pass; changes memory, not results", ge=1)
+        int, Key("episodes per forward pass; changes memory, not results", affects="rounding", ge=1)
     ] = 1
-    use_dynamic_bsz: Annotated[bool, Key("fill forward passes by tokens instead of episodes")] = False
-    ppo_max_token_len_per_gpu: Annotated[int, Key("tokens per forward pass with `use_dynamic_bsz`", ge=1)] = 16384
-    ppo_epochs: Annotated[int, Key("passes over the kept episodes", ge=1)] = 1
-    shuffle: Annotated[bool, Key("new mini-batches in every epoch")] = False
-    grad_clip: Annotated[float, Key("largest gradient norm", gt=0)] = 1.0
-    clip_ratio_low: Annotated[float, Key("ratio is clipped below 1 - this", ge=0, le=1)] = 0.2
-    clip_ratio_high: Annotated[float, Key("ratio is clipped above 1 + this", ge=0)] = 0.28
-    clip_ratio_c: Annotated[float, Key("dual clip: bound of the loss where the advantage is negative", gt=1)] = 3.0
-    loss_agg_mode: Annotated[LossAgg, Key("how token losses become one number, over the whole mini-batch")] = (
-        "token-mean"
+    use_dynamic_bsz: Annotated[bool, Key("fill forward passes by tokens instead of episodes", affects="rounding")] = (
+        False
     )
+    ppo_max_token_len_per_gpu: Annotated[
+        int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="rounding", ge=1)
+    ] = 16384
+    ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="result", ge=1)] = 1
+    shuffle: Annotated[bool, Key("new mini-batches in every epoch", affects="result")] = False
+    grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
+    clip_ratio_low: Annotated[float, Key("ratio is clipped below 1 - this", affects="result", ge=0, le=1)] = 0.2
+    clip_ratio_high: Annotated[float, Key("ratio is clipped above 1 + this", affects="result", ge=0)] = 0.28
+    clip_ratio_c: Annotated[
+        float, Key("dual clip: bound of the loss where the advantage is negative", affects="result", gt=1)
+    ] = 3.0
+    loss_agg_mode: Annotated[
+        LossAgg, Key("how token losses become one number, over the whole mini-batch", affects="result")
+    ] = "token-mean"
     loss_mask: Annotated[
-        Literal["sampled", "answer_only", "all_after_system"], Key("tokens that carry the policy loss")
+        Literal["sampled", "answer_only", "all_after_system"],
+        Key("tokens that carry the policy loss", affects="result"),
     ] = "sampled"
-    entropy_coeff: Annotated[float, Key("weight of the entropy bonus", ge=0)] = 0.001
-    use_ref: Annotated[bool, Key("allow a reference model; it is loaded only if a KL term uses it")] = True
-    use_kl_loss: Annotated[bool, Key("KL to the reference in the loss")] = False
-    kl_loss_coef: Annotated[float, Key("weight of that KL", ge=0)] = 0.0
-    kl_loss_type: Annotated[KLKind, Key("estimator of that KL")] = "kl"
-    grpo_advantage_length_weight: Annotated[bool, Key("divide outcome advantages by relative length")] = False
-    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp, fsdp2: the same)")] = "fsdp"
+    entropy_coeff: Annotated[float, Key("weight of the entropy bonus", affects="result", ge=0)] = 0.001
+    use_ref: Annotated[
+        bool, Key("allow a reference model; it is loaded only if a KL term uses it", affects="result")
+    ] = True
+    use_kl_loss: Annotated[bool, Key("KL to the reference in the loss", affects="result")] = False
+    kl_loss_coef: Annotated[float, Key("weight of that KL", affects="result", ge=0)] = 0.0
+    kl_loss_type: Annotated[KLKind, Key("estimator of that KL", affects="result")] = "kl"
+    grpo_advantage_length_weight: Annotated[
+        bool, Key("divide outcome advantages by relative length", affects="result")
+    ] = False
+    strategy: Annotated[
+        Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp, fsdp2: the same)", affects="rounding")
+    ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
 
@@ -116,19 +153,21 @@ class ActorConfig:
 class RefConfig:
     """The frozen reference model."""
 
-    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)")] = "fsdp"
+    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")] = (
+        "fsdp"
+    )
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
-    log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", ge=1)] = 1
+    log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", affects="rounding", ge=1)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValKwargs:
     """Sampling in validation."""
 
-    temperature: Annotated[float, Key("0 is greedy", ge=0)] = 1.0
-    top_p: Annotated[float, Key("nucleus", gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Key("-1 keeps all", ge=-1)] = -1
-    do_sample: Annotated[bool, Key("false is greedy")] = True
+    temperature: Annotated[float, Key("0 is greedy", affects="result", ge=0)] = 1.0
+    top_p: Annotated[float, Key("nucleus", affects="result", gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Key("-1 keeps all", affects="result", ge=-1)] = -1
+    do_sample: Annotated[bool, Key("false is greedy", affects="result")] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,34 +176,40 @@ class RolloutConfig:
 
     name: Annotated[
         Literal["auto", "local", "vllm", "openai", "random", "scripted"],
-        Key("engine; auto: vllm if it is installed and CUDA is there, else local"),
+        Key("engine; auto: vllm if it is installed and CUDA is there, else local", affects="result"),
     ] = "auto"
-    temperature: Annotated[float, Key("of training rollouts", ge=0)] = 1.0
-    top_p: Annotated[float, Key("of training rollouts", gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Key("of training rollouts; -1 keeps all", ge=-1)] = -1
-    do_sample: Annotated[bool, Key("false is greedy")] = True
-    response_length: Annotated[int, Key("most new tokens per turn", ge=1)] = 400
-    max_model_len: Annotated[int, Key("most tokens per episode, prompts and replies together", ge=2)] = 3600
-    max_num_seqs: Annotated[int, Key("episodes decoded together", ge=1)] = 1024
-    max_num_batched_tokens: Annotated[int, Key("most tokens per engine step", ge=1)] = 8192
-    dtype: Annotated[Dtype, Key("of the engine's copy of the weights (vllm)")] = "auto"
-    gpu_memory_utilization: Annotated[float, Key("share of GPU memory for the engine (vllm)", gt=0, le=1)] = 0.6
-    enforce_eager: Annotated[bool, Key("no CUDA graphs (vllm)")] = True
-    free_cache_engine: Annotated[bool, Key("give the cache back during updates (vllm)")] = True
-    enable_chunked_prefill: Annotated[bool, Key("split long prefills (vllm)")] = True
-    tensor_model_parallel_size: Annotated[int, Key("GPUs per engine copy (vllm)", ge=1)] = 1
-    engine_kwargs: Annotated[Mapping[str, Any], Key("handed to the engine as they are (vllm)")] = field(
-        default_factory=dict
+    temperature: Annotated[float, Key("of training rollouts", affects="result", ge=0)] = 1.0
+    top_p: Annotated[float, Key("of training rollouts", affects="result", gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Key("of training rollouts; -1 keeps all", affects="result", ge=-1)] = -1
+    do_sample: Annotated[bool, Key("false is greedy", affects="result")] = True
+    response_length: Annotated[int, Key("most new tokens per turn", affects="result", ge=1)] = 400
+    max_model_len: Annotated[
+        int, Key("most tokens per episode, prompts and replies together", affects="result", ge=2)
+    ] = 3600
+    max_num_seqs: Annotated[int, Key("episodes decoded together", affects="rounding", ge=1)] = 1024
+    max_num_batched_tokens: Annotated[int, Key("most tokens per engine step", affects="rounding", ge=1)] = 8192
+    dtype: Annotated[Dtype, Key("of the engine's copy of the weights (vllm)", affects="result")] = "auto"
+    gpu_memory_utilization: Annotated[
+        float, Key("share of GPU memory for the engine (vllm)", affects="rounding", gt=0, le=1)
+    ] = 0.6
+    enforce_eager: Annotated[bool, Key("no CUDA graphs (vllm)", affects="rounding")] = True
+    free_cache_engine: Annotated[bool, Key("give the cache back during updates (vllm)", affects="rounding")] = True
+    enable_chunked_prefill: Annotated[bool, Key("split long prefills (vllm)", affects="rounding")] = True
+    tensor_model_parallel_size: Annotated[int, Key("GPUs per engine copy (vllm)", affects="rounding", ge=1)] = 1
+    engine_kwargs: Annotated[Mapping[str, Any], Key("handed to the engine as they are (vllm)", affects="result")] = (
+        field(default_factory=dict)
     )
-    log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per scoring pass", ge=1)] = 1
-    rollout_filter_ratio: Annotated[float, Key("share of groups that are kept; the value of the other types", gt=0)] = (
-        0.25
-    )
+    log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per scoring pass", affects="rounding", ge=1)] = 1
+    rollout_filter_ratio: Annotated[
+        float, Key("share of groups that are kept; the value of the other types", affects="result", gt=0)
+    ] = 0.25
     rollout_filter_type: Annotated[
         Literal["std", "std_rev", "top_p", "top_p_softmax", "top_k", "top_k_abs", "min_p"],
-        Key("how groups are chosen by the spread of their scores"),
+        Key("how groups are chosen by the spread of their scores", affects="result"),
     ] = "std"
-    rollout_filter_include_zero: Annotated[bool, Key("keep groups whose episodes all score the same")] = False
+    rollout_filter_include_zero: Annotated[
+        bool, Key("keep groups whose episodes all score the same", affects="result")
+    ] = False
     val_kwargs: ValKwargs = field(default_factory=ValKwargs)
 
 
@@ -182,29 +227,39 @@ class ActorRolloutRefConfig:
 class CriticConfig:
     """The value model and its update."""
 
-    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)")] = "fsdp"
+    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")] = (
+        "fsdp"
+    )
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
-    ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", ge=1)] = 32
-    ppo_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", ge=1)] = 1
-    forward_micro_batch_size_per_gpu: Annotated[int, Key("episodes per scoring pass", ge=1)] = 1
-    use_dynamic_bsz: Annotated[bool, Key("fill forward passes by tokens instead of episodes")] = False
-    ppo_max_token_len_per_gpu: Annotated[int, Key("tokens per forward pass with `use_dynamic_bsz`", ge=1)] = 32768
-    ppo_epochs: Annotated[int, Key("passes over the kept episodes", ge=1)] = 1
-    shuffle: Annotated[bool, Key("new mini-batches in every epoch")] = False
-    grad_clip: Annotated[float, Key("largest gradient norm", gt=0)] = 1.0
-    cliprange_value: Annotated[float | None, Key("clip range of the value loss; null does not clip", gt=0)] = None
-    loss_agg_mode: Annotated[LossAgg, Key("how token losses become one number")] = "token-mean"
+    ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", affects="result", ge=1)] = 32
+    ppo_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", affects="rounding", ge=1)] = 1
+    forward_micro_batch_size_per_gpu: Annotated[int, Key("episodes per scoring pass", affects="rounding", ge=1)] = 1
+    use_dynamic_bsz: Annotated[bool, Key("fill forward passes by tokens instead of episodes", affects="rounding")] = (
+        False
+    )
+    ppo_max_token_len_per_gpu: Annotated[
+        int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="rounding", ge=1)
+    ] = 32768
+    ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="result", ge=1)] = 1
+    shuffle: Annotated[bool, Key("new mini-batches in every epoch", affects="result")] = False
+    grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
+    cliprange_value: Annotated[
+        float | None, Key("clip range of the value loss; null does not clip", affects="result", gt=0)
+    ] = None
+    loss_agg_mode: Annotated[LossAgg, Key("how token losses become one number", affects="result")] = "token-mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KLCtrlConfig:
     """The weight of the KL in the reward."""
 
-    type: Annotated[Literal["fixed", "adaptive"], Key("constant, or steered to `target_kl`")] = "fixed"
-    kl_coef: Annotated[float, Key("weight (at the start)", ge=0)] = 0.0
-    horizon: Annotated[int, Key("of the adaptive controller, in episodes", ge=1)] = 10000
-    target_kl: Annotated[float, Key("of the adaptive controller", gt=0)] = 0.1
+    type: Annotated[Literal["fixed", "adaptive"], Key("constant, or steered to `target_kl`", affects="result")] = (
+        "fixed"
+    )
+    kl_coef: Annotated[float, Key("weight (at the start)", affects="result", ge=0)] = 0.0
+    horizon: Annotated[int, Key("of the adaptive controller, in episodes", affects="result", ge=1)] = 10000
+    target_kl: Annotated[float, Key("of the adaptive controller", affects="result", gt=0)] = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,14 +268,19 @@ class AlgorithmConfig:
 
     adv_estimator: Annotated[
         str,
-        Key("gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, or a path `package.module:function`"),
+        Key(
+            "gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, or a path `package.module:function`",
+            affects="result",
+        ),
     ] = "gae"
-    gamma: Annotated[float, Key("discount per token", ge=0, le=1)] = 1.0
-    lam: Annotated[float, Key("GAE lambda", ge=0, le=1)] = 1.0
-    bi_level_gae: Annotated[bool, Key("GAE over turns, then over the tokens of a turn")] = False
-    high_level_gamma: Annotated[float, Key("discount per turn of bi-level GAE", ge=0, le=1)] = 0.95
-    whiten_advantages: Annotated[bool, Key("zero mean, unit variance over the trained tokens")] = True
-    norm_adv_by_std_in_grpo: Annotated[bool, Key("divide group advantages by the group's spread")] = True
-    use_kl_in_reward: Annotated[bool, Key("subtract KL to the reference from the reward")] = False
-    kl_penalty: Annotated[KLKind, Key("estimator of that KL")] = "kl"
+    gamma: Annotated[float, Key("discount per token", affects="result", ge=0, le=1)] = 1.0
+    lam: Annotated[float, Key("GAE lambda", affects="result", ge=0, le=1)] = 1.0
+    bi_level_gae: Annotated[bool, Key("GAE over turns, then over the tokens of a turn", affects="result")] = False
+    high_level_gamma: Annotated[float, Key("discount per turn of bi-level GAE", affects="result", ge=0, le=1)] = 0.95
+    whiten_advantages: Annotated[bool, Key("zero mean, unit variance over the trained tokens", affects="result")] = True
+    norm_adv_by_std_in_grpo: Annotated[bool, Key("divide group advantages by the group's spread", affects="result")] = (
+        True
+    )
+    use_kl_in_reward: Annotated[bool, Key("subtract KL to the reference from the reward", affects="result")] = False
+    kl_penalty: Annotated[KLKind, Key("estimator of that KL", affects="result")] = "kl"
     kl_ctrl: KLCtrlConfig = field(default_factory=KLCtrlConfig)

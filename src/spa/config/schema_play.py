@@ -11,31 +11,42 @@ from spa.config.key import Key
 class SeedConfig:
     """Base seeds. Puzzle g of step s has seed `train + s * env_groups + g`."""
 
-    train: Annotated[int, Key("base seed of training: puzzles, noise, sampling, shuffling", ge=0)] = 10000
-    val: Annotated[int, Key("base seed of validation puzzles", ge=0)] = 123
+    train: Annotated[int, Key("base seed of training: puzzles, noise, sampling, shuffling", affects="result", ge=0)] = (
+        10000
+    )
+    val: Annotated[int, Key("base seed of validation puzzles", affects="result", ge=0)] = 123
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
     """One environment tag of `custom_envs`."""
 
-    env_type: Annotated[str, Key("registered type, or a dotted path `package.module:Class`")]
-    max_actions_per_traj: Annotated[int, Key("actions that an episode may take in all", ge=1)] = 10
-    max_tokens: Annotated[int, Key("length hint of the prompt, in words", ge=1)] = 100
-    env_instruction: Annotated[str | None, Key("rules for the first prompt; null takes the environment's own")] = None
-    env_instruction_add_worldmodel: Annotated[
-        str | None, Key("rules in the world-model format; null falls back to `env_instruction`, then the environment's")
+    env_type: Annotated[str, Key("registered type, or a dotted path `package.module:Class`", affects="result")]
+    max_actions_per_traj: Annotated[int, Key("actions that an episode may take in all", affects="result", ge=1)] = 10
+    max_tokens: Annotated[int, Key("length hint of the prompt, in words", affects="result", ge=1)] = 100
+    env_instruction: Annotated[
+        str | None, Key("rules for the first prompt; null takes the environment's own", affects="result")
     ] = None
-    env_config: Annotated[Mapping[str, Any] | None, Key("options of the environment class; null takes its own")] = None
+    env_instruction_add_worldmodel: Annotated[
+        str | None,
+        Key(
+            "rules in the world-model format; null falls back to `env_instruction`, then the environment's",
+            affects="result",
+        ),
+    ] = None
+    env_config: Annotated[
+        Mapping[str, Any] | None, Key("options of the environment class; null takes its own", affects="result")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvConfigs:
     """Which tags are played, and in how many groups each."""
 
-    tags: Annotated[tuple[str, ...], Key("tags of `custom_envs`")] = ("SimpleSokoban",)
+    tags: Annotated[tuple[str, ...], Key("tags of `custom_envs`", affects="result")] = ("SimpleSokoban",)
     n_groups: Annotated[
-        tuple[int, ...] | None, Key("groups per tag, in the order of `tags`; null spreads `env_groups` evenly")
+        tuple[int, ...] | None,
+        Key("groups per tag, in the order of `tags`; null spreads `env_groups` evenly", affects="result"),
     ] = None
 
 
@@ -43,8 +54,8 @@ class EnvConfigs:
 class GroupsConfig:
     """A set of episodes: groups of the same puzzle."""
 
-    env_groups: Annotated[int, Key("puzzles per step", ge=1)] = 32
-    group_size: Annotated[int, Key("episodes of each puzzle", ge=1)] = 8
+    env_groups: Annotated[int, Key("puzzles per step", affects="result", ge=1)] = 32
+    group_size: Annotated[int, Key("episodes of each puzzle", affects="result", ge=1)] = 8
     env_configs: EnvConfigs = field(default_factory=EnvConfigs)
 
 
@@ -53,12 +64,14 @@ class EsManagerConfig:
     """Training and validation episodes."""
 
     format_penalty: Annotated[
-        float, Key("added to the score of a turn with a malformed or unknown action", le=0)
+        float, Key("added to the score of a turn with a malformed or unknown action", affects="result", le=0)
     ] = -0.1
     env_timeout_s: Annotated[
-        float | None, Key("seconds that an environment may take for a turn; null is no limit", gt=0)
+        float | None, Key("seconds that an environment may take for a turn; null is no limit", affects="rounding", gt=0)
     ] = 60.0
-    env_workers: Annotated[int, Key("processes for slow environments; 0: they run in the trainer's own", ge=0)] = 0
+    env_workers: Annotated[
+        int, Key("processes for slow environments; 0: they run in the trainer's own", affects="rounding", ge=0)
+    ] = 0
     train: GroupsConfig = field(default_factory=GroupsConfig)
     val: GroupsConfig = field(default_factory=lambda: GroupsConfig(env_groups=128))
 
@@ -68,11 +81,12 @@ class RewardNormalizationConfig:
     """How episode scores are normalised, after the format penalty is added."""
 
     grouping: Annotated[
-        Literal["state", "inductive", "batch"], Key("scores compared with each other: same puzzle, same tag, all")
+        Literal["state", "inductive", "batch"],
+        Key("scores compared with each other: same puzzle, same tag, all", affects="result"),
     ] = "state"
     method: Annotated[
         Literal["identity", "mean", "mean_std", "asym_clip"],
-        Key("nothing, minus mean, z-score, z-score clamped to [-1, 3]"),
+        Key("nothing, minus mean, z-score, z-score clamped to [-1, 3]", affects="result"),
     ] = "identity"
 
 
@@ -80,23 +94,25 @@ class RewardNormalizationConfig:
 class WorldModelRewardConfig:
     """Rewards for knowing the world during PPO (online world modelling, a baseline). Needs the world-model format."""
 
-    observation: Annotated[float, Key("per turn, times the share of the observation's cells that are right", ge=0)] = (
-        0.0
-    )
-    prediction: Annotated[float, Key("per turn, times the share of the prediction's cells that are right", ge=0)] = 0.0
+    observation: Annotated[
+        float, Key("per turn, times the share of the observation's cells that are right", affects="result", ge=0)
+    ] = 0.0
+    prediction: Annotated[
+        float, Key("per turn, times the share of the prediction's cells that are right", affects="result", ge=0)
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProxyConfig:
     """The shape of an episode."""
 
-    max_turn: Annotated[int, Key("replies per episode", ge=1)] = 5
-    action_sep: Annotated[str, Key("text between the actions of one answer")] = "||"
-    max_actions_per_turn: Annotated[int, Key("actions that are read from one answer", ge=1)] = 5
-    use_turn_scores: Annotated[bool, Key("each turn's reward on that turn's last token, not the sum on the last")] = (
-        False
-    )
-    enable_think: Annotated[bool, Key("replies begin with a think block")] = True
+    max_turn: Annotated[int, Key("replies per episode", affects="result", ge=1)] = 5
+    action_sep: Annotated[str, Key("text between the actions of one answer", affects="result")] = "||"
+    max_actions_per_turn: Annotated[int, Key("actions that are read from one answer", affects="result", ge=1)] = 5
+    use_turn_scores: Annotated[
+        bool, Key("each turn's reward on that turn's last token, not the sum on the last", affects="result")
+    ] = False
+    enable_think: Annotated[bool, Key("replies begin with a think block", affects="result")] = True
     reward_normalization: RewardNormalizationConfig = field(default_factory=RewardNormalizationConfig)
     world_model_reward: WorldModelRewardConfig = field(default_factory=WorldModelRewardConfig)
 
@@ -106,6 +122,9 @@ class CtxManagerConfig:
     """Prompts of PPO and evaluation. Self-play always uses the world-model format."""
 
     mode: Annotated[
-        Literal["base", "add_worldmodel"], Key("reply format: think and answer, or with observation and prediction")
+        Literal["base", "add_worldmodel"],
+        Key("reply format: think and answer, or with observation and prediction", affects="result"),
     ] = "base"
-    example: Annotated[bool, Key("show a sample reply, made by playing, in world-model prompts")] = True
+    example: Annotated[bool, Key("show a sample reply, made by playing, in world-model prompts", affects="result")] = (
+        True
+    )

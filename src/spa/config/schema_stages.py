@@ -11,29 +11,34 @@ from spa.config.schema_models import Attention, Dtype, Strategy
 class SamplingConfig:
     """Sampling of self-play."""
 
-    temperature: Annotated[float, Key("0 is greedy", ge=0)] = 1.0
-    top_p: Annotated[float, Key("nucleus", gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Key("-1 keeps all", ge=-1)] = -1
-    response_length: Annotated[int, Key("most new tokens per turn", ge=1)] = 400
+    temperature: Annotated[float, Key("0 is greedy", affects="result", ge=0)] = 1.0
+    top_p: Annotated[float, Key("nucleus", affects="result", gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Key("-1 keeps all", affects="result", ge=-1)] = -1
+    response_length: Annotated[int, Key("most new tokens per turn", affects="result", ge=1)] = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateConfig:
     """Stage 1: self-play with ground-truth states. Plays the groups of `es_manager.train`."""
 
-    num_batches: Annotated[int, Key("times that all training groups are played, each time on new puzzles", ge=1)] = 5
-    output_dir: Annotated[str | None, Key("null: `<trainer.run_dir>/data`")] = None
-    val_fraction: Annotated[float, Key("share of puzzles in the validation file", gt=0, le=0.9)] = 0.2
-    split_seed: Annotated[int, Key("of the split by puzzle", ge=0)] = 42
-    shuffle_next_states: Annotated[bool, Key("control: true next states of other turns")] = False
-    success_only: Annotated[bool, Key("keep only turns of successful episodes")] = False
+    num_batches: Annotated[
+        int, Key("times that all training groups are played, each time on new puzzles", affects="result", ge=1)
+    ] = 5
+    output_dir: Annotated[str | None, Key("null: `<trainer.run_dir>/data`", affects="place")] = None
+    val_fraction: Annotated[float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)] = 0.2
+    split_seed: Annotated[int, Key("of the split by puzzle", affects="result", ge=0)] = 42
+    shuffle_next_states: Annotated[bool, Key("control: true next states of other turns", affects="result")] = False
+    success_only: Annotated[bool, Key("keep only turns of successful episodes", affects="result")] = False
     policy: Annotated[
-        Literal["self", "random", "expert"], Key("who plays: the model, uniform legal actions, a solver")
+        Literal["self", "random", "expert"],
+        Key("who plays: the model, uniform legal actions, a solver", affects="result"),
     ] = "self"
-    epsilon: Annotated[float, Key("share of turns that are played at random instead", ge=0, le=1)] = 0.0
+    epsilon: Annotated[float, Key("share of turns that are played at random instead", affects="result", ge=0, le=1)] = (
+        0.0
+    )
     states: Annotated[
         Literal["truth", "believed", "random_coords"],
-        Key("states in the replies; controls: what the model had written, random coordinates"),
+        Key("states in the replies; controls: what the model had written, random coordinates", affects="result"),
     ] = "truth"
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
@@ -42,17 +47,29 @@ class GenerateConfig:
 class SFTDataConfig:
     """Stage 2: data."""
 
-    train_files: Annotated[str | tuple[str, ...] | None, Key("null: what stage 1 wrote")] = None
-    val_files: Annotated[str | tuple[str, ...] | None, Key("null: what stage 1 wrote")] = None
-    train_batch_size: Annotated[int, Key("rows per optimiser step", ge=1)] = 16
-    micro_batch_size_per_gpu: Annotated[int, Key("rows per forward pass; changes memory, not results", ge=1)] = 1
-    max_token_len_per_gpu: Annotated[int | None, Key("fill forward passes by tokens instead of rows", ge=1)] = None
-    max_length: Annotated[int, Key("most tokens per row", ge=2)] = 2048
-    truncation: Annotated[Literal["left", "error"], Key("longer rows: drop the oldest turns, or stop")] = "left"
-    merge_turns: Annotated[bool, Key("train rows of an episode that are prefixes of each other as one sequence")] = True
+    train_files: Annotated[
+        str | tuple[str, ...] | None, Key("null: what stage 1 wrote", affects="result", content="data")
+    ] = None
+    val_files: Annotated[
+        str | tuple[str, ...] | None, Key("null: what stage 1 wrote", affects="result", content="data")
+    ] = None
+    train_batch_size: Annotated[int, Key("rows per optimiser step", affects="result", ge=1)] = 16
+    micro_batch_size_per_gpu: Annotated[
+        int, Key("rows per forward pass; changes memory, not results", affects="rounding", ge=1)
+    ] = 1
+    max_token_len_per_gpu: Annotated[
+        int | None, Key("fill forward passes by tokens instead of rows", affects="rounding", ge=1)
+    ] = None
+    max_length: Annotated[int, Key("most tokens per row", affects="result", ge=2)] = 2048
+    truncation: Annotated[
+        Literal["left", "error"], Key("longer rows: drop the oldest turns, or stop", affects="result")
+    ] = "left"
+    merge_turns: Annotated[
+        bool, Key("train rows of an episode that are prefixes of each other as one sequence", affects="result")
+    ] = True
     loss_on: Annotated[
         Literal["response", "states_only", "no_states"],
-        Key("tokens that carry the loss: the reply, only its state blocks, all but its state blocks"),
+        Key("tokens that carry the loss: the reply, only its state blocks, all but its state blocks", affects="result"),
     ] = "response"
 
 
@@ -60,10 +77,16 @@ class SFTDataConfig:
 class SFTFSDPConfig:
     """How `strategy: fsdp` cuts the model of stage 2 over the ranks."""
 
-    fsdp_size: Annotated[int, Key("ranks that share one copy, -1 is all; fewer: whole copies side by side", ge=-1)] = -1
-    reshard_after_forward: Annotated[bool, Key("give gathered layers back between forward and backward pass")] = True
-    cpu_offload: Annotated[bool, Key("parameters, gradients and optimiser states wait on the CPU")] = False
-    offload_params: Annotated[bool, Key("the same as `cpu_offload`")] = False
+    fsdp_size: Annotated[
+        int, Key("ranks that share one copy, -1 is all; fewer: whole copies side by side", affects="rounding", ge=-1)
+    ] = -1
+    reshard_after_forward: Annotated[
+        bool, Key("give gathered layers back between forward and backward pass", affects="rounding")
+    ] = True
+    cpu_offload: Annotated[
+        bool, Key("parameters, gradients and optimiser states wait on the CPU", affects="rounding")
+    ] = False
+    offload_params: Annotated[bool, Key("the same as `cpu_offload`", affects="rounding")] = False
 
     @property
     def offload(self) -> bool:
@@ -75,19 +98,33 @@ class SFTFSDPConfig:
 class SFTModelConfig:
     """Stage 2: model."""
 
-    partial_pretrain: Annotated[str, Key("the model to start from")] = "Qwen/Qwen2.5-1.5B-Instruct"
-    dtype: Annotated[Dtype, Key("of the forward pass; auto: bfloat16 on CUDA, float32 on CPU")] = "auto"
-    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it")] = "auto"
-    use_torch_compile: Annotated[bool, Key("compile the training forward pass")] = False
-    enable_gradient_checkpointing: Annotated[bool, Key("recompute activations in the backward pass")] = False
+    partial_pretrain: Annotated[str, Key("the model to start from", affects="result", content="model")] = (
+        "Qwen/Qwen2.5-1.5B-Instruct"
+    )
+    dtype: Annotated[Dtype, Key("of the forward pass; auto: bfloat16 on CUDA, float32 on CPU", affects="result")] = (
+        "auto"
+    )
+    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it", affects="rounding")] = (
+        "auto"
+    )
+    use_torch_compile: Annotated[bool, Key("compile the training forward pass", affects="rounding")] = False
+    enable_gradient_checkpointing: Annotated[
+        bool, Key("recompute activations in the backward pass", affects="rounding")
+    ] = False
     packing: Annotated[
-        bool | None, Key("read rows as one sequence without padding; null: on CUDA, if the model keeps rows apart")
+        bool | None,
+        Key(
+            "read rows as one sequence without padding; null: on CUDA, if the model keeps rows apart",
+            affects="rounding",
+        ),
     ] = None
-    trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model")] = False
-    lora_rank: Annotated[int, Key("0 trains all weights", ge=0)] = 0
-    lora_alpha: Annotated[float, Key("LoRA scale", gt=0)] = 16
-    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters")] = "all-linear"
-    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)")] = "fsdp"
+    trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model", affects="place")] = False
+    lora_rank: Annotated[int, Key("0 trains all weights", affects="result", ge=0)] = 0
+    lora_alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
+    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters", affects="result")] = "all-linear"
+    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")] = (
+        "fsdp"
+    )
     fsdp_config: SFTFSDPConfig = field(default_factory=SFTFSDPConfig)
 
 
@@ -95,30 +132,42 @@ class SFTModelConfig:
 class SFTOptimConfig:
     """Stage 2: optimiser and schedule."""
 
-    name: Annotated[Literal["adamw", "muon"], Key("muon: Muon on the matrices, AdamW on the rest")] = "adamw"
-    lr: Annotated[float, Key("peak learning rate of AdamW", gt=0)] = 1e-4
-    muon_lr: Annotated[float, Key("peak learning rate of Muon", gt=0)] = 0.02
-    betas: Annotated[tuple[float, float], Key("decay rates of the moments")] = (0.9, 0.95)
-    eps: Annotated[float, Key("AdamW epsilon", gt=0)] = 1e-8
-    weight_decay: Annotated[float, Key("decoupled weight decay", ge=0)] = 0.01
-    warmup_steps_ratio: Annotated[float, Key("linear warm-up as a share of all steps", ge=0, le=1)] = 0.1
-    clip_grad: Annotated[float, Key("largest gradient norm", gt=0)] = 1.0
-    lr_scheduler: Annotated[Literal["cosine", "constant"], Key("schedule after the warm-up")] = "cosine"
+    name: Annotated[
+        Literal["adamw", "muon"], Key("muon: Muon on the matrices, AdamW on the rest", affects="result")
+    ] = "adamw"
+    lr: Annotated[float, Key("peak learning rate of AdamW", affects="result", gt=0)] = 1e-4
+    muon_lr: Annotated[float, Key("peak learning rate of Muon", affects="result", gt=0)] = 0.02
+    betas: Annotated[tuple[float, float], Key("decay rates of the moments", affects="result")] = (0.9, 0.95)
+    eps: Annotated[float, Key("AdamW epsilon", affects="result", gt=0)] = 1e-8
+    weight_decay: Annotated[float, Key("decoupled weight decay", affects="result", ge=0)] = 0.01
+    warmup_steps_ratio: Annotated[
+        float, Key("linear warm-up as a share of all steps", affects="result", ge=0, le=1)
+    ] = 0.1
+    clip_grad: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
+    lr_scheduler: Annotated[Literal["cosine", "constant"], Key("schedule after the warm-up", affects="result")] = (
+        "cosine"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SFTTrainerConfig:
     """Stage 2: length, saving, evaluation."""
 
-    default_local_dir: Annotated[str, Key("where checkpoints go")] = "runs/test/sft"
-    resume_path: Annotated[str | None, Key("checkpoint to go on from; null: the last one of this run")] = None
-    total_epochs: Annotated[int, Key("passes over the training rows", ge=1)] = 5
-    total_training_steps: Annotated[int | None, Key("stop after this many steps instead", ge=1)] = None
-    test_freq: Annotated[int | None, Key("steps between evaluations; null: each epoch", ge=1)] = None
-    save_freq: Annotated[int | None, Key("steps between checkpoints; null: each epoch", ge=1)] = None
-    keep: Annotated[int | None, Key("newest checkpoints that are kept; null keeps all", ge=1)] = None
-    eval_episodes: Annotated[int, Key("held-out puzzles played to measure world-model accuracy", ge=0)] = 64
-    seed: Annotated[int, Key("of the order of rows", ge=0)] = 1
+    default_local_dir: Annotated[str, Key("where checkpoints go", affects="place")] = "runs/test/sft"
+    resume_path: Annotated[
+        str | None, Key("checkpoint to go on from; null: the last one of this run", affects="place")
+    ] = None
+    total_epochs: Annotated[int, Key("passes over the training rows", affects="result", ge=1)] = 5
+    total_training_steps: Annotated[int | None, Key("stop after this many steps instead", affects="result", ge=1)] = (
+        None
+    )
+    test_freq: Annotated[int | None, Key("steps between evaluations; null: each epoch", affects="display", ge=1)] = None
+    save_freq: Annotated[int | None, Key("steps between checkpoints; null: each epoch", affects="place", ge=1)] = None
+    keep: Annotated[int | None, Key("newest checkpoints that are kept; null keeps all", affects="place", ge=1)] = None
+    eval_episodes: Annotated[
+        int, Key("held-out puzzles played to measure world-model accuracy", affects="result", ge=0)
+    ] = 64
+    seed: Annotated[int, Key("of the order of rows", affects="result", ge=0)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,69 +184,95 @@ class SFTConfig:
 class GateConfig:
     """The look at the world model between SFT and PPO."""
 
-    enable: Annotated[bool, Key("train or play more while the world model is too weak")] = False
-    prediction_exact_min: Annotated[float, Key("least share of exactly right predictions", ge=0, le=1)] = 0.28
-    entropy_min: Annotated[float, Key("least entropy of replies, in nats per token", ge=0)] = 0.2
-    max_extra_rounds: Annotated[int, Key("rounds of more self-play or SFT", ge=0)] = 0
-    extra_steps: Annotated[int, Key("SFT steps per extra round", ge=0)] = 0
-    time_cap_s: Annotated[float | None, Key("seconds that extra rounds may take in all; null is no cap", gt=0)] = None
+    enable: Annotated[bool, Key("train or play more while the world model is too weak", affects="result")] = False
+    prediction_exact_min: Annotated[
+        float, Key("least share of exactly right predictions", affects="result", ge=0, le=1)
+    ] = 0.28
+    entropy_min: Annotated[float, Key("least entropy of replies, in nats per token", affects="result", ge=0)] = 0.2
+    max_extra_rounds: Annotated[int, Key("rounds of more self-play or SFT", affects="result", ge=0)] = 0
+    extra_steps: Annotated[int, Key("SFT steps per extra round", affects="result", ge=0)] = 0
+    time_cap_s: Annotated[
+        float | None, Key("seconds that extra rounds may take in all; null is no cap", affects="result", gt=0)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationsToLogConfig:
     """Sample episodes that trackers get as tables."""
 
-    train: Annotated[int, Key("per training step", ge=0)] = 128
-    val: Annotated[int, Key("per validation", ge=0)] = 20
+    train: Annotated[int, Key("per training step", affects="display", ge=0)] = 128
+    val: Annotated[int, Key("per validation", affects="display", ge=0)] = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
     """Stage 3 and the run as a whole."""
 
-    project_name: Annotated[str, Key("for trackers")] = "textgame-ppo"
-    experiment_name: Annotated[str, Key("the run's name")] = "test"
-    run_dir: Annotated[str, Key("folder of the run: data/, sft/, ppo/")] = "runs/test"
-    default_local_dir: Annotated[str, Key("where PPO checkpoints go")] = "runs/test/ppo"
+    project_name: Annotated[str, Key("for trackers", affects="display")] = "textgame-ppo"
+    experiment_name: Annotated[str, Key("the run's name", affects="display")] = "test"
+    run_dir: Annotated[str, Key("folder of the run: data/, sft/, ppo/", affects="place")] = "runs/test"
+    default_local_dir: Annotated[str, Key("where PPO checkpoints go", affects="place")] = "runs/test/ppo"
     default_hdfs_dir: Annotated[
-        str | None, Key("fsspec URL (s3://…, gs://…, file://…) that gets a copy of each checkpoint; null: none")
+        str | None,
+        Key("fsspec URL (s3://…, gs://…, file://…) that gets a copy of each checkpoint; null: none", affects="place"),
     ] = None
-    total_training_steps: Annotated[int, Key("PPO steps", ge=1)] = 1000
-    save_freq: Annotated[int, Key("steps between checkpoints; -1: only at the end", ge=-1)] = 100
-    test_freq: Annotated[int, Key("steps between validations; -1: only before and after", ge=-1)] = 10
-    also_test_at: Annotated[int | None, Key("one more step to validate at", ge=1)] = None
-    val_before_train: Annotated[bool, Key("validate before the first step")] = True
-    validation_steps: Annotated[int, Key("passes per validation, each on puzzles of its own", ge=1)] = 2
-    critic_warmup: Annotated[int, Key("steps that train only the critic", ge=0)] = 0
-    resume_mode: Annotated[Literal["auto", "disable", "resume_path"], Key("auto: from the last checkpoint")] = "auto"
-    resume_from_path: Annotated[str | None, Key("checkpoint for `resume_mode: resume_path`")] = None
-    max_actor_ckpt_to_keep: Annotated[int | None, Key("newest checkpoints that are kept; null keeps all", ge=1)] = 1
+    total_training_steps: Annotated[int, Key("PPO steps", affects="result", ge=1)] = 1000
+    save_freq: Annotated[int, Key("steps between checkpoints; -1: only at the end", affects="place", ge=-1)] = 100
+    test_freq: Annotated[int, Key("steps between validations; -1: only before and after", affects="display", ge=-1)] = (
+        10
+    )
+    also_test_at: Annotated[int | None, Key("one more step to validate at", affects="display", ge=1)] = None
+    val_before_train: Annotated[bool, Key("validate before the first step", affects="display")] = True
+    validation_steps: Annotated[
+        int, Key("passes per validation, each on puzzles of its own", affects="result", ge=1)
+    ] = 2
+    critic_warmup: Annotated[int, Key("steps that train only the critic", affects="result", ge=0)] = 0
+    resume_mode: Annotated[
+        Literal["auto", "disable", "resume_path"], Key("auto: from the last checkpoint", affects="place")
+    ] = "auto"
+    resume_from_path: Annotated[str | None, Key("checkpoint for `resume_mode: resume_path`", affects="place")] = None
+    max_actor_ckpt_to_keep: Annotated[
+        int | None, Key("newest checkpoints that are kept; null keeps all", affects="place", ge=1)
+    ] = 1
     logger: Annotated[
         tuple[Literal["console", "tensorboard", "wandb", "trackio"], ...],
-        Key("trackers; metrics.jsonl is always written"),
+        Key("trackers; metrics.jsonl is always written", affects="display"),
     ] = ("console",)
     generations_to_log_to_wandb: GenerationsToLogConfig = field(default_factory=GenerationsToLogConfig)
-    n_gpus_per_node: Annotated[int, Key("GPUs to use; clamped to what is there", ge=1)] = 1
-    nnodes: Annotated[int, Key("machines (launcher ray; torchrun has its own option)", ge=1)] = 1
-    device: Annotated[str, Key("auto, cpu, cuda or cuda:N")] = "auto"
-    rank_timeout_s: Annotated[float, Key("longest wait of one rank for another, in seconds", gt=0)] = 1800.0
-    threads: Annotated[int | None, Key("CPU threads per process; null: PyTorch's own choice", ge=1)] = None
+    n_gpus_per_node: Annotated[int, Key("GPUs to use; clamped to what is there", affects="rounding", ge=1)] = 1
+    nnodes: Annotated[int, Key("machines (launcher ray; torchrun has its own option)", affects="rounding", ge=1)] = 1
+    device: Annotated[str, Key("auto, cpu, cuda or cuda:N", affects="rounding")] = "auto"
+    rank_timeout_s: Annotated[
+        float, Key("longest wait of one rank for another, in seconds", affects="rounding", gt=0)
+    ] = 1800.0
+    threads: Annotated[
+        int | None, Key("CPU threads per process; null: PyTorch's own choice", affects="rounding", ge=1)
+    ] = None
     stall_timeout_s: Annotated[
-        float | None, Key("end with a stack dump after so many seconds without progress; null never", gt=0)
+        float | None,
+        Key("end with a stack dump after so many seconds without progress; null never", affects="rounding", gt=0),
     ] = 3600.0
-    kl_warn: Annotated[float, Key("warn if KL(trainer, sampler) per token exceeds this", ge=0)] = 0.01
-    kl_stop: Annotated[float, Key("stop at the first step if it exceeds this", gt=0)] = 0.1
+    kl_warn: Annotated[float, Key("warn if KL(trainer, sampler) per token exceeds this", affects="display", ge=0)] = (
+        0.01
+    )
+    kl_stop: Annotated[float, Key("stop at the first step if it exceeds this", affects="display", gt=0)] = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayInitConfig:
     """`launcher: ray`."""
 
-    address: Annotated[str | None, Key("the Ray cluster, or auto; null starts one on this machine")] = None
-    num_cpus: Annotated[int | None, Key("CPUs of a Ray on this machine alone; null: all", ge=1)] = None
-    cpus_per_worker: Annotated[int, Key("CPUs that each rank is given", ge=1)] = 1
-    max_failures: Annotated[int, Key("how often lost workers are replaced; -1: without limit", ge=-1)] = 3
-    storage_path: Annotated[str | None, Key("where Ray keeps its own state; null: ray/ in the run's folder")] = None
+    address: Annotated[
+        str | None, Key("the Ray cluster, or auto; null starts one on this machine", affects="place")
+    ] = None
+    num_cpus: Annotated[int | None, Key("CPUs of a Ray on this machine alone; null: all", affects="place", ge=1)] = None
+    cpus_per_worker: Annotated[int, Key("CPUs that each rank is given", affects="place", ge=1)] = 1
+    max_failures: Annotated[
+        int, Key("how often lost workers are replaced; -1: without limit", affects="place", ge=-1)
+    ] = 3
+    storage_path: Annotated[
+        str | None, Key("where Ray keeps its own state; null: ray/ in the run's folder", affects="place")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,8 +281,8 @@ class CompareConfig:
 
     arms: Annotated[
         tuple[Literal["vanilla", "vanilla_wm", "vanilla_grid", "state_estimation", "spa", "spa_shuffled"], ...],
-        Key("methods that are compared"),
+        Key("methods that are compared", affects="display"),
     ] = ("vanilla", "spa")
-    seeds: Annotated[int, Key("full pipelines per arm", ge=1)] = 1
-    parallel: Annotated[int, Key("processes at a time", ge=1)] = 2
-    bootstrap: Annotated[int, Key("resamples of the confidence interval", ge=1)] = 2000
+    seeds: Annotated[int, Key("full pipelines per arm", affects="display", ge=1)] = 1
+    parallel: Annotated[int, Key("processes at a time", affects="rounding", ge=1)] = 2
+    bootstrap: Annotated[int, Key("resamples of the confidence interval", affects="display", ge=1)] = 2000

@@ -1,0 +1,120 @@
+"""Which stages a section of the configuration belongs to, and what each key affects there."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from spa.config.convert import flatten, schema_keys, to_plain
+from spa.config.key import Key
+from spa.config.schema import Config
+
+Stage = Literal["selfplay", "sft", "ppo", "eval"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+SECTIONS: dict[str, tuple[Stage, ...]] = {
+    "model_path": ("selfplay", "ppo", "eval"),  # stage 2 has its own name of it
+    "state_text": ("selfplay", "ppo", "eval"),
+    "micro_batch_size_per_gpu": ("ppo",),
+    "ppo_mini_batch_size": ("ppo",),
+    "grpo_advantage_length_weight": ("ppo",),
+    "launcher": STAGES,
+    "ray_init": STAGES,
+    "seed": ("selfplay", "ppo"),
+    "seed.val": ("selfplay", "ppo", "eval"),  # self-play leaves out the puzzles of validation
+    "lora": ("ppo",),
+    "agent_proxy": ("selfplay", "ppo", "eval"),
+    "agent_proxy.use_turn_scores": ("ppo",),
+    "agent_proxy.reward_normalization": ("ppo",),
+    "agent_proxy.world_model_reward": ("ppo",),
+    "es_manager": ("selfplay", "ppo", "eval"),
+    "es_manager.train": ("selfplay", "ppo"),
+    "es_manager.val": ("selfplay", "ppo", "eval"),
+    "es_manager.val.group_size": ("ppo", "eval"),
+    "ctx_manager": ("ppo", "eval"),
+    "ctx_manager.example": ("selfplay", "ppo", "eval"),
+    "custom_envs": ("selfplay", "ppo", "eval"),
+    "generate": ("selfplay",),
+    "data": ("sft",),
+    "sft": ("sft",),
+    "gate": ("sft",),
+    "actor_rollout_ref": ("ppo",),
+    "actor_rollout_ref.model.dtype": ("selfplay", "ppo", "eval"),
+    "actor_rollout_ref.model.attn_implementation": ("selfplay", "ppo", "eval"),
+    "actor_rollout_ref.model.chat_template": STAGES,
+    "actor_rollout_ref.rollout.name": ("selfplay", "ppo", "eval"),
+    "actor_rollout_ref.rollout.dtype": ("selfplay", "ppo", "eval"),
+    "actor_rollout_ref.rollout.max_model_len": ("selfplay", "ppo", "eval"),
+    "actor_rollout_ref.rollout.max_num_seqs": ("selfplay", "ppo", "eval"),
+    "actor_rollout_ref.rollout.engine_kwargs": ("selfplay", "ppo", "eval"),
+    "actor_rollout_ref.rollout.response_length": ("ppo", "eval"),
+    "actor_rollout_ref.rollout.val_kwargs": ("ppo", "eval"),
+    "critic": ("ppo",),
+    "algorithm": ("ppo",),
+    "trainer": ("ppo",),
+    "trainer.validation_steps": ("selfplay", "ppo"),  # how many puzzles are held out
+    "trainer.n_gpus_per_node": STAGES,
+    "trainer.nnodes": STAGES,
+    "trainer.device": STAGES,
+    "trainer.threads": STAGES,
+    "compare": (),
+    "model_config": ("selfplay", "eval"),
+    "model_info": ("selfplay", "eval"),
+}
+"""The stages of the longest name that a key begins with. Stages pass their identity on, so that stage 2 depends on
+whatever self-play depends on."""
+
+
+@functools.cache
+def stages_of(key: str) -> tuple[Stage, ...]:
+    """The stages that read a dotted key."""
+    parts = key.split(".")
+    names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((SECTIONS[name] for name in names if name in SECTIONS), ())
+
+
+@functools.cache
+def _keys() -> dict[str, Key]:
+    return {name: key for name, _, key in schema_keys() if key is not None}
+
+
+@functools.cache
+def key_of(path: str) -> Key:
+    """What the schema says about a dotted key; inside a mapping (an environment's options), about the mapping."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        name = ".".join(parts[:count])
+        starred = ".".join([parts[0], "*", *parts[2:count]])
+        for candidate in (name, starred):
+            if candidate in _keys():
+                return _keys()[candidate]
+    raise KeyError(path)
+
+
+def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
+    """Dotted key -> plain value of everything that a stage reads. Left out is what its other settings switch off:
+    environments that it does not play, API models that it does not ask, and the number of PPO steps unless a learning
+    rate depends on it."""
+    found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
+    tags = {*cfg.es_manager.val.env_configs.tags, *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ())}
+    models = {cfg.model_path, cfg.model_config.model_name}
+    switched_off = {
+        *(f"custom_envs.{tag}" for tag in cfg.custom_envs if tag not in tags),
+        *(f"model_info.{name}" for name in cfg.model_info if name not in models),
+    }
+    if not _has_an_end(cfg):
+        found.pop("trainer.total_training_steps", None)
+    return {key: value for key, value in found.items() if ".".join(key.split(".")[:2]) not in switched_off}
+
+
+def _has_an_end(cfg: Config) -> bool:
+    """Whether PPO's learning rates depend on the number of steps."""
+    optims = (cfg.actor_rollout_ref.actor.optim, cfg.critic.optim)
+    return any(
+        optim.warmup_style == "cosine" or (optim.lr_warmup_steps < 0 and optim.lr_warmup_steps_ratio > 0)
+        for optim in optims
+    )
+
+
+def defaults() -> Mapping[str, Any]:
+    """Dotted key -> the schema's own default, for records that were made before a key existed."""
+    return flatten(to_plain(Config()))

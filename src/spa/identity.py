@@ -1,0 +1,246 @@
+"""What a result depends on: one identity per stage, made of settings, contents, the stage before it and a revision.
+
+Which settings count is said in the schema (`Key.affects`) and by one table of sections and stages
+(`spa.config.stages`). Models, tokenizers, chat templates and data sets count by their content, so a run may be moved
+and a file may not be swapped. Package versions, processor and thread count are recorded beside the identity: they
+change the last digits, and nothing is refused because of them.
+"""
+
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+from spa.config.schema import Config
+from spa.config.stages import Stage, defaults, key_of, values_of
+from spa.errors import ModelError
+
+REVISIONS: dict[Stage, int] = {"selfplay": 1, "sft": 1, "ppo": 1, "eval": 1}
+"""Raised whenever the changelog says that the results of a stage move."""
+
+PACKAGES = ("spa", "torch", "transformers", "tokenizers", "numpy", "vllm")
+_TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens_map", "added_tokens", "preprocessor_config", "processor")
+_MODEL_FILES = (".json", ".safetensors", ".jinja", ".txt", ".model", ".tiktoken", ".py")
+_MARKER = "complete.json"  # of a checkpoint: what it says of the other files is not content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What one stage's result depends on, and beside it what it was made with.
+
+    settings: dotted key -> plain value, of the keys whose schema says `result`. content: what was hashed -> SHA-256.
+    parent: digest of the stage before. rounding and environment are recorded only.
+    """
+
+    stage: Stage
+    settings: Mapping[str, Any]
+    content: Mapping[str, str]
+    parent: str | None = None
+    revision: int = 1
+    rounding: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 of everything that the result depends on."""
+        counted = (self.stage, self.settings, self.content, self.parent, self.revision)
+        return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, for records."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Any) -> Self:
+        """From `to_json`. Raises ValueError for anything else."""
+        try:
+            return cls(
+                stage=found["stage"],
+                settings=dict(found["settings"]),
+                content=dict(found["content"]),
+                parent=found["parent"],
+                revision=int(found["revision"]),
+                rounding=dict(found["rounding"]),
+                environment=dict(found["environment"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no identity: {error}") from error
+
+
+def identity_of(cfg: Config, stage: Stage, *, parent: str | None = None) -> Identity:
+    """The identity of what `stage` makes of a configuration, without doing it.
+
+    `parent`: digest of the stage whose result it starts from. PPO then begins with that stage's weights, and the
+    content of `model_path` counts through it. Files are hashed once per process while size and time stay the same.
+    """
+    settings: dict[str, Any] = {}
+    content: dict[str, str] = {}
+    rounding: dict[str, Any] = {}
+    for name, value in values_of(cfg, stage).items():
+        key, plain = key_of(name), json.loads(json.dumps(value, default=str))
+        if key.affects == "rounding":
+            rounding[name] = plain
+        elif key.affects != "result":
+            continue
+        elif key.content == "model":
+            if parent is None or stage != "ppo":
+                content |= {f"{name} ({part})": found for part, found in model_content(str(value)).items()}
+        elif key.content != "value":
+            content |= {name: file_content(value)} if value is not None else {}
+        elif ".env_config." in name and isinstance(value, str) and Path(value).is_file():
+            content[name] = file_content(value)
+        else:
+            settings[name] = plain
+    return Identity(
+        stage=stage,
+        settings=settings,
+        content=content,
+        parent=parent,
+        revision=REVISIONS[stage],
+        rounding=rounding,
+        environment=environment(),
+    )
+
+
+def differences(old: Identity, new: Identity) -> dict[str, tuple[Any, Any]]:
+    """What makes two identities different: key -> (old, new). A key that one of them does not know has the schema's
+    default, so that a new setting does not end a run that was begun without it."""
+    found = _changed(old.settings, new.settings, defaults()) | _changed(old.content, new.content, {})
+    if old.parent != new.parent:
+        found["the stage before it"] = (old.parent, new.parent)
+    if old.revision != new.revision:
+        found[f"revision of {new.stage} in this version of spa"] = (old.revision, new.revision)
+    return found
+
+
+def rounded_differently(old: Identity, new: Identity) -> dict[str, tuple[Any, Any]]:
+    """What may change the last digits and nothing else: memory and speed settings, packages, processor, threads."""
+    return _changed(old.rounding, new.rounding, defaults()) | _changed(old.environment, new.environment, {})
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    pairs = {key: (old.get(key, default.get(key)), new.get(key, default.get(key))) for key in sorted({*old, *new})}
+    return {key: (a, b) for key, (a, b) in pairs.items() if _plain(a) != _plain(b)}
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists; an empty mapping as nothing."""
+    return json.loads(json.dumps(value, default=str)) or (None if isinstance(value, Mapping) else value)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, processor or GPU, and CPU threads of this process."""
+    import torch
+
+    found: dict[str, Any] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    cuda = torch.cuda.is_available()
+    return found | {
+        "processor": torch.cuda.get_device_name() if cuda else torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def model_content(name: str) -> dict[str, str]:
+    """`weights`, `tokenizer` and `chat template` of a model -> SHA-256 of its files. A Hub name counts by its snapshot
+    in the local cache; what is not there, or is behind an API, counts by its name."""
+    folder = _model_folder(name)
+    if folder is None:
+        return {"weights": f"name {name}"}
+    parts: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _MODEL_FILES and path.name != _MARKER and path.is_file():
+            parts.setdefault(_part(path.name), []).append(path)
+    found = {part: _sums(paths) for part, paths in parts.items()}
+    adapter = folder / "adapter_config.json"
+    if adapter.is_file() and not (folder / "config.json").is_file():  # an adapter alone: its base counts, too
+        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path", "")
+        found |= {f"{part} of its base": value for part, value in model_content(str(base)).items()}
+    return found
+
+
+def _model_folder(name: str) -> Path | None:
+    from spa.models.load import BUILTIN, model_source
+
+    path = Path(name).expanduser()
+    if name != BUILTIN and not path.is_dir():
+        return _cached(name, "model")
+    try:
+        return model_source(name)
+    except ModelError:
+        return path
+
+
+def _cached(name: str, kind: str) -> Path | None:
+    """The snapshot of a Hub name in the local cache; the network is not asked."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        return None
+    try:
+        return Path(snapshot_download(name, repo_type=kind, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, OSError):
+        return None
+
+
+def _part(name: str) -> str:
+    if name.startswith("chat_template"):
+        return "chat template"
+    return "tokenizer" if name.startswith(_TOKENIZER) or name.endswith((".model", ".tiktoken")) else "weights"
+
+
+def file_content(named: Any) -> str:
+    """The SHA-256 of the file, the files, or the parquet files of the folder or Hub data set that a value names."""
+    names = [named] if isinstance(named, str) else list(named)
+    return _combined(_data_content(str(name)) for name in names)
+
+
+def _data_content(name: str) -> str:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return file_sum(path)
+    folder = path if path.is_dir() else _cached(name, "dataset")
+    if folder is None:
+        return f"name {name}"
+    return _sums(sorted(file for place in (folder, folder / "data") for file in place.glob("*.parquet")))
+
+
+def _sums(paths: Iterable[Path]) -> str:
+    return _combined(f"{path.name} {file_sum(path)}" for path in paths)
+
+
+def _combined(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def file_sum(path: Path) -> str:
+    """The SHA-256 of a file; that of a file in the Hub's cache is its name there."""
+    real = path.resolve()
+    if real.parent.name == "blobs" and len(real.name) == 64:
+        return real.name
+    about = real.stat()
+    return _file_sum(real, about.st_size, about.st_mtime_ns, about.st_ino)
+
+
+@functools.lru_cache(maxsize=4096)
+def _file_sum(path: Path, size: int, changed: int, inode: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_identity(path: Path) -> Identity | None:
+    """The identity that a JSON record (done.json, identity.json) holds; None without one that can be read."""
+    try:
+        return Identity.from_json(json.loads(path.read_text(encoding="utf-8"))["identity"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

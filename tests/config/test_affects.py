@@ -1,0 +1,181 @@
+"""Every key of the schema says what it affects, and an identity changes with the keys that say `result` alone."""
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
+
+from spa.config.convert import schema_keys
+from spa.config.key import Affects, Key
+from spa.config.load import load_config
+from spa.config.schema import APIModelConfig, Config
+from spa.config.stages import SECTIONS, STAGES, stages_of
+from spa.identity import Identity, differences, identity_of, rounded_differently
+
+LEAVES = {name: (kind, key) for name, kind, key in schema_keys() if not is_dataclass(kind)}
+CHANGED = [name for name in LEAVES if name not in ("custom_envs", "model_info")]
+TAG, MODEL = "FrozenLakeNoSlip", "some-model"
+
+
+@pytest.fixture(scope="module")
+def cfg() -> Config:
+    """The demo, with an API model whose settings can be changed."""
+    entry = APIModelConfig(provider_name="openai", model_name="x")
+    demo = load_config("demo")
+    chosen = replace(demo.model_config, model_name=MODEL)
+    return replace(demo, model_info={MODEL: entry, "other": entry}, model_config=chosen)
+
+
+@pytest.fixture(scope="module")
+def before(cfg: Config) -> dict[str, Identity]:
+    return {stage: identity_of(cfg, stage) for stage in STAGES}
+
+
+def other(kind: Any, key: Key | None, value: Any) -> Any:
+    """A value of the same type inside its range that is not `value`."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return other(next(arg for arg in args if arg is not NoneType), key, value)
+    if origin is Literal:
+        return next(arg for arg in args if arg != value)
+    if origin is tuple:
+        return tuple(other(args[0], key, item) for item in value or ["x"])
+    if origin is Mapping:
+        return {**(value or {}), "another": 1}
+    if kind is bool:
+        return not value
+    if kind in (int, float):
+        steps = (1, -1) if kind is int else (0.125, -0.125)
+        tried = [kind((value or 0) + step) for step in (*steps, *(3 * step for step in steps))]
+        return next(item for item in tried if key is None or not key.problem(item))
+    return f"{value}x"
+
+
+def changed(node: Any, path: list[str], value: Any) -> Any:
+    """`node` with the value at the end of a path; returns what was there if `value` is a function of it."""
+    name, *rest = path
+    if isinstance(node, Mapping):
+        return {**node, name: changed(node[name], rest, value) if rest else value(node[name])}
+    old = getattr(node, name)
+    return replace(node, **{name: changed(old, rest, value) if rest else value(old)})
+
+
+def test_every_key_says_what_it_affects():
+    assert [name for name, (_, key) in LEAVES.items() if key is None] == []
+    assert {key.affects for _, key in LEAVES.values() if key} == set(get_args(Affects))
+
+
+def test_every_result_belongs_to_a_stage_and_every_row_of_the_table_to_a_key():
+    assert [name for name, (_, key) in LEAVES.items() if key and key.affects == "result" and not stages_of(name)] == []
+    assert [
+        row for row in SECTIONS if not any(name == row or name.startswith(f"{row}.") for name, _, _ in schema_keys())
+    ] == []
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_an_identity_changes_with_the_results_of_its_stage_alone(name: str, cfg: Config, before, tmp_path: Path):
+    kind, key = LEAVES[name]
+    path = name.replace("custom_envs.*", f"custom_envs.{TAG}").replace("model_info.*", f"model_info.{MODEL}")
+
+    def value(old: Any) -> Any:
+        if key.content == "value":
+            return other(kind, key, old)
+        (tmp_path / "config.json").write_text("{}")
+        (tmp_path / "file").write_text("new")
+        return str(tmp_path if key.content == "model" else tmp_path / "file")
+
+    now = changed(cfg, path.split("."), value)
+    for stage in STAGES:
+        after, counts = identity_of(now, stage), stage in stages_of(name)
+        result = counts and key.affects == "result" and name != "trainer.total_training_steps"
+        assert (after.digest != before[stage].digest) == result, stage
+        assert any(found.startswith(path) for found in differences(before[stage], after)) == result, stage
+        noted = any(found.startswith(path) for found in rounded_differently(before[stage], after))
+        assert noted == (counts and key.affects == "rounding"), stage
+    assert Identity.from_json(before["ppo"].to_json()) == before["ppo"]
+
+
+def test_only_played_environments_and_chosen_models_count(cfg: Config, before):
+    now = changed(cfg, ["custom_envs", "Bandit", "max_tokens"], lambda old: old + 1)
+    now = changed(now, ["model_info", "other", "model_name"], lambda old: "y")
+    assert {stage: identity_of(now, stage).digest for stage in STAGES} == {s: i.digest for s, i in before.items()}
+
+
+def test_the_number_of_steps_counts_where_a_learning_rate_ends(cfg: Config):
+    longer = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=9999))
+    for section in (["actor_rollout_ref", "actor", "optim"], ["critic", "optim"]):
+        for name, ending in (("warmup_style", "cosine"), ("lr_warmup_steps_ratio", 0.5)):
+            pair = [changed(c, [*section, name], lambda old, ending=ending: ending) for c in (cfg, longer)]
+            assert differences(*(identity_of(c, "ppo") for c in pair)) == {
+                "trainer.total_training_steps": (cfg.trainer.total_training_steps, 9999)
+            }
+
+
+def test_a_setting_that_an_older_record_does_not_know_has_its_default():
+    now = identity_of(Config(), "ppo")
+    older = replace(now, settings={k: v for k, v in now.settings.items() if k != "algorithm.gamma"})
+    assert differences(older, now) == {}
+    other_gamma = replace(now, settings={**now.settings, "algorithm.gamma": 0.5})
+    assert differences(older, other_gamma) == {"algorithm.gamma": (1.0, 0.5)}
+
+
+def test_parent_and_revision_are_part_of_an_identity():
+    cfg = Config()
+    first, second = identity_of(cfg, "ppo", parent="a"), identity_of(cfg, "ppo", parent="b")
+    assert first.digest != second.digest
+    assert differences(first, second) == {"the stage before it": ("a", "b")}
+    assert differences(first, replace(first, revision=99)).keys() == {"revision of ppo in this version of spa"}
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [("weights.safetensors", "weights"), ("config.json", "weights"), ("tokenizer.json", "tokenizer"),
+     ("tokenizer_config.json", "tokenizer"), ("chat_template.jinja", "chat template")],
+)  # fmt: skip
+def test_swapped_model_files_under_the_same_path_are_seen(tmp_path: Path, file: str, part: str):
+    for name in (
+        "weights.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    ):
+        (tmp_path / name).write_text("{}")
+    cfg = replace(Config(), model_path=str(tmp_path))
+    old = identity_of(cfg, "selfplay")
+    (tmp_path / "complete.json").write_text("not part of the model")
+    assert identity_of(cfg, "selfplay") == old
+    (tmp_path / file).write_text("{ }")
+    assert differences(old, identity_of(cfg, "selfplay")).keys() == {f"model_path ({part})"}
+
+
+def test_a_model_and_data_may_move_but_not_change(tmp_path: Path):
+    cfgs = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in ("config.json", "m.safetensors", "wm_train.parquet"):
+            (folder / file).write_text("{}")
+        base = replace(Config(), model_path=str(folder))
+        data = replace(base.sft.data, train_files=str(folder), val_files=str(folder / "wm_train.parquet"))
+        model = replace(base.sft.model, partial_pretrain=str(folder))
+        cfgs.append(replace(base, sft=replace(base.sft, data=data, model=model)))
+    for stage in STAGES:
+        assert identity_of(cfgs[0], stage).digest == identity_of(cfgs[1], stage).digest
+    old = identity_of(cfgs[1], "sft")
+    (tmp_path / "b" / "wm_train.parquet").write_text("swapped")
+    assert differences(old, identity_of(cfgs[1], "sft")).keys() == {"sft.data.train_files", "sft.data.val_files"}
+
+
+def test_files_among_an_environments_options_count_by_content(tmp_path: Path):
+    file = tmp_path / "questions.json"
+    file.write_text("1")
+    demo = load_config("demo")
+    spec = replace(demo.custom_envs[TAG], env_config={"path": str(file)})
+    cfg = replace(demo, custom_envs={**demo.custom_envs, TAG: spec})
+    old = identity_of(cfg, "selfplay")
+    file.write_text("2")
+    assert differences(old, identity_of(cfg, "selfplay")).keys() == {f"custom_envs.{TAG}.env_config.path"}
