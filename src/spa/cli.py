@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "the recipe with one thing changed, beside itself: ablate NAME CONFIG",
     ),
     "reproduce": ("spa.commands.experiments:reproduce", "the paper's tables: reproduce TABLE --scale tiny|full"),
+    "credit-lab": (
+        "spa.commands.credit_lab:main",
+        "exact bias and variance of advantage estimators",
+    ),
     "report": ("spa.commands.report:main", "one self-contained page about one or more runs"),
     "view": ("spa.commands.view:main", "browse the episodes of a run in a local web page"),
     "runs": ("spa.commands.runs:main", "table of the runs in a folder"),

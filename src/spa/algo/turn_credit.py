@@ -1,0 +1,196 @@
+"""Credit per turn: estimators that look inside an episode. Equations and sources: docs/methods.md.
+
+Tokens are `[B, A]` as in `spa.algo.advantages`; turns are `[B, K]`, K being the largest number of turns. All tokens of
+a turn share its advantage.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spa.algo.advantages import Estimate
+from spa.algo.groups import group_stats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Where the turns of a batch are, and how to go from tokens to turns and back."""
+
+    index: Tensor  # int64 [B, A]  turn of each masked token, 0 elsewhere
+    mask: Tensor  # bool  [B, A]
+    present: Tensor  # bool  [B, K]  turns with at least one masked token
+
+    @classmethod
+    def of(cls, turns: Tensor, mask: Tensor) -> "Turns":
+        """From `turns` int64 `[B, A]` (-1 outside) and `mask` bool `[B, A]`. Raises ValueError if a masked token has no
+        turn."""
+        if bool((turns[mask] < 0).any()):
+            raise ValueError("turns: a masked token belongs to no turn")
+        index = torch.where(mask, turns, 0)
+        count = int(index.max()) + 1 if index.numel() else 0
+        present = torch.zeros(len(turns), count, dtype=torch.int64).scatter_add_(1, index, mask.long()) > 0
+        return cls(index=index, mask=mask, present=present)
+
+    def sums(self, values: Tensor) -> Tensor:
+        """float64 `[B, K]`: the sum of `values` `[B, A]` over the masked tokens of each turn."""
+        inside = torch.where(self.mask, values.double(), 0.0)
+        return torch.zeros(self.present.shape, dtype=torch.float64).scatter_add_(1, self.index, inside)
+
+    def first(self, values: Tensor) -> Tensor:
+        """`[B, K]`: the entry of `values` `[B, A]` at the first masked token of each turn; 0 where there is no turn."""
+        out = torch.zeros(self.present.shape, dtype=values.dtype)
+        for position in reversed(range(values.shape[1])):
+            rows = torch.nonzero(self.mask[:, position])[:, 0]
+            out[rows, self.index[rows, position]] = values[rows, position]
+        return out
+
+    def tokens(self, per_turn: Tensor, dtype: torch.dtype) -> Tensor:
+        """`[B, A]`: the value of its turn at each masked token, 0 elsewhere."""
+        return torch.where(self.mask, per_turn.gather(1, self.index), 0.0).to(dtype)
+
+
+def rewards_to_go(rewards: Tensor, gamma: float) -> Tensor:
+    """float64 `[B, K]`: G_t = r_t + gamma G_{t+1} of turn rewards `[B, K]`."""
+    out, following = torch.zeros_like(rewards), rewards.new_zeros(len(rewards))
+    for turn in reversed(range(rewards.shape[1])):
+        following = rewards[:, turn] + gamma * following
+        out[:, turn] = following
+    return out
+
+
+def turn_rloo(rewards: Tensor, turns: Tensor, mask: Tensor, group_ids: Tensor, gamma: float) -> Estimate:
+    """The reward to come from turn t minus the mean of the same over the others of the group that reached turn t.
+
+    Unbiased: whether turn t is reached is settled before it acts. A turn that nobody else reached has the baseline 0.
+    With one turn per episode this is RLOO (arXiv 2402.14740); per turn, after verl-project/verl#7244.
+
+    Args:
+        rewards: `[B, A]`, on any masked token of their turn.
+        turns: int64 `[B, A]`, -1 outside turns.
+        mask: bool `[B, A]`.
+        group_ids: int64 `[B]`.
+        gamma: discount per turn.
+
+    Returns:
+        advantages and returns (the rewards to go), both `[B, A]`.
+    """
+    where = Turns.of(turns, mask)
+    to_go = rewards_to_go(where.sums(rewards), gamma)
+    known = torch.where(where.present, to_go, 0.0)
+    _, index = torch.unique(group_ids, return_inverse=True)
+    shape = (int(index.max()) + 1, to_go.shape[1])
+    totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, known)
+    counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, where.present.double())
+    baseline = (totals[index] - known) / (counts[index] - 1).clamp(min=1)
+    return where.tokens(to_go - baseline, rewards.dtype), where.tokens(to_go, rewards.dtype)
+
+
+def turn_gae(rewards: Tensor, values: Tensor, turns: Tensor, mask: Tensor, gamma: float, lam: float) -> Estimate:
+    """Generalised advantage estimation over turns: one action is one reply (Turn-PPO, arXiv 2512.17008).
+
+    The value of a turn is the critic's at its first sampled token, before the reply is written; only that token is a
+    target of the critic's loss that means something, so returns are the same on all tokens of a turn.
+
+    Shapes as for `turn_rloo`; `values` `[B, A]`; `gamma` and `lam` per turn.
+    """
+    where = Turns.of(turns, mask)
+    reward, value = where.sums(rewards), where.first(values).double()
+    advantages = torch.zeros_like(reward)
+    next_value, next_advantage = reward.new_zeros(len(reward)), reward.new_zeros(len(reward))
+    for turn in reversed(range(reward.shape[1])):
+        here = where.present[:, turn]
+        advantage = reward[:, turn] + gamma * next_value - value[:, turn] + gamma * lam * next_advantage
+        advantages[:, turn] = torch.where(here, advantage, 0.0)
+        next_value = torch.where(here, value[:, turn], next_value)
+        next_advantage = torch.where(here, advantage, next_advantage)
+    return where.tokens(advantages, rewards.dtype), where.tokens(advantages + value, rewards.dtype)
+
+
+def gigpo(
+    rewards: Tensor,
+    turns: Tensor,
+    mask: Tensor,
+    group_ids: Tensor,
+    anchors: Tensor,
+    *,
+    gamma: float,
+    step_weight: float = 1.0,
+    norm_by_std: bool = False,
+) -> Estimate:
+    """Group-in-group: the episode against its group, plus each turn against the others that met the same state
+    (GiGPO, arXiv 2505.10978; gigpo/core_gigpo.py of langfengQ/verl-agent).
+
+    A_t = A_E + step_weight A_S: A_E is the episode's reward relative to its group's, A_S the discounted reward to come
+    from turn t minus its mean over the other episodes of the group, one (the first) visit of the state each. Unlike the
+    reference, an episode counts once in A_E whatever its number of turns, never is its own baseline in A_S, and a turn
+    whose state no other episode met gets A_S = 0.
+
+    Args:
+        rewards, turns, mask, group_ids: as for `turn_rloo`.
+        anchors: int64 `[B, A]`, equal where turns of a group start from the same state.
+        gamma: discount per turn, of A_S.
+        step_weight: weight of A_S.
+        norm_by_std: divide A_E by the group's standard deviation.
+
+    Returns:
+        advantages and returns (the rewards to go), both `[B, A]`.
+    """
+    where = Turns.of(turns, mask)
+    per_turn = where.sums(rewards)
+    to_go = rewards_to_go(per_turn, gamma)
+    outcomes = per_turn.sum(dim=1)
+    stats = group_stats(outcomes, group_ids)
+    episode = outcomes - stats.mean[stats.index]
+    if norm_by_std:
+        episode = episode / (stats.std[stats.index] + 1e-6)
+    step = _relative_to_anchor(to_go, where.present, stats.index, where.first(anchors))
+    advantages = episode[:, None] + step_weight * step
+    return where.tokens(advantages, rewards.dtype), where.tokens(to_go, rewards.dtype)
+
+
+def anchor_singletons(turns: Tensor, mask: Tensor, group_ids: Tensor, anchors: Tensor) -> float:
+    """The share of turns whose state no other episode of their group met: there GiGPO's step advantage is 0."""
+    where = Turns.of(turns, mask)
+    rows, at = torch.nonzero(where.present, as_tuple=True)
+    visits = _visits(rows, group_ids[rows], where.first(anchors)[rows, at])
+    return float((visits.episodes[visits.state] <= 1).double().mean()) if len(rows) else 0.0
+
+
+def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: Tensor) -> Tensor:
+    """float64 `[B, K]`: `to_go` minus its mean over the first visits of other episodes; 0 where there are none."""
+    rows, turns = torch.nonzero(present, as_tuple=True)
+    visits = _visits(rows, group[rows], anchors[rows, turns])
+    values = to_go[rows, turns]
+    own = torch.zeros(visits.count, dtype=torch.float64)
+    own[visits.visit[visits.first]] = values[visits.first]
+    totals = torch.zeros(len(visits.episodes), dtype=torch.float64)
+    totals.index_add_(0, visits.state[visits.first], values[visits.first])
+    episodes = visits.episodes[visits.state]
+    baseline = (totals[visits.state] - own[visits.visit]) / (episodes - 1).clamp(min=1)
+    out = torch.zeros_like(to_go)
+    out[rows, turns] = torch.where(episodes > 1, values - baseline, 0.0)
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Visits:
+    """Which of N turns, in row order, meet the same state of a group (S states, V pairs of episode and state)."""
+
+    state: Tensor  # int64   [N]  of S
+    visit: Tensor  # int64   [N]  of V
+    first: Tensor  # bool    [N]  the episode's first visit of the state
+    episodes: Tensor  # float64 [S]  how many episodes visit it
+    count: int  # V
+
+
+def _visits(rows: Tensor, group: Tensor, anchors: Tensor) -> _Visits:
+    _, state = torch.unique(torch.stack([group, anchors], dim=1), dim=0, return_inverse=True)
+    pairs, visit = torch.unique(torch.stack([rows, state], dim=1), dim=0, return_inverse=True)
+    order = torch.argsort(visit, stable=True)
+    starts = torch.ones(len(order), dtype=torch.bool)
+    starts[1:] = visit[order][1:] != visit[order][:-1]
+    first = torch.zeros_like(starts)
+    first[order] = starts
+    episodes = torch.bincount(state[first]).double()
+    return _Visits(state=state, visit=visit, first=first, episodes=episodes, count=len(pairs))

@@ -1,0 +1,51 @@
+"""The credit laboratory's tables as Markdown."""
+
+from collections.abc import Iterator
+
+from spa.lab.credit import ESTIMATORS, Verdict, groups_of, judge
+from spa.lab.worlds import STOP_OR_GO, WORLDS, World, enumerate_episodes
+
+SPECIMENS = ("turn_rloo", "reward to go, group mean", "per index, leave one out", "per index, group mean")
+
+
+def verdicts(world: World, *, group_size: int, critic_error: float = 0.0) -> dict[str, Verdict]:
+    """What every estimator does in a world, by name."""
+    episodes = enumerate_episodes(world)
+    groups = groups_of(episodes, group_size, critic_error=critic_error)
+    return {name: judge(episodes, groups, estimator) for name, estimator in ESTIMATORS.items()}
+
+
+def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
+    """Lines of Markdown: per world a table of all estimators, then the published bias in numbers."""
+    lines = []
+    for world in WORLDS:
+        lines += [f"### {world.name}", "", f"{world.text[0].upper()}{world.text[1:]}.", ""]
+        lines += ["| estimator | scale | bias | angle | noise |", "|---|---|---|---|---|"]
+        found = verdicts(world, group_size=group_size, critic_error=critic_error)
+        lines += [f"| {name} | {' | '.join(_cells(verdict))} |" for name, verdict in found.items()]
+        lines.append("")
+    return [*lines, *_published_bias()]
+
+
+def _cells(verdict: Verdict) -> Iterator[str]:
+    yield f"{verdict.scale:.2f}"
+    yield "0" if verdict.error < 1e-9 else f"{verdict.error:.2f}"
+    yield f"{verdict.angle:.0f}°"
+    yield f"{verdict.noise:.1f}"
+
+
+def _published_bias() -> list[str]:
+    """The mean estimate of d/dz of the reward in `stop or go`, which is 0.075, by group size."""
+    episodes = enumerate_episodes(STOP_OR_GO)
+    sizes = (2, 4, 8)
+    lines = [f"| estimator | {' | '.join(f'G = {size}' for size in sizes)} |", "|---|" + "---|" * len(sizes)]
+    for name in SPECIMENS:
+        found = [judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1] for size in sizes]
+        lines.append(f"| {name} | {' | '.join(f'{float(value):.6g}' for value in found)} |")
+    return [
+        "### The published bias",
+        "",
+        "Mean estimate of the gradient of `go` in stop or go; exact: 0.075.",
+        "",
+        *lines,
+    ]

@@ -1,0 +1,174 @@
+"""Worlds of a few turns, small enough to list every episode, and tabular policies whose gradient is exact."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an action may lead to. `state` None ends the episode."""
+
+    probability: float
+    reward: float
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A decision process of at most `max_turns` turns, and the logits of the policy that plays it."""
+
+    name: str
+    text: str
+    start: str
+    actions: Mapping[str, Mapping[str, tuple[Outcome, ...]]]  # state -> action -> outcomes
+    logits: Mapping[str, tuple[float, ...]]  # state -> one per action, in their order
+    max_turns: int = 4
+
+    @property
+    def states(self) -> list[str]:
+        """All states, in the order that numbers them."""
+        return list(self.actions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episodes:
+    """Every episode of a world under its policy. N episodes, K turns, P parameters (one logit per state and action)."""
+
+    probability: Tensor  # float64 [N]
+    rewards: Tensor  # float64 [N, K]
+    states: Tensor  # int64   [N, K]  -1 after the end
+    scores: Tensor  # float64 [N, K, P]  gradient of log pi(action | state); 0 after the end
+    values: Tensor  # float64 [N, K]  the policy's exact value of the state at that turn, 0 after the end
+
+    @property
+    def present(self) -> Tensor:
+        """bool [N, K]: turns that were played."""
+        return self.states >= 0
+
+    @property
+    def gradient(self) -> Tensor:
+        """float64 [P]: the exact gradient of the expected reward, sum over episodes of p R grad log p."""
+        outcome = self.rewards.sum(dim=1)
+        return ((self.probability * outcome)[:, None] * self.scores.sum(dim=1)).sum(dim=0)
+
+
+def enumerate_episodes(world: World) -> Episodes:
+    """List every episode of the world with its probability."""
+    offsets, width = {}, 0
+    for state, actions in world.actions.items():
+        offsets[state] = width
+        width += len(actions)
+    index = {state: number for number, state in enumerate(world.states)}
+    pi = {state: torch.softmax(torch.tensor(world.logits[state], dtype=torch.float64), 0) for state in world.states}
+    known: dict[tuple[str, int], float] = {}
+    found: list[tuple[float, list[tuple[str, int, float]]]] = []
+
+    def value(state: str | None, turn: int) -> float:
+        if state is None or turn == world.max_turns:
+            return 0.0
+        if (state, turn) not in known:
+            known[state, turn] = sum(
+                float(p) * outcome.probability * (outcome.reward + value(outcome.state, turn + 1))
+                for p, outcomes in zip(pi[state], world.actions[state].values(), strict=True)
+                for outcome in outcomes
+            )
+        return known[state, turn]
+
+    def play(state: str | None, probability: float, turns: list[tuple[str, int, float]]) -> None:
+        if state is None or len(turns) == world.max_turns:
+            found.append((probability, turns))
+            return
+        for number, outcomes in enumerate(world.actions[state].values()):
+            for outcome in outcomes:
+                chance = probability * float(pi[state][number]) * outcome.probability
+                play(outcome.state, chance, [*turns, (state, number, outcome.reward)])
+
+    play(world.start, 1.0, [])
+    depth = max(len(turns) for _, turns in found)
+    rewards = torch.zeros(len(found), depth, dtype=torch.float64)
+    states = torch.full((len(found), depth), -1)
+    values = torch.zeros_like(rewards)
+    scores = torch.zeros(len(found), depth, width, dtype=torch.float64)
+    for row, (_, turns) in enumerate(found):
+        for turn, (state, action, reward) in enumerate(turns):
+            rewards[row, turn], states[row, turn], values[row, turn] = reward, index[state], value(state, turn)
+            part = slice(offsets[state], offsets[state] + len(pi[state]))
+            scores[row, turn, part] = -pi[state]
+            scores[row, turn, offsets[state] + action] += 1.0
+    chances = torch.tensor([chance for chance, _ in found], dtype=torch.float64)
+    return Episodes(probability=chances, rewards=rewards, states=states, scores=scores, values=values)
+
+
+def _sure(reward: float, state: str | None) -> tuple[Outcome, ...]:
+    return (Outcome(probability=1.0, reward=reward, state=state),)
+
+
+STOP_OR_GO = World(
+    name="stop or go",
+    text="stopping pays 0.4; going on pays 0 or 1 at random, then 0.2 at a second turn without a choice",
+    start="start",
+    actions={
+        "start": {
+            "stop": _sure(0.4, None),
+            "go": (
+                Outcome(probability=0.5, reward=0.0, state="end"),
+                Outcome(probability=0.5, reward=1.0, state="end"),
+            ),
+        },
+        "end": {"finish": _sure(0.2, None)},
+    },
+    logits={"start": (0.0, 0.0), "end": (0.0,)},
+)
+"""The toy of docs/methods.md, after verl-project/verl#7244."""
+
+KEY_AND_DOOR = World(
+    name="key and door",
+    text="three turns, one reward at the end: take the key first, then open the door, which needs it",
+    start="start",
+    actions={
+        "start": {"take key": _sure(0.0, "key"), "walk on": _sure(0.0, "no key")},
+        "key": {"open": _sure(1.0, None), "wait": _sure(0.0, "last")},
+        "no key": {"open": _sure(0.0, None), "wait": _sure(0.0, "last")},
+        "last": {"look": _sure(0.2, None), "leave": _sure(0.0, None)},
+    },
+    logits={"start": (0.0, 0.5), "key": (0.0, 0.0), "no key": (0.3, 0.0), "last": (0.0, 0.0)},
+)
+
+NOISY_TURNS = World(
+    name="noisy turns",
+    text="two turns whose rewards of -1 or +1 are chance; each right choice adds 0.3",
+    start="first",
+    actions={
+        state: {
+            name: (
+                Outcome(probability=0.5, reward=-1.0 + bonus, state=after),
+                Outcome(probability=0.5, reward=1.0 + bonus, state=after),
+            )
+            for name, bonus in (("right", 0.3), ("wrong", 0.0))
+        }
+        for state, after in (("first", "second"), ("second", None))
+    },
+    logits={"first": (0.0, 0.0), "second": (0.0, 0.0)},
+)
+
+REVISITS = World(
+    name="revisits",
+    text="up to four turns between hall and room: a prize may be taken in the room, waiting in the hall costs nothing",
+    start="hall",
+    actions={
+        "hall": {"wait": _sure(0.0, "hall"), "enter": _sure(0.0, "room")},
+        "room": {
+            "take": (
+                Outcome(probability=0.7, reward=1.0, state=None),
+                Outcome(probability=0.3, reward=0.0, state="hall"),
+            ),
+            "leave": _sure(0.0, "hall"),
+        },
+    },
+    logits={"hall": (0.4, 0.0), "room": (0.0, 0.0)},
+)
+
+WORLDS: tuple[World, ...] = (STOP_OR_GO, KEY_AND_DOOR, NOISY_TURNS, REVISITS)
