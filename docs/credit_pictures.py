@@ -38,8 +38,7 @@ def noise(path: Path) -> None:
         for row, name in enumerate(reversed(names)):
             verdict = found[name]
             color = "#2a6f4e" if verdict.error < 1e-9 else "#c0392b" if verdict.angle >= 90 else "#c98a2b"
-            axis.barh(row, max(verdict.noise, 0.05) ** 2, color=color, height=0.7)
-        axis.set_xscale("log")
+            axis.barh(row, verdict.noise**2, color=color, height=0.7)
         axis.set_title(world.name)
         axis.set_xlabel("groups for signal = noise")
     axes[0].set_yticks(range(len(names)), list(reversed(names)))
