@@ -1,5 +1,6 @@
 # Each target works as the first command on a fresh clone: what it needs is installed into .venv first.
 #   make demo            the three stages beside plain PPO, about ten minutes on two cores
+#   make smollm2         fetches SmolLM2-135M-Instruct, 100 MB, to where model_path=smollm2 finds it
 #   make test            all tests but those in a browser
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
@@ -21,10 +22,13 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-browser test-vllm test-ray test-hosts chaos lint docs bench
+.PHONY: demo smollm2 test test-browser test-vllm test-ray test-hosts chaos lint docs bench
 
 demo: $(READY)
 	$(BIN)/spa compare demo
+
+smollm2: $(READY)
+	$(BIN)/spa import-gguf smollm2
 
 test: $(READY)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal

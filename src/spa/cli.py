@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "filter": ("spa.commands.filter:main", "filter existing world-model data by its tags"),
     "push": ("spa.commands.share:push", "share a data set or a checkpoint on the Hugging Face Hub"),
     "pull": ("spa.commands.share:pull", "fetch a data set or a model from the Hugging Face Hub"),
+    "import-gguf": ("spa.commands.import_gguf:main", "a GGUF file as a model folder: import-gguf FILE DIR, or smollm2"),
     "config": ("spa.commands.config:main", "show a configuration with everything resolved"),
     "doctor": ("spa.commands.doctor:main", "what is installed, what is missing, what will be used"),
     "pretrain-tiny": ("spa.commands.recipe:pretrain_tiny", "make the built-in base model again"),

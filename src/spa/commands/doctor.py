@@ -15,6 +15,7 @@ from spa.config.hardware import vllm_installed
 
 OPTIONAL = {
     "vllm": "fast rollouts on GPUs",
+    "gguf": "GGUF files: spa import-gguf",
     "peft": "LoRA adapters",
     "datasets": "Countdown and MetaMathQA from the hub",
     "openai": "models behind OpenAI-compatible APIs",

@@ -154,7 +154,8 @@ class Config:
     """Everything that a run needs to know."""
 
     model_path: Annotated[
-        str, Key("model of all stages: hub name, folder, or `builtin:tiny`", affects="result", content="model")
+        str,
+        Key("model of all stages: hub name, folder, `smollm2` or `builtin:tiny`", affects="result", content="model"),
     ] = "Qwen/Qwen2.5-1.5B-Instruct"
     state_text: Annotated[
         Literal["grid", "coords", "grid_and_coords"],

@@ -29,6 +29,8 @@ from spa.models.vision import ImageReader, RowImages, image_reader
 
 BUILTIN = "builtin:tiny"
 VALUE_HEAD = "value_head.safetensors"
+KEPT = Path("~/.cache/spa/models")
+"""Models that a plain name such as `smollm2` finds: what `spa import-gguf smollm2` made."""
 _STEP = re.compile(r"global_step_(\d+)")
 
 
@@ -42,10 +44,14 @@ def model_source(name: str, *, code: bool = False) -> Path:
     if name == BUILTIN:
         return Path(str(resources.files("spa"))) / "assets" / "tiny"
     path = Path(name).expanduser()
+    if not path.is_dir() and re.fullmatch(r"[\w-]+", name) and kept_model(name).is_dir():
+        path = kept_model(name)
     if not path.is_dir():
+        if name == "smollm2":
+            raise ModelError(f"{name} is not on this machine yet. Fetch it once (100 MB): spa import-gguf smollm2")
         if name.startswith((".", "/", "~")) or name.count("/") != 1:
             raise ModelError(
-                f"{name}: there is no such model folder. Give a folder, a Hub name (owner/name) or {BUILTIN}."
+                f"{name}: there is no such model folder. Give a folder, a Hub name (owner/name), smollm2 or {BUILTIN}."
             )
         path = download_model(name, code=code)
     if not (path / "config.json").is_file():
@@ -61,6 +67,11 @@ def model_source(name: str, *, code: bool = False) -> Path:
             "with transformers where you trust it, and save_pretrained it)."
         )
     return path
+
+
+def kept_model(name: str) -> Path:
+    """Where a model of this name lies once it was imported."""
+    return KEPT.expanduser() / name
 
 
 def load_tokenizer(name: str, *, trust_remote_code: bool = False, chat_template: str | None = None) -> Any:

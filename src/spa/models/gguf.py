@@ -1,0 +1,159 @@
+"""GGUF files as model folders: weights in safetensors, tokenizer, chat template, and a card that names the licence."""
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as hf_logging
+
+from spa.errors import ModelError
+
+MAGIC = b"GGUF"
+SPLITS_DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
+"""Values of `tokenizer.ggml.pre` whose words are GPT-2's with every digit alone; transformers takes them for GPT-2's.
+Source: llama.cpp, llama-vocab.cpp (`\\p{N}` before GPT-2's expression)."""
+READ_AS_THEY_ARE = frozenset({"", "default", "gpt-2", "gpt2", "llama-bpe", "llama3", "llama-v3", "qwen2", "tekken"})
+"""Values of `tokenizer.ggml.pre` that transformers reads as llama.cpp does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What an import made."""
+
+    folder: Path
+    name: str
+    architecture: str
+    parameters: int
+    licence: str
+    remarks: tuple[str, ...]
+
+
+def import_gguf(file: Path, folder: Path) -> Imported:
+    """Write the model of a GGUF file into a new folder that `model_path` can name. Quantised weights become float32:
+    their values are those of the file, nothing is rounded.
+
+    Raises ModelError if the file is none, if its architecture is not one that transformers reads, or if the folder is
+    there already.
+    """
+    check_file(file)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelError(f"{folder} is there already. Choose another folder, or remove it first.")
+    fields = read_fields(file)
+    remarks = []
+    hf_logging.set_verbosity_error()  # transformers warns that weights are unpacked, which is what we want
+    hf_logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model = plain_model(file)
+    except (ValueError, KeyError, NotImplementedError, OSError, RuntimeError, ImportError) as error:
+        text = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"{file}: transformers cannot read this GGUF ({fields['architecture']}): {text}\n"
+            "Convert the original weights instead, or take a file of another architecture or quantisation."
+        ) from error
+    pre = fields["pre"]
+    if pre in SPLITS_DIGITS:
+        split_digits(tokenizer)
+    elif pre not in READ_AS_THEY_ARE:
+        remarks.append(f"its way to split words ({pre}) may be read as GPT-2's: compare its tokens with the original's")
+    if tokenizer.chat_template is None:
+        remarks.append("it has no chat template: name one with actor_rollout_ref.model.chat_template")
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    model.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+    (part / "README.md").write_text(card(file, fields), encoding="utf-8")
+    if folder.is_dir():
+        folder.rmdir()
+    part.rename(folder)
+    return Imported(
+        folder=folder,
+        name=fields["name"] or file.stem,
+        architecture=fields["architecture"],
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        licence=fields["license"] or "not named in the file",
+        remarks=tuple(remarks),
+    )
+
+
+def check_file(file: Path) -> None:
+    """Raises ModelError if there is no such file, or if it is not a GGUF."""
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(len(MAGIC))
+    except OSError as error:
+        raise ModelError(f"{file}: cannot be read ({error.strerror}). Give the path of a .gguf file.") from error
+    if start != MAGIC:
+        raise ModelError(f"{file}: is not a GGUF file (it does not begin with the letters GGUF).")
+
+
+def read_fields(file: Path) -> dict[str, str]:
+    """name, architecture, license and pre (how the tokenizer splits words), "" where the file is silent.
+
+    Raises ModelError if the package `gguf` is not installed or if the file is cut off.
+    """
+    try:
+        import accelerate  # noqa: F401 - transformers loads GGUF files with it
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise ModelError("reading GGUF files needs two more packages: pip install 'spa[gguf]'") from error
+    try:
+        fields = GGUFReader(file).fields
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
+        raise ModelError(f"{file}: is damaged or cut off ({error}). Download it again.") from error
+    keys = {"name": "general.name", "architecture": "general.architecture", "license": "general.license"}
+    keys["pre"] = "tokenizer.ggml.pre"
+    return {name: " ".join(str(fields[key].contents()).split()) if key in fields else "" for name, key in keys.items()}
+
+
+def plain_model(file: Path) -> Any:
+    """The file's model as ordinary float32 layers, free of all that transformers notes about the GGUF it came from."""
+    source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    config = AutoConfig.from_pretrained(**source)
+    for name in ("quantization_config", "_name_or_path"):
+        config.__dict__.pop(name, None)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(loaded.state_dict(), assign=True)
+    model.tie_weights()
+    model.generation_config = loaded.generation_config
+    return model
+
+
+def split_digits(tokenizer: Any) -> None:
+    """Every digit is a word of its own, before GPT-2's rule is applied."""
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+
+
+def sha256(file: Path) -> str:
+    """The checksum of a file, in hexadecimal."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def card(file: Path, fields: dict[str, str]) -> str:
+    """The folder's README.md, with the licence where the Hub looks for it."""
+    licence = fields["license"]
+    head = ["---", f"license: {licence}", "---", ""] if licence else []
+    lines = [
+        *head,
+        f"# {fields['name'] or file.stem}",
+        "",
+        f"Made by `spa import-gguf` from `{file.name}` (sha256 {sha256(file)}).",
+        f"Architecture: {fields['architecture']}. Licence, as the file says: {licence or 'not named'}.",
+        "",
+        "Weights are those of the GGUF, unpacked to float32: what its quantisation rounded away stays away.",
+    ]
+    return "\n".join(lines) + "\n"
