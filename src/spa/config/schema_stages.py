@@ -246,7 +246,8 @@ class TrainerConfig:
         float, Key("longest wait of one rank for another, in seconds", affects="rounding", gt=0)
     ] = 1800.0
     threads: Annotated[
-        int | None, Key("CPU threads per process; null: PyTorch's own choice", affects="rounding", ge=1)
+        int | None,
+        Key("CPU threads per process; null: one if methods run side by side", affects="rounding", ge=1),
     ] = None
     stall_timeout_s: Annotated[
         float | None,

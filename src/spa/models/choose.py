@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from spa.config.hardware import default_threads
 from spa.config.schema import Config
 from spa.config.schema_models import Dtype, ModelConfig
 from spa.config.schema_stages import SFTModelConfig
@@ -28,9 +29,10 @@ HEAD_TOLERANCE = 0.05  # log-probs differ by 1e-5 at most in float32, by 1e-2 in
 
 
 def pick_device(cfg: Config) -> torch.device:
-    """The device of the run; also sets the number of CPU threads if the configuration names one."""
-    if cfg.trainer.threads is not None:
-        torch.set_num_threads(cfg.trainer.threads)
+    """The device of the run; also sets the number of CPU threads (`trainer.threads`, or `default_threads`)."""
+    threads = cfg.trainer.threads or default_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
     if cfg.trainer.device != "auto":
         return torch.device(cfg.trainer.device)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
