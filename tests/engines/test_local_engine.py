@@ -82,13 +82,14 @@ def test_cached_and_uncached_play_agree(name):
 
 def counting(monkeypatch, engine: LocalEngine) -> list[tuple[int, int]]:
     """The shapes [rows, tokens] of everything that the model is asked to read from now on."""
-    shapes, forward = [], engine.model.forward
+    shapes, sampler = [], type(engine.sampler)
+    forward = sampler.__call__
 
     def counted(*args, input_ids, **kwargs):
         shapes.append(tuple(input_ids.shape))
         return forward(*args, input_ids=input_ids, **kwargs)
 
-    monkeypatch.setattr(engine.model, "forward", counted)
+    monkeypatch.setattr(sampler, "__call__", counted)
     return shapes
 
 

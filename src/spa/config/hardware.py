@@ -25,8 +25,8 @@ def vllm_for_cpu() -> bool:
 
 
 def default_threads() -> int | None:
-    """CPU threads of this process if the configuration names none: one in a process that another one of spa started (the
-    methods of a comparison share the machine), else None, PyTorch's own choice, which follows OMP_NUM_THREADS."""
+    """CPU threads of this process if the configuration names none: one in a process that another one of spa started
+    (the methods of a comparison share the machine), else None, PyTorch's own choice, which follows OMP_NUM_THREADS."""
     return None if multiprocessing.parent_process() is None else 1
 
 

@@ -60,13 +60,17 @@ class GrowingLayer(DynamicLayer):
             self._keys = key_states.new_empty((*key_states.shape[:2], 0, key_states.shape[-1]))
             self._values = value_states.new_empty((*value_states.shape[:2], 0, value_states.shape[-1]))
         if end > self._keys.shape[-2]:
-            self._keys = _grown(self._keys, self.length, end + max(64, end // 4))
-            self._values = _grown(self._values, self.length, end + max(64, end // 4))
+            self._keys = _grown(self._keys, self.length, end + max(64, end // 8))
+            self._values = _grown(self._values, self.length, end + max(64, end // 8))
         self._keys[:, :, self.length : end] = key_states
         self._values[:, :, self.length : end] = value_states
         self.length = end
         self.keys, self.values = self._keys[:, :, :end], self._values[:, :, :end]
         return self.keys, self.values
+
+    def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [B, H, columns, D] with the room that they have to grow, which is zero."""
+        return self._keys, self._values
 
     def get_seq_length(self) -> int:
         """Columns in use."""
@@ -103,6 +107,7 @@ def _grown(buffer: torch.Tensor, used: int, columns: int) -> torch.Tensor:
     rows, heads, _, width = buffer.shape
     out = buffer.new_empty((rows, heads, columns, width))
     out[:, :, :used] = buffer[:, :, :used]
+    out[:, :, used:] = 0  # whoever reads the whole buffer multiplies it by nothing, which must not be NaN
     return out
 
 
@@ -135,6 +140,12 @@ class GrowingCache(DynamicCache):
                         row.keys[index] = row.values[index] = _GONE
             first.keys[index] = first.values[index] = _GONE
             layer.adopt(keys, values)
+
+    def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append [B, H, q, D] to a layer; returns its whole buffers, contiguous [B, H, columns, D], zero beyond the
+        columns in use. Products over a part of a buffer would copy it first."""
+        self._growing[layer].update(keys, values)
+        return self._growing[layer].buffers()
 
     def reserve(self, columns: int, cursor: torch.Tensor) -> None:
         """Room for `columns` columns in every layer; see `GrowingLayer.reserve`."""

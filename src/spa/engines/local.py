@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
+from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache
 from spa.engines.sampling import sample_tokens
 from spa.engines.static_step import StaticStep
@@ -39,7 +40,8 @@ class LocalEngine:
 
     `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows` bounds one batch;
     `autocast` is the precision of the forward pass if it is not that of the weights. `static`: decode on fixed buffers,
-    recorded as a CUDA graph, with matrices held in the autocast precision; None does so on a GPU.
+    recorded as a CUDA graph, with matrices held in the autocast precision; None does so on a GPU. On a CPU, models that
+    `spa.engines.fused` knows are read by it.
     """
 
     def __init__(
@@ -60,7 +62,11 @@ class LocalEngine:
         self._episodes: dict[str, EpisodeKV] = {}
         on_gpu = next(model.parameters()).device.type == "cuda"
         self.static = not self.safe and (on_gpu if static is None else static)
-        self.sampler = low_precision_copy(model, autocast) if self.static and autocast is not None else model
+        self.sampler: Any = model
+        if self.static and autocast is not None:
+            self.sampler = low_precision_copy(model, autocast)
+        elif not self.static and not self.safe and can_fuse(model, autocast or next(model.parameters()).dtype):
+            self.sampler = FusedModel(model, autocast or next(model.parameters()).dtype)
         if self.safe and template.images is None:
             log.warning("this model has windowed or linear attention layers: conversations are read anew at every turn")
 
@@ -104,7 +110,9 @@ class LocalEngine:
         source = type(self.model).from_pretrained(model) if isinstance(model, Path) else model
         if source is not self.model:
             self.model.load_state_dict(source.state_dict())
-        if self.sampler is not self.model:
+        if isinstance(self.sampler, FusedModel):
+            self.sampler.refresh(self.model)
+        elif self.sampler is not self.model:
             refresh_copy(self.sampler, self.model)
         self._episodes.clear()
         self.version = version

@@ -1,0 +1,164 @@
+"""The forward pass of Llama-like models as sampling on a CPU needs it: the last position's logits, few operations.
+
+A step reads one token per row, so what costs is reading the weights once and whatever Python does in between. Here the
+matrices that read the same input are one (query, key, value; gate, up), they are laid out as oneDNN multiplies them,
+and attention is two plain products over the cache: the fused kernel, which is made for long queries, takes ten times as
+long in bfloat16. The residual stream, norms and rotations are float32, as under autocast, so that sampler and trainer
+compute the same numbers up to rounding.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from spa.engines.kv_cache import GrowingCache
+from spa.models.attention import attends_to_everything
+
+MODELS = ("llama", "mistral", "qwen2")
+SMALL = 256  # hidden size up to which a copy of float32 weights costs nothing
+PREFILL_SCORES = 2**24  # elements of one block of attention scores: 64 MiB in float32
+DECODED_ROWS = 16  # rows that the matrices' layout is chosen for; others work
+
+
+def can_fuse(model: Any, dtype: torch.dtype) -> bool:
+    """Whether `FusedModel` computes what the model means, and its copy of the matrices is worth its memory: in a lower
+    precision, or of a small model."""
+    config = getattr(model, "config", None)
+    if config is None or config.model_type not in MODELS or not attends_to_everything(config):
+        return False
+    if any(type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)):
+        return False
+    linear = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    known = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}
+    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    stored = next(model.parameters()).dtype
+    return on_cpu and linear == known and (dtype != stored or config.hidden_size <= SMALL)
+
+
+class Matrix:
+    """One or more linear layers with the same input as one, in `dtype`, laid out for oneDNN where there is one."""
+
+    def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
+        weight = torch.cat([layer.weight.detach() for layer in layers]).to(dtype)
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self.bias = torch.cat(biases).to(dtype) if biases else None
+        self.dtype, self.packed = dtype, torch.backends.mkldnn.is_available() and dtype in _packable()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, DECODED_ROWS) if self.packed else weight
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, in] -> [n, out], in the matrix's precision."""
+        x = x.to(self.dtype)
+        if self.packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+def _packable() -> tuple[torch.dtype, ...]:
+    has = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None) is not None
+    bfloat16 = has and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return (torch.float32, torch.bfloat16) if bfloat16 else (torch.float32,) if has else ()
+
+
+class Layer:
+    """The matrices of one layer; norms are the trainer's own."""
+
+    def __init__(self, source: Any, dtype: torch.dtype) -> None:
+        attention, mlp = source.self_attn, source.mlp
+        self.qkv = Matrix([attention.q_proj, attention.k_proj, attention.v_proj], dtype)
+        self.out = Matrix([attention.o_proj], dtype)
+        self.gate_up = Matrix([mlp.gate_proj, mlp.up_proj], dtype)
+        self.down = Matrix([mlp.down_proj], dtype)
+        self.act = mlp.act_fn
+        self.before, self.between = source.input_layernorm, source.post_attention_layernorm
+
+
+class FusedModel:
+    """A copy of a Llama-like model's matrices, called like the model itself with a cache and an additive mask."""
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        config = model.config
+        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.scale = self.width**-0.5
+        self.dtype = dtype
+        self.refresh(model)
+
+    @torch.no_grad()
+    def refresh(self, model: Any) -> None:
+        """Take over the weights of `model`."""
+        body = model.base_model
+        self.embed, self.rotary, self.norm = body.embed_tokens, body.rotary_emb, body.norm
+        self.layers: list[Layer] = []  # the old ones go first
+        self.layers += [Layer(layer, self.dtype) for layer in body.layers]
+        self.head = Matrix([model.get_output_embeddings()], self.dtype)
+
+    def eval(self) -> "FusedModel":
+        """Nothing here depends on a mode."""
+        return self
+
+    def __call__(
+        self,
+        *,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        past_key_values: GrowingCache,
+        **unused: Any,
+    ) -> SimpleNamespace:
+        """input_ids, position_ids int64 [B, q]; attention_mask additive [B, 1, q, T] over the cache's columns and the q
+        new ones. Returns `.logits` [B, 1, V] of the last position."""
+        with torch.autocast("cpu", enabled=False):
+            return SimpleNamespace(logits=self._logits(input_ids, attention_mask, position_ids, past_key_values))
+
+    def _logits(
+        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: GrowingCache
+    ) -> torch.Tensor:
+        rows, q = ids.shape
+        x = self.embed(ids).float()
+        cos, sin = self.rotary(x, positions)
+        half = self.width // 2
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)  # times the halves exchanged: the rotation
+        turn = (cos.unsqueeze(2), sin.unsqueeze(2))
+        x = x.view(rows * q, -1)
+        for index, layer in enumerate(self.layers):
+            queries, keys, values = self._heads(layer.qkv(layer.before(x)).view(rows, q, -1, self.width), turn)
+            keys, values = cache.append(index, keys, values)
+            if keys.shape[2] > mask.shape[-1]:  # columns that nobody has written yet
+                mask = nn.functional.pad(mask, (0, keys.shape[2] - mask.shape[-1]), value=torch.finfo(self.dtype).min)
+            x = x + layer.out(self._attend(queries, keys, values, mask))
+            gate, up = layer.gate_up(layer.between(x)).chunk(2, dim=-1)
+            x = x + layer.down(layer.act(gate) * up)
+        last = x.view(rows, q, -1)[:, -1]
+        return self.head(self.norm(last))[:, None]
+
+    def _heads(
+        self, qkv: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """[B, q, H + 2 K, D] -> scaled queries [B, H, q, D] and keys [B, K, q, D], both turned, and values."""
+        turned = self.heads + self.key_heads
+        both = qkv[:, :, :turned].float()
+        both = torch.addcmul(both * turn[0], both.roll(self.width // 2, -1), turn[1])
+        queries = (both[:, :, : self.heads] * self.scale).to(self.dtype)
+        keys = both[:, :, self.heads :].to(self.dtype)
+        return queries.transpose(1, 2), keys.transpose(1, 2), qkv[:, :, turned:].transpose(1, 2)
+
+    def _attend(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """queries [B, H, q, D], keys and values [B, K, T, D], mask [B, 1, q, T] -> [B * q, H * D].
+
+        Queries that share a key head are stacked, so that every key is read once; a block of rows at a time.
+        """
+        rows, _, q, _ = queries.shape
+        shared, columns = self.heads // self.key_heads, keys.shape[2]
+        block, parts = max(1, PREFILL_SCORES // (self.heads * q * columns)), []
+        for i in range(0, rows, block):
+            some = slice(i, i + block)
+            stacked = queries[some].reshape(-1, shared * q, self.width)
+            scores = torch.bmm(stacked, keys[some].flatten(0, 1).transpose(1, 2)).view(-1, self.heads, q, columns)
+            weights = scores.add_(mask[some]).softmax(-1).view(-1, shared * q, columns)
+            out = torch.bmm(weights, values[some].flatten(0, 1)).view(-1, self.heads, q, self.width)
+            parts.append(out.transpose(1, 2))
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(rows * q, self.heads * self.width)

@@ -1,0 +1,79 @@
+"""The forward pass that samples on a CPU: the same numbers as the model's own, in fewer operations."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.families import small_model
+from test_local_engine import SAMPLING, ending_template, forward_logprobs, prompts
+from transformers import AutoModelForCausalLM
+
+from spa.engines.fused import FusedModel, can_fuse
+from spa.engines.kv_cache import GrowingCache
+from spa.engines.local import LocalEngine
+from spa.models.lora import add_adapters
+
+
+def asked_of(model, ids: torch.Tensor, cache, past: int) -> dict:
+    """Arguments of a call that reads `ids` after `past` columns."""
+    rows, q = ids.shape
+    mask = torch.zeros((rows, 1, q, past + q)).masked_fill(torch.ones(q, past + q).triu(past + 1).bool(), -1e30)
+    positions = torch.arange(past, past + q).expand(rows, q)
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama3", "mistral"])
+def test_logits_are_those_of_the_model_while_reading_and_while_writing(name):
+    model = small_model(name)
+    fused = FusedModel(model, torch.float32)
+    ids = torch.arange(3 * 12).view(3, 12) % 50 + 3
+    cache = GrowingCache(model.config.num_hidden_layers)
+    with torch.inference_mode():
+        expected = model(input_ids=ids).logits
+        found = [fused(**asked_of(model, ids[:, :9], cache, 0)).logits[:, 0]]
+        found += [fused(**asked_of(model, ids[:, i : i + 1], cache, i)).logits[:, 0] for i in (9, 10, 11)]
+    torch.testing.assert_close(torch.stack(found, 1), expected[:, 8:], atol=1e-4, rtol=1e-4)
+
+
+def test_attention_in_blocks_of_rows_is_attention(monkeypatch):
+    model, ids = small_model("qwen2"), torch.arange(40).view(4, 10) + 3
+    fused, layers = FusedModel(model, torch.float32), model.config.num_hidden_layers
+    with torch.inference_mode():
+        whole = fused(**asked_of(model, ids, GrowingCache(layers), 0)).logits
+        monkeypatch.setattr("spa.engines.fused.PREFILL_SCORES", 1)
+        torch.testing.assert_close(fused(**asked_of(model, ids, GrowingCache(layers), 0)).logits, whole)
+
+
+def test_bfloat16_sampling_computes_what_autocast_computes():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    engine = LocalEngine(model, made, autocast=torch.bfloat16)
+    assert isinstance(engine.sampler, FusedModel)
+    asked = prompts(made, 4)
+    found = engine.generate(asked, SAMPLING)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        gaps = [
+            np.abs(forward_logprobs(model, p.token_ids, c.token_ids) - c.logprobs)
+            for p, c in zip(asked, found, strict=True)
+        ]
+    assert 0 < np.concatenate(gaps).mean() < 0.02
+
+
+def test_new_weights_are_taken_over():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    changed = AutoModelForCausalLM.from_config(model.config)
+    changed.load_state_dict({name: value * 1.5 for name, value in model.state_dict().items()})
+    engine = LocalEngine(model, made)
+    engine.load_weights(changed, version=1)
+    fresh = LocalEngine(changed, made)
+    asked = prompts(made, 2)
+    for a, b in zip(engine.generate(asked, SAMPLING), fresh.generate(asked, SAMPLING), strict=True):
+        np.testing.assert_array_equal(a.token_ids, b.token_ids)
+        np.testing.assert_array_equal(a.logprobs, b.logprobs)
+
+
+def test_models_with_other_layers_are_read_by_themselves():
+    assert can_fuse(small_model("qwen2"), torch.float32)
+    assert not can_fuse(small_model("qwen3"), torch.float32)  # norms of queries and keys
+    assert not can_fuse(small_model("gemma"), torch.float32)
+    adapted = small_model("qwen2")
+    add_adapters(adapted, rank=2, alpha=4, target_modules="all-linear", seed=0)
+    assert not can_fuse(adapted, torch.float32)
