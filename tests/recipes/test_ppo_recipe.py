@@ -100,6 +100,23 @@ def test_a_finished_run_is_not_trained_again(base, four_steps):
     assert (four_steps / "metrics.jsonl").read_bytes() == before
 
 
+def test_warm_up_and_cosine_count_ppo_steps_whatever_the_mini_batches(base, tmp_path):
+    for count in (1, 3):
+        cfg = small_config(
+            base,
+            tmp_path / str(count),
+            "trainer.total_training_steps=4",
+            "trainer.val_before_train=false",
+            "trainer.test_freq=-1",
+            f"actor_rollout_ref.actor.ppo_num_mini_batches={count}",
+            "actor_rollout_ref.actor.optim={lr: 1e-3, warmup_style: cosine, lr_warmup_steps: 1}",
+            "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+        )
+        ppo.main(cfg)
+        rates = [line["actor/lr"] for line in metrics(tmp_path / str(count) / "ppo")]
+        assert rates == pytest.approx([1e-3, 1e-3, 7.5e-4, 2.5e-4])
+
+
 def test_shorter_replies_may_count_more(base, tmp_path):
     """The switch of the original reaches the advantages of grpo."""
     switch = "actor_rollout_ref.actor.grpo_advantage_length_weight=true"

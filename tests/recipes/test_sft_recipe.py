@@ -231,17 +231,23 @@ def test_epsilon_reaches_the_optimiser(base, data, tmp_path):
     assert made.parts[0].param_groups[0]["eps"] == 0.001
 
 
-def test_batches_come_in_a_new_order_every_epoch_and_can_be_skipped():
-    def first(count: int, **settings) -> list[list[int]]:
-        batches = sft.batch_order(7, 3, seed=1, **settings)
-        return [next(batches) for _ in range(count)]
-
-    six = first(6)
-    assert [len(batch) for batch in six] == [3, 3, 1, 3, 3, 1]
-    for epoch in (six[:3], six[3:]):
-        assert sorted(row for batch in epoch for row in batch) == list(range(7))
-    assert six[:3] != six[3:]
-    assert first(2, skip=4) == six[4:]
+def test_an_epoch_has_as_many_steps_when_turns_are_merged(base, data, tmp_path):
+    counted = {}
+    for merge in (True, False):
+        cfg = small_config(
+            base,
+            tmp_path / str(merge),
+            f"sft.data.merge_turns={merge}",
+            "sft.trainer.total_training_steps=null",
+            "sft.trainer.total_epochs=1",
+            "sft.trainer.eval_episodes=0",
+        )
+        sft.main(cfg, directory=tmp_path / str(merge), data=data)
+        counted[merge] = [line["train/rows"] for line in metrics(tmp_path / str(merge))]
+    rows = len(rows_of(data)[0])
+    assert sum(counted[True]) == sum(counted[False]) == rows
+    assert len(counted[True]) == len(counted[False]) == -(-rows // 8)
+    assert max(counted[True]) <= 8
 
 
 @pytest.mark.parametrize("spoil", [lambda found: found * float("nan"), lambda found: found - float("inf")])

@@ -240,7 +240,7 @@ def generator() -> torch.Generator:
 
 @pytest.mark.parametrize(
     ("size", "count", "lengths"),
-    [(4, None, [4, 4, 2]), (None, 4, [3, 3, 2, 2]), (None, 99, [1] * 10), (99, None, [10])],
+    [(4, None, [4, 3, 3]), (8, None, [5, 5]), (None, 4, [3, 3, 2, 2]), (None, 99, [1] * 10), (99, None, [10])],
 )
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_every_epoch_sees_every_row_once(size, count, lengths, shuffle):
@@ -252,3 +252,29 @@ def test_every_epoch_sees_every_row_once(size, count, lengths, shuffle):
     orders = [torch.cat(epoch).tolist() for epoch in plan]
     assert orders[0] != list(range(10))
     assert (orders[0] != orders[1]) == shuffle
+
+
+def test_ratios_are_taken_without_dropout_and_activations_are_still_recomputed():
+    batch, losses = ready(), []
+    model = small_model("qwen2", attention_dropout=0.5)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    scored = score_logprobs(Scorer(model=model), batch, MicroBatching(), CPU)
+    part = Trainable(model=model, optimizer=Recording(model))
+
+    def loss_fn(model, rows, weights):
+        losses.append((model.training, model.is_gradient_checkpointing))
+        return actor_loss(ActorConfig())(model, rows, weights)
+
+    metrics = update(
+        part,
+        replace(batch, old_logprobs=scored),
+        loss_fn,
+        mini_batches=[[torch.arange(len(batch))]],
+        micro=MicroBatching(),
+        loss_agg_mode="token-mean",
+        horizon=30,
+        device=CPU,
+    )
+    assert abs(metrics["ppo_kl"]) < 1e-6
+    assert losses == [(True, True)]
+    assert model.config.attention_dropout == 0.5

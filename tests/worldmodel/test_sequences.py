@@ -8,7 +8,7 @@ from helpers.families import NAMES, small_model, template
 from spa.models.forward import token_logprobs
 from spa.prompts.render import world_model_reply
 from spa.types import WorldModelRow
-from spa.worldmodel.sequences import TrainingSequence, row_sequences
+from spa.worldmodel.sequences import TrainingSequence, batch_order, row_sequences, spread_evenly
 
 STATES = ("Player is at (0,0)", "Player is at (0,1)", "Player is at (1,1)", "Player is at (2,1)")
 
@@ -201,3 +201,40 @@ def test_conversations_without_a_system_message_are_trained_too(turns):
 
 def fields_of(row: WorldModelRow) -> dict:
     return {name: getattr(row, name) for name in WorldModelRow.__slots__}
+
+
+def held(rows: list[int], batches: list[list[int]]) -> list[int]:
+    return [sum(rows[index] for index in batch) for batch in batches]
+
+
+def test_a_batch_is_counted_in_rows_however_they_are_merged():
+    apart, merged = [1] * 800, [5] * 160
+    for rows in (apart, merged, [1, 2, 3, 4, 5, 5] * 40):
+        batches = spread_evenly(rows, 80, range(len(rows)))
+        assert held(rows, batches) == [80] * 10
+        assert sorted(index for batch in batches for index in batch) == list(range(len(rows)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "expected"),
+    [
+        ([1] * 10, 4, [3, 3, 4]),  # no rest of two rows
+        ([2, 1, 3, 1], 100, [7]),
+        ([9, 1, 1, 1], 4, [1, 2, 9]),  # one sequence that is larger than a batch stays whole
+        ([3, 3, 3, 3], 5, [3, 3, 3, 3]),  # ceil(12 / 5) = 3 batches would hold 6 rows
+    ],
+)
+def test_batches_hold_nearly_equal_numbers_of_rows_and_never_more_than_asked(rows, size, expected):
+    assert sorted(held(rows, spread_evenly(rows, size, range(len(rows))))) == expected
+
+
+def test_batches_come_in_a_new_order_every_epoch_and_can_be_skipped():
+    def first(count: int, **settings) -> list[list[int]]:
+        batches = batch_order([1, 1, 2, 1, 1, 1, 1], 3, seed=1, **settings)
+        return [next(batches) for _ in range(count)]
+
+    six = first(6)
+    for epoch in (six[:3], six[3:]):
+        assert sorted(index for batch in epoch for index in batch) == list(range(7))
+    assert six[:3] != six[3:]
+    assert first(2, skip=4) == six[4:]

@@ -92,7 +92,9 @@ class OptimConfig:
     warmup_style: Annotated[Literal["constant", "cosine"], Key("schedule after the warm-up", affects="result")] = (
         "constant"
     )
-    lr_warmup_steps: Annotated[int, Key("linear warm-up; -1 takes the ratio", affects="result", ge=-1)] = -1
+    lr_warmup_steps: Annotated[
+        int, Key("linear warm-up, in PPO steps; -1 takes the ratio", affects="result", ge=-1)
+    ] = -1
     lr_warmup_steps_ratio: Annotated[float, Key("warm-up as a share of all steps", affects="result", ge=0, le=1)] = 0.0
     min_lr_ratio: Annotated[
         float | None, Key("end of the cosine as a share of `lr`; null is 0", affects="result", ge=0, le=1)
@@ -103,7 +105,7 @@ class OptimConfig:
 class ActorConfig:
     """The policy update."""
 
-    ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", affects="result", ge=1)] = 32
+    ppo_mini_batch_size: Annotated[int, Key("most episodes per optimiser step", affects="result", ge=1)] = 32
     ppo_num_mini_batches: Annotated[
         int | None,
         Key("updates per pass, for actor and critic, instead of `ppo_mini_batch_size`", affects="result", ge=1),
@@ -232,7 +234,7 @@ class CriticConfig:
     )
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
-    ppo_mini_batch_size: Annotated[int, Key("episodes per optimiser step", affects="result", ge=1)] = 32
+    ppo_mini_batch_size: Annotated[int, Key("most episodes per optimiser step", affects="result", ge=1)] = 32
     ppo_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", affects="rounding", ge=1)] = 1
     forward_micro_batch_size_per_gpu: Annotated[int, Key("episodes per scoring pass", affects="rounding", ge=1)] = 1
     use_dynamic_bsz: Annotated[bool, Key("fill forward passes by tokens instead of episodes", affects="rounding")] = (

@@ -53,9 +53,9 @@ class SFTDataConfig:
     val_files: Annotated[
         str | tuple[str, ...] | None, Key("null: what stage 1 wrote", affects="result", content="data")
     ] = None
-    train_batch_size: Annotated[int, Key("rows per optimiser step", affects="result", ge=1)] = 16
+    train_batch_size: Annotated[int, Key("most rows per optimiser step, merged or not", affects="result", ge=1)] = 16
     micro_batch_size_per_gpu: Annotated[
-        int, Key("rows per forward pass; changes memory, not results", affects="rounding", ge=1)
+        int, Key("sequences per forward pass; changes memory, not results", affects="rounding", ge=1)
     ] = 1
     max_token_len_per_gpu: Annotated[
         int | None, Key("fill forward passes by tokens instead of rows", affects="rounding", ge=1)

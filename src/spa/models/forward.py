@@ -126,6 +126,19 @@ def packs_rows(model: Any) -> bool:
     return getattr(model, "packs_rows", False)
 
 
+def switch_off_dropout(model: nn.Module) -> None:
+    """Set every probability of dropout in the modules to 0, for good; the model's configuration stays as it is.
+
+    Unlike `eval`, which also ends the recomputation of activations, this leaves training mode as it is otherwise.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):  # attention layers, layerdrop: a number beside `training`
+                setattr(module, name, 0.0)
+
+
 def micro_batches(
     lengths: torch.Tensor, *, rows: int | None, max_tokens: int | None, packed: bool = False
 ) -> Iterator[torch.Tensor]:

@@ -313,6 +313,7 @@ def train(cfg: Config, models: Models, batch: PPOBatch, step: int, device: torch
     if step > cfg.trainer.critic_warmup:
         jobs.append(("actor", models.actor, cfg.actor_rollout_ref.actor, actor_loss(cfg.actor_rollout_ref.actor)))
     for name, part, part_cfg, loss_fn in jobs:
+        part.optimizer.at(step - 1)
         plan = plan_mini_batches(
             len(batch),
             size=part_cfg.ppo_mini_batch_size,

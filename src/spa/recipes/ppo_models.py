@@ -137,7 +137,8 @@ def check_engine(cfg: Config) -> None:
 
 
 def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
-    """AdamW with the configured schedule over `total` PPO steps."""
+    """AdamW with the configured schedule. Like its `total`, warm-up and schedule count PPO steps, whatever number of
+    mini-batches a step has."""
     warmup = optim.lr_warmup_steps if optim.lr_warmup_steps >= 0 else int(total * optim.lr_warmup_steps_ratio)
     if optim.warmup_style == "cosine":
         schedule = warmup_cosine(total, warmup / max(1, total), floor=optim.min_lr_ratio or 0.0)

@@ -68,6 +68,7 @@ def pretrain_tiny(
     progress = Progress("pretrain", total=steps)
     for step in range(steps):
         ids, mask = next(batches)
+        optimizer.at(step)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logprobs, _ = token_logprobs(model, ids, mask)
         loss = -logprobs.sum() / mask.sum()

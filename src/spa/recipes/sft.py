@@ -7,7 +7,7 @@ state, and the actions that lead from one to the other.
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.parallel import check_optimizer, parallelize
 from spa.recipes.published import data_files, note_published, original_folders
 from spa.recipes.resume import Progress, resume_point, run_context, saved_when_stopped, stop_together
-from spa.seeds import stream
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.checkpoint import last_checkpoint, load_state, save_checkpoint, step_of
@@ -40,7 +39,7 @@ from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmu
 from spa.training.update import Trainable
 from spa.types import Metrics
 from spa.worldmodel.rows import read_parquet
-from spa.worldmodel.sequences import TrainingSequence, row_sequences
+from spa.worldmodel.sequences import TrainingSequence, batch_order, row_sequences, spread_evenly
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,8 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
     adapters = resume / ADAPTER if resume else None
     setup.make_trainable(model, sft.model, device, seed=sft.trainer.seed, adapters=adapters)
     train_rows, val_rows = load_data(cfg, template, data)
-    per_epoch = max(1, -(-len(train_rows) // sft.data.train_batch_size))
+    rows = [sequence.rows for sequence in train_rows]
+    per_epoch = len(spread_evenly(rows, sft.data.train_batch_size, range(len(rows))))
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
     check_optimizer(sft.optim.name, sft.model.strategy)
     autocast = setup.pick_autocast(sft.model.dtype, device)
@@ -86,7 +86,7 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
         part.optimizer.load_state_dict(load_state(resume)["optimizer"])
     progress = Progress.begin(resume, out, {"data": fingerprint(train_rows)})
     save = partial(save_part, cfg, out, part, template, progress)
-    batches = batch_order(len(train_rows), sft.data.train_batch_size, seed=sft.trainer.seed, skip=first)
+    batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=first)
     micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
     with (
         Recorder(
@@ -124,6 +124,7 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
         for step in range(first + 1, total + 1):
             batch = [train_rows[i] for i in next(batches)]
             with uninterrupted(), rec.timer("update"):
+                part.optimizer.at(step - 1)
                 metrics = train_step(part, batch, micro, device, template.images)
                 progress.made(step, metrics)
             finish_step(metrics, int(lengths_of(batch).sum()))
@@ -225,19 +226,6 @@ def make_sft_optimizer(sft: SFTConfig, model: Any, total: int) -> Optimizer:
         muon_lr=optim.muon_lr,
         schedule=schedule,
     )
-
-
-def batch_order(rows: int, size: int, *, seed: int, skip: int = 0) -> Iterator[list[int]]:
-    """Endless batches of row indices: a new order in every epoch, drawn from a stream of its own; the last batch of an
-    epoch may be smaller. `skip` batches are passed over, so that a resumed run sees what it would have seen."""
-    epoch, passed = 0, 0
-    while True:
-        order = stream(seed, "sft/order", epoch).permutation(rows).tolist()
-        for start in range(0, rows, size):
-            if passed >= skip:
-                yield order[start : start + size]
-            passed += 1
-        epoch += 1
 
 
 def train_step(

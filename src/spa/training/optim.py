@@ -13,7 +13,8 @@ from spa.distributed.shards import like
 class Optimizer:
     """One or more torch optimisers that step together, with one schedule.
 
-    `schedule` maps the number of finished steps to a factor of each base learning rate.
+    `schedule` maps how many steps of the stage are finished to a factor of each base learning rate. A step of the stage
+    may be several optimiser steps, or none: whoever counts them says where the stage is (`at`).
     """
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer], schedule: Callable[[int], float]) -> None:
@@ -21,19 +22,25 @@ class Optimizer:
         self._base = [[group["lr"] for group in part.param_groups] for part in self.parts]
         self._schedule = schedule
         self.steps = 0
-        self._set_rates()
+        self.at(0)
 
     @property
     def lr(self) -> float:
         """The first group's current learning rate."""
         return self.parts[0].param_groups[0]["lr"]
 
+    def at(self, finished: int) -> None:
+        """Set the rates of the step after `finished` steps of the stage."""
+        factor = self._schedule(finished)
+        for part, rates in zip(self.parts, self._base, strict=True):
+            for group, rate in zip(part.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+
     def step(self) -> None:
-        """Step every part, then move along the schedule."""
+        """Step every part."""
         for part in self.parts:
             part.step()
         self.steps += 1
-        self._set_rates()
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
@@ -41,7 +48,7 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every part and the number of steps."""
+        """The state of every part and the number of optimiser steps."""
         return {"steps": self.steps, "parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -54,13 +61,6 @@ class Optimizer:
                 for index, entry in saved["state"].items()
             }
             part.load_state_dict({**saved, "state": moments})
-        self._set_rates()
-
-    def _set_rates(self) -> None:
-        factor = self._schedule(self.steps)
-        for part, rates in zip(self.parts, self._base, strict=True):
-            for group, rate in zip(part.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
 
 
 def make_optimizer(

@@ -14,7 +14,7 @@ from spa.algo.losses import LossAggMode, loss_units, loss_weights
 from spa.distributed.replicas import Replica
 from spa.distributed.shards import norm_of
 from spa.errors import TrainingError
-from spa.models.forward import packs_rows, token_logprobs, token_values
+from spa.models.forward import packs_rows, switch_off_dropout, token_logprobs, token_values
 from spa.models.lora import adapters_off
 from spa.training.batch import select, to_device
 from spa.training.oom_retry import MicroBatching, oom_retry
@@ -155,11 +155,13 @@ def update(
     """Optimiser steps over `mini_batches`: per epoch, the row indices of each mini-batch.
 
     The loss is a mean over the whole mini-batch, so the gradient does not depend on how it is cut into micro-batches.
+    Dropout is off: ratios and clipped values compare with scores that were taken without it.
     """
     sums: dict[str, float] = defaultdict(float)
     norms: list[float] = []
     loss_sum = skipped = 0.0
     part.model.train()
+    switch_off_dropout(part.model)
     for epoch in mini_batches:
         for rows in epoch:
             mini = select(batch, rows)
@@ -217,12 +219,14 @@ def _accumulate(
 def plan_mini_batches(
     rows: int, *, size: int | None, count: int | None, epochs: int, shuffle: bool, generator: torch.Generator
 ) -> list[list[torch.Tensor]]:
-    """Per epoch, the row indices of each mini-batch: `count` of nearly equal size, or as many of `size` rows as fit
-    (the last may be smaller). Rows are dealt in a random order; with `shuffle` it is a new one in every epoch."""
+    """Per epoch, the row indices of each mini-batch, all of nearly equal size: `count` of them, or as many as it takes
+    for none to have more than `size` rows. A rest of a few rows would get an optimiser step as large as the others'.
+    Rows are dealt in a random order; with `shuffle` it is a new one in every epoch."""
     order = torch.randperm(rows, generator=generator)
+    parts = min(count, rows) if count else -(-rows // (size or rows))
     plan = []
     for epoch in range(epochs):
         if shuffle and epoch > 0:
             order = torch.randperm(rows, generator=generator)
-        plan.append(list(torch.tensor_split(order, min(count, rows)) if count else order.split(size or rows)))
+        plan.append(list(torch.tensor_split(order, parts)))
     return plan

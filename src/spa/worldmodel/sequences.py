@@ -4,7 +4,8 @@ Rows of one episode are prefixes of each other: the prompt of turn 3 holds turns
 sequence that carries the loss of all of them, which is the same loss for a third of the work.
 """
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -13,6 +14,7 @@ import numpy as np
 
 from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
+from spa.seeds import stream
 from spa.types import IMAGE, WorldModelRow
 
 LossOn = Literal["response", "states_only", "no_states"]
@@ -63,6 +65,42 @@ def row_sequences(
                     part = part[: -sequence.rows]
             sequences += reversed(found)
     return sequences, dropped
+
+
+def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[list[int]]:
+    """Batches of sequence indices that hold nearly equal numbers of rows, and at most `size` unless a single sequence
+    holds more.
+
+    `rows` is the number of rows of each sequence, `order` a permutation of their indices: sequences with equally many
+    rows are dealt in this order. There are ceil(sum(rows) / size) batches, or as many more as it takes because
+    sequences are not cut apart; how many depends on `rows` and `size` alone.
+    """
+    largest_first = sorted(order, key=lambda index: -rows[index])
+    count = -(-sum(rows) // size)
+    while True:
+        batches: list[list[int]] = [[] for _ in range(count)]
+        loads = [(0, number) for number in range(count)]  # the emptiest batch comes first
+        for index in largest_first:
+            load, number = loads[0]
+            batches[number].append(index)
+            heapq.heapreplace(loads, (load + rows[index], number))
+        if all(load <= size or len(batches[number]) == 1 for load, number in loads):
+            return batches
+        count += 1
+
+
+def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> Iterator[list[int]]:
+    """Endless batches of sequence indices (see `spread_evenly`): every epoch has each sequence once, in an order drawn
+    from a stream of its own. `skip` batches are passed over, so that a resumed run sees what it would have seen."""
+    epoch, passed = 0, 0
+    while True:
+        rng = stream(seed, "sft/order", epoch)
+        batches = spread_evenly(rows, size, rng.permutation(len(rows)).tolist())
+        for number in rng.permutation(len(batches)):
+            if passed >= skip:
+                yield batches[number]
+            passed += 1
+        epoch += 1
 
 
 def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
