@@ -154,6 +154,7 @@ class _Player:
             opener=self.prompter.opener,
             seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
             images=tuple(self.images),
+            action_sep=self.prompter.action_sep,
             context=self.env,
         )
 

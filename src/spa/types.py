@@ -63,6 +63,7 @@ class Prompt:
     opener: str  # text that the reply is forced to begin with (already part of token_ids)
     seed: int  # of this row's own sampling stream
     images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
+    action_sep: str = "||"  # between the actions of an answer, for the `random` and `expert` engines
     context: Any = None  # the live environment, for the `random` and `expert` engines only; never sent anywhere
 
 

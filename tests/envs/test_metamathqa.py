@@ -107,8 +107,8 @@ def test_files(tmp_path, suffix):
     ("row", "message"),
     [
         ({"query": "?"}, "no column 'response'"),
-        ({"query": "?", "response": "It is 2."}, "row 1, column 'response'"),
-        ({"query": "?", "response": "The answer is: "}, "row 1, column 'response'"),
+        ({"query": "?", "response": "It is 2."}, "none of 1 has a response that ends in 'The answer is:'"),
+        ({"query": "?", "response": "The answer is: "}, "none of 1 has a response"),
         ({"query": 3, "response": "The answer is: 2"}, "row 1, column 'query': expected a text, got 3"),
         ({"query": None, "response": "The answer is: 2"}, "column 'query'"),
     ],
@@ -119,6 +119,13 @@ def test_bad_rows(tmp_path, row, message):
     with pytest.raises(DataError, match=message) as error:
         MetamathQA(data=str(path))
     assert "bad.jsonl" in str(error.value)
+
+
+def test_a_row_without_an_answer_is_left_out_and_counted(tmp_path, caplog):
+    path = tmp_path / "math.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in [ROWS[0], {"query": "?", "response": "Unclear."}, ROWS[1]]))
+    assert [problem.answer for problem in load_problems(str(path), "train", None, None)] == ["2", "\\frac{1}{2}"]
+    assert "1 rows without an answer are left out, the first is row 2" in caplog.text
 
 
 def test_empty_file_and_bad_options(tmp_path):

@@ -74,10 +74,12 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
 
 
 def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
-    """The name of the type only: its options are checked when it is made, since its module may be heavy to import."""
+    """Of the type only the name: its options are checked when it is made, since its module may be heavy to import."""
     if spec.env_type not in ENVS and ":" not in spec.env_type:
         hint = f"{nearest(spec.env_type, ENVS)} or a path package.module:Class"
         problems.add(f"{path}.env_type", f"no environment type {spec.env_type!r}; {hint}")
+    if spec.action_sep is not None and not spec.action_sep.strip():
+        problems.add(f"{path}.action_sep", "must not be blank; actions could not be told apart")
 
 
 def kept_episodes(cfg: Config) -> int:

@@ -189,3 +189,13 @@ class Config:
     model_info: Annotated[Mapping[str, APIModelConfig], Key("models behind APIs", affects="result")] = field(
         default_factory=dict
     )
+
+    def max_turn(self, tag: str) -> int:
+        """Replies per episode of a tag."""
+        own = self.custom_envs[tag].max_turn if tag in self.custom_envs else None
+        return own or self.agent_proxy.max_turn
+
+    def action_sep(self, tag: str) -> str:
+        """What stands between the actions of one answer to a tag."""
+        own = self.custom_envs[tag].action_sep if tag in self.custom_envs else None
+        return own or self.agent_proxy.action_sep

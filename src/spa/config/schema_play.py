@@ -24,6 +24,12 @@ class EnvSpec:
     env_type: Annotated[str, Key("registered type, or a dotted path `package.module:Class`", affects="result")]
     max_actions_per_traj: Annotated[int, Key("actions that an episode may take in all", affects="result", ge=1)] = 10
     max_tokens: Annotated[int, Key("length hint of the prompt, in words", affects="result", ge=1)] = 100
+    max_turn: Annotated[
+        int | None, Key("replies per episode; null: `agent_proxy.max_turn`", affects="result", ge=1)
+    ] = None
+    action_sep: Annotated[
+        str | None, Key("text between the actions of one answer; null: `agent_proxy.action_sep`", affects="result")
+    ] = None
     env_instruction: Annotated[
         str | None, Key("rules for the first prompt; null takes the environment's own", affects="result")
     ] = None

@@ -23,7 +23,7 @@ def require_solver(env: TextEnv, tag: str) -> None:
         )
 
 
-def expert_engine(template: ChatTemplate | None = None, *, max_actions: int, action_sep: str = "||") -> ScriptedEngine:
+def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> ScriptedEngine:
     """Best play by the environment's own solver (`TextEnv.expert_actions`), in the format that the prompt asks for.
 
     Where chance decides, the solver gives one action at a time, so that the number of turns bounds what it reaches.
@@ -34,7 +34,7 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int, act
         actions = prompt.context.expert_actions(max_actions)
         if not actions:
             actions = (prompt.context.random_action(np.random.Generator(np.random.PCG64(prompt.seed))),)
-        return formatted(prompt, f" {action_sep} ".join(actions))
+        return formatted(prompt, f" {prompt.action_sep} ".join(actions))
 
     return ScriptedEngine(reply, template)
 

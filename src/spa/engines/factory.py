@@ -44,8 +44,7 @@ def make_engine(
     """
     name = engine_name(cfg, model_name)
     if name == RANDOM:
-        proxy = cfg.agent_proxy
-        return random_engine(template, max_actions=proxy.max_actions_per_turn, action_sep=proxy.action_sep)
+        return random_engine(template, max_actions=cfg.agent_proxy.max_actions_per_turn)
     if name == "openai":
         return api_engine(cfg, model_name if model_name in cfg.model_info else cfg.model_config.model_name)
     if name == "scripted":

@@ -50,13 +50,13 @@ class ScriptedEngine:
         """Nothing to give back."""
 
 
-def random_engine(template: ChatTemplate | None = None, *, max_actions: int, action_sep: str = "||") -> ScriptedEngine:
+def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> ScriptedEngine:
     """Uniformly random legal actions, one to `max_actions` of them, in the format that the prompt asks for."""
 
     def reply(prompt: Prompt) -> str:
         rng = np.random.Generator(np.random.PCG64(prompt.seed))
         count = int(rng.integers(1, max_actions + 1))
-        answer = f" {action_sep} ".join(prompt.context.random_action(rng) for _ in range(count))
+        answer = f" {prompt.action_sep} ".join(prompt.context.random_action(rng) for _ in range(count))
         return formatted(prompt, answer)
 
     return ScriptedEngine(reply, template)

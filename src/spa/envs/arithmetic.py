@@ -1,6 +1,7 @@
 """Arithmetic that a model wrote, read by a small parser with exact fractions.
 
-Grammar: integers of at most nine digits, `+ - * /` (also `× ÷ −`), parentheses, unary minus. Nothing is evaluated but
+Grammar: integers of at most nine digits, `+ - * /` (also `× ÷ −`), parentheses, signs before a factor. A
+number is written without leading zeros, as in Python. Nothing is evaluated but
 these, and length and depth are bounded, so that no text can make the parser slow.
 """
 
@@ -10,7 +11,7 @@ from fractions import Fraction
 
 MAX_LENGTH = 300
 MAX_DEPTH = 30
-_TOKEN = re.compile(r"\s*([0-9]{1,9}(?![0-9])|[-+*/()])")
+_TOKEN = re.compile(r"\s*((?:0+|[1-9][0-9]{0,8})(?![0-9])|[-+*/()])")
 _ALIASES = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 
 
@@ -88,9 +89,9 @@ class _Parser:
     def _factor(self, depth: int) -> Fraction | None:
         if depth > MAX_DEPTH or self.place >= len(self.tokens):
             raise _NotArithmetic
-        if self._take("-"):
+        if sign := self._take("-+"):
             value = self._factor(depth + 1)
-            return None if value is None else -value
+            return -value if value is not None and sign == "-" else value
         if self._take("("):
             value = self.total(depth + 1)
             if not self._take(")"):

@@ -76,6 +76,7 @@ class FrozenLake(TextEnv):
         self._labels, means = read_actions(NAME, action_lookup, ACTIONS)
         self._tables = [moves(self.size, direction) for direction in TURNS]
         self._turns = [TURNS.index(direction) for direction in means]
+        self._names = [f"({row},{col})" for row in range(self.size) for col in range(self.size)]
         longest = self.size * (self.size + 1) + 16 * self.size**2 + 200
         self.observation_space = text_space(longest)
         self.action_space = label_space(4)
@@ -91,6 +92,8 @@ class FrozenLake(TextEnv):
             self.lake = self._parse(board)
         self.player = self.lake.start
         self.steps = 0
+        self._ends = self.lake.holes | {self.lake.goal}
+        self._drawing, self._things = "", ""
         # Most slips are never drawn: the stream is made when the first one is.
         self._noise_seed, self._noise = noise_seed, None
         return self.state_text(self.default_state_text), {}
@@ -98,26 +101,21 @@ class FrozenLake(TextEnv):
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """One move. An unknown action is an invalid turn that changes nothing."""
         self.steps += 1
-        before = self.player
-        over = before == self.lake.goal or before in self.lake.holes
-        index = action_index(action, self._labels)
+        before = after = self.player
+        over = before in self._ends
+        index = action - 1 if type(action) is int and 0 < action <= 4 else action_index(action, self._labels)
         if index is not None and not over:
-            self.player = self._tables[(self._turns[index] + self._slip()) % 4][before]
-        success = self.player == self.lake.goal
-        terminated = success or self.player in self.lake.holes
-        info = {
-            "action_is_valid": index is not None,
-            "action_is_effective": self.player != before,
-            "success": success,
-        }
-        truncated = self.steps >= self.max_steps and not terminated
+            turn = self._turns[index]
+            after = self.player = self._tables[(turn + self._slip()) % 4 if self.is_slippery else turn][before]
+        terminated = after in self._ends
+        success = terminated and after == self.lake.goal
+        info = {"action_is_valid": index is not None, "action_is_effective": after != before, "success": success}
+        truncated = not terminated and self.steps >= self.max_steps
         reward = 1.0 if success and not over else 0.0
         return self.state_text(self.default_state_text), reward, terminated, truncated, info
 
     def _slip(self) -> int:
-        """-1, 0 or 1: how many quarter turns the move goes astray."""
-        if not self.is_slippery:
-            return 0
+        """-1, 0 or 1: how many quarter turns a move on slippery ice goes astray."""
         if self._noise is None:
             self._noise = uniforms(seeds.stream(self._noise_seed, "frozen_lake/noise"), 16)
         number = self._noise()
@@ -139,17 +137,31 @@ class FrozenLake(TextEnv):
         return 2 if cell in self.lake.holes else 3 if cell == self.lake.goal else 1
 
     def _grid(self) -> str:
-        size, symbols = self.size, self._symbols
-        rows = range(0, size * size, size)
-        return "\n".join("".join(symbols[self._cell(cell)] for cell in range(row, row + size)) for row in rows)
+        # Only the player moves: the rest of the drawing, and of the sentence, is written once for a lake.
+        drawing, player = self._drawing or self._draw(), self.player
+        place = player + player // self.size  # line breaks before it
+        symbol = self._symbols[self._cell(player) if player in self._ends else 0]
+        return f"{drawing[:place]}{symbol}{drawing[place + 1 :]}"
+
+    def _draw(self) -> str:
+        lake, size, symbols = self.lake, self.size, self._symbols
+        flat = [symbols[1]] * (size * size)
+        flat[lake.goal] = symbols[3]
+        for hole in lake.holes:
+            flat[hole] = symbols[2]
+        self._drawing = "\n".join("".join(flat[row : row + size]) for row in range(0, size * size, size))
+        return self._drawing
 
     def _sentence(self) -> str:
+        player = self.player
+        where = "." if player not in self._ends else " on the goal." if player == self.lake.goal else " in a hole."
+        return f"{self._things or self._describe()}{self._names[player]}{where}"
+
+    def _describe(self) -> str:
         lake, size, symbols = self.lake, self.size, self._symbols
-        where = " in a hole" if self.player in lake.holes else " on the goal" if self.player == lake.goal else ""
-        player = coords.phrase("player", "players", symbols[0], [divmod(self.player, size)])
-        goal = coords.phrase("goal", "goals", symbols[3], [divmod(lake.goal, size)])
         holes = coords.phrase("hole", "holes", symbols[2], [divmod(hole, size) for hole in lake.holes])
-        return f"{holes}; {goal}; {player}{where}."
+        self._things = f"{holes}; goal ({symbols[3]}) is at {self._names[lake.goal]}; player ({symbols[0]}) is at "
+        return self._things
 
     def _parse(self, board: str) -> Lake:
         """The lake that `board` shows in the standard symbols; raises ConfigError if it shows none of this size."""

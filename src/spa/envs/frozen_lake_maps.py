@@ -25,7 +25,7 @@ def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
     """A random lake whose goal can be reached: cells are frozen with probability `p`, start and goal are uniform."""
     draw, cells = uniforms(rng), size * size
     while True:  # even without ice, start and goal are neighbours now and then
-        holes = frozenset(cell for cell in range(cells) if draw() >= p)
+        holes = frozenset([cell for cell in range(cells) if draw() >= p])
         start, goal = int(draw() * cells), int(draw() * cells)
         if start != goal:
             lake = Lake(size, start, goal, holes - {start, goal})
@@ -45,14 +45,19 @@ def moves(size: int, direction: str) -> tuple[int, ...]:
     )
 
 
+@lru_cache(maxsize=64)
+def _neighbours(size: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(zip(*(moves(size, direction) for direction in TURNS), strict=True))
+
+
 def _reachable(lake: Lake) -> bool:
-    tables = [moves(lake.size, direction) for direction in TURNS]
-    seen, frontier = {lake.start}, [lake.start]
+    near, goal = _neighbours(lake.size), lake.goal
+    seen, frontier = {lake.start, *lake.holes}, [lake.start]
     while frontier:
-        cell = frontier.pop()
-        if cell == lake.goal:
-            return True
-        near = {table[cell] for table in tables} - seen - lake.holes
-        seen |= near
-        frontier.extend(near)
+        for cell in near[frontier.pop()]:
+            if cell == goal:
+                return True
+            if cell not in seen:
+                seen.add(cell)
+                frontier.append(cell)
     return False

@@ -1,5 +1,6 @@
 """Word problems with a short answer, from MetaMathQA or generated (arXiv 2309.12284)."""
 
+import logging
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +12,8 @@ from spa.envs.word_problems import Problem, generate_problem
 from spa.errors import DataError
 from spa.seeds import stream
 
+log = logging.getLogger(__name__)
+
 NAME = "metamathqa"
 MARK = "The answer is:"
 MAX_ANSWER = 1000
@@ -20,16 +23,22 @@ MAX_ANSWER = 1000
 def load_problems(source: str, split: str, limit: int | None, stamp: tuple[int, int] | None) -> tuple[Problem, ...]:
     """The problems of a file or hub data set with columns `query` and `response`. `stamp` marks a changed file.
 
-    The answer is what follows the last "The answer is:" of the response. Raises DataError that names file, row, column.
+    The answer is what follows the last "The answer is:" of the response. A row without one is left out, and the log
+    says how many there were. Raises DataError that names file, row, column, or says that no row has an answer.
     """
-    problems = []
+    problems: list[Problem] = []
+    without: list[int] = []
     for row in read_rows(source, ("query", "response"), split=split, limit=limit):
         _, mark, answer = row.text("response").rpartition(MARK)
-        if not mark or not normalise(answer):
-            raise row.fail("response", f"a text that ends in {MARK!r} and an answer")
-        problems.append(Problem(row.text("query").strip(), answer.strip()))
+        if mark and normalise(answer):
+            problems.append(Problem(row.text("query").strip(), answer.strip()))
+        else:
+            without.append(row.number)
     if not problems:
-        raise DataError(f"{source}: there are no rows")
+        why = f"none of {len(without)} has a response that ends in {MARK!r} and an answer" if without else "it is empty"
+        raise DataError(f"{source}: there are no rows to play: {why}")
+    if without:
+        log.warning("%s: %d rows without an answer are left out, the first is row %d", source, len(without), without[0])
     return tuple(problems)
 
 

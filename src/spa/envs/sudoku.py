@@ -58,6 +58,51 @@ def _thin_out(draw: Callable[[], float], solution: Board, size: int, clues: int)
     return tuple(board) if left == clues else None
 
 
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SIGNED = re.compile(r"[-+−.][0-9]|[0-9]\.[0-9]")
+_LETTER = re.compile(r"[^\W\d_]")
+_INTO = re.compile(r"\b(at|in|into|to|on|onto|for)\b", re.IGNORECASE)
+_BECOMES = re.compile(r"\b(is|to|gets|becomes|as|with|digit|value)\b", re.IGNORECASE)
+_WRITE = re.compile(r"\b(place|put|write|set|fill|enter|insert|digit|number|value)\b", re.IGNORECASE)
+
+
+def read_move(text: str) -> tuple[int, int, int] | None:
+    """Row, column and digit of a move that a model wrote; None if the text is no move or could mean two.
+
+    Exactly three whole numbers without sign or point. `row` and `col...` before a number say what it is, the third is
+    the digit. Otherwise row and column stand together: `1,2,3`, `1 2 3`, `(1,2)=3`, `cell 1,2 is 3`; the digit comes
+    first only where the text says so: `place 3 at (1,2)`, `put 4 into cell 2,3`, `3 (1,2)`. `place 3 1 2` is refused.
+    """
+    if len(text) > 200 or _SIGNED.search(text):
+        return None
+    found = list(_NUMBER.finditer(text))
+    if len(found) != 3:
+        return None
+    numbers = [int(match[0]) for match in found]
+    labelled = _labelled(text, [match.start() for match in found])
+    if labelled is not None:
+        row, column = labelled
+        return numbers[row], numbers[column], numbers[3 - row - column]
+    ends = [0, *(match.end() for match in found)]
+    before, first, second = (text[end : match.start()] for end, match in zip(ends, found, strict=False))
+    if _LETTER.search(first):
+        return (numbers[1], numbers[2], numbers[0]) if _INTO.search(first) and not _LETTER.search(second) else None
+    if _LETTER.search(second):
+        return (numbers[0], numbers[1], numbers[2]) if _BECOMES.search(second) else None
+    if set("([") & set(first):
+        return numbers[1], numbers[2], numbers[0]
+    if _WRITE.search(before) and not set("([") & set(before):
+        return None  # the digit may come first
+    return numbers[0], numbers[1], numbers[2]
+
+
+def _labelled(text: str, starts: list[int]) -> tuple[int, int] | None:
+    """Which of the numbers, by the places where they start, is the row and which the column, if the text names them."""
+    found = [re.search(rf"\b{word}\w*[^0-9]{{0,8}}([0-9])", text, re.IGNORECASE) for word in ("row", "col")]
+    places = [starts.index(match.start(1)) for match in found if match is not None and match.start(1) in starts]
+    return (places[0], places[1]) if len(set(places)) == 2 else None
+
+
 class Sudoku(TextEnv):
     """A Sudoku with a single solution. Reward 1 when the board is complete and right, else 0.
 
@@ -164,7 +209,7 @@ class Sudoku(TextEnv):
         return self._grid(self.given)
 
     def to_action(self, text: str) -> str | None:
-        """`row,column,digit`, from three numbers or a phrase such as "row 1, column 2: 4"; None if out of range."""
+        """`row,column,digit`, from any form that `read_move` knows; None for everything else, or if out of range."""
         move = self._read(text)
         if move is None:
             return None
@@ -172,17 +217,10 @@ class Sudoku(TextEnv):
 
     def _read(self, text: str) -> tuple[int, int] | None:
         """Cell and digit."""
-        numbers = re.findall(r"[0-9]{1,9}", text) if len(text) <= 200 else []
-        row, col = (
-            re.search(rf"\b{word}\w*[^0-9]{{0,8}}([0-9]{{1,9}})", text, re.IGNORECASE) for word in ("row", "col")
-        )
-        if row and col:
-            used = (row.start(1), col.start(1))
-            others = [match[0] for match in re.finditer(r"[0-9]{1,9}", text) if match.start() not in used]
-            numbers = [row[1], col[1], *others[:1]]
-        if len(numbers) != 3 or not all(1 <= int(number) <= self.size for number in numbers):
+        move = read_move(text)
+        if move is None or not all(1 <= number <= self.size for number in move):
             return None
-        return (int(numbers[0]) - 1) * self.size + int(numbers[1]) - 1, int(numbers[2])
+        return (move[0] - 1) * self.size + move[1] - 1, move[2]
 
     def random_action(self, rng: Any) -> str:
         """Any digit for any cell that is not given, whether it fits or not."""

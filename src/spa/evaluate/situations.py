@@ -170,6 +170,7 @@ def ask(
             token_ids=_NO_IDS if template is None else np.asarray(template.start(messages, p.opener), dtype=np.int32),
             opener=p.opener,
             seed=seed,
+            action_sep=p.action_sep,
             context=env,
         )
         for messages, p, env, seed in zip(conversations, prompters, envs, seeds, strict=True)

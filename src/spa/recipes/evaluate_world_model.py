@@ -214,10 +214,11 @@ def likelihood(
     cfg: Config, engine: LocalEngine, template: ChatTemplate, situations: list[Situation], replies: list[Reply]
 ) -> dict[str, Any]:
     """The likelihood of the transitions that random play took."""
-    sep = f" {cfg.agent_proxy.action_sep} "
 
     def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
-        text = world_model_reply(situation.state, "", next_state, sep.join(situation.actions))
+        text = world_model_reply(
+            situation.state, "", next_state, f" {cfg.action_sep(situation.tag)} ".join(situation.actions)
+        )
         prompt = template.start(reply.messages, "<think>")
         return reply_sequence(template, prompt, text, "<think>")
 

@@ -116,19 +116,18 @@ def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
 
     Raises ConfigError if the expert is asked to play an environment without a solver.
     """
-    own, proxy = cfg.generate, cfg.agent_proxy
-    limits = {"max_actions": proxy.max_actions_per_turn, "action_sep": proxy.action_sep}
+    own, most = cfg.generate, cfg.agent_proxy.max_actions_per_turn
     if own.policy == "expert":
         for tag in cfg.es_manager.train.env_configs.tags:
             env = make_env(cfg.custom_envs[tag].env_type, cfg.custom_envs[tag].env_config)
             env.reset(seed=cfg.seed.train)
             require_solver(env, tag)
-        engine: PlayingEngine = expert_engine(**limits)
+        engine: PlayingEngine = expert_engine(max_actions=most)
     else:
         engine = make_engine(cfg, RANDOM if own.policy == "random" else cfg.model_path, device=device)
     if own.epsilon == 0:
         return engine
-    return MixedEngine(engine, random_engine(engine.template, **limits), epsilon=own.epsilon)
+    return MixedEngine(engine, random_engine(engine.template, max_actions=most), epsilon=own.epsilon)
 
 
 def make_rows(
@@ -144,7 +143,7 @@ def make_rows(
         if cfg.generate.success_only and not episode.success:
             counts["not_successful"] += len(episode.turns)
             continue
-        found, dropped = episode_rows(episode, action_sep=cfg.agent_proxy.action_sep)
+        found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag))
         rows += found
         counts += dropped
     if not rows:

@@ -139,16 +139,15 @@ def open_target(cfg: Config, target: Target, player: setup.Player, *, replies: P
     `replies` is the file in which replies of an API are kept. Raises ModelError for a model that cannot be loaded, and
     ConfigError if the expert is asked to play an environment without a solver.
     """
-    proxy = cfg.agent_proxy
-    limits = {"max_actions": proxy.max_actions_per_turn, "action_sep": proxy.action_sep}
+    most = cfg.agent_proxy.max_actions_per_turn
     if target.name == "random":
-        return random_engine(**limits), player
+        return random_engine(max_actions=most), player
     if target.name == "expert":
         for tag in cfg.es_manager.val.env_configs.tags:
             env = player.make_env(tag)
             env.reset(seed=cfg.seed.val)
             require_solver(env, tag)
-        return expert_engine(**limits), player
+        return expert_engine(max_actions=most), player
     if target.api is not None:
         return factory.api_engine(cfg, target.api, store=replies), player
     engine = factory.make_engine(cfg, str(target.model), device=setup.pick_device(cfg))

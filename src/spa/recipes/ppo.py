@@ -329,7 +329,8 @@ def train(cfg: Config, models: Models, batch: PPOBatch, step: int, device: torch
             mini_batches=plan,
             micro=micro_batching(part_cfg, part_cfg.ppo_micro_batch_size_per_gpu),
             loss_agg_mode=part_cfg.loss_agg_mode,
-            horizon=cfg.actor_rollout_ref.rollout.response_length * cfg.agent_proxy.max_turn,
+            horizon=cfg.actor_rollout_ref.rollout.response_length
+            * max(cfg.max_turn(tag) for tag in cfg.es_manager.train.env_configs.tags),
             device=device,
         )
         metrics |= {f"{name}/{key}": value for key, value in result.items()}
