@@ -155,6 +155,7 @@ class _Player:
             seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
             images=tuple(self.images),
             action_sep=self.prompter.action_sep,
+            reply_order=self.prompter.reply_order,
             context=self.env,
         )
 
@@ -185,6 +186,7 @@ class _Player:
             enable_think=prompter.enable_think,
             action_sep=prompter.action_sep,
             max_actions=prompter.max_actions_per_turn,
+            order=prompter.reply_order,
         )
         state = checked_text(env.state_text(prompter.state_text), "state_text")
         left = prompter.max_actions_per_traj - self.used_actions
@@ -253,6 +255,7 @@ class _Player:
             tag=self.spec.tag,
             mode=self.prompter.mode,
             state_text=self.prompter.state_text,
+            reply_order=self.prompter.reply_order,
             puzzle_seed=self.spec.puzzle_seed,
             noise_seed=self.spec.noise_seed,
             puzzle_hash=self.puzzle_hash,

@@ -28,6 +28,10 @@ IMAGE = "<image>"
 
 Metrics = dict[str, float]
 
+ReplyOrder = Literal["prediction_first", "plan_first", "answer_first", "no_prediction"]
+"""What stands where in a world-model reply, after the observation: free thoughts, then the prediction; the plan by
+name, then the prediction; thoughts and the answer, then the prediction; thoughts, and no prediction at all."""
+
 
 class Stop(StrEnum):
     """Why an episode ended."""
@@ -64,6 +68,7 @@ class Prompt:
     seed: int  # of this row's own sampling stream
     images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
     action_sep: str = "||"  # between the actions of an answer, for the `random` and `expert` engines
+    reply_order: ReplyOrder = "prediction_first"  # of world-model replies, for the same
     context: Any = None  # the live environment, for the `random` and `expert` engines only; never sent anywhere
 
 
@@ -136,6 +141,7 @@ class Episode:
     error: str = ""
     version: int = 0
     images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
+    reply_order: ReplyOrder = "prediction_first"  # of world-model replies
 
     @property
     def score(self) -> float:
@@ -150,6 +156,8 @@ class Episode:
             if item.name == "images":
                 if value:
                     out["images"] = [base64.b64encode(image).decode() for image in value]
+                continue
+            if item.name == "reply_order" and value == "prediction_first":
                 continue
             if isinstance(value, np.ndarray):
                 value = value.tolist()

@@ -173,30 +173,6 @@ def test_every_turn_asks_for_the_format_that_is_parsed(settings, opener, tags):
         assert reply.well_formed
 
 
-def test_the_sample_reply_tells_the_truth_about_one_game():
-    env = reset("frozen_lake", is_slippery=False)
-    first = env.state_text("coords")
-    prompter = Prompter(mode="add_worldmodel", state_text="coords")
-    reply = parse_reply(prompter.example_reply(env), mode="add_worldmodel")
-    assert reply.well_formed
-    assert reply.observation == first
-    assert reply.prediction == env.state_text("coords")
-    replay = reset("frozen_lake", is_slippery=False)
-    for name in reply.actions:
-        replay.step(replay.to_action(name))
-    assert replay.state_text("coords") == reply.prediction
-
-
-def test_the_sample_reply_is_shown_where_the_preset_says_so_and_never_the_first_puzzle():
-    for name, shown in (("_2_sokoban", True), ("demo", False)):
-        cfg = load_config(name)
-        tag = cfg.es_manager.train.env_configs.tags[0]
-        text = setup.make_prompter(cfg, cfg.custom_envs[tag], "add_worldmodel").example
-        assert bool(text) == shown
-        assert not setup.make_prompter(cfg, cfg.custom_envs[tag], "base").example
-        assert cfg.seed.train > setup.EXAMPLE_SEED < cfg.seed.val
-
-
 def test_own_instructions_replace_the_rules_and_nothing_else():
     cfg = load_config(
         "base",

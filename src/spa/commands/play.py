@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from spa.config.load import load_config
 from spa.envs.options import nearest
@@ -22,19 +23,13 @@ def main(args: list[str]) -> int:
         raise ConfigError(f"no environment tag {options.tag!r}; {nearest(options.tag, config.custom_envs)}")
 
     from spa.envs.play import play
-    from spa.prompts.render import Prompter
+    from spa.recipes.prompters import make_prompter
 
     env = make_env(spec.env_type, spec.env_config)
-    env.default_state_text = options.state_text
-    prompter = Prompter(
-        mode=options.mode,
-        state_text=options.state_text,
-        max_turn=config.agent_proxy.max_turn,
-        max_actions_per_turn=config.agent_proxy.max_actions_per_turn,
-        action_sep=config.agent_proxy.action_sep,
-        max_actions_per_traj=spec.max_actions_per_traj,
-        max_words=spec.max_tokens,
-    )
+    prompter = make_prompter(config, spec, options.mode or config.ctx_manager.mode)
+    if options.state_text is not None:
+        prompter = replace(prompter, state_text=options.state_text)
+    env.default_state_text = prompter.state_text
     named = {name.lower() for name in env.action_names()}
     if sys.stdin.isatty() and not options.lines and named <= {"up", "down", "left", "right"} and named:
         sys.stdout.write("Arrow keys or w, a, s, d move; h gives a hint, n the next puzzle, q ends.\n")
@@ -52,8 +47,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("tag")
     parser.add_argument("--seed", type=int, default=0, help="of the first puzzle")
     parser.add_argument("--hint", action="store_true", help="always show the best next action")
-    parser.add_argument("--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid")
-    parser.add_argument("--mode", choices=["base", "add_worldmodel"], default="base", help="of the prompt")
+    parser.add_argument(
+        "--state-text", choices=["grid", "coords", "grid_and_coords"], help="default: that of the configuration"
+    )
+    parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="of the prompt; default: ctx_manager.mode")
     parser.add_argument("--lines", action="store_true", help="read lines, not single keys")
     parser.add_argument("--config", default="base", help="the configuration whose tags and limits are meant")
     return parser

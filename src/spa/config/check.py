@@ -48,6 +48,15 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         )
     if cfg.generate.states == "believed" and cfg.generate.policy != "self":
         problems.add("generate.states", f"cannot be believed: the policy {cfg.generate.policy} believes nothing")
+    if cfg.agent_proxy.reply_order == "no_prediction":
+        for path, wanted in (
+            ("agent_proxy.world_model_reward.prediction", reward.prediction > 0),
+            ("generate.shuffle_next_states", cfg.generate.shuffle_next_states),
+            ("generate.states", cfg.generate.states == "believed"),
+            ("gate.enable", cfg.gate.enable),
+        ):
+            if wanted:
+                problems.add(path, "needs predictions, which agent_proxy.reply_order no_prediction leaves out")
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":
         problems.add("generate.states", "cannot be random_coords: state_text grid has no coordinates")
 

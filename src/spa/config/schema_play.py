@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from spa.config.key import Key
+from spa.types import ReplyOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class WorldModelRewardConfig:
         float, Key("per turn, times the share of the observation's cells that are right", affects="result", ge=0)
     ] = 0.0
     prediction: Annotated[
-        float, Key("per turn, times the share of the prediction's cells that are right", affects="result", ge=0)
+        float, Key("per turn, times the F1 of the cells that the prediction changes", affects="result", ge=0)
     ] = 0.0
 
 
@@ -118,6 +119,14 @@ class AgentProxyConfig:
     use_turn_scores: Annotated[
         bool, Key("each turn's reward on that turn's last token, not the sum on the last", affects="result")
     ] = False
+    reply_order: Annotated[
+        ReplyOrder,
+        Key(
+            "world-model replies, after the observation: thoughts and prediction; the plan by name, then its "
+            "prediction; thoughts and answer, then the prediction; thoughts and no prediction",
+            affects="result",
+        ),
+    ] = "prediction_first"
     enable_think: Annotated[bool, Key("replies begin with a think block", affects="result")] = True
     reward_normalization: RewardNormalizationConfig = field(default_factory=RewardNormalizationConfig)
     world_model_reward: WorldModelRewardConfig = field(default_factory=WorldModelRewardConfig)
@@ -131,6 +140,10 @@ class CtxManagerConfig:
         Literal["base", "add_worldmodel"],
         Key("reply format: think and answer, or with observation and prediction", affects="result"),
     ] = "base"
+    placeholders: Annotated[
+        Literal["brackets", "words"],
+        Key("how the asked format names what to fill in: [actions] or actions", affects="result"),
+    ] = "brackets"
     example: Annotated[bool, Key("show a sample reply, made by playing, in world-model prompts", affects="result")] = (
         True
     )

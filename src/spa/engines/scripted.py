@@ -67,5 +67,5 @@ def formatted(prompt: Prompt, answer: str, *, observation: str = "unknown", pred
     if prompt.opener == "<answer>":
         return f"<answer>{answer}</answer>"
     if "<observation>" in prompt.messages[-1]["content"]:
-        return world_model_reply(observation, "", prediction, answer)
+        return world_model_reply(observation, "", prediction, answer, order=prompt.reply_order)
     return f"<think></think><answer>{answer}</answer>"

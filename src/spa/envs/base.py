@@ -68,8 +68,9 @@ class TextEnv(gymnasium.Env[str, Action]):
         return names[int(rng.integers(len(names)))]
 
     def example_actions(self) -> tuple[str, ...]:
-        """Two or three action texts for the prompt's sample answer."""
-        return self.action_names()[:2]
+        """One to three action texts for the prompt's sample reply, good ones in the current state and in this order:
+        the solver's if there is one. A sample that would give answers away is for the environment to avoid."""
+        return self.expert_actions(3)[:3] or self.action_names()[:3]
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """Best play from the current state as action texts, at most `limit` of them; empty if the environment has no

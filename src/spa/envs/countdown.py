@@ -148,10 +148,6 @@ class Countdown(TextEnv):
             text += f" {'+-*/'[int(rng.integers(4))]} {number}"
         return text
 
-    def example_actions(self) -> tuple[str, ...]:
-        """An expression that shows the syntax."""
-        return ("(1 + 2) * 3",)
-
     def puzzle_text(self) -> str:
         """Target and numbers; their order does not make another puzzle."""
         return f"{NAME}: {self.puzzle.target} from {sorted(self.puzzle.numbers)}"

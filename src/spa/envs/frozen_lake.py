@@ -95,7 +95,7 @@ class FrozenLake(TextEnv):
         self._ends = self.lake.holes | {self.lake.goal}
         self._drawing, self._things = "", ""
         # Most slips are never drawn: the stream is made when the first one is.
-        self._noise_seed, self._noise = noise_seed, None
+        self._noise_seed, self._noise = noise_seed, (lambda: 0.0) if (options or {}).get("sample") else None
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -200,11 +200,18 @@ class FrozenLake(TextEnv):
         if self.is_slippery:
             turn = best_turn(self.lake, self._rate(), self.player, limit)
             return () if turn is None else (self._labels[self._turns.index(turn)],)
+        return self._way(limit)
+
+    def example_actions(self) -> tuple[str, ...]:
+        """The first moves of a shortest way, slips left out."""
+        return self._way(3)
+
+    def _way(self, limit: int) -> tuple[str, ...]:
         way, cell = [], self.player
-        while (
-            len(way) < limit
-            and (turn := best_turn(self.lake, 1.0, cell, shortest_path(self.lake, cell) or 0)) is not None
-        ):
+        while len(way) < limit:
+            turn = best_turn(self.lake, 1.0, cell, shortest_path(self.lake, cell) or 0)
+            if turn is None:
+                break
             way.append(self._labels[self._turns.index(turn)])
             cell = self._tables[turn][cell]
         return tuple(way)

@@ -160,6 +160,10 @@ class Game2048(TextEnv):
         legal = [name for name in ACTIONS if slide(self.board, name)[0] != self.board] or list(ACTIONS)
         return legal[int(rng.integers(len(legal)))]
 
+    def example_actions(self) -> tuple[str, ...]:
+        """A direction that changes the board."""
+        return tuple(name for name in ACTIONS if slide(self.board, name)[0] != self.board)[:1]
+
     def legend(self) -> dict[str, str]:
         """The one symbol that is no number."""
         return {"_": "empty cell"}

@@ -133,10 +133,6 @@ class MetamathQA(TextEnv):
         """A whole number from 1 to 100."""
         return str(1 + int(rng.integers(100)))
 
-    def example_actions(self) -> tuple[str, ...]:
-        """An answer that shows the form."""
-        return ("42",)
-
     def puzzle_text(self) -> str:
         """Question and answer."""
         return f"{self.problem.question}\n{MARK} {self.problem.answer}"

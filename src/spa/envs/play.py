@@ -61,7 +61,7 @@ def _puzzle(
             write(_answer(env, prompter, line.strip(), left))
             continue
         before = score.actions
-        ended = _act(env, line, left, prompter.action_sep, score, write)
+        ended = _act(env, line, min(left, prompter.max_actions_per_turn), prompter.action_sep, score, write)
         left -= score.actions - before
         if ended:
             return True
@@ -131,4 +131,4 @@ def _complete(text: str, names: tuple[str, ...]) -> str:
 
 def _offer(env: TextEnv) -> str:
     names = env.action_names()
-    return f"Actions: {', '.join(names)}." if names else f"For example: {', '.join(env.example_actions())}."
+    return f"Actions: {', '.join(names)}." if names else "The first lines say what an action looks like (:prompt)."

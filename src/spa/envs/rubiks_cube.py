@@ -74,10 +74,6 @@ class RubiksCube(TextEnv):
         """U, U', L, L', F, F', R, R', B, B', D, D'."""
         return ACTIONS
 
-    def example_actions(self) -> tuple[str, ...]:
-        """A clockwise and a counter-clockwise turn."""
-        return ("U", "R'")
-
     def legend(self) -> dict[str, str]:
         """Sticker -> colour."""
         return dict(COLOURS)

@@ -252,10 +252,6 @@ class Sudoku(TextEnv):
         missing = self._missing()
         return len(missing) if missing or all(self.cells) else None
 
-    def example_actions(self) -> tuple[str, ...]:
-        """Two moves in the right form."""
-        return "1,1,2", f"2,3,{self.size}"
-
     def render(self) -> str:
         """The state text that the render mode stands for."""
         return self.state_text(self.default_state_text)

@@ -1,6 +1,7 @@
 """WebShop: find and buy what a customer asks for, through text pages (Yao et al. 2022, arXiv 2207.01206)."""
 
 import json
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +25,15 @@ HINTS = (
     "the price has to stay within the limit, if the request names one",
     "'buy now' ends the task, so be sure of product and options",
 )
+
+# fmt: off
+ASKING = frozenset((
+    "a", "am", "an", "are", "be", "buy", "can", "find", "for", "get", "give", "i", "i'd", "i'm", "im", "is", "like",
+    "looking", "me", "my", "need", "of", "please", "show", "some", "that", "the", "to", "want", "which", "would",
+    "you",
+))
+# fmt: on
+"""Words of a request that name nothing."""
 
 
 def parse_action(text: str) -> tuple[str, str] | None:
@@ -146,8 +156,10 @@ class WebShop(TextEnv):
         return actions[int(rng.integers(len(actions)))]
 
     def example_actions(self) -> tuple[str, ...]:
-        """A search."""
-        return ("search[red cotton blouse]",)
+        """A search for what the request asks for."""
+        asked = re.split(r",| with | and price ", self.goal.instruction, maxsplit=1)[0]
+        words = [word for word in re.findall(r"[^\W_][\w'-]*", asked) if word.lower() not in ASKING]
+        return (f"search[{' '.join(words)[:MAX_QUERY]}]",) if words and self.page.has_search_bar else ()
 
     def puzzle_text(self) -> str:
         """The request and everything that its reward depends on."""

@@ -171,6 +171,7 @@ def ask(
             opener=p.opener,
             seed=seed,
             action_sep=p.action_sep,
+            reply_order=p.reply_order,
             context=env,
         )
         for messages, p, env, seed in zip(conversations, prompters, envs, seeds, strict=True)
@@ -183,7 +184,11 @@ def ask(
 
 def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text: str) -> Reply:
     parsed = parse_reply(
-        text, mode="add_worldmodel", action_sep=prompter.action_sep, max_actions=prompter.max_actions_per_turn
+        text,
+        mode="add_worldmodel",
+        action_sep=prompter.action_sep,
+        max_actions=prompter.max_actions_per_turn,
+        order=prompter.reply_order,
     )
     taken, over = execute(env, parsed.actions, prompter.max_actions_per_traj)
     return Reply(

@@ -75,6 +75,7 @@ class Documents:
             max_turn=int(rng.choice((1, 3, 5, 5, 10))),
             max_actions_per_turn=limit,
             max_actions_per_traj=int(rng.choice((5, 10, 10, 20, 50))),
+            placeholders="words",
         )
         shown = Shown(env)
         shown.text = self._state(env, state_text)
@@ -166,7 +167,11 @@ def prompt_texts() -> tuple[list[str], Sequence[str]]:
         for mode in ("base", "add_worldmodel"):
             for actions in (1, 3):
                 prompter = Prompter(
-                    mode=mode, state_text=game.state_text, max_actions_per_turn=actions, max_turn=actions
+                    mode=mode,
+                    state_text=game.state_text,
+                    max_actions_per_turn=actions,
+                    max_turn=actions,
+                    placeholders="words",
                 )
                 texts += [message["content"] for message in prompter.first_messages(env)]
                 texts.append(prompter.next_message(env, turn=2, actions_left=3, reward=0.0)["content"])

@@ -1,10 +1,13 @@
 """From a reply's text to its parts. Plain substring search: linear time, nothing that could backtrack."""
 
-from spa.types import ParsedReply
+from typing import get_args
+
+from spa.types import ParsedReply, ReplyOrder
 
 TAGS = ("think", "observation", "prediction", "answer")
 MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
 MODES = ("base", "add_worldmodel")
+ORDERS = get_args(ReplyOrder)
 
 Span = tuple[int, int]
 
@@ -41,6 +44,7 @@ def parse_reply(
     enable_think: bool = True,
     action_sep: str = "||",
     max_actions: int = 5,
+    order: ReplyOrder = "prediction_first",
 ) -> ParsedReply:
     """Take a reply (opener included) apart. Never raises, whatever the text is.
 
@@ -49,22 +53,29 @@ def parse_reply(
     "add_worldmodel". `enable_think=False` asks for the answer block alone, in mode "base" only: the states have to
     stand somewhere. Each block stands once; only white space stands between blocks, except for the thoughts; text
     before the first and after the last block is tolerated. Observation, prediction and answer hold no tags of the
-    format.
+    format. With `order` "answer_first" the prediction stands behind the answer, with "no_prediction" nowhere;
+    "plan_first" has the places of "prediction_first", and its thoughts end with the plan.
 
     If the format is broken but one answer block can be read, its actions count and `well_formed` is False.
     `think` is the thoughts: the think block without the two state blocks.
 
-    Raises ValueError for a mode that does not exist.
+    Raises ValueError for a mode or an order that does not exist.
     """
     if mode not in MODES:
         raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
+    if order not in ORDERS:
+        raise ValueError(f"order must be one of {ORDERS}, got {order!r}")
     think = find_block(text, "think")
     observation, prediction, answer = (_leaf(text, tag) for tag in ("observation", "prediction", "answer"))
     answer_text = "" if answer is None else _cut(text, answer)
     actions = split_actions(answer_text, action_sep=action_sep, max_actions=max_actions)
     in_order = True
     if mode == "add_worldmodel":
-        in_order = _thinks_first(text, think, answer) and _states_inside(text, think, observation, prediction)
+        in_order = _thinks_first(text, think, answer) and (
+            _states_inside(text, think, observation, prediction)
+            if order in ("prediction_first", "plan_first")
+            else _observes_first(text, think, observation) and _ends_with(text, answer, prediction, order)
+        )
     elif enable_think:
         in_order = _thinks_first(text, think, answer)
     return ParsedReply(
@@ -104,6 +115,21 @@ def _states_inside(text: str, think: Span | None, observation: Span | None, pred
     opens = _blank_between(text, think[0], "", observation[0], "<observation>")
     closes = _blank_between(text, prediction[1], "</prediction>", think[1], "")
     return opens and observation[1] < prediction[0] and closes
+
+
+def _observes_first(text: str, think: Span | None, observation: Span | None) -> bool:
+    if think is None or observation is None:
+        return False
+    inside = observation[1] + len("</observation>") <= think[1]
+    return inside and _blank_between(text, think[0], "", observation[0], "<observation>")
+
+
+def _ends_with(text: str, answer: Span | None, prediction: Span | None, order: ReplyOrder) -> bool:
+    if order == "no_prediction":
+        return "<prediction>" not in text and "</prediction>" not in text
+    if answer is None or prediction is None:
+        return False
+    return _blank_between(text, answer[1], "</answer>", prediction[0], "<prediction>")
 
 
 def _thoughts(text: str, think: Span, *states: Span | None) -> str:

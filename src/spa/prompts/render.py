@@ -4,13 +4,15 @@ Layout follows the original's `SPA_agent/ctx_manager.py` (system line, instructi
 reward + turn block); the words are our own. Every limit that a prompt states is the limit that is enforced.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from spa.envs.base import StateText, TextEnv
-from spa.types import IMAGE, Message
+from spa.types import IMAGE, Message, ReplyOrder
 
 PromptMode = Literal["base", "add_worldmodel"]
+Placeholders = Literal["brackets", "words"]
 
 SYSTEM = "You are a helpful assistant."
 _STATE_NOW, _STATE_NEXT = "the state as it is now", "the state after your actions"
@@ -23,7 +25,9 @@ class Prompter:
     `instruction`: text that replaces the environment's own rules (the original's `env_instruction`); None or "" keeps
     them.
     `max_words`: the length hint of the prompt, in words.
-    `example`: a sample reply for the world-model format, made by `example_reply`; "" shows none.
+    `example`: a sample reply for the world-model format, made by `spa.prompts.sample`; "" shows none.
+    `placeholders`: whether the format names what to fill in in brackets, which nobody takes for content, or in words.
+    `reply_order`: what stands where in a world-model reply.
     """
 
     mode: PromptMode = "base"
@@ -36,6 +40,8 @@ class Prompter:
     max_words: int = 100
     instruction: str | None = None
     example: str = ""
+    placeholders: Placeholders = "brackets"
+    reply_order: ReplyOrder = "prediction_first"
 
     @property
     def opener(self) -> str:
@@ -62,20 +68,6 @@ class Prompter:
         block = self._turn_block(env, turn, actions_left)
         return {"role": "user", "content": f"Reward: {format_reward(reward)}\n\n{block}"}
 
-    def example_reply(self, env: TextEnv) -> str:
-        """A sample world-model reply played on `env`, a fresh instance of the same environment after `reset`."""
-        before, executed = env.state_text(self.state_text), []
-        for text in env.example_actions()[: self.max_actions_per_turn]:
-            action = env.to_action(text)
-            if action is None:
-                continue
-            _, _, terminated, truncated, _ = env.step(action)
-            executed.append(text)
-            if terminated or truncated:
-                break
-        answer = f" {self.action_sep} ".join(executed)
-        return world_model_reply(before, "", env.state_text(self.state_text), answer)
-
     def _limits(self) -> str:
         per_turn = f"At most {_count(self.max_actions_per_turn, 'action')} per turn"
         if self.max_actions_per_turn > 1:
@@ -92,21 +84,46 @@ class Prompter:
 
     def _format(self) -> str:
         if self.mode == "add_worldmodel":
-            return (
-                f"<think><observation>{_STATE_NOW}</observation> your plan "
-                f"<prediction>{_STATE_NEXT}</prediction></think><answer>actions</answer>"
+            plan = (
+                f"I do {self._blank('your actions')}." if self.reply_order == "plan_first" else self._blank("your plan")
+            )
+            return world_model_reply(
+                self._blank(_STATE_NOW),
+                f" {plan} ",
+                self._blank(_STATE_NEXT),
+                self._blank("actions"),
+                order=self.reply_order,
+                on="",
             )
         if self.enable_think:
-            return "<think>your thoughts</think><answer>actions</answer>"
-        return "<answer>actions</answer>"
+            return f"<think>{self._blank('your thoughts')}</think><answer>{self._blank('actions')}</answer>"
+        return f"<answer>{self._blank('actions')}</answer>"
+
+    def _blank(self, what: str) -> str:
+        return what if self.placeholders == "words" else f"[{what}]"
 
 
-def world_model_reply(observation: str, thoughts: str, prediction: str, answer: str) -> str:
-    """A reply in the world-model format, opener included."""
-    return (
-        f"<think><observation>\n{observation}\n</observation>{thoughts}<prediction>\n{prediction}\n</prediction></think>"
-        f"<answer>{answer}</answer>"
-    )
+def world_model_reply(
+    observation: str,
+    thoughts: str,
+    prediction: str,
+    answer: str,
+    *,
+    order: ReplyOrder = "prediction_first",
+    on: str = "\n",
+) -> str:
+    """A reply in the world-model format, opener included; `on` stands around the states: they have their own lines."""
+    seen = f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
+    foreseen = f"<prediction>{on}{prediction}{on}</prediction>"
+    acts = f"<answer>{answer}</answer>"
+    if order == "no_prediction":
+        return f"{seen}</think>{acts}"
+    return f"{seen}</think>{acts}{foreseen}" if order == "answer_first" else f"{seen}{foreseen}</think>{acts}"
+
+
+def plan_sentence(actions: Sequence[str]) -> str:
+    """What is going to be done, in words: `I do Down, then Right.`"""
+    return f"I do {', then '.join(actions)}."
 
 
 def format_reward(reward: float) -> str:

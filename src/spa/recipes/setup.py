@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from spa.config.schema import Config, EnvSpec, GroupsConfig
 from spa.distributed.episodes import pack, unpack
@@ -26,6 +25,7 @@ from spa.models.choose import (
 )
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
+from spa.recipes.prompters import make_prompter
 from spa.rollout import collect, puzzle_hash
 from spa.seeds import stream_seed
 from spa.types import Episode, SamplingParams
@@ -53,7 +53,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MAX_REDRAWS = 100
-EXAMPLE_SEED = 0  # of the puzzle in the world-model prompt's sample reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,30 +111,6 @@ def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode)
         env_timeout_s=timeout,
         workers=EnvWorkers(workers, timeout_s=timeout) if workers else None,
     )
-
-
-def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode) -> Prompter:
-    """The prompter of one tag. In the world-model format it shows a sample reply if `ctx_manager.example` says so."""
-    proxy = cfg.agent_proxy
-    instruction = spec.env_instruction
-    if mode == "add_worldmodel":
-        instruction = spec.env_instruction_add_worldmodel or spec.env_instruction
-    settings: dict[str, Any] = {
-        "mode": mode,
-        "state_text": cfg.state_text,
-        "enable_think": proxy.enable_think,
-        "action_sep": spec.action_sep or proxy.action_sep,
-        "max_turn": spec.max_turn or proxy.max_turn,
-        "max_actions_per_turn": min(proxy.max_actions_per_turn, spec.max_actions_per_traj),
-        "max_actions_per_traj": spec.max_actions_per_traj,
-        "max_words": spec.max_tokens,
-        "instruction": instruction,
-    }
-    if mode == "add_worldmodel" and cfg.ctx_manager.example:
-        env = make_env(spec.env_type, spec.env_config)
-        env.reset(seed=EXAMPLE_SEED)
-        settings["example"] = Prompter(**settings).example_reply(env)
-    return Prompter(**settings)
 
 
 def episode_specs(groups: GroupsConfig, purpose: str, *, base_seed: int, step: int) -> list[EpisodeSpec]:

@@ -115,24 +115,26 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     * `wm/pred_unit_acc`: share of units predicted right, over all turns.
     * `wm/changed_acc`, `wm/changed_f1`: recall and F1 of the changed units, over all turns; 0 if nothing ever changed.
     * `wm/copy_exact`: share of turns whose next state is the shown one: what copying would score on `wm/pred_exact`.
+
+    If one of the episodes was played with replies that hold no prediction, there are the first three keys only.
     """
-    turns = [
-        turn
-        for episode in episodes
-        if episode.mode == "add_worldmodel" and episode.stop is not Stop.ERROR
-        for turn in episode.turns
-    ]
+    played = [episode for episode in episodes if episode.mode == "add_worldmodel" and episode.stop is not Stop.ERROR]
+    turns = [turn for episode in played for turn in episode.turns]
     if not turns:
         return {"wm/turns": 0.0}
-    scores = [score_state(_said(turn, turn.reply.prediction), turn.next_state, turn.state) for turn in turns]
-    total = total_score(scores)
     observed = [_said(turn, turn.reply.observation) for turn in turns]
-    return {
+    found = {
         "wm/turns": float(len(turns)),
         "wm/format_rate": _mean(turn.reply.well_formed for turn in turns),
         "wm/obs_exact": _mean(
             said is not None and said.strip() == turn.state.strip() for said, turn in zip(observed, turns, strict=True)
         ),
+    }
+    if any(episode.reply_order == "no_prediction" for episode in played):
+        return found
+    scores = [score_state(_said(turn, turn.reply.prediction), turn.next_state, turn.state) for turn in turns]
+    total = total_score(scores)
+    return found | {
         "wm/pred_exact": _mean(score.exact for score in scores),
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,

@@ -9,19 +9,22 @@ from spa.worldmodel.accuracy import score_state
 
 def with_world_model_reward(episodes: Sequence[Episode], *, observation: float, prediction: float) -> list[Episode]:
     """The episodes with `observation * S(observation, state) + prediction * S(prediction, next state)` added to the
-    reward of every well-formed turn, S being the share of cells that are right.
+    reward of every well-formed turn.
 
-    A turn that is not in the world-model format gains nothing.
+    S of an observation is the share of its cells that are right. S of a prediction is the F1 of the cells that changed
+    (`StateScore.changed_f1`), which a copy of the shown state cannot win: 0 where it misses a change, and 0 as well
+    where nothing changed, so that standing still and saying so earns nothing. A turn that is not in the world-model
+    format gains nothing.
     """
     if not observation and not prediction:
         return list(episodes)
 
     def rewarded(turn: Turn) -> Turn:
         reply = turn.reply
-        if not reply.well_formed or reply.observation is None or reply.prediction is None:
+        if not reply.well_formed or reply.observation is None:
             return turn
         seen = score_state(reply.observation, turn.state, None).unit_accuracy
-        foreseen = score_state(reply.prediction, turn.next_state, None).unit_accuracy
+        foreseen = score_state(reply.prediction, turn.next_state, turn.state).changed_f1
         return replace(turn, reward=turn.reward + observation * seen + prediction * foreseen)
 
     return [replace(episode, turns=tuple(rewarded(turn) for turn in episode.turns)) for episode in episodes]

@@ -1,9 +1,11 @@
 """Ground truth into a reply: the states that the model wrote are replaced by the states that there were."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spa.prompts.parse import find_block, parse_reply
-from spa.types import Turn
+from spa.prompts.render import plan_sentence
+from spa.types import ReplyOrder, Turn
 
 MALFORMED = "malformed"
 NO_STATE_BLOCKS = "no_state_blocks"
@@ -20,31 +22,49 @@ class Relabelled:
     reason: str = ""
 
 
-def relabel_turn(turn: Turn, *, action_sep: str) -> Relabelled:
+def relabel_turn(turn: Turn, *, action_sep: str, order: ReplyOrder = "prediction_first") -> Relabelled:
     """The turn's reply with true states and executed actions (stage 1 of arXiv 2510.15047).
 
     The observation becomes `turn.state`, the prediction `turn.next_state` (the state after all executed actions), the
-    answer the executed actions. Thoughts stay byte for byte; text outside the blocks goes. Everything is slicing, so no
-    state is read as a pattern. The result is parsed again, and given up if it would not say exactly the truth.
+    answer the executed actions. Thoughts stay byte for byte, but that with `order` "plan_first" they end with the
+    executed actions by name; text outside the blocks goes. Everything is slicing, so no state is read as a pattern. The
+    result is parsed again, and given up if it would not say exactly the truth.
     """
-    text = turn.reply_text
+    text, foretells = turn.reply_text, order != "no_prediction"
     if not turn.reply.well_formed:
         return Relabelled(None, MALFORMED)
-    if find_block(text, "observation") is None or find_block(text, "prediction") is None:
+    if find_block(text, "observation") is None or (foretells and find_block(text, "prediction") is None):
         return Relabelled(None, NO_STATE_BLOCKS)
-    if not parse_reply(text, mode="add_worldmodel", action_sep=action_sep).well_formed:
+    if not parse_reply(text, mode="add_worldmodel", action_sep=action_sep, order=order).well_formed:
         return Relabelled(None, MALFORMED)  # well formed in base mode, with state blocks in the wrong places
     if not turn.executed:
         return Relabelled(None, NOTHING_EXECUTED)
-    if not turn.next_state.strip():
+    if foretells and not turn.next_state.strip():
         return Relabelled(None, NO_NEXT_STATE)
-    text = replace_block(text, "prediction", _on_own_lines(turn.next_state))
+    if foretells:
+        text = replace_block(text, "prediction", _on_own_lines(turn.next_state))
+    if order == "plan_first":
+        text = with_plan(text, turn.executed)
     text = replace_block(text, "observation", _on_own_lines(turn.state))
     text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
-    text = text[text.find("<think>") : text.rfind("</answer>") + len("</answer>")]
-    if not _says_the_truth(text, turn, action_sep):
+    last = "</prediction>" if order == "answer_first" else "</answer>"
+    text = text[text.find("<think>") : text.rfind(last) + len(last)]
+    if not _says_the_truth(text, turn, action_sep, order):
         return Relabelled(None, UNWRITABLE)
     return Relabelled(text)
+
+
+def with_plan(text: str, actions: Sequence[str]) -> str:
+    """A reply whose thoughts between observation and prediction end with the plan `I do ..., then ....`; a plan that
+    they ended with before goes."""
+    observation, prediction = find_block(text, "observation"), find_block(text, "prediction")
+    if observation is None or prediction is None or prediction[0] < observation[1]:
+        return text
+    start, end = observation[1] + len("</observation>"), prediction[0] - len("<prediction>")
+    thoughts = text[start:end].rstrip()
+    if thoughts.endswith(".") and "I do " in thoughts:
+        thoughts = thoughts[: thoughts.rindex("I do ")].rstrip()
+    return f"{text[:start]}{thoughts} {plan_sentence(actions)} {text[end:]}"
 
 
 def replace_block(text: str, tag: str, content: str) -> str:
@@ -62,11 +82,8 @@ def _on_own_lines(state: str) -> str:
     return f"\n{state}\n"
 
 
-def _says_the_truth(text: str, turn: Turn, action_sep: str) -> bool:
-    reply = parse_reply(text, mode="add_worldmodel", action_sep=action_sep, max_actions=len(turn.executed) + 1)
-    return (
-        reply.well_formed
-        and reply.observation == turn.state.strip()
-        and reply.prediction == turn.next_state.strip()
-        and reply.actions == turn.executed
-    )
+def _says_the_truth(text: str, turn: Turn, action_sep: str, order: ReplyOrder) -> bool:
+    limit = len(turn.executed) + 1
+    reply = parse_reply(text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit, order=order)
+    foretold = order == "no_prediction" or reply.prediction == turn.next_state.strip()
+    return reply.well_formed and reply.observation == turn.state.strip() and foretold and reply.actions == turn.executed

@@ -37,7 +37,7 @@ def episode_rows(episode: Episode, *, action_sep: str) -> tuple[list[WorldModelR
     if episode.stop is Stop.ERROR:
         return [], Counter({EPISODE_ERROR: len(episode.turns)})
     replies = _assistant_positions(episode)
-    corrected = [relabel_turn(turn, action_sep=action_sep) for turn in episode.turns]
+    corrected = _corrected(episode, action_sep)
     messages = _with_replies(episode.messages, replies, corrected)
     rows: list[WorldModelRow] = []
     dropped: Counter[str] = Counter()
@@ -51,8 +51,12 @@ def episode_rows(episode: Episode, *, action_sep: str) -> tuple[list[WorldModelR
 
 def corrected_messages(episode: Episode, *, action_sep: str) -> tuple[Message, ...]:
     """The episode's messages with every reply that can be relabelled replaced by its corrected text."""
-    corrected = [relabel_turn(turn, action_sep=action_sep) for turn in episode.turns]
+    corrected = _corrected(episode, action_sep)
     return _with_replies(episode.messages, _assistant_positions(episode), corrected)
+
+
+def _corrected(episode: Episode, action_sep: str) -> list[Relabelled]:
+    return [relabel_turn(turn, action_sep=action_sep, order=episode.reply_order) for turn in episode.turns]
 
 
 def _assistant_positions(episode: Episode) -> list[int]:

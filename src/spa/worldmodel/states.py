@@ -58,10 +58,11 @@ def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[Worl
     responses = []
     for index, row in enumerate(rows):
         rng, (low, high) = stream(seed, "random_coordinates", index), ranges[row.tag]
-        observation, prediction = (
-            _scattered(_block(row, tag), rng, low, high) for tag in ("observation", "prediction")
-        )
-        responses.append(_with_blocks(row.response, observation, prediction))
+        text = row.response
+        for tag in ("observation", "prediction"):
+            if tag == "observation" or find_block(row.response, tag) is not None:  # some layouts have no prediction
+                text = replace_state(text, tag, _scattered(_block(row, tag), rng, low, high))
+        responses.append(text)
     return _rewritten(rows, responses)
 
 

@@ -1,0 +1,64 @@
+"""`spa prompt`: exactly what a model is told about an environment."""
+
+import argparse
+import sys
+from typing import Any
+
+from spa.commands.arguments import split_overrides
+from spa.config.load import load_config
+from spa.envs.options import nearest
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+from spa.types import Message
+
+BORDER = "│"
+
+
+def main(args: list[str]) -> int:
+    """Print the first messages of an episode, and with `--tokens` the text that the model reads. Raises ConfigError."""
+    parser = argparse.ArgumentParser(
+        prog="spa prompt",
+        usage="spa prompt TAG [CONFIG] [key=value ...] [--seed N] [--mode MODE] [--tokens]",
+        description="Print what a model is told: the first messages of an episode, as PPO and evaluation send them.",
+    )
+    parser.add_argument("tag", help="of custom_envs")
+    parser.add_argument("config", nargs="?", default="base", help="name or file of a configuration (default: base)")
+    parser.add_argument("--seed", type=int, default=0, help="of the puzzle")
+    parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="default: ctx_manager.mode")
+    parser.add_argument(
+        "--tokens", action="store_true", help=f"the text that model_path reads, with a {BORDER} between tokens"
+    )
+    proper, overrides = split_overrides(args)
+    options = parser.parse_args(proper)
+    cfg = load_config(options.config, overrides)
+    spec = cfg.custom_envs.get(options.tag)
+    if spec is None:
+        raise ConfigError(f"no environment tag {options.tag!r}; {nearest(options.tag, cfg.custom_envs)}")
+
+    from spa.recipes.prompters import make_prompter
+
+    env = make_env(spec.env_type, spec.env_config)
+    env.reset(seed=options.seed)
+    prompter = make_prompter(cfg, spec, options.mode or cfg.ctx_manager.mode)
+    messages = prompter.first_messages(env)
+    if options.tokens:
+        sys.stdout.write(with_borders(cfg, messages, prompter.opener) + "\n")
+    else:
+        sys.stdout.write(as_text(messages, prompter.opener) + "\n")
+    return 0
+
+
+def as_text(messages: tuple[Message, ...], opener: str) -> str:
+    """The messages by role, and what the reply is made to begin with."""
+    parts = [f"[{message['role']}]\n{message['content']}" for message in messages]
+    return "\n\n".join([*parts, f"[assistant, begins with]\n{opener}"])
+
+
+def with_borders(cfg: Any, messages: tuple[Message, ...], opener: str) -> str:
+    """The conversation as the chat template of `model_path` writes it, a border between tokens, and their number."""
+    from spa.models.choose import load_template
+
+    template = load_template(cfg, cfg.model_path)
+    ids = template.start(messages, opener)
+    pieces = [template.tokenizer.decode([index], clean_up_tokenization_spaces=False) for index in ids]
+    return BORDER.join(pieces) + f"\n\n{len(ids)} tokens"

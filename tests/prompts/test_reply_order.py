@@ -1,0 +1,107 @@
+"""The layouts of a world-model reply: written, parsed, relabelled and scored alike."""
+
+import pytest
+from helpers.play import groups, play
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spa.config.load import load_config
+from spa.engines.scripted import ScriptedEngine, random_engine
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+from spa.prompts.parse import MARKERS, parse_reply
+from spa.prompts.render import Prompter, plan_sentence, world_model_reply
+from spa.types import Episode, ParsedReply
+from spa.worldmodel.accuracy import world_model_metrics
+from spa.worldmodel.rows import episode_rows
+
+ORDERS = ("prediction_first", "plan_first", "answer_first", "no_prediction")
+orders = st.sampled_from(ORDERS)
+plain = st.text(max_size=20).filter(lambda text: not any(marker in text for marker in MARKERS))
+labels = st.lists(plain.map(lambda text: text.replace("|", "").strip()).filter(bool), min_size=1, max_size=5)
+hostile = st.lists(st.sampled_from([*MARKERS, "||", "Left", "\n"]) | plain, max_size=25).map("".join)
+
+
+@given(plain, plain, plain, labels, orders)
+def test_what_was_written_in_a_layout_is_read_back_in_it(observation, thoughts, prediction, actions, order):
+    text = world_model_reply(observation, thoughts, prediction, " || ".join(actions), order=order)
+    assert parse_reply(text, mode="add_worldmodel", order=order) == ParsedReply(
+        think=thoughts.strip(),
+        observation=observation.strip(),
+        prediction=None if order == "no_prediction" else prediction.strip(),
+        actions=tuple(actions),
+        well_formed=True,
+    )
+
+
+@given(plain, plain, labels, orders, orders)
+def test_a_reply_in_another_layout_is_malformed_and_its_actions_still_count(
+    observation, prediction, actions, one, other
+):
+    text = world_model_reply(observation, "", prediction, "||".join(actions), order=one)
+    reply = parse_reply(text, mode="add_worldmodel", order=other)
+    same = {one, other} <= {"prediction_first", "plan_first"} or one == other
+    assert (reply.well_formed, reply.actions) == (same, tuple(actions))
+
+
+@given(hostile, orders, st.sampled_from(["base", "add_worldmodel"]))
+def test_no_text_makes_the_parser_raise(text, order, mode):
+    reply = parse_reply(text, mode=mode, order=order)
+    assert not reply.well_formed or reply.actions
+
+
+def test_a_layout_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="plan_first"):
+        parse_reply("", mode="add_worldmodel", order="plan")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_layout_is_played_relabelled_and_scored(order):
+    episodes = play(groups(3, 1), random_engine(max_actions=3), mode="add_worldmodel", reply_order=order)
+    for episode in episodes:
+        assert all(turn.reply.well_formed and turn.penalty == 0 for turn in episode.turns)
+        assert Episode.from_json(episode.to_json()) == episode
+        rows, dropped = episode_rows(episode, action_sep="||")
+        assert len(rows) == len(episode.turns) and not dropped
+        for row in rows:
+            reply = parse_reply(row.response, mode="add_worldmodel", order=order)
+            assert reply.well_formed and reply.observation == row.state and reply.actions == row.executed
+            assert reply.prediction == (None if order == "no_prediction" else row.next_state)
+            assert reply.think == (plan_sentence(row.executed) if order == "plan_first" else "")
+    found = world_model_metrics(episodes)
+    assert found["wm/format_rate"] == 1.0 and ("wm/pred_exact" in found) == (order != "no_prediction")
+
+
+def test_a_plan_is_corrected_to_what_was_executed_and_other_thoughts_stay():
+    state = "goal (G) is at (0,0)"
+
+    def reply(_):
+        return world_model_reply(
+            state, " The goal is up. I do Up, then jump. ", state, "Up || jump", order="plan_first"
+        )
+
+    (episode, *_) = play(
+        groups(1, 1), ScriptedEngine(reply), mode="add_worldmodel", reply_order="plan_first", max_turn=1
+    )
+    (row,), _ = episode_rows(episode, action_sep="||")
+    assert parse_reply(row.response, mode="add_worldmodel").think == "The goal is up. I do Up."
+
+
+def test_the_plan_first_prompt_asks_for_the_plan_by_name():
+    env = make_env("frozen_lake")
+    env.reset(seed=1)
+    text = Prompter(mode="add_worldmodel", reply_order="plan_first").first_messages(env)[1]["content"]
+    assert "</observation> I do [your actions]. <prediction>" in text
+
+
+def test_default_trajectories_do_not_mention_the_layout():
+    (episode,) = play(groups(1, 1), random_engine(max_actions=2), mode="add_worldmodel")
+    assert "reply_order" not in episode.to_json()
+
+
+@pytest.mark.parametrize(
+    "wanted", ["generate.shuffle_next_states=true", "gate.enable=true", "generate.states=believed"]
+)
+def test_what_needs_predictions_is_refused_without_them(wanted):
+    with pytest.raises(ConfigError, match="no_prediction leaves out"):
+        load_config("base", ["agent_proxy.reply_order=no_prediction", wanted])
