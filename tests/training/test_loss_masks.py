@@ -6,7 +6,7 @@ from helpers.families import NAMES, template
 from helpers.play import NoiseEngine, groups, one_group, play, says
 
 from spa.training.batch import batch_episodes
-from spa.training.loss_masks import answer_mask, loss_masks, token_at
+from spa.training.loss_masks import answer_mask, believed_states, loss_masks, no_states, shown_states, token_at
 
 REPLIES = (
     "<think>go é</think><answer>Left || Left</answer>",
@@ -72,3 +72,45 @@ def test_token_at_finds_the_token_of_every_character():
     for character in range(ends[-1]):
         index = token_at(chat, ids, character)
         assert ends[index] > character and (index == 0 or ends[index - 1] <= character)
+
+
+BELIEFS = "<think><observation>aé b</observation>so<prediction>c d</prediction></think><answer>Left</answer>"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shown_states_are_the_states_of_later_turns_and_little_else(name):
+    chat = template(name)
+    (episode,) = play(one_group(), says(BELIEFS, BELIEFS, BELIEFS, template=chat), chat, max_turn=3)
+    assert episode.token_ids is not None and episode.sampled is not None and episode.turn_index is not None
+    mask = shown_states(episode, chat)
+    assert not (mask & episode.sampled).any() and not mask[episode.turn_index < 1].any()
+    for number, turn in enumerate(episode.turns[1:], start=1):
+        text = chat.tokenizer.decode(episode.token_ids[mask & (episode.turn_index == number)])
+        assert turn.state in text and len(text) <= len(turn.state) + 8  # a token may hold a neighbour's characters
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_beliefs_are_the_contents_of_the_state_blocks(name):
+    chat = template(name)
+    (episode,) = play(one_group(), says(BELIEFS, "<think>none", template=chat), chat, max_turn=2)
+    assert episode.token_ids is not None and episode.sampled is not None and episode.turn_index is not None
+    mask = believed_states(episode, chat)
+    text = chat.decode_reply(episode.token_ids[mask])
+    assert "aé b" in text and "c d" in text and len(text) <= len("aé bc d") + 8
+    assert not mask[episode.turn_index == 1].any()
+    assert not believed_states(episode, chat, right=True).any()  # neither is what the lake looks like
+    rest = no_states(episode, chat)
+    assert (rest | mask)[episode.sampled].all() and not (rest & ~episode.sampled).any()
+    for turn in (0, 1):  # rewards lie on the last sampled token of a turn
+        assert rest[np.flatnonzero(episode.sampled & (episode.turn_index == turn))[-1]]
+
+
+def test_right_beliefs_are_those_that_say_what_was_true():
+    chat = template("qwen2")
+    (known,) = play(one_group(), says("<answer>Left</answer>", template=chat), chat, max_turn=1)
+    true, after = known.turns[0].state, known.turns[0].next_state
+    reply = f"<think><observation>\n{true}\n</observation><prediction>wrong</prediction></think><answer>Left</answer>"
+    (episode,) = play(one_group(), says(reply, template=chat), chat, max_turn=1)
+    assert episode.token_ids is not None
+    text = chat.decode_reply(episode.token_ids[believed_states(episode, chat, right=True)])
+    assert true in text and "wrong" not in text and after is not None

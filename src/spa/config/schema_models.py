@@ -131,7 +131,7 @@ class ActorConfig:
         LossAgg, Key("how token losses become one number, over the whole mini-batch", affects="result")
     ] = "token-mean"
     loss_mask: Annotated[
-        Literal["sampled", "answer_only", "all_after_system"],
+        Literal["sampled", "answer_only", "no_states", "all_after_system"],
         Key("tokens that carry the policy loss", affects="result"),
     ] = "sampled"
     entropy_coeff: Annotated[float, Key("weight of the entropy bonus", affects="result", ge=0)] = 0.001

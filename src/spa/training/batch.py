@@ -10,7 +10,7 @@ import torch
 from spa.models.vision import ImageReader
 from spa.types import Episode, EpisodeBatch
 
-LossMask = Literal["sampled", "answer_only", "all_after_system"]
+LossMask = Literal["sampled", "answer_only", "no_states", "all_after_system"]
 Batch = TypeVar("Batch", bound=EpisodeBatch)
 
 

@@ -14,8 +14,8 @@ from spa.types import Episode
 def loss_masks(episodes: Sequence[Episode], mask: LossMask, template: ChatTemplate | None) -> list[np.ndarray] | None:
     """bool [T] per episode, or None for the sampled tokens themselves.
 
-    `answer_only`: see `answer_mask`. `all_after_system`: every token after the system message, the environment's words
-    included, as the original trains.
+    `answer_only`: see `answer_mask`. `no_states`: see `no_states`. `all_after_system`: every token after the system
+    message, the environment's words included, as the original trains.
 
     Raises ValueError if an episode has no tokens, or if the mask needs a template and there is none.
     """
@@ -25,6 +25,8 @@ def loss_masks(episodes: Sequence[Episode], mask: LossMask, template: ChatTempla
         raise ValueError(f"the loss mask {mask} needs the chat template")
     if mask == "answer_only":
         return [answer_mask(episode, template) for episode in episodes]
+    if mask == "no_states":
+        return [no_states(episode, template) for episode in episodes]
     return [after_system(episode, template) for episode in episodes]
 
 
@@ -34,9 +36,7 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
     A turn without exactly one answer block keeps its last sampled token only. So every turn's last sampled token, where
     rewards and turn ends lie, is inside.
     """
-    ids, sampled, turn_index = episode.token_ids, episode.sampled, episode.turn_index
-    if ids is None or sampled is None or turn_index is None:
-        raise ValueError(f"episode {episode.episode_id} has no tokens")
+    ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
     for number, turn in enumerate(episode.turns):
         where = np.flatnonzero(sampled & (turn_index == number))
@@ -49,6 +49,57 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
             start = min(start, token_at(template, ids[where], span[0] - opener))
         mask[where[start:]] = True
     return mask
+
+
+def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
+    """bool [T]: the sampled tokens outside observation and prediction blocks, and the last one of every turn: reward
+    does not move beliefs."""
+    _, sampled, turn_index = _tokens(episode)
+    last = np.append(turn_index[1:] != turn_index[:-1], True)
+    return sampled & (~believed_states(episode, template) | last)
+
+
+def shown_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
+    """bool [T]: the tokens of the states that the environment shows after the first reply, nothing around them.
+
+    A state that does not stand in its message as it was (a template that changes text) has none.
+    """
+    ids, sampled, turn_index = _tokens(episode)
+    mask = np.zeros(len(ids), dtype=bool)
+    for number, turn in enumerate(episode.turns[1:], start=1):
+        where = np.flatnonzero(~sampled & (turn_index == number))
+        start = template.decode_reply(ids[where]).rfind(turn.state) if turn.state else -1
+        if start >= 0:
+            mask[where[_span(template, ids[where], start, start + len(turn.state))]] = True
+    return mask
+
+
+def believed_states(episode: Episode, template: ChatTemplate, *, right: bool = False) -> np.ndarray:
+    """bool [T]: the sampled tokens inside observation and prediction blocks; with `right`, only inside blocks that say
+    what was true."""
+    ids, sampled, turn_index = _tokens(episode)
+    mask = np.zeros(len(ids), dtype=bool)
+    for number, turn in enumerate(episode.turns):
+        where = np.flatnonzero(sampled & (turn_index == number))
+        opener = len(turn.reply_text) - len(template.decode_reply(ids[where]))
+        for tag, truth in (("observation", turn.state), ("prediction", turn.next_state)):
+            span = find_block(turn.reply_text, tag)
+            if span is None or span[0] >= span[1] or span[0] < opener:
+                continue
+            if not right or turn.reply_text[slice(*span)].strip() == truth.strip():
+                mask[where[_span(template, ids[where], span[0] - opener, span[1] - opener)]] = True
+    return mask
+
+
+def _tokens(episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if episode.token_ids is None or episode.sampled is None or episode.turn_index is None:
+        raise ValueError(f"episode {episode.episode_id} has no tokens")
+    return episode.token_ids, episode.sampled, episode.turn_index
+
+
+def _span(template: ChatTemplate, ids: np.ndarray, start: int, end: int) -> slice:
+    """The tokens of `ids` that hold a character from `start` up to `end` of their text."""
+    return slice(token_at(template, ids, start), token_at(template, ids, end - 1) + 1)
 
 
 def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
