@@ -50,10 +50,27 @@ def test_falling_success_is_measured_from_the_best_five_steps():
         assert FallingGuard(best=0.05, episodes=64, last=(success,) * 5).reason is None  # there was nothing to lose
 
 
+def test_skills_of_fine_tuning_that_ppo_unlearns_are_named():
+    """What the demo once did without a word: format .98 -> .86, observations .99 -> .70."""
+    fine = {"format": 0.98, "observations": 0.99}
+    slow = [{"format": 0.98 - 0.002 * i, "observations": 0.99 - 0.01 * i} for i in range(40)]
+    assert after(*[fine] * 10, *slow[:8]).reasons == {}
+    assert list(after(*[fine] * 10, *slow[:15]).reasons) == ["falling_observations"]
+    told = after(*[fine] * 10, *slow).reasons
+    assert set(told) == {"falling_format", "falling_observations"}
+    assert "from 98% at best" in told["falling_format"]
+
+
+def test_replies_without_states_are_not_judged_by_them():
+    assert after(*[{"format": None, "observations": None}] * 20).reasons == {}
+
+
 def test_it_survives_a_checkpoint():
     health = after({}, {"kept": 0, "repetition": 0.5}, {"kept": 0, "success": 0.1, "validation": 0.0})
     again = Health.from_state(json.loads(json.dumps(health.state())))
     assert again == health
+    skilled = after(*[{"format": 0.9, "observations": 0.8}] * 6)
+    assert Health.from_state(json.loads(json.dumps(skilled.state()))) == skilled
     assert again.empty.run == 2 and again.falling.last == (0.4, 0.4, 0.1)
 
 

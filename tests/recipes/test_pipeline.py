@@ -104,6 +104,7 @@ def test_a_stage_that_fails_is_not_marked_as_done(tmp_path):
 
 
 GATE = ("gate.enable=true", "gate.max_extra_rounds=2", "gate.extra_steps=1", "gate.entropy_min=0")
+OPEN = ("gate.format_min=0", "gate.observation_exact_min=0", "gate.changed_f1_min=0", "gate.prediction_exact_min=0")
 
 
 def test_a_weak_world_model_gets_more_training_and_then_ppo_goes_on(base, finished, tmp_path):
@@ -112,11 +113,11 @@ def test_a_weak_world_model_gets_more_training_and_then_ppo_goes_on(base, finish
     assert last == tmp_path / "sft" / "extra_2" / "global_step_1"
     gate = json.loads((tmp_path / "sft" / "gate.json").read_text())
     assert (gate["passed"], gate["rounds"]) == (False, 2)
-    assert "Predictions are below 100%" in gate["text"]
+    assert gate["diagnosis"] == "cannot_write"
 
 
 def test_a_world_model_that_is_good_enough_is_left_alone(base, finished, tmp_path):
-    cfg = small_config(base, tmp_path, *STEPS, *GATE, "gate.prediction_exact_min=0")
+    cfg = small_config(base, tmp_path, *STEPS, *GATE, *OPEN)
     assert pipeline.world_model(cfg, finished / "data", tmp_path / "sft") == tmp_path / "sft" / "global_step_2"
     assert json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]
 

@@ -26,6 +26,8 @@ class StepHealth:
     faults: float  # share of the episodes that environment or engine spoilt
     repetition: float  # share of the replies that end in a loop
     validation: float | None = None  # share of the validation episodes that succeeded
+    format: float | None = None  # share of the world-model replies that are well-formed
+    observations: float | None = None  # share of the observations that are exactly right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,46 @@ class FallingGuard:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftGuard:
+    """Trips when the mean of the last `window` shares is more than `drop` below the best such mean: a skill that
+    fine-tuning gave is being lost while PPO pays for something else."""
+
+    skill: str = ""
+    window: int = 5
+    drop: float = 0.05
+    best: float = 0.0
+    last: tuple[float, ...] = ()
+
+    def observe(self, share: float | None) -> "DriftGuard":
+        """The guard after one more step; None was not measured."""
+        if share is None:
+            return self
+        last = (*self.last, share)[-self.window :]
+        best = max(self.best, sum(last) / len(last)) if len(last) == self.window else self.best
+        return replace(self, last=last, best=best)
+
+    @property
+    def reason(self) -> str | None:
+        """What is wrong, or None."""
+        mean = sum(self.last) / max(1, len(self.last))
+        if len(self.last) < self.window or self.best - mean <= self.drop:
+            return None
+        return (
+            f"{self.skill} fell to {mean:.0%} over the last {self.window} steps, from {self.best:.0%} at best: PPO is "
+            "unlearning what fine-tuning taught. Lower actor_rollout_ref.actor.optim.lr, or hold the policy near the "
+            "fine-tuned one (actor_rollout_ref.actor.use_kl_loss with a kl_loss_coef above 0)"
+        )
+
+
+def _format() -> DriftGuard:
+    return DriftGuard(skill="the share of well-formed replies")
+
+
+def _observations() -> DriftGuard:
+    return DriftGuard(skill="the share of exactly right observations", drop=0.1)
+
+
 def _faults() -> StreakGuard:
     advice = "half of the episodes or more failed with an error. Look at the reasons in log.txt and in trajectories/"
     return StreakGuard(limit=3, advice=advice)
@@ -85,6 +127,8 @@ class Health:
     faults: StreakGuard = field(default_factory=_faults)
     repetition: StreakGuard = field(default_factory=_repetition)
     falling: FallingGuard = field(default_factory=FallingGuard)
+    format: DriftGuard = field(default_factory=_format)
+    observations: DriftGuard = field(default_factory=_observations)
 
     def observe(self, signs: StepHealth) -> "Health":
         """The state after one more step."""
@@ -95,6 +139,8 @@ class Health:
             faults=self.faults.observe(signs.faults >= MANY_FAULTS),
             repetition=self.repetition.observe(signs.repetition >= MUCH_REPETITION),
             falling=self.falling.observe(signs.success, signs.episodes),
+            format=self.format.observe(signs.format),
+            observations=self.observations.observe(signs.observations),
         )
 
     @property
@@ -107,6 +153,8 @@ class Health:
             "failing_episodes": self.faults,
             "repetition": self.repetition,
             "falling_success": self.falling,
+            "falling_format": self.format,
+            "falling_observations": self.observations,
         }
         return {name: guard.reason for name, guard in guards.items() if guard.reason is not None}
 
@@ -130,6 +178,11 @@ class Health:
                 episodes=state["falling"]["episodes"],
                 last=tuple(state["falling"]["last"]),
             ),
+            **{
+                name: replace(getattr(fresh, name), best=state[name]["best"], last=tuple(state[name]["last"]))
+                for name in ("format", "observations")
+                if name in state
+            },
         )
 
 

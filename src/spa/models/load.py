@@ -28,6 +28,8 @@ from spa.models.lora import ADAPTER_CONFIG, apply_adapter, read_adapter, save_mo
 from spa.models.vision import ImageReader, RowImages, image_reader
 
 BUILTIN = "builtin:tiny"
+BUILTIN_GAMES = ("frozen_lake", "sokoban", "sudoku")
+"""The environment types that the built-in model can read; a test holds them against its pre-training."""
 VALUE_HEAD = "value_head.safetensors"
 KEPT = Path("~/.cache/spa/models")
 """Models that a plain name such as `smollm2` finds: what `spa import-gguf smollm2` made."""

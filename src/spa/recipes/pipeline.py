@@ -5,36 +5,24 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.recipes import generate, ppo, sft
+from spa.recipes.gate import evaluate_gate, stop_at_gate, write_gate
 from spa.recipes.published import original_folders
 from spa.recipes.resume import check_unchanged, run_context
 from spa.signals import stoppable
-from spa.tracking.encoding import read_lines, write_atomic
+from spa.tracking.encoding import write_atomic
 from spa.tracking.logfile import LogFile
 from spa.training.checkpoint import MARKER, damage, find_checkpoint, step_of
 
 log = logging.getLogger(__name__)
 
 DONE = "done.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """What the look at the world model found."""
-
-    passed: bool
-    prediction_exact: float
-    observation_exact: float
-    entropy: float
-    rounds: int
-    text: str
 
 
 def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
@@ -62,6 +50,7 @@ def _run(cfg: Config, ckpt: str, generate_data: bool | None) -> Path:
             check_unchanged(cfg, "sft", sft_dir)
         stage(data, lambda: generate.main(cfg, directory=data))
         start = stage(sft_dir, lambda: world_model(cfg, data, sft_dir))
+        stop_at_gate(cfg, sft_dir)
     steps = cfg.trainer.total_training_steps
     return stage(ppo_dir, lambda: ppo.main(cfg, model_path=str(start), directory=ppo_dir), steps=steps)
 
@@ -169,42 +158,3 @@ def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
         write_gate(directory, gate)
     log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
     return checkpoint
-
-
-def evaluate_gate(cfg: Config, directory: Path, rounds: int) -> Gate:
-    """The world model's last measurement against the gate's limits."""
-    measured = current_world().broadcast(lambda: last_measured(directory / "metrics.jsonl"))
-    prediction = float(measured.get("val/wm/pred_exact", 0.0))
-    observation = float(measured.get("val/wm/obs_exact", 0.0))
-    entropy = float(measured.get("val/sampled_nll", 0.0))
-    weak, narrow = prediction < cfg.gate.prediction_exact_min, entropy < cfg.gate.entropy_min
-    text = (
-        f"World model: {observation:.0%} of observations and {prediction:.0%} of predictions exact, entropy "
-        f"{entropy:.2f} nats per token."
-    )
-    if weak:
-        text += (
-            f" Predictions are below {cfg.gate.prediction_exact_min:.0%}: more SFT steps or more self-play would help."
-        )
-    if narrow:
-        text += f" Entropy is below {cfg.gate.entropy_min}: fewer SFT steps or more varied data would help."
-    return Gate(
-        passed=not (weak or narrow),
-        prediction_exact=prediction,
-        observation_exact=observation,
-        entropy=entropy,
-        rounds=rounds,
-        text=text,
-    )
-
-
-def last_measured(path: Path) -> dict[str, Any]:
-    """The last line of a `metrics.jsonl` that measures the world model; empty if there is none."""
-    lines = [line for _, line in read_lines(path) if "val/wm/pred_exact" in line]
-    return lines[-1] if lines else {}
-
-
-def write_gate(directory: Path, gate: Gate) -> None:
-    """gate.json beside the checkpoints."""
-    content = {name: getattr(gate, name) for name in Gate.__slots__}
-    write_atomic(directory / "gate.json", [json.dumps(content, indent=1)])

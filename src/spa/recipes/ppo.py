@@ -160,11 +160,11 @@ def step_health(metrics: Metrics) -> StepHealth:
 
     def pooled(prefix: str, name: str) -> float | None:
         tags = {key.split("/")[1] for key in metrics if key.startswith(f"{prefix}/") and key.endswith("/episodes")}
-        counts = {tag: metrics[f"{prefix}/{tag}/episodes"] for tag in tags}
+        counts = {tag: metrics[f"{prefix}/{tag}/episodes"] for tag in tags if f"{prefix}/{tag}/{name}" in metrics}
         total = sum(counts.values())
-        if not total:
-            return None
-        return sum(metrics.get(f"{prefix}/{tag}/{name}", 0.0) * count for tag, count in counts.items()) / total
+        return (
+            sum(metrics[f"{prefix}/{tag}/{name}"] * count for tag, count in counts.items()) / total if total else None
+        )
 
     played = sum(value for key, value in metrics.items() if key.startswith("train/") and key.endswith("/episodes"))
     spoilt = sum(value for key, value in metrics.items() if key.startswith("train/") and key.endswith("/errors"))
@@ -176,6 +176,8 @@ def step_health(metrics: Metrics) -> StepHealth:
         faults=spoilt / max(1.0, played + spoilt),
         repetition=pooled("train", "repetition") or 0.0,
         validation=pooled("val-env", "success"),
+        format=pooled("train", "wm/format_rate"),
+        observations=pooled("train", "wm/obs_exact"),
     )
 
 

@@ -1,0 +1,166 @@
+"""The look at the world model between fine-tuning and PPO: what the model can do by now, and what would help."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from spa.config.schema import Config
+from spa.distributed.world import current_world
+from spa.errors import TrainingError
+from spa.models.load import BUILTIN, BUILTIN_GAMES
+from spa.tracking.encoding import read_lines, write_atomic
+from spa.types import Metrics
+
+GATE_FILE = "gate.json"
+
+Diagnosis = Literal["not_measured", "cannot_write", "cannot_read", "does_not_predict", "predicts"]
+"""Each one supposes the ones before it: who cannot write the format has no states to be judged, and who cannot read the
+present state has nothing to predict from."""
+
+MANY_CUT_OFF = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What the look at the world model found. Shares lie between 0 and 1."""
+
+    passed: bool
+    diagnosis: Diagnosis
+    prediction_exact: float
+    observation_exact: float
+    format_rate: float
+    copy_exact: float  # what copying the state would score as a prediction
+    changed_f1: float  # of the cells that change; copying scores 0
+    entropy: float  # nats per token
+    rounds: int  # of extra training
+    text: str
+
+
+def evaluate_gate(cfg: Config, directory: Path, rounds: int) -> Gate:
+    """The world model's last measurement in `directory` against the gate's limits."""
+    lines = current_world().broadcast(lambda: measurements(directory / "metrics.jsonl"))
+    return judge(cfg, lines, rounds)
+
+
+def judge(cfg: Config, lines: list[Metrics], rounds: int) -> Gate:
+    """The verdict on the last of these measurements; the one before it tells where things were going."""
+    limits, last = cfg.gate, lines[-1] if lines else {}
+    found = diagnose(cfg, last)
+    entropy = float(last.get("val/sampled_nll", 0.0))
+    narrow = bool(last) and entropy < limits.entropy_min
+    text = f"{measured_text(last)} {advice(cfg, found, lines)}".strip()
+    if narrow and found == "predicts":
+        text += f" Entropy is below {limits.entropy_min}: fewer SFT steps or more varied data would help."
+    return Gate(
+        passed=found == "predicts" and not narrow,
+        diagnosis=found,
+        prediction_exact=float(last.get("val/wm/pred_exact", 0.0)),
+        observation_exact=float(last.get("val/wm/obs_exact", 0.0)),
+        format_rate=float(last.get("val/wm/format_rate", 0.0)),
+        copy_exact=float(last.get("val/wm/copy_exact", 0.0)),
+        changed_f1=float(last.get("val/wm/changed_f1", 0.0)),
+        entropy=entropy,
+        rounds=rounds,
+        text=text,
+    )
+
+
+def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
+    """The first thing that the model cannot do yet."""
+    limits = cfg.gate
+    if "val/wm/pred_exact" not in measured:
+        return "not_measured"
+    if measured["val/wm/format_rate"] < limits.format_min:
+        return "cannot_write"
+    if measured["val/wm/obs_exact"] < limits.observation_exact_min:
+        return "cannot_read"
+    exact, least = measured["val/wm/pred_exact"], limits.prediction_exact_min
+    better = least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
+    return "predicts" if better and measured["val/wm/changed_f1"] >= limits.changed_f1_min else "does_not_predict"
+
+
+def measured_text(measured: Metrics) -> str:
+    """The numbers in one sentence; "" if there are none."""
+    if "val/wm/pred_exact" not in measured:
+        return ""
+    return (
+        f"World model: {measured['val/wm/format_rate']:.0%} of replies well-formed, "
+        f"{measured['val/wm/obs_exact']:.0%} of observations and {measured['val/wm/pred_exact']:.0%} of predictions "
+        f"exact (copying the state: {measured['val/wm/copy_exact']:.0%}), F1 of changed cells "
+        f"{measured['val/wm/changed_f1']:.2f} (copying: 0), entropy {measured['val/sampled_nll']:.2f} nats per token."
+    )
+
+
+def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
+    """What the diagnosis means, and what would help this model in this game."""
+    if found == "predicts":
+        return "It predicts."
+    if found == "not_measured":
+        return "The world model was not measured: set sft.trainer.eval_episodes above 0."
+    stranger = unknown_game(cfg)
+    if stranger:
+        more = (
+            f"{BUILTIN} was made for {', '.join(BUILTIN_GAMES)} and cannot learn {stranger}, however long it is "
+            "trained: take an instruct model, such as model_path=smollm2 (make smollm2)."
+        )
+    elif found == "cannot_write":
+        more = "More SFT steps (sft.trainer.total_training_steps) would help."
+    elif found == "cannot_read":
+        more = "More SFT steps, or a shorter text of the state (state_text), would help."
+    else:
+        more = "More SFT steps or rows, or fewer actions per turn (agent_proxy.max_actions_per_turn), would help."
+    if found == "cannot_write":
+        cut = lines[-1].get("val/cut_off", 0.0)
+        if cut >= MANY_CUT_OFF:
+            length = cfg.generate.sampling.response_length
+            more = f"{cut:.0%} of its replies are cut off at generate.sampling.response_length={length}. {more}"
+        return f"It cannot write the format yet. {more}"
+    if found == "cannot_read":
+        return f"It writes the format, but cannot read the state yet{_trend(lines, 'obs_exact')}. {more}"
+    limit = f"below {cfg.gate.prediction_exact_min:.0%} or no better than copying"
+    return f"It reads the state, but does not predict: {limit}{_trend(lines, 'pred_exact')}. {more}"
+
+
+def unknown_game(cfg: Config) -> str:
+    """The tag of a game that the built-in model was not made for; "" if there is none, or with another model."""
+    if cfg.model_path != BUILTIN:
+        return ""
+    tags = cfg.es_manager.train.env_configs.tags
+    return next((tag for tag in tags if cfg.custom_envs[tag].env_type not in BUILTIN_GAMES), "")
+
+
+def _trend(lines: list[Metrics], name: str) -> str:
+    if len(lines) < 2:
+        return ""
+    before, now = (lines[i][f"val/wm/{name}"] for i in (-2, -1))
+    return f" ({before:.0%} at step {int(lines[-2]['step'])}, {now:.0%} at step {int(lines[-1]['step'])})"
+
+
+def measurements(path: Path) -> list[Metrics]:
+    """The lines of a `metrics.jsonl` that measure the world model."""
+    return [line for _, line in read_lines(path) if "val/wm/pred_exact" in line]
+
+
+def write_gate(directory: Path, gate: Gate) -> None:
+    """gate.json beside the checkpoints."""
+    content = {name: getattr(gate, name) for name in Gate.__slots__}
+    write_atomic(directory / GATE_FILE, [json.dumps(content, indent=1)])
+
+
+def stop_at_gate(cfg: Config, directory: Path) -> None:
+    """Raises TrainingError if the gate is on and closed, and the configuration does not say to go on all the same."""
+    if not cfg.gate.enable or cfg.gate.on_failure == "warn":
+        return
+    gate: dict[str, Any] = current_world().broadcast(lambda: _read_gate(directory))
+    if gate and not gate["passed"]:
+        raise TrainingError(
+            f"PPO is not started, because the world model is too weak for it (the gate, {directory / GATE_FILE}). "
+            f"{gate['text']}\nLonger SFT is a run of another name (trainer.experiment_name); to go on with this model "
+            "all the same, give the same command with gate.on_failure=warn."
+        )
+
+
+def _read_gate(directory: Path) -> dict[str, Any]:
+    path = directory / GATE_FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

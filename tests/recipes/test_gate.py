@@ -1,0 +1,110 @@
+"""The gate says what a model can do and what it cannot, and PPO waits for it."""
+
+import json
+
+import pytest
+from helpers.runs import small_config
+
+from spa.config.load import load_config
+from spa.errors import TrainingError
+from spa.models.load import BUILTIN, BUILTIN_GAMES
+from spa.models.pretrain_documents import GAMES
+from spa.recipes import gate, pipeline
+
+GOOD = {
+    "step": 40,
+    "val/wm/format_rate": 1.0,
+    "val/wm/obs_exact": 0.99,
+    "val/wm/pred_exact": 0.75,
+    "val/wm/copy_exact": 0.31,
+    "val/wm/changed_f1": 0.66,
+    "val/sampled_nll": 0.3,
+    "val/cut_off": 0.0,
+}
+
+
+def judged(changes: dict, *overrides: str, before: dict | None = None):
+    cfg = load_config("_3_frozen_lake", ["gate.enable=true", "model_path=a/b", *overrides])
+    lines = [GOOD | before] if before else []
+    return gate.judge(cfg, [*lines, GOOD | changes], 0)
+
+
+# Rows of docs/log.md and of the issue that asked for the diagnosis: measured on real models.
+@pytest.mark.parametrize(
+    ("measured", "diagnosis"),
+    [
+        ({"val/wm/format_rate": 0.0, "val/wm/obs_exact": 0.0, "val/wm/pred_exact": 0.0}, "cannot_write"),
+        ({"val/wm/format_rate": 0.98, "val/wm/obs_exact": 0.3, "val/wm/pred_exact": 0.1}, "cannot_read"),
+        (
+            {
+                "val/wm/obs_exact": 0.92,
+                "val/wm/pred_exact": 0.115,
+                "val/wm/changed_f1": 0.11,
+                "val/wm/copy_exact": 0.36,
+            },
+            "does_not_predict",
+        ),
+        # Above the limit, but a copier would do better: the built-in model on 4x4.
+        ({"val/wm/pred_exact": 0.32, "val/wm/changed_f1": 0.3, "val/wm/copy_exact": 0.47}, "does_not_predict"),
+        # Right because hardly anything ever changes.
+        ({"val/wm/pred_exact": 0.9, "val/wm/changed_f1": 0.0, "val/wm/copy_exact": 0.89}, "does_not_predict"),
+        ({"val/wm/pred_exact": 0.46, "val/wm/changed_f1": 0.47, "val/wm/copy_exact": 0.3}, "predicts"),
+        ({}, "predicts"),
+    ],
+)
+def test_the_first_thing_that_a_model_cannot_do_is_named(measured, diagnosis):
+    found = judged(measured)
+    assert (found.diagnosis, found.passed) == (diagnosis, diagnosis == "predicts")
+
+
+def test_a_model_that_no_longer_explores_is_held_back_too():
+    found = judged({"val/sampled_nll": 0.1})
+    assert (found.diagnosis, found.passed) == ("predicts", False)
+    assert "Entropy is below 0.2" in found.text
+
+
+def test_the_numbers_stand_beside_copying_and_beside_the_measurement_before():
+    told = judged({"val/wm/pred_exact": 0.2}, before={"step": 20, "val/wm/pred_exact": 0.1}).text
+    assert "20% of predictions exact (copying the state: 31%)" in told
+    assert "(10% at step 20, 20% at step 40)" in told
+
+
+def test_replies_that_are_cut_off_are_the_first_suspect():
+    told = judged({"val/wm/format_rate": 0.1, "val/cut_off": 0.85}, "generate.sampling.response_length=64").text
+    assert "85% of its replies are cut off at generate.sampling.response_length=64" in told
+
+
+def test_nobody_is_told_to_train_the_built_in_model_longer_on_a_game_it_cannot_read():
+    weak = {"val/wm/format_rate": 0.1, "val/wm/pred_exact": 0.0}
+    strange = judged(weak, f"model_path={BUILTIN}", "es_manager.train.env_configs.tags=[Bandit]").text
+    assert "cannot learn Bandit, however long" in strange
+    assert "More SFT" not in strange
+    assert "More SFT" in judged(weak, f"model_path={BUILTIN}").text
+    assert "More SFT" in judged(weak, "es_manager.train.env_configs.tags=[Bandit]").text
+
+
+def test_the_built_in_models_games_are_those_of_its_pre_training():
+    assert {game.env_type for game in GAMES} == set(BUILTIN_GAMES)
+
+
+def test_a_model_that_was_not_measured_does_not_pass():
+    cfg = load_config("_3_frozen_lake", ["gate.enable=true"])
+    found = gate.judge(cfg, [], 0)
+    assert (found.diagnosis, found.passed) == ("not_measured", False)
+    assert "sft.trainer.eval_episodes" in found.text
+
+
+STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=1", "generate.num_batches=1")
+
+
+def test_ppo_waits_until_somebody_says_to_go_on(base, tmp_path):
+    cfg = small_config(base, tmp_path, *STEPS, "gate.enable=true")
+    for _ in range(2):  # the same command says the same thing again, without training anything
+        with pytest.raises(
+            TrainingError, match=r"(?s)PPO is not started.*cannot write the format.*gate\.on_failure=warn"
+        ):
+            pipeline.run(cfg)
+    assert not (tmp_path / "ppo").exists()
+    assert not json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]
+    going_on = small_config(base, tmp_path, *STEPS, "gate.enable=true", "gate.on_failure=warn")
+    assert pipeline.run(going_on) == tmp_path / "ppo" / "global_step_1"
