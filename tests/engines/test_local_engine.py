@@ -99,7 +99,7 @@ def test_a_turn_reads_only_its_new_tokens(monkeypatch):
     shapes = counting(monkeypatch, engine)
     (episode,) = play(one_group(), engine, made, max_turn=2, max_tokens=4)
     first = int(np.flatnonzero(episode.sampled)[0])
-    second = len(made.follow(episode.messages[3]["content"], "<think>", last_id=None))
+    second = len(made.follow(episode.messages[3]["content"], "<think>", reply=()))
     reads = [tokens for _, tokens in shapes if tokens > 1]
     assert reads == [first, second + 1]  # and the last token of the first reply, which nobody had read yet
 
@@ -194,7 +194,7 @@ def test_new_weights_make_the_engine_read_everything_anew():
     engine = LocalEngine(model, made)
     (prompt,) = prompts(made, 1)
     (reply,) = engine.generate([prompt], SAMPLING)
-    ids = np.concatenate([prompt.token_ids, reply.token_ids, made.follow("on", "<think>", last_id=None)])
+    ids = np.concatenate([prompt.token_ids, reply.token_ids, made.follow("on", "<think>", reply=())])
     later = replace(prompt, token_ids=ids.astype(np.int32))
     engine.load_weights(small_model("qwen2", seed=1), version=3)  # another model of the same shape
     (found,) = engine.generate([later], SAMPLING)

@@ -8,7 +8,6 @@ from spa.evaluate.likelihood import (
     BLOCKS,
     Scored,
     calibration,
-    encode_with_ends,
     likelihood_report,
     nll_per_token,
     reply_sequence,
@@ -18,6 +17,7 @@ from spa.models.forward import token_logprobs
 from spa.models.tiny_tokenizer import build_tokenizer
 from spa.prompts.render import world_model_reply
 from spa.prompts.template import ChatTemplate
+from spa.prompts.text_tokens import encode_with_ends
 from spa.recipes.pretrain_tiny import new_model
 
 

@@ -18,9 +18,7 @@ CHANNELS = """{%- for message in messages -%}
 {%- if add_generation_prompt -%}{{- '<|start|>assistant' -}}{%- endif -%}"""
 
 # The generation prompt starts a think block, whatever it is asked.
-THINKING = CHATML.replace(
-    "'<|im_start|>assistant\\n' -}}{%- endif", "'<|im_start|>assistant\\n<think>\\n' -}}{%- endif"
-)
+THINKING = CHATML.replace("'<|im_start|>assistant\n' -}}{%- endif", "'<|im_start|>assistant\n<think>\n' -}}{%- endif")
 
 # There is no generation prompt.
 SILENT = CHATML[: CHATML.index("{%- if add_generation_prompt")]

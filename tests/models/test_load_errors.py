@@ -1,5 +1,6 @@
 """Every way in which a model cannot be used is named, with the way out."""
 
+import io
 import json
 import shutil
 import threading
@@ -12,9 +13,17 @@ from helpers.model_folders import save_family
 
 from spa.config.load import load_config
 from spa.errors import ModelError
-from spa.models.choose import load_actor
+from spa.models.choose import is_tiny, load_actor
 from spa.models.hub import download_model
-from spa.models.load import load_critic, load_policy, load_tokenizer, model_source
+from spa.models.load import (
+    load_critic,
+    load_image_reader,
+    load_policy,
+    load_tokenizer,
+    model_config,
+    model_source,
+    stop_ids,
+)
 
 CPU = torch.device("cpu")
 
@@ -143,6 +152,36 @@ def test_code_of_the_model_is_not_run_unless_it_is_asked_for(folder, tmp_path):
     with pytest.raises(ModelError, match="trust_remote_code=true"):
         load_policy(str(folder))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("load", [model_config, is_tiny, load_image_reader, load_tokenizer, load_policy, load_critic])
+def test_code_of_the_model_is_not_run_for_a_yes_on_standard_input(load, folder, tmp_path, monkeypatch):
+    found = json.loads((folder / "config.json").read_text())
+    found |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}
+    (folder / "config.json").write_text(json.dumps(found))
+    (folder / "preprocessor_config.json").write_text(json.dumps({"auto_map": {"AutoImageProcessor": "own.P"}}))
+    tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text())
+    tokenizer_config |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.T", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    with pytest.raises(ModelError, match="trust_remote_code=true"):
+        load(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_generation_config_says_where_replies_end_and_a_checkpoint_says_so_too(folder, tmp_path):
+    ends = tokenizer("qwen2").convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends[0]}))
+    model, template = load_actor(config(folder), str(folder), CPU)
+    assert template.stop_ids == frozenset(ends)
+    model.save_pretrained(tmp_path / "saved")
+    assert stop_ids(str(tmp_path / "saved")) == tuple(ends)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    assert stop_ids(str(folder)) == tuple(ends)
+    (folder / "generation_config.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot load the model"):
+        stop_ids(str(folder))
 
 
 def config(folder, *overrides):

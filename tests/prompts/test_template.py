@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spa.errors import ModelError
 from spa.prompts.template import ChatTemplate, TokenBuffer
+from spa.prompts.token_check import joined_borders, served_ids
 
 SYSTEM = {"role": "system", "content": "You play."}
 REPLIES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -73,26 +74,22 @@ def test_a_later_turn_is_what_rendering_everything_again_would_write(name, reply
     ]
     text = made.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     whole = made.encode(text[text.index("YLPER") + len("YLPER") :] + "<think>")
-    assert made.follow(user, "<think>", last_id=None) == whole
+    assert made.follow(user, "<think>", reply=()) == whole
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if FAMILIES[name].keeps_history])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_whole_episode_reads_like_the_rendered_conversation(name):
     made = template(name)
     engine = says(answer("Jump"), answer("Hop || Stay"), template=made)
     (episode,) = play(groups(1, 1), engine, made, max_turn=3)
     messages = list(episode.messages[:-1])
-    if not made.has_system:
-        messages = [{"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}, *messages[2:]]
-    whole = made.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) + "<think>"
     end = np.flatnonzero(episode.turn_index == 2)[0]
     end += np.flatnonzero(episode.sampled[end:])[0]
-    text = made.tokenizer.decode(episode.token_ids[:end])
-    if name == "unmarked":  # the end marker was sampled, and this template does not write one
-        text = text.replace("<|end|>", "")
-    if name == "mistral":  # this tokenizer puts a space of its own behind every marker
-        text, whole = text.replace(" ", ""), whole.replace(" ", "")
-    assert text == whole
+    ids = episode.token_ids[:end].tolist()
+    served = served_ids(made, messages)
+    assert made.tokenizer.decode(ids) == made.tokenizer.decode(served)
+    borders = np.flatnonzero(np.diff(episode.sampled[:end].astype(int))) + 1
+    assert joined_borders(ids, served, [*borders, *(borders - len(made.end_ids))]) <= 2
 
 
 def test_thoughts_of_earlier_turns_stay_though_the_template_would_cut_them():
@@ -105,7 +102,7 @@ def test_thoughts_of_earlier_turns_stay_though_the_template_would_cut_them():
     assert "<think>\n\n</think>" not in text
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "unmarked"])
+@pytest.mark.parametrize("name", NAMES)
 @given(reply=REPLIES)
 def test_a_reply_that_was_cut_off_gets_its_end_marker_unsampled(name, reply):
     made = template(name)
@@ -126,8 +123,8 @@ def test_a_reply_that_was_cut_off_gets_its_end_marker_unsampled(name, reply):
 def test_another_end_token_keeps_its_place_before_the_marker():
     made = template("llama3")
     other = next(i for i in made.stop_ids if i != made.end_id)
-    assert made.follow("on", "<think>", last_id=other)[0] == made.end_id
-    assert made.follow("on", "<think>", last_id=made.end_id)[0] != made.end_id
+    assert made.follow("on", "<think>", reply=[other])[0] == made.end_id
+    assert made.follow("on", "<think>", reply=[made.end_id])[0] != made.end_id
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -147,7 +144,7 @@ def test_the_system_text_is_never_lost(name):
     ids = made.start((SYSTEM, {"role": "user", "content": "the rules"}), "<answer>")
     text = made.tokenizer.decode(ids)
     assert text.index("You play.") < text.index("the rules") < text.index("<answer>")
-    assert made.has_system == (name != "gemma")
+    assert ("forbids a system turn" in made.report.traits) == (name == "gemma")
 
 
 def test_the_length_of_the_next_message_is_known_before_it_is_written():

@@ -12,7 +12,7 @@ def texts(name: str, opener: str = "<think>") -> tuple[str, str]:
     """What the first prompt ends with, and what stands between a reply and the next."""
     made = ChatTemplate(family_tokenizer(name))
     decode = made.tokenizer.decode
-    return decode(made.start((SYSTEM, GO), opener)), decode(made.follow("on", opener, last_id=None))
+    return decode(made.start((SYSTEM, GO), opener)), decode(made.follow("on", opener, reply=()))
 
 
 @pytest.mark.parametrize("name", ["thinking", "silent"])

@@ -160,7 +160,8 @@ class VllmEngine:
             seed=seed,
             logprobs=0,
             detokenize=False,
-            stop_token_ids=sorted(self.template.stop_ids),
+            stop_token_ids=sorted(self.template.stop_ids),  # all there are: those of the generation config are inside
+            ignore_eos=True,
         )
 
     def _completion(self, output: Any) -> Completion:

@@ -51,9 +51,10 @@ def reply_sequence(template: ChatTemplate, prompt_ids: Sequence[int], reply: str
     A token belongs to a block if it holds a character of the block's content, the white space around it left out.
     """
     body = reply.removeprefix(opener)
-    ids, ends = encode_with_ends(template.tokenizer, body)
+    ids, stops = template.reply_tokens(reply, opener)
+    ends = np.asarray(stops, dtype=np.int64)
     starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-    block = np.full(len(prompt_ids) + len(ids) + 1, -1, dtype=np.int8)
+    block = np.full(len(prompt_ids) + len(ids) + len(template.end_ids), -1, dtype=np.int8)
     for index, name in enumerate(BLOCKS):
         span = find_block(body, name)
         if span is None:
@@ -61,19 +62,8 @@ def reply_sequence(template: ChatTemplate, prompt_ids: Sequence[int], reply: str
         content = body[span[0] : span[1]]
         first = span[0] + len(content) - len(content.lstrip())
         last = first + len(content.strip())
-        block[len(prompt_ids) : -1][(starts < last) & (ends > first)] = index
-    return ReplyTokens(ids=np.concatenate([prompt_ids, ids, [template.end_id]]).astype(np.int32), block=block)
-
-
-def encode_with_ends(tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids of a text, and where in the text each token ends; both int64 [L]."""
-    if getattr(tokenizer, "is_fast", False):
-        found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in found["offset_mapping"]]
-        return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(ends, dtype=np.int64)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    ends = [len(tokenizer.decode(ids[: i + 1], skip_special_tokens=False)) for i in range(len(ids))]
-    return np.asarray(ids, dtype=np.int64), np.asarray(ends, dtype=np.int64)
+        block[len(prompt_ids) : len(prompt_ids) + len(ids)][(starts < last) & (ends > first)] = index
+    return ReplyTokens(ids=np.concatenate([prompt_ids, ids, template.end_ids]).astype(np.int32), block=block)
 
 
 def score_sequences(

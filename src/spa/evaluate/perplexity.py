@@ -13,8 +13,9 @@ import numpy as np
 
 from spa.errors import ModelError
 from spa.evaluate.aggregate import DIGITS
-from spa.evaluate.likelihood import ReplyTokens, Scored, encode_with_ends
+from spa.evaluate.likelihood import ReplyTokens, Scored
 from spa.evaluate.statistics import bootstrap_mean
+from spa.prompts.text_tokens import encode_with_ends
 from spa.types import Message
 from spa.worldmodel.accuracy import state_units
 

@@ -1,5 +1,7 @@
 """What the configuration asks of models, made definite: device, precision, attention, and the loaded policy."""
 
+import logging
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,14 @@ from spa.models.load import (
     load_tokenizer,
     model_config,
     save_activations,
+    stop_ids,
 )
 from spa.models.lora import add_adapters, load_adapters
 from spa.prompts.template import ChatTemplate
+from spa.prompts.token_check import check_tokens
 from spa.seeds import stream_seed
+
+log = logging.getLogger(__name__)
 
 HEAD_TOLERANCE = 0.05  # log-probs differ by 1e-5 at most in float32, by 1e-2 in bfloat16
 
@@ -51,18 +57,18 @@ def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
     return pick_autocast(cfg.actor_rollout_ref.model.dtype, device) if device.type == "cuda" else None
 
 
-def pick_attention(name: str, model: str, device: torch.device) -> str | None:
+def pick_attention(name: str, model: str, device: torch.device, *, code: bool = False) -> str | None:
     """`auto` is plain attention for small models on a CPU, and otherwise None: SDPA where the architecture has it."""
-    if name == "plain" or (name == "auto" and device.type == "cpu" and is_tiny(model)):
+    if name == "plain" or (name == "auto" and device.type == "cpu" and is_tiny(model, code=code)):
         return attention.register()
     return None if name == "auto" else name
 
 
-def is_tiny(model: str) -> bool:
+def is_tiny(model: str, *, code: bool = False) -> bool:
     """Whether a model name means the built-in model or another small one that plain attention is right for."""
     if model != BUILTIN and not Path(model).is_dir():
         return False
-    config = model_config(model)
+    config = model_config(model, code=code)
     return config.get_text_config(decoder=True).hidden_size <= 256 and attention.can_be_plain(config)
 
 
@@ -75,10 +81,12 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
     template = load_template(cfg, name)
     model = load_policy(
         name,
-        attention=pick_attention(model_cfg.attn_implementation, name, device),
+        attention=pick_attention(model_cfg.attn_implementation, name, device, code=model_cfg.trust_remote_code),
         trust_remote_code=model_cfg.trust_remote_code,
     )
     check_vocabulary(name, model, template.tokenizer)
+    if getattr(model, "generation_config", None) is not None:  # who serves a checkpoint stops where we stop
+        model.generation_config.eos_token_id = sorted(template.stop_ids)
     check_context(name, model.config, cfg.actor_rollout_ref.rollout.max_model_len)
     model = model.to(device)
     autocast = pick_autocast(model_cfg.dtype, device)
@@ -88,13 +96,26 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
 
 
 def load_template(cfg: Config, name: str) -> ChatTemplate:
-    """The chat template of a model, or the configured one. Raises ModelError if there is none."""
+    """The chat template of a model, or the configured one, replayed against what a server would render.
+
+    Raises ModelError if there is none, or none that can be trained as it will be served.
+    """
     model_cfg = cfg.actor_rollout_ref.model
     code = model_cfg.trust_remote_code
-    return ChatTemplate(
+    template = ChatTemplate(
         load_tokenizer(name, trust_remote_code=code, chat_template=model_cfg.chat_template),
         images=load_image_reader(name, code=code),
+        stop_ids=stop_ids(name, code=code),
     )
+    check_tokens(template)
+    _tell(f"chat template of {name}: {template.report}")
+    return template
+
+
+@cache
+def _tell(text: str) -> None:
+    """Say something once, however often a model is loaded."""
+    log.info(text)
 
 
 def make_trainable(

@@ -103,13 +103,26 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False, chat_template:
     return tokenizer
 
 
+def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
+    """The ids that end a reply by the model's generation config, if it has one. Raises ModelError if it is not JSON."""
+    source = model_source(name, code=code)
+    if not (source / "config.json").is_file() and (source / ADAPTER_CONFIG).is_file():
+        return stop_ids(read_adapter(source)["base_model_name_or_path"], code=code)
+    path = source / "generation_config.json"
+    if not path.is_file():
+        return ()
+    with _explained(name):
+        found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    return tuple(i for i in (found if isinstance(found, list) else [found]) if isinstance(i, int))
+
+
 def load_image_reader(name: str, *, code: bool = False) -> ImageReader | None:
     """What a model sees pictures with; None if it reads only text. Raises ModelError if it cannot be used."""
     source = model_source(name, code=code)
     if not (source / "config.json").is_file():
         return load_image_reader(read_adapter(source)["base_model_name_or_path"], code=code)
     with _explained(name):
-        return image_reader(source)
+        return image_reader(source, code=code)
 
 
 def load_policy(
@@ -239,10 +252,10 @@ class _explained:
         raise ModelError(f"cannot load the model {self.name!r}: {text[:300]}\n{hint}") from error
 
 
-def model_config(name: str) -> Any:
-    """The configuration of a model, without its weights."""
-    source = model_source(name)
+def model_config(name: str, *, code: bool = False) -> Any:
+    """The configuration of a model, without its weights. `code`: Python files of the model may be run for it."""
+    source = model_source(name, code=code)
     if not (source / "config.json").is_file():
-        return model_config(read_adapter(source)["base_model_name_or_path"])
+        return model_config(read_adapter(source)["base_model_name_or_path"], code=code)
     with _explained(name):
-        return AutoConfig.from_pretrained(source)
+        return AutoConfig.from_pretrained(source, trust_remote_code=code)

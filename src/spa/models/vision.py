@@ -91,19 +91,20 @@ class RowImages:
         return out
 
 
-def image_reader(folder: Path) -> ImageReader | None:
-    """The image processor of a model folder; None if the model reads only text, or has no processor with it.
+def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
+    """The image processor of a model folder; None if the model reads only text, or has no processor with it. `code`:
+    Python files of the folder may be run for it.
 
     Raises ModelError if the processor cannot be used.
     """
     if not any((folder / name).is_file() for name in PROCESSOR_FILES) or not (folder / "config.json").is_file():
         return None
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=code)
     image_id = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if not sees(config) or image_id is None:
         return None
     try:
-        processor = AutoImageProcessor.from_pretrained(folder)
+        processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=code)
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(
             f"{folder}: its image processor cannot be used ({' '.join(str(error).split())[:300]}). Pictures need "

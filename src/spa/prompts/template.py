@@ -5,165 +5,184 @@ as the ids that were sampled. Nothing is rendered again, tokenised again or sear
 sampled tokens is right for every model family.
 """
 
-import re
-from collections.abc import Sequence
+import copy
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import TemplateError
 
 from spa.errors import ModelError
+from spa.prompts.template_check import examine
+from spa.prompts.template_parts import Parts, read_template, renderer, without_system
+from spa.prompts.text_tokens import TextTokens
 from spa.types import IMAGE, Message
 
-_FIRST, _REPLY, _USER = "FIRSTPLACEHOLDER", "REPLYPLACEHOLDER", "USERPLACEHOLDER"
+REPORT = "template.json"
+"""What was found about the chat template, in the folder of every checkpoint."""
 NOT_SEEING = (
     "the environment shows pictures, and this model reads only text. Use a vision-language model (Qwen2-VL, LLaVA and "
     "the like, with the files of its image processor), or render_mode: text in custom_envs."
 )
-_INJECTED_THINK = re.compile(r"<think>\s*(</think>\s*)?$")  # an empty think block, or the start of one
+_BEFORE, _AFTER = "BEFOREPLACEHOLDER", "AFTERPLACEHOLDER"
 
 
 class ChatTemplate:
     """What a tokenizer's chat template puts around messages, taken apart once.
 
-    Works by rendering a short conversation with placeholders: the text between a reply and the next user message, and
-    between that message and the next reply, is what every later turn needs.
+    Works by rendering short conversations with placeholders: the text between a reply and the next user message, and
+    between that message and the next reply, is what every later turn needs. `report` says how this relates to what a
+    server would render (spa.prompts.template_check); `tokenizer` is a copy that has the template which is right.
 
     `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads only text, and for one
-    whose template writes pictures in a way that we do not know.
+    whose template writes pictures in a way that we do not know. `stop_ids`: ids that end a reply beside those that
+    tokenizer and template name (the model's generation config).
 
     Raises ModelError if the tokenizer has no chat template, or one that does not keep the messages' text in order.
     """
 
-    def __init__(self, tokenizer: Any, images: Any = None) -> None:
-        if not getattr(tokenizer, "chat_template", None):
-            raise ModelError(
-                f"the tokenizer of {getattr(tokenizer, 'name_or_path', 'this model')!r} has no chat template. Use an "
-                "instruct model, or set actor_rollout_ref.model.chat_template to a Jinja file with one."
-            )
-        self.tokenizer = tokenizer
-        self.has_system = self._accepts_system()
-        probe = self._render(
-            [
-                {"role": "user", "content": _FIRST},
-                {"role": "assistant", "content": _REPLY},
-                {"role": "user", "content": _USER},
-            ]
-        )
-        _, found_first, rest = probe.partition(_FIRST)
-        header, found_reply, rest = rest.partition(_REPLY)
-        self._after_reply, found_user, self._tail = rest.partition(_USER)
-        if not (found_first and found_reply and found_user):
-            raise ModelError("the chat template drops or reorders messages; it cannot be used for multi-turn episodes.")
-        # What stands before a finished reply may be more than the generation prompt: there may be none, or the model is
-        # expected to write the rest of the header itself (a channel's name). Replies begin after all of it.
-        prompt = _INJECTED_THINK.sub("", self._tail)
-        self._after_user = _INJECTED_THINK.sub("", header) if header.startswith(prompt) else prompt
-        self.stop_ids = self._stop_ids()
-        self._image_text = "" if images is None else self._find_image_text()
+    def __init__(self, tokenizer: Any, images: Any = None, *, stop_ids: Iterable[int] = ()) -> None:
+        own = read_template(tokenizer)
+        self.tokenizer = copy.copy(tokenizer)
+        self._tokens = TextTokens(tokenizer)
+        self._stops = frozenset(int(i) for i in stop_ids)
+        self._image_text = "" if images is None else self._find_image_text(own)
         writes_image = images is not None and self.encode(self._image_text).count(images.image_id) == 1
         self.images = images if writes_image else None
+        text, self.parts, self.report = examine(
+            own,
+            lambda template: renderer(tokenizer, template),
+            end_of=self._with_end,
+            image_text=self._image_text if self.images is not None else "",
+        )
+        if text != own:
+            self.tokenizer.chat_template = text
+        self._render = renderer(tokenizer, text)
+        self._tokens.know_markers(self.parts.texts())
+        self.has_system = self.parts.system_open is not None
+        self.end_ids = self._tokens.encode_after(self.parts.end)
+        """What the template writes at the end of a reply; the last one is a stop id."""
+        self.stop_ids = self._stops_of_tokenizer() | {self.end_ids[-1]}
 
     def start(self, messages: tuple[Message, ...], opener: str, images: Sequence[bytes] = ()) -> list[int]:
-        """Token ids of the first prompt: messages, generation prompt, opener."""
-        if not self.has_system and messages and messages[0]["role"] == "system":
-            system, user, *rest = messages
-            messages = ({"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest)
-        text = self._render(list(messages))
-        if self._tail and text.endswith(self._tail):
-            text = text.removesuffix(self._tail) + self._after_user
-        elif not self._tail:
-            text += self._after_user
-        return self.encode_with(_INJECTED_THINK.sub("", text) + opener, images)
+        """Token ids of the first prompt: messages, generation prompt, opener.
 
-    def follow(self, user_text: str, opener: str, *, last_id: int | None, images: Sequence[bytes] = ()) -> list[int]:
+        Control tokens in a message's text are read as text.
+        """
+        talk = list(messages) if self.has_system else without_system(messages)
+        if self.parts.user_open is None and talk and talk[0]["role"] != "system":
+            talk = [{"role": "system", "content": ""}, *talk]
+        guard, told = self._tokens.guarded([str(message["content"]) for message in talk])
+        talk = [{**message, "content": text} for message, text in zip(talk, told, strict=True)]
+        text = self._render(talk).removesuffix(self.parts.generation) + self.parts.after_user
+        return self._encode_with(text + opener, images, guard, first=True)
+
+    def follow(
+        self, user_text: str, opener: str, *, reply: Sequence[int] = (), images: Sequence[bytes] = ()
+    ) -> list[int]:
         """Token ids between a reply and the next: end marker, user message, generation prompt, opener.
 
-        `last_id` is the last id of the reply; if the model already sampled the end marker, it is not written twice.
+        `reply`: the ids of the reply, or its last ones. As much of the end marker as the model has sampled is not
+        written twice.
         """
-        ids = self.encode_with(self._after_reply + user_text.strip() + self._after_user + opener, images)
-        if last_id is not None and ids and last_id == ids[0] and last_id in self.stop_ids:
-            return ids[1:]
-        return ids
+        guard, (told,) = self._tokens.guarded([user_text])
+        parts = self.parts
+        text = parts.after_reply + parts.trimmed(told) + parts.after_user + opener
+        return self._encode_with(text, images, guard, first=False)[self._sampled_end(reply) :]
+
+    def _sampled_end(self, reply: Sequence[int]) -> int:
+        """How many tokens of the end marker stand at the end of a reply."""
+        end, tail = self.end_ids, [int(i) for i in reply[-len(self.end_ids) :]]
+        if tail and tail[-1] == end[-1]:
+            return len(end)
+        return next((n for n in range(min(len(tail), len(end) - 1), 0, -1) if tail[-n:] == end[:n]), 0)
 
     def reply_ids(self, reply: str, opener: str) -> list[int]:
         """Token ids of a given reply (opener included in the text) without the opener, and with the end marker."""
-        ids = self.encode(reply.removeprefix(opener))
-        return [*ids, self.end_id]
+        return [*self.reply_tokens(reply, opener)[0], *self.end_ids]
+
+    def reply_tokens(self, reply: str, opener: str) -> tuple[list[int], list[int]]:
+        """Token ids of a given reply (opener included in the text) without the opener, as they follow the opener, and
+        where in that text each token ends. Control tokens in the reply are read as text."""
+        return self._tokens.encode_with_ends(reply.removeprefix(opener), after=self.parts.after_user + opener)
 
     @property
     def end_id(self) -> int:
         """The id that ends a reply."""
-        ids = self.encode(self._after_reply)
-        return ids[0] if ids and ids[0] in self.stop_ids else int(self.tokenizer.eos_token_id)
+        return self.end_ids[-1]
 
     def encode(self, text: str) -> list[int]:
         """Token ids of text that is already rendered."""
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self._tokens.encode(text)
 
-    def encode_with(self, text: str, images: Sequence[bytes]) -> list[int]:
+    def _encode_with(self, text: str, images: Sequence[bytes], guard: str, *, first: bool) -> list[int]:
         """Token ids of rendered text, with room for the pictures (PNG files) where it says IMAGE.
 
         Raises ModelError if the model does not see, or if there are not as many marks as pictures.
         """
-        if self.images is None:
-            if images:
-                raise ModelError(NOT_SEEING)
-            return self.encode(text)
-        ids = self.encode(text.replace(IMAGE, self._image_text) if images else text)
-        return self.images.expand(ids, images)
+        if self.images is None and images:
+            raise ModelError(NOT_SEEING)
+        if images:
+            text = text.replace(IMAGE, self._image_text)
+        ids = self._tokens.encode_pieces(text, guard, first=first)
+        return ids if self.images is None else self.images.expand(ids, images)
 
     def save_pretrained(self, folder: Path) -> None:
-        """The tokenizer, and the image processor if there is one, as files of a model folder."""
+        """The tokenizer with the template that is right, what was found about it, and the image processor if there is
+        one, as files of a model folder."""
         self.tokenizer.save_pretrained(folder)
+        (Path(folder) / REPORT).write_text(json.dumps(self.report.as_dict(), indent=1) + "\n", encoding="utf-8")
         if self.images is not None:
             self.images.processor.save_pretrained(folder)
 
     def decode_reply(self, ids: np.ndarray | list[int]) -> str:
         """The text of sampled ids, without the end marker if they have one."""
         ids = [int(i) for i in ids]
-        if ids and ids[-1] in self.stop_ids:
+        if ids[-len(self.end_ids) :] == self.end_ids:
+            ids = ids[: -len(self.end_ids)]
+        elif ids and ids[-1] in self.stop_ids:
             ids = ids[:-1]
-        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self._tokens.decode_after(ids)
 
-    def _render(self, messages: list[Message]) -> str:
-        # Thinking is written by us, in the opener, so templates that inject a think block are told not to.
-        return self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
-
-    def _find_image_text(self) -> str:
+    def _find_image_text(self, template: str) -> str:
         """What the template writes for a picture between two texts; empty if it does not know pictures."""
-        parts = [{"type": "text", "text": _REPLY}, {"type": "image"}, {"type": "text", "text": _USER}]
+        parts = [{"type": "text", "text": _BEFORE}, {"type": "image"}, {"type": "text", "text": _AFTER}]
         message: Any = {"role": "user", "content": parts}
         try:
-            text = self._render([message])
-        except (TemplateError, TypeError):
+            text = renderer(self.tokenizer, template)([message])
+        except ModelError:
             return ""
-        _, found, rest = text.partition(_REPLY)
-        between, end, _ = rest.partition(_USER)
+        _, found, rest = text.partition(_BEFORE)
+        between, end, _ = rest.partition(_AFTER)
         return between if found and end else ""
 
-    def _accepts_system(self) -> bool:
-        messages = [{"role": "system", "content": _REPLY}, {"role": "user", "content": _USER}]
-        try:
-            return _REPLY in self._render(messages)
-        except TemplateError:
-            return False
+    def _with_end(self, parts: Parts) -> Parts:
+        """The parts with the end of a reply: white space and the first special token after it; the end-of-sequence
+        token if the template writes none."""
+        control = self._tokens.special_ids | self._stops_of_tokenizer()
+        if self.tokenizer.bos_token_id is not None and self.tokenizer.bos_token_id != self.tokenizer.eos_token_id:
+            control -= {int(self.tokenizer.bos_token_id)}
+        for token in self.encode(parts.after_reply):
+            if token not in control:
+                continue
+            text = self._tokens.decode([token])
+            before, found, _ = parts.after_reply.partition(text)
+            return replace(parts, end=before + text) if found and not before.strip() else self._ended(parts)
+        return self._ended(parts)
 
-    def _stop_ids(self) -> frozenset[int]:
-        stop = set()
-        if self.tokenizer.eos_token_id is not None:
-            stop.add(int(self.tokenizer.eos_token_id))
-        first = self.encode(self._after_reply)[:1]
-        special = set(self.tokenizer.all_special_ids) | {
-            i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special
-        }
-        stop |= {i for i in first if i in special}
-        if not stop:
+    def _ended(self, parts: Parts) -> Parts:
+        stops = self._stops_of_tokenizer()
+        if not stops:
             raise ModelError("the tokenizer has no end-of-turn or end-of-sequence token, so replies could never end.")
-        return frozenset(stop)
+        eos = self.tokenizer.eos_token_id
+        end = self._tokens.decode([min(stops) if eos is None else int(eos)])
+        return replace(parts, end=end, after_reply=end + parts.after_reply)
+
+    def _stops_of_tokenizer(self) -> frozenset[int]:
+        eos = self.tokenizer.eos_token_id
+        return self._stops if eos is None else self._stops | {int(eos)}
 
 
 class TokenBuffer:
@@ -204,8 +223,10 @@ class TokenBuffer:
 
     def user_delta(self, text: str, images: Sequence[bytes] = ()) -> list[int]:
         """The ids that `append_user` would append."""
-        last = self._ids[-1] if self._sampled[-1] else None
-        return self._template.follow(text, self._opener, last_id=last, images=images)
+        count = len(self._template.end_ids)
+        tail = zip(self._ids[-count:], self._sampled[-count:], strict=True)
+        reply = [token for token, sampled in tail if sampled]
+        return self._template.follow(text, self._opener, reply=reply, images=images)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """token_ids int32, sampled bool, logprobs float32, turn_index int16; each [T]."""

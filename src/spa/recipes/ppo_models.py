@@ -109,7 +109,9 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
     source = str(saved) if saved and critic_cfg.model.lora_rank == 0 else path
     model = load_critic(
         source,
-        attention=setup.pick_attention(critic_cfg.model.attn_implementation, source, device),
+        attention=setup.pick_attention(
+            critic_cfg.model.attn_implementation, source, device, code=critic_cfg.model.trust_remote_code
+        ),
         trust_remote_code=critic_cfg.model.trust_remote_code,
     ).to(device)
     adapters = saved / ADAPTER if saved else None

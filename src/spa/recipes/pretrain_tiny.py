@@ -138,7 +138,7 @@ def tokenise(document: str | tuple[Message, ...], template: ChatTemplate) -> tup
     mask = [False] * len(ids)
     for i in range(2, len(document), 2):
         reply = template.reply_ids(document[i]["content"], OPENER)
-        delta = template.follow(document[i + 1]["content"], OPENER, last_id=reply[-1]) if i + 1 < len(document) else []
+        delta = template.follow(document[i + 1]["content"], OPENER, reply=reply) if i + 1 < len(document) else []
         ids += [*reply, *delta]
         mask += [True] * len(reply) + [False] * len(delta)
     return ids, mask

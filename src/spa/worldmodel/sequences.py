@@ -166,7 +166,7 @@ def _tokenise(
         )
         if position + 1 < len(messages):
             text = messages[position + 1]["content"]
-            delta = template.follow(text, opener, last_id=reply[-1], images=shown(text))
+            delta = template.follow(text, opener, reply=reply, images=shown(text))
             ids += delta
             mask += [False] * len(delta)
     return ids, mask
@@ -179,9 +179,10 @@ def _reply_mask(text: str, ids: list[int], template: ChatTemplate, opener: str, 
     body = text.removeprefix(opener)
     spans = [span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span]
     inside, start = [], 0
-    for i in range(len(ids) - 1):
+    body_length = len(ids) - len(template.end_ids)
+    for i in range(body_length):
         end = len(template.decode_reply(ids[: i + 1]))
         inside.append(any(start < stop and end > begin for begin, stop in spans))
         start = end
-    inside.append(False)  # the end marker
+    inside += [False] * len(template.end_ids)
     return inside if loss_on == "states_only" else [not flag for flag in inside]

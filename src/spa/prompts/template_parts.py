@@ -1,0 +1,282 @@
+"""A chat template rendered, and taken apart into the texts that stand around messages.
+
+Templates are other people's code: whatever they raise becomes one ModelError, and what they write has a limit.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from spa.errors import ModelError
+from spa.types import Message
+
+Render = Callable[..., str]
+"""render(messages, generation=True) -> text, with the generation prompt or without. Raises ModelError."""
+
+MAX_TEMPLATE = 256 * 1024  # characters; the longest templates of known models have some 20,000
+MAX_EXPANSION = 64  # a rendering may be this many times as long as template and messages together
+DATE = datetime(2024, 7, 26)
+"""The date of templates that ask for one: a fixed one, so that a prompt is the same tomorrow and after a resume."""
+
+FIRST, REPLY, USER, SYSTEM = "FIRSTPLACEHOLDER", "REPLYPLACEHOLDER", "USERPLACEHOLDER", "SYSTEMPLACEHOLDER"
+JOINT = "\n\n"
+"""Between a system message and the first user message, where the template has no system role."""
+
+_THINK = re.compile(r"(<think>\s*)?(</think>\s*)?$")  # an empty think block, the start of one, the end of one
+_CLOCK = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The texts around messages.
+
+    system_open: before a system message; system_user: between it and the first user message; both None if the template
+    refuses a system message. user_open: before a first user message without a system message, None if refused.
+    user_end: after a user message when nothing is to follow. after_user: from a user message to the reply, where it
+    begins; `generation`: what the template itself writes there. after_reply: from the end of a reply to the next user
+    message; `end`: the part of it that ends the reply. trims: whether white space is cut on the left and right of user
+    messages; trims_first: the same for the one behind a system message.
+    """
+
+    system_open: str | None
+    system_user: str | None
+    user_open: str | None
+    user_end: str
+    after_user: str
+    generation: str
+    after_reply: str
+    end: str = ""
+    trims: tuple[bool, bool] = (False, False)
+    trims_first: tuple[bool, bool] = (False, False)
+
+    @property
+    def plain_open(self) -> str:
+        """Before a first user message without a system message; an empty one where the template demands it."""
+        return self.user_open if self.user_open is not None else f"{self.system_open}{self.system_user}"
+
+    def texts(self) -> list[str]:
+        """Everything that the template writes around messages."""
+        found = (getattr(self, name) for name in self.__slots__)
+        return [text for text in found if isinstance(text, str)]
+
+    def trimmed(self, text: str, *, first: bool = False) -> str:
+        """A user message as the template writes it; `first`: behind a system message."""
+        left, right = self.trims_first if first else self.trims
+        text = text.lstrip() if left else text
+        return text.rstrip() if right else text
+
+
+def read_template(tokenizer: Any) -> str:
+    """The text of a tokenizer's chat template. Raises ModelError if there is none, or if it is too long."""
+    name = getattr(tokenizer, "name_or_path", "this model")
+    if not getattr(tokenizer, "chat_template", None):
+        raise ModelError(
+            f"the tokenizer of {name!r} has no chat template. Use an "
+            "instruct model, or set actor_rollout_ref.model.chat_template to a Jinja file with one."
+        )
+    try:
+        text = tokenizer.get_chat_template()
+    except ValueError as error:
+        raise ModelError(f"the tokenizer of {name!r} has several chat templates, none of them the default") from error
+    if not isinstance(text, str) or len(text) > MAX_TEMPLATE:
+        raise ModelError(f"the chat template of {name!r} is not a text of at most {MAX_TEMPLATE:,} characters")
+    return text
+
+
+def renderer(tokenizer: Any, template: str) -> Render:
+    """How a server renders conversations with this template: nothing is set that a plain request does not set."""
+
+    def render(messages: Sequence[Message], generation: bool = True) -> str:
+        limit = MAX_EXPANSION * (len(template) + sum(len(str(message["content"])) for message in messages))
+        try:
+            text = tokenizer.apply_chat_template(
+                list(messages), chat_template=template, tokenize=False, add_generation_prompt=generation
+            )
+        except Exception as error:  # a template is other people's code
+            what = " ".join(str(error).split()) or type(error).__name__
+            raise ModelError(
+                f"the chat template cannot be used: {what[:300]}. Give another one in "
+                "actor_rollout_ref.model.chat_template."
+            ) from error
+        if len(text) > limit:
+            raise ModelError(f"the chat template writes {len(text):,} characters for a conversation of a few thousand")
+        return text
+
+    return render
+
+
+def frozen_date(template: str, render_with: Callable[[str], Render]) -> str | None:
+    """The template with its date fixed to DATE; None if what it writes does not depend on the date."""
+    if "strftime_now" not in template:
+        return None
+    fixed = _with_clock(template, DATE)
+    probe: list[Message] = [{"role": "user", "content": USER}]
+    for messages in ([{"role": "system", "content": SYSTEM}, *probe], probe):
+        try:
+            if render_with(fixed)(messages) != render_with(_with_clock(template, datetime(2031, 11, 5)))(messages):
+                return fixed
+        except ModelError:
+            continue
+    return None
+
+
+def _with_clock(template: str, date: datetime) -> str:
+    """The template behind a macro that takes the place of the server's clock."""
+    known = {match[2]: date.strftime(match[2]) for match in _CLOCK.finditer(template)}
+    table = ", ".join(f"{literal(form)}: {literal(text)}" for form, text in known.items())
+    default = literal(date.strftime("%d %b %Y"))
+    return (
+        "{%- macro strftime_now(format) -%}{{- {"
+        + table
+        + "}.get(format, "
+        + default
+        + ") -}}{%- endmacro %}\n"
+        + template  # on a line of its own: white space at its start means what it meant
+    )
+
+
+def take_apart(render: Render) -> Parts:
+    """Find the texts around messages by rendering short conversations with placeholders.
+
+    Raises ModelError if the template refuses a conversation of several turns, or drops or reorders messages.
+    """
+    system_open, system_user = _find_system(render)
+    lead: list[Message] = []
+    user_open = None
+    try:
+        user_open = render(_talk(FIRST)).partition(FIRST)[0]
+    except ModelError:
+        if system_open is None:
+            raise
+        lead = [{"role": "system", "content": SYSTEM}]
+    probe = render([*lead, *_talk(FIRST, REPLY, USER)])
+    _, found_first, rest = probe.partition(FIRST)
+    header, found_reply, rest = rest.partition(REPLY)
+    after_reply, found_user, generation = rest.partition(USER)
+    if not (found_first and found_reply and found_user):
+        raise ModelError("the chat template drops or reorders messages; it cannot be used for multi-turn episodes.")
+    # What stands before a finished reply may be more than the generation prompt: there may be none, or the model is
+    # expected to write the rest of the header itself (a channel's name). Replies begin after all of it.
+    prompt = _THINK.sub("", generation)
+    after_user = _THINK.sub("", header) if header.startswith(prompt) else prompt
+    user_end = render([*lead, *_talk(FIRST, REPLY, USER)], generation=False).partition(USER)[2]
+    padded = f"\t{USER}\t"
+    trims = _trims(render([*lead, *_talk(FIRST, REPLY, padded)]))
+    behind = trims if system_open is None else _trims(render([{"role": "system", "content": SYSTEM}, *_talk(padded)]))
+    return Parts(
+        system_open=system_open,
+        system_user=system_user,
+        user_open=user_open,
+        user_end=user_end if after_user.startswith(user_end) else "",
+        after_user=after_user,
+        generation=generation,
+        after_reply=after_reply,
+        trims=trims,
+        trims_first=behind,
+    )
+
+
+def _trims(text: str) -> tuple[bool, bool]:
+    return f"\t{USER}" not in text, f"{USER}\t" not in text
+
+
+def _find_system(render: Render) -> tuple[str | None, str | None]:
+    try:
+        text = render([{"role": "system", "content": SYSTEM}, *_talk(USER)])
+    except ModelError:
+        return None, None
+    before, found, rest = text.partition(SYSTEM)
+    between, then, _ = rest.partition(USER)
+    return (before, between) if found and then else (None, None)
+
+
+def _talk(*texts: str) -> list[Message]:
+    return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+
+
+def without_system(messages: Sequence[Message]) -> list[Message]:
+    """The same messages with the system text at the head of the first user message."""
+    if len(messages) < 2 or messages[0]["role"] != "system":
+        return list(messages)
+    system, user, *rest = messages
+    return [{"role": "user", "content": f"{system['content']}{JOINT}{user['content']}"}, *rest]
+
+
+def written(parts: Parts, messages: Sequence[Message]) -> str:
+    """The text of a conversation that ends with a user message, as episodes are written: only ever appended to."""
+    talk = without_system(messages) if parts.system_open is None else list(messages)
+    if talk[0]["role"] == "system":
+        text = f"{parts.system_open}{talk.pop(0)['content']}{parts.system_user}"
+        text += parts.trimmed(talk[0]["content"], first=True)
+    else:
+        text = parts.plain_open + parts.trimmed(talk[0]["content"])
+    for reply, user in zip(talk[1::2], talk[2::2], strict=True):
+        text += parts.after_user + reply["content"] + parts.after_reply + parts.trimmed(user["content"])
+    return text + parts.after_user
+
+
+def literal(text: str) -> str:
+    """A text as a string of the template language."""
+    text = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    return f"'{text}'"
+
+
+def pinned_template(parts: Parts, image_text: str = "") -> str:
+    """A template that writes what `written` writes, and nothing else: text is only ever appended.
+
+    `image_text`: what stands for a picture in a message of several parts, for models that see.
+    """
+    user = "text(message)" if image_text else "message['content']"
+    trim = {(False, False): "", (True, False): ".lstrip()", (False, True): ".rstrip()", (True, True): ".strip()"}
+    cut, cut_first = trim[parts.trims], trim[parts.trims_first]
+    if parts.system_open is None:
+        first = f"{literal(parts.plain_open)} + (system + {literal(JOINT)} + {user}){cut}"
+    else:
+        first = f"{literal(parts.system_open)} + system + {literal(parts.system_user or '')} + {user}{cut_first}"
+    values = {
+        "@first@": first,
+        "@plain@": f"{literal(parts.plain_open)} + {user}{cut}",
+        "@later@": f"{literal(parts.after_reply)} + {user}{cut}",
+        "@after_user@": literal(parts.after_user),
+        "@user_end@": literal(parts.user_end),
+        "@end@": literal(parts.end),
+    }
+    text = _PINNED
+    for mark, value in values.items():
+        text = text.replace(mark, value)
+    return _PARTS.replace("@image@", literal(image_text)) + text if image_text else text
+
+
+_PINNED = """{#- Made by spa from the model's own chat template: what it writes is what the model was trained on. -#}
+{%- if messages[0]['role'] == 'system' -%}
+{%- set system, talk = messages[0]['content'], messages[1:] -%}
+{%- else -%}
+{%- set system, talk = none, messages -%}
+{%- endif -%}
+{%- for message in talk -%}
+{%- if message['role'] != ('assistant' if loop.index0 is odd else 'user') -%}
+{{- raise_exception('after a system message, user and assistant take turns, the user first') -}}
+{%- elif message['role'] == 'assistant' -%}
+{{- message['content'] -}}
+{%- if loop.last -%}{{- @end@ -}}{%- endif -%}
+{%- else -%}
+{%- if not loop.first -%}
+{{- @later@ -}}
+{%- elif system is none -%}
+{{- @plain@ -}}
+{%- else -%}
+{{- @first@ -}}
+{%- endif -%}
+{%- if add_generation_prompt or not loop.last -%}{{- @after_user@ -}}{%- else -%}{{- @user_end@ -}}{%- endif -%}
+{%- endif -%}
+{%- endfor -%}"""
+
+_PARTS = """{%- macro text(message) -%}
+{%- if message['content'] is string -%}{{- message['content'] -}}
+{%- else -%}
+{%- for part in message['content'] -%}{{- part['text'] if part['type'] == 'text' else @image@ -}}{%- endfor -%}
+{%- endif -%}
+{%- endmacro -%}
+"""

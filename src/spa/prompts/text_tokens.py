@@ -1,0 +1,125 @@
+"""Text to tokens and back, inside a conversation: in the context of what stands before, control tokens read as text.
+
+Some tokenizers put a space before a text, and take one away when they decode: a text that goes on behind another is
+encoded and decoded behind an anchor, a character that no token shares with its neighbours.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+FORMAT = re.compile(r"</?(think|answer|observation|prediction)>")
+"""Marks of our replies: tokens of their own in some vocabularies, never turns of a conversation."""
+_ANCHORS = ("\x01", "\n", ")", "§")
+_PROBES = ("x", " x", "<", "\n")
+
+
+class TextTokens:
+    """A tokenizer for pieces of a conversation. `special_ids`: its control tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        added = {int(i): token for i, token in tokenizer.added_tokens_decoder.items()}
+        self.special_ids = frozenset({*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)})
+        texts = {str(text) for text in tokenizer.all_special_tokens}
+        texts |= {str(token.content) for token in added.values() if token.special}
+        self._others = {str(token.content) for token in added.values()} - texts
+        self._control = self._pattern(texts)
+        self._texts = texts
+        self._anchor, self._base = self._find_anchor()
+
+    def know_markers(self, texts: Iterable[str]) -> None:
+        """Added tokens in these texts of a chat template are control tokens, too."""
+        joined = "\n".join(texts)
+        self._texts |= {text for text in self._others if text in joined and text.strip() and not text.isalnum()}
+        self._control = self._pattern(self._texts)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text that stands at the beginning."""
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def encode_after(self, text: str) -> list[int]:
+        """Token ids of text that goes on behind other text."""
+        if not self._anchor or not text:
+            return self.encode(text)
+        return self.encode(self._anchor + text)[len(self._base) :]
+
+    def decode_after(self, ids: Sequence[int]) -> str:
+        """The text of ids that go on behind other text."""
+        if not self._anchor:
+            return self.decode(ids)
+        return self.decode([*self._base, *ids])[len(self.decode(self._base)) :]
+
+    def encode_with_ends(self, text: str, *, after: str) -> tuple[list[int], list[int]]:
+        """Token ids of text behind the text `after`, control tokens read as text, and where in it each token ends."""
+        border = self._control is not None and any(match.end() == len(after) for match in self._control.finditer(after))
+        guard, (told,) = self.guarded([text])
+        ids: list[int] = []
+        ends: list[int] = []
+        done = 0
+        for number, piece in enumerate(told.split(guard) if guard else [told]):
+            anchor = "" if border and number == 0 else self._anchor
+            found, stops = self._with_ends(anchor + piece)
+            skip = len(self._base) if anchor else 0
+            ids += found[skip:]
+            ends += [done + max(0, stop - len(anchor)) for stop in stops[skip:]]
+            done += len(piece)
+        return ids, ends
+
+    def encode_pieces(self, text: str, guard: str, *, first: bool) -> list[int]:
+        """Token ids of guarded text, at the beginning or behind other text."""
+        pieces = text.split(guard) if guard else [text]
+        ids = self.encode(pieces[0]) if first else self.encode_after(pieces[0])
+        for piece in pieces[1:]:
+            ids += self.encode_after(piece)
+        return ids
+
+    def guarded(self, texts: Sequence[str]) -> tuple[str, list[str]]:
+        """The texts with a guard inside everything that spells a control token, and the guard: a character that none of
+        them has; "" if nothing needs it."""
+        control = self._control
+        if control is None or not any(control.search(text) for text in texts):
+            return "", list(texts)
+        guard = next(chr(i) for i in range(0xFDD0, 0x110000) if not any(chr(i) in text for text in texts))
+        return guard, [control.sub(lambda match: match[0][0] + guard + match[0][1:], text) for text in texts]
+
+    def _with_ends(self, text: str) -> tuple[list[int], list[int]]:
+        ids, ends = encode_with_ends(self.tokenizer, text)
+        return ids.tolist(), ends.tolist()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids that stand at the beginning."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def _find_anchor(self) -> tuple[str, list[int]]:
+        """The anchor and its ids; "" for a tokenizer that reads and writes a text behind another as it does alone."""
+        plain = True
+        for anchor in _ANCHORS:
+            base = self.encode(anchor)
+            tails = [self.encode(anchor + text) for text in _PROBES]
+            if not base or any(tail[: len(base)] != base for tail in tails):
+                continue
+            behind = [tail[len(base) :] for tail in tails]
+            plain = all(ids == self.encode(text) for ids, text in zip(behind, _PROBES, strict=True))
+            plain = plain and all(self.decode(ids) == text for ids, text in zip(behind, _PROBES, strict=True))
+            return ("", []) if plain else (anchor, base)
+        return "", []
+
+    @staticmethod
+    def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
+        """What spells a control token. The marks of our own format are none, whatever the vocabulary says."""
+        found = [re.escape(text) for text in texts if len(text) > 1 and not FORMAT.fullmatch(text)]
+        return re.compile("|".join(sorted(found, key=len, reverse=True))) if found else None
+
+
+def encode_with_ends(tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids of a text, and where in the text each token ends; both int64 [L]."""
+    if getattr(tokenizer, "is_fast", False):
+        found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ends = [end for _, end in found["offset_mapping"]]
+        return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(ends, dtype=np.int64)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    ends = [len(tokenizer.decode(ids[: i + 1], skip_special_tokens=False)) for i in range(len(ids))]
+    return np.asarray(ids, dtype=np.int64), np.asarray(ends, dtype=np.int64)

@@ -1,0 +1,76 @@
+"""A chat template's episodes token for token: what is appended turn by turn against the rendering of the whole."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+from itertools import product
+
+from spa.errors import ModelError
+from spa.prompts.template import ChatTemplate
+from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
+from spa.prompts.template_parts import renderer
+from spa.types import Message
+
+OPENERS = ("<think>", "<answer>")
+_LONGEST = 4000  # tokens that are compared piece by piece
+
+
+def check_tokens(template: ChatTemplate) -> None:
+    """Replay conversations of several turns; `template.report` then counts what joins at the borders of replies.
+
+    Where a reply is sampled, tokens begin anew: a server that reads the conversation as text may join the last
+    character of the opener with the first of the reply. That is counted; any other difference raises ModelError.
+    """
+    joined = 0
+    leads: list[list[Message]] = [[SYSTEM_TURN], []]
+    for lead, (users, replies) in product(leads, CONVERSATIONS):
+        if not lead and template.parts.user_open is None:
+            continue
+        messages = [*lead, *alternate(users, replies)]
+        ours, borders = appended(template, messages)
+        served = served_ids(template, messages)
+        joined += joined_borders(ours, served, borders)
+    template.report = replace(template.report, joined=joined)
+
+
+def opener_of(messages: Sequence[Message]) -> str:
+    """What the replies of a conversation begin with."""
+    replies = [message["content"] for message in messages if message["role"] == "assistant"]
+    return next((opener for opener in OPENERS if all(reply.startswith(opener) for reply in replies)), "")
+
+
+def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+    """The ids of a conversation that ends with a user message as an episode has them, up to the next reply's opener;
+    and the places where replies begin and end."""
+    opener = opener_of(messages)
+    head = 2 if messages[0]["role"] == "system" else 1
+    ids, borders = template.start(tuple(messages[:head]), opener), []
+    for reply, user in zip(messages[head::2], messages[head + 1 :: 2], strict=True):
+        said = template.reply_ids(reply["content"], opener)
+        borders += [len(ids), len(ids) + len(said) - len(template.end_ids)]
+        ids += said
+        ids += template.follow(user["content"], opener, reply=said)
+    return ids, [*borders, len(ids)]
+
+
+def served_ids(template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
+    """The ids of the same conversation as a server makes them: rendered as a whole, then read as one text."""
+    text = renderer(template.tokenizer, template.tokenizer.get_chat_template())(messages)
+    return template.encode(text + opener_of(messages))
+
+
+def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -> int:
+    """How many places differ, all of them at borders. Raises ModelError if there are others."""
+    if ours == served:
+        return 0
+    if max(len(ours), len(served)) > _LONGEST:
+        ours, served = ours[:_LONGEST], served[:_LONGEST]
+    places = [item for item in SequenceMatcher(None, ours, served, autojunk=False).get_opcodes() if item[0] != "equal"]
+    for _, start, stop, served_start, served_stop in places:
+        if not any(start <= border <= stop for border in borders):
+            raise ModelError(
+                "the tokenizer reads a conversation otherwise as a whole than turn by turn (ids "
+                f"{served[served_start:served_stop]} for {ours[start:stop]}), so that nobody could serve what is "
+                "trained. Use another model."
+            )
+    return len(places)
