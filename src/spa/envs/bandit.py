@@ -38,6 +38,7 @@ class Bandit(TextEnv):
     """
 
     finite_puzzles = True
+    changes = ("_noise",)
 
     def __init__(
         self,
@@ -86,6 +87,10 @@ class Bandit(TextEnv):
             self._pulled = (self._arms[index], pay)
         info = {"action_is_valid": valid, "action_is_effective": valid, "success": success}
         return self.state_text("grid"), pay, self._pulled is not None, False, info
+
+    def renew_noise(self, noise_seed: int) -> None:
+        """Pay by another stream from now on."""
+        self._noise = stream(noise_seed, "bandit/noise")
 
     def state_text(self, mode: StateText) -> str:
         """The arms in their order; after the pull also what it paid. The same for every mode."""

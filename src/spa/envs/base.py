@@ -1,5 +1,6 @@
 """The contract of an environment: a Gymnasium environment whose observation is text."""
 
+import copy
 from abc import abstractmethod
 from typing import Any, Literal
 
@@ -28,6 +29,10 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     finite_puzzles: bool = False
     """True if there are so few puzzles that training and validation share them; the environment's card says so."""
+
+    changes: tuple[str, ...] | None = None
+    """Attributes that `step` changes in place (lists, sets, streams), for `clone` to copy; all else is shared. None:
+    the environment cannot be copied this way."""
 
     @abstractmethod
     def state_text(self, mode: StateText) -> str:
@@ -87,6 +92,26 @@ class TextEnv(gymnasium.Env[str, Action]):
         it is not known."""
         steps = self.optimal_steps()
         return None if steps is None else float(steps <= limit)
+
+    def clone(self, noise_seed: int | None = None) -> "TextEnv":
+        """An independent copy of the running game: the same actions lead both to the same states, and neither notices
+        what is done to the other.
+
+        The copy's chance goes on as the original's would (its noise stream is copied); with `noise_seed`, what is drawn
+        from here on comes from that seed. Raises NotImplementedError where a game cannot be copied; then
+        `spa.envs.branch` plays its actions again.
+        """
+        if self.changes is None:
+            raise NotImplementedError
+        twin = copy.copy(self)
+        for name in ("_np_random", *self.changes):
+            setattr(twin, name, copy.deepcopy(getattr(twin, name)))
+        if noise_seed is not None:
+            twin.renew_noise(noise_seed)
+        return twin
+
+    def renew_noise(self, noise_seed: int) -> None:
+        """Draw chance from a stream of this seed from now on; nothing to do where there is no chance."""
 
     @abstractmethod
     def puzzle_text(self) -> str:

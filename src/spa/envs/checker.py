@@ -13,6 +13,8 @@ from typing import Any
 from gymnasium.utils.env_checker import check_env
 
 from spa.envs.base import TextEnv
+from spa.envs.branch import Past, branch
+from spa.envs.limits import EnvFault
 from spa.envs.options import STATE_TEXTS
 from spa.prompts.parse import contains_marker
 from spa.prompts.render import Prompter
@@ -55,6 +57,7 @@ def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
         "actions can be written and read": lambda: _actions(make),
         "nonsense is an invalid turn": lambda: _nonsense(make),
         "states are text in every state": lambda: _states(make, seeds, steps),
+        "a copy goes on alone": lambda: _clones(make, seeds),
         "step returns what it should": lambda: _steps(make, seeds, steps),
         "expert play reaches the goal": lambda: _expert(make, seeds, steps),
         "prompts are complete and short": lambda: _prompts(make),
@@ -251,6 +254,33 @@ def _steps(make: Make, seeds: int, steps: int) -> None:
             silent = shown != before and not info["action_is_effective"] and not info["action_is_valid"]
             _require(not silent, f"{text!r} is invalid and changes the state", "an invalid action changes nothing")
             before = shown
+
+
+def _clones(make: Make, seeds: int) -> None:
+    """A copy in the middle of a game, by `clone` or by playing again."""
+    for seed in range(seeds):
+        env, options = make(), {"noise_seed": seed + 1}
+        done: list[Any] = []
+        env.reset(seed=seed, options=options)
+        for text, (_, _, terminated, truncated, _) in episode(env, seed, 2):
+            done.append(env.to_action(text))
+            if terminated or truncated:
+                break
+        before = _seen(env)
+        advice = "clone copies everything that step changes (lists, sets, the noise stream); or leave clone out"
+        try:
+            twin = branch(env, Past(make=make, seed=seed, options=options, actions=done))
+        except EnvFault as fault:
+            raise Flaw(str(fault), "the same seeds and actions lead to the same states") from fault
+        _require(_seen(twin) == before, f"a copy shows another state (seed {seed})", advice)
+        twins = [(text, result[:4]) for text, result in episode(twin, seed + 1, 5)]
+        _require(_seen(env) == before, f"playing on in a copy changes the original (seed {seed})", advice)
+        own = [(text, result[:4]) for text, result in episode(env, seed + 1, 5)]
+        _require(own == twins, f"a copy plays on differently with the same actions (seed {seed})", advice)
+
+
+def _seen(env: TextEnv) -> tuple[str, ...]:
+    return (*(env.state_text(mode) for mode in STATE_TEXTS), env.puzzle_text())
 
 
 def _is_json(info: dict[str, Any]) -> bool:

@@ -72,6 +72,8 @@ class Countdown(TextEnv):
     plays puzzle s modulo their number. Without it, each seed generates a puzzle that can be solved.
     """
 
+    changes = ()
+
     def __init__(
         self,
         *,

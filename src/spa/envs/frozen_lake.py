@@ -11,6 +11,7 @@ from spa.envs.base import Action, StateText, TextEnv
 from spa.envs.frozen_lake_maps import TURNS, Lake, generate_lake, moves
 from spa.envs.labels import action_index, find_label, label_space
 from spa.envs.options import (
+    Noise,
     choose_state_text,
     read_actions,
     read_symbols,
@@ -18,7 +19,6 @@ from spa.envs.options import (
     require_int,
     require_rate,
     reset_seeds,
-    uniforms,
 )
 from spa.envs.solvers.frozen_lake import best_turn, shortest_path, values
 from spa.envs.spaces import text_space
@@ -39,6 +39,10 @@ SPRITES = {
 }
 
 
+def _no_slip() -> float:
+    return 0.0
+
+
 class FrozenLake(TextEnv):
     """A square lake with holes, a player and a goal. Reward 1 on reaching the goal, else 0.
 
@@ -49,6 +53,8 @@ class FrozenLake(TextEnv):
         "render_modes": ["text", "text_with_coordinates", "rgb_array"],
         "render_fps": 4,
     }
+
+    changes = ("_noise",)
 
     def __init__(
         self,
@@ -95,7 +101,7 @@ class FrozenLake(TextEnv):
         self._ends = self.lake.holes | {self.lake.goal}
         self._drawing, self._things = "", ""
         # Most slips are never drawn: the stream is made when the first one is.
-        self._noise_seed, self._noise = noise_seed, (lambda: 0.0) if (options or {}).get("sample") else None
+        self._noise_seed, self._noise = noise_seed, _no_slip if (options or {}).get("sample") else None
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -117,11 +123,15 @@ class FrozenLake(TextEnv):
     def _slip(self) -> int:
         """-1, 0 or 1: how many quarter turns a move on slippery ice goes astray."""
         if self._noise is None:
-            self._noise = uniforms(seeds.stream(self._noise_seed, "frozen_lake/noise"), 16)
+            self._noise = Noise(seeds.stream(self._noise_seed, "frozen_lake/noise"), 16)
         number = self._noise()
         if number < self.success_rate:
             return 0
         return -1 if number < (1 + self.success_rate) / 2 else 1
+
+    def renew_noise(self, noise_seed: int) -> None:
+        """Slip by another stream from now on."""
+        self._noise_seed, self._noise = noise_seed, None
 
     def state_text(self, mode: StateText) -> str:
         """The grid, the coordinate sentence, or both."""

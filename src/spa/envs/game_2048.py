@@ -6,7 +6,7 @@ from typing import Any
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
 from spa.envs.labels import action_index, find_label, label_space
-from spa.envs.options import require_choice, require_int, require_rate, reset_seeds, uniforms
+from spa.envs.options import Noise, require_choice, require_int, require_rate, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 from spa.seeds import stream
@@ -63,6 +63,7 @@ class Game2048(TextEnv):
     """
 
     finite_puzzles = True
+    changes = ("_draw",)
 
     def __init__(
         self,
@@ -87,13 +88,17 @@ class Game2048(TextEnv):
         """Two tiles from the puzzle stream; the tiles to come are drawn from the noise stream."""
         super().reset(seed=seed)
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
-        self._draw = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
+        self._draw = Noise(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.board: Board = ((0,) * self.size,) * self.size
         self._add_tile()
         self._add_tile()
         self._start = self.board
-        self._draw = uniforms(stream(noise_seed, f"{NAME}/noise"))
+        self.renew_noise(noise_seed)
         return self.state_text(self.default_state_text), {}
+
+    def renew_noise(self, noise_seed: int) -> None:
+        """Draw new tiles from another stream from now on."""
+        self._draw = Noise(stream(noise_seed, f"{NAME}/noise"))
 
     def _add_tile(self) -> None:
         empty = [(row, col) for row in range(self.size) for col in range(self.size) if not self.board[row][col]]

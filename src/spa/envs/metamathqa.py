@@ -58,6 +58,8 @@ class MetamathQA(TextEnv):
     `response`; the seed draws a row uniformly. Without it, each seed generates an arithmetic word problem.
     """
 
+    changes = ()
+
     def __init__(
         self,
         *,

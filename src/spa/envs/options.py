@@ -132,6 +132,20 @@ def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
     return iter(numbers()).__next__
 
 
+class Noise:
+    """Uniform numbers in [0, 1) from `rng`, drawn in blocks: those of `uniforms`, and a deep copy goes on alike."""
+
+    def __init__(self, rng: np.random.Generator, block: int = 64) -> None:
+        self._rng, self._block = rng, block
+        self._drawn: list[float] = []
+
+    def __call__(self) -> float:
+        """The next number."""
+        if not self._drawn:
+            self._drawn = self._rng.random(self._block)[::-1].tolist()
+        return self._drawn.pop()
+
+
 def shuffled(items: Iterable[Any], draw: Callable[[], float]) -> list[Any]:
     """A uniformly shuffled copy (Fisher and Yates), from uniform numbers."""
     out = list(items)

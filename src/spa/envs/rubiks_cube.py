@@ -23,6 +23,8 @@ class RubiksCube(TextEnv):
 
     finite_puzzles = True
 
+    changes = ()
+
     def __init__(self, *, scramble_depth: int = 3, max_steps: int = 20) -> None:
         self.scramble_depth = require_int(NAME, "scramble_depth", scramble_depth, 1, 9)
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)

@@ -52,6 +52,8 @@ class Sokoban(TextEnv):
         "render_fps": 4,
     }
 
+    changes = ("boxes", "_drawing")
+
     def __init__(
         self,
         *,

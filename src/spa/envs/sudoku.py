@@ -112,6 +112,8 @@ class Sudoku(TextEnv):
 
     metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
 
+    changes = ("cells",)
+
     def __init__(
         self,
         *,

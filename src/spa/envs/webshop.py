@@ -57,6 +57,8 @@ class WebShop(TextEnv):
     episode. Seed s plays request s modulo their number; there is no chance in an episode.
     """
 
+    changes = ()
+
     def __init__(
         self, *, dataset: str = "small", data: str | None = None, split: str | None = None, human_goals: bool = False
     ) -> None:

@@ -92,6 +92,10 @@ class RemoteEnv:
             action, rng.bit_generator.state = self._worker.request("draw", self._number, rng)
         return action
 
+    def clone(self, noise_seed: int | None = None) -> TextEnv:
+        """Cannot be had across processes; `spa.envs.branch` plays the actions again."""
+        raise NotImplementedError
+
     def _restore(self) -> None:
         """Play the past again in a new process."""
         self._worker.request("make", self._number, self._recipe)
