@@ -8,6 +8,10 @@ from spa.envs.registry import ENVS
 ESTIMATORS = ("gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
 
 
+POLICIES = ("self", "random", "branched", "expert")
+"""Who may play in `generate.mixture`."""
+
+
 def check(cfg: Config, problems: Problems) -> None:
     """Note every impossible combination in `problems`. Expects `n_groups` to be written out."""
     for name, groups in (("train", cfg.es_manager.train), ("val", cfg.es_manager.val)):
@@ -46,8 +50,13 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         problems.add(
             "agent_proxy.world_model_reward", "needs ctx_manager.mode add_worldmodel: base replies have no states"
         )
-    if cfg.generate.states == "believed" and cfg.generate.policy != "self":
+    if cfg.generate.states == "believed" and (cfg.generate.policy != "self" or cfg.generate.mixture):
         problems.add("generate.states", f"cannot be believed: the policy {cfg.generate.policy} believes nothing")
+    for name, share in (cfg.generate.mixture or {}).items():
+        if name not in POLICIES:
+            problems.add("generate.mixture", f"no policy {name!r}; {nearest(name, POLICIES)}")
+        elif isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < float("inf"):
+            problems.add("generate.mixture", f"the share of {name} must be a number above 0, got {share!r}")
     if cfg.agent_proxy.reply_order == "no_prediction":
         for path, wanted in (
             ("agent_proxy.world_model_reward.prediction", reward.prediction > 0),

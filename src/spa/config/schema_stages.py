@@ -1,7 +1,8 @@
 """Sections about the stages: data generation, SFT, gate, PPO run, comparison."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from spa.config.key import Key
 from spa.config.schema_models import Attention, Dtype, Strategy
@@ -30,9 +31,24 @@ class GenerateConfig:
     shuffle_next_states: Annotated[bool, Key("control: true next states of other turns", affects="result")] = False
     success_only: Annotated[bool, Key("keep only turns of successful episodes", affects="result")] = False
     policy: Annotated[
-        Literal["self", "random", "expert"],
-        Key("who plays: the model, uniform legal actions, a solver", affects="result"),
+        Literal["self", "random", "branched", "expert"],
+        Key(
+            "who plays: the model, uniform legal actions, the same with every other action tried in a copy, a solver",
+            affects="result",
+        ),
     ] = "self"
+    branches: Annotated[
+        int | None,
+        Key("plans that branched play draws and tries at each state; null: every legal action", affects="result", ge=1),
+    ] = None
+    mixture: Annotated[
+        Mapping[str, Any] | None,
+        Key("shares of episodes by policy, as {self: 0.5, branched: 0.5}; null: all by `policy`", affects="result"),
+    ] = None
+    coverage: Annotated[
+        bool,
+        Key("draw training rows anew, weighted by 1 / count of (actions, whether the state changed)", affects="result"),
+    ] = False
     epsilon: Annotated[float, Key("share of turns that are played at random instead", affects="result", ge=0, le=1)] = (
         0.0
     )

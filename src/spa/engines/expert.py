@@ -1,6 +1,6 @@
-"""Players that ask the environment: its solver, and any player with a share of random turns."""
+"""Players that ask the environment: its solver, and players who share the turns or the episodes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,33 +40,38 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
 
 
 class MixedEngine:
-    """A player that leaves each turn to another one with probability `epsilon`, drawn from the turn's own stream."""
+    """Several players; `choose` gives the place in `players` of the one who answers a prompt."""
 
-    def __init__(self, player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> None:
-        self.player, self.other, self.epsilon = player, other, epsilon
-        self.template = player.template
+    def __init__(self, players: Sequence[PlayingEngine], choose: Callable[[Prompt], int]) -> None:
+        self.players, self.choose = players, choose
+        self.template = players[0].template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt, in order."""
-        strays = [stream(prompt.seed, "epsilon").random() < self.epsilon for prompt in prompts]
+        chosen = [self.choose(prompt) for prompt in prompts]
         out: dict[int, Completion] = {}
-        for engine, wanted in ((self.player, False), (self.other, True)):
-            rows = [row for row, stray in enumerate(strays) if stray is wanted]
+        for place, engine in enumerate(self.players):
+            rows = [row for row, player in enumerate(chosen) if player == place]
             if rows:
                 out |= dict(zip(rows, engine.generate([prompts[row] for row in rows], sampling), strict=True))
         return [out[row] for row in range(len(prompts))]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """New weights for both."""
-        self.player.load_weights(model, version=version)
-        self.other.load_weights(model, version=version)
+        """New weights for all."""
+        for player in self.players:
+            player.load_weights(model, version=version)
 
     def forget(self, episode_ids: Sequence[str]) -> None:
         """These episodes are over."""
-        self.player.forget(episode_ids)
-        self.other.forget(episode_ids)
+        for player in self.players:
+            player.forget(episode_ids)
 
     def close(self) -> None:
-        """Close both."""
-        self.player.close()
-        self.other.close()
+        """Close all."""
+        for player in self.players:
+            player.close()
+
+
+def with_strays(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
+    """`player`, who leaves each turn to `other` with probability `epsilon`, drawn from the turn's own stream."""
+    return MixedEngine((player, other), lambda prompt: int(stream(prompt.seed, "epsilon").random() < epsilon))

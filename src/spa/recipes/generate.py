@@ -5,6 +5,7 @@ The policy writes what it believes to see and to cause; afterwards both are repl
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,30 @@ import torch
 
 from spa.config.schema import Config
 from spa.distributed.world import current_world
-from spa.engines.expert import MixedEngine, expert_engine, require_solver
+from spa.engines.expert import MixedEngine, expert_engine, require_solver, with_strays
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.engines.scripted import random_engine
 from spa.envs.registry import make_env
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
+from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
 from spa.recipes.resume import check_unchanged, run_context, stop_together
+from spa.seeds import stream
 from spa.signals import uninterrupted
 from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.recorder import Recorder, read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
-from spa.worldmodel.rows import episode_rows, shuffle_next_states, split_by_puzzle, write_parquet
+from spa.worldmodel.branches import branch_rows
+from spa.worldmodel.rows import (
+    coverage_sample,
+    episode_rows,
+    is_branch,
+    shuffle_next_states,
+    split_by_puzzle,
+    write_parquet,
+)
 from spa.worldmodel.states import with_states
 
 TRAIN_FILE, VAL_FILE, SUMMARY = "wm_train.parquet", "wm_val.parquet", "summary.json"
@@ -81,7 +92,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None
             episodes += played
             stop_together(world)
         engine.close()
-        rows, counts = make_rows(cfg, episodes, held_out)
+        rows, counts = make_rows(cfg, episodes, held_out, player)
         if world.is_main:
             summary = write_dataset(cfg, out, rows, counts, episodes)
             if mirror := mirror_of(cfg, out):
@@ -116,22 +127,47 @@ def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
 
     Raises ConfigError if the expert is asked to play an environment without a solver.
     """
-    own, most = cfg.generate, cfg.agent_proxy.max_actions_per_turn
-    if own.policy == "expert":
+    policies = tuple(cfg.generate.mixture or (cfg.generate.policy,))
+    players: dict[str, PlayingEngine] = {}
+    for name in sorted(policies, key=lambda name: name != "self"):  # the model first: all write in its tokens
+        players[name] = _policy(cfg, name, device, players["self"].template if "self" in players else None)
+    engine = next(iter(players.values()))
+    if len(players) > 1:
+        names = list(players)
+        engine = MixedEngine(list(players.values()), lambda prompt: names.index(policy_of(cfg, prompt.episode_id)))
+    if cfg.generate.epsilon == 0:
+        return engine
+    other = random_engine(engine.template, max_actions=cfg.agent_proxy.max_actions_per_turn)
+    return with_strays(engine, other, epsilon=cfg.generate.epsilon)
+
+
+def policy_of(cfg: Config, episode_id: str) -> str:
+    """Who plays an episode: `generate.policy`, or one of `generate.mixture` by its share, drawn for this episode."""
+    shares = cfg.generate.mixture
+    if not shares:
+        return cfg.generate.policy
+    left = stream(cfg.seed.train, f"mixture/{episode_id}").random() * sum(map(float, shares.values()))
+    for name, share in shares.items():
+        left -= float(share)
+        if left < 0:
+            return name
+    return next(reversed(list(shares)))
+
+
+def _policy(cfg: Config, name: str, device: torch.device, template: ChatTemplate | None) -> PlayingEngine:
+    """The player of one policy."""
+    most = cfg.agent_proxy.max_actions_per_turn
+    if name == "expert":
         for tag in cfg.es_manager.train.env_configs.tags:
             env = make_env(cfg.custom_envs[tag].env_type, cfg.custom_envs[tag].env_config)
             env.reset(seed=cfg.seed.train)
             require_solver(env, tag)
-        engine: PlayingEngine = expert_engine(max_actions=most)
-    else:
-        engine = make_engine(cfg, RANDOM if own.policy == "random" else cfg.model_path, device=device)
-    if own.epsilon == 0:
-        return engine
-    return MixedEngine(engine, random_engine(engine.template, max_actions=most), epsilon=own.epsilon)
+        return expert_engine(template, max_actions=most)
+    return make_engine(cfg, cfg.model_path if name == "self" else RANDOM, template, device=device)
 
 
 def make_rows(
-    cfg: Config, episodes: list[Episode], held_out: frozenset[str]
+    cfg: Config, episodes: list[Episode], held_out: frozenset[str], player: setup.Player
 ) -> tuple[list[WorldModelRow], Counter[str]]:
     """All rows that can be relabelled, and how many turns were dropped for which reason."""
     rows: list[WorldModelRow] = []
@@ -146,6 +182,13 @@ def make_rows(
         found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag))
         rows += found
         counts += dropped
+        if policy_of(cfg, episode.episode_id) == "branched":
+            rows += branch_rows(
+                episode,
+                make=partial(player.make_env, episode.tag),
+                prompter=player.prompters[episode.tag],
+                plans=cfg.generate.branches,
+            )
     if not rows:
         raise DataError(
             f"none of the {len(episodes)} episodes has a turn in the world-model format (dropped: {dict(counts)}). The "
@@ -162,6 +205,8 @@ def write_dataset(
     train, val = split_by_puzzle(rows, val_fraction=cfg.generate.val_fraction, seed=cfg.generate.split_seed)
     if cfg.generate.shuffle_next_states:
         train, val = shuffle_next_states(train, cfg.seed.train), shuffle_next_states(val, cfg.seed.train)
+    if cfg.generate.coverage:
+        train = coverage_sample(train, cfg.seed.train)
     train, val = (with_states(part, cfg.generate.states, seed=cfg.seed.train) for part in (train, val))
     write_parquet(out / TRAIN_FILE, train)
     write_parquet(out / VAL_FILE, val)
@@ -175,6 +220,8 @@ def write_dataset(
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
+    if branched := sum(is_branch(row) for row in rows):
+        summary["rows_branched"] = branched
     write_atomic(out / SUMMARY, [json.dumps(summary, indent=1, sort_keys=True)])
     return summary
 

@@ -14,8 +14,12 @@ from spa.worldmodel.parquet import read_parquet, write_parquet
 from spa.worldmodel.relabel import Relabelled, relabel_turn, replace_state
 
 __all__ = [
+    "assistant_positions",
     "corrected_messages",
+    "coverage_sample",
     "episode_rows",
+    "is_branch",
+    "make_row",
     "read_parquet",
     "rewritten_history",
     "shuffle_next_states",
@@ -36,7 +40,7 @@ def episode_rows(episode: Episode, *, action_sep: str) -> tuple[list[WorldModelR
     """
     if episode.stop is Stop.ERROR:
         return [], Counter({EPISODE_ERROR: len(episode.turns)})
-    replies = _assistant_positions(episode)
+    replies = assistant_positions(episode)
     corrected = _corrected(episode, action_sep)
     messages = _with_replies(episode.messages, replies, corrected)
     rows: list[WorldModelRow] = []
@@ -45,21 +49,22 @@ def episode_rows(episode: Episode, *, action_sep: str) -> tuple[list[WorldModelR
         if relabelled.text is None:
             dropped[relabelled.reason] += 1
             continue
-        rows.append(_row(episode, index, turn, messages[: replies[index]], relabelled.text))
+        rows.append(make_row(episode, index, turn, messages[: replies[index]], relabelled.text))
     return rows, dropped
 
 
 def corrected_messages(episode: Episode, *, action_sep: str) -> tuple[Message, ...]:
     """The episode's messages with every reply that can be relabelled replaced by its corrected text."""
     corrected = _corrected(episode, action_sep)
-    return _with_replies(episode.messages, _assistant_positions(episode), corrected)
+    return _with_replies(episode.messages, assistant_positions(episode), corrected)
 
 
 def _corrected(episode: Episode, action_sep: str) -> list[Relabelled]:
     return [relabel_turn(turn, action_sep=action_sep, order=episode.reply_order) for turn in episode.turns]
 
 
-def _assistant_positions(episode: Episode) -> list[int]:
+def assistant_positions(episode: Episode) -> list[int]:
+    """Where the replies stand in the episode's messages. Raises DataError if there are fewer than turns."""
     positions = [index for index, message in enumerate(episode.messages) if message["role"] == "assistant"]
     if len(positions) < len(episode.turns):
         raise DataError(
@@ -79,7 +84,8 @@ def _with_replies(
     return tuple(out)
 
 
-def _row(episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], response: str) -> WorldModelRow:
+def make_row(episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], response: str) -> WorldModelRow:
+    """The row of turn `index`: `response` after the conversation `prompt`."""
     return WorldModelRow(
         prompt=prompt,
         response=response,
@@ -144,8 +150,26 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
         for index, donor in zip(indices, donors, strict=True):
             response = replace_state(rows[index].response, "prediction", states[donor])
             responses[index] = replace(rows[index], response=response, extra={**rows[index].extra, "shuffled": True})
-    by_turn = {(row.episode_id, row.turn): row.response for row in responses}
+    by_turn = {(row.episode_id, row.turn): row.response for row in responses if not is_branch(row)}
     return [replace(row, prompt=rewritten_history(row, by_turn)) for row in responses]
+
+
+def is_branch(row: WorldModelRow) -> bool:
+    """Whether the row tells of a plan that was tried in a copy (`spa.worldmodel.branches`) and is nobody's history."""
+    return bool(row.extra.get("branch"))
+
+
+def coverage_sample(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
+    """As many rows as there are, drawn with replacement, each with the weight 1 / count of its kind: tag, executed
+    actions, and whether the state changed. So rare outcomes (a move that is blocked) weigh as much as common ones.
+    They come in their old order."""
+    kinds = [(row.tag, row.executed, row.state != row.next_state) for row in rows]
+    counts = Counter(kinds)
+    weights = np.array([1.0 / counts[kind] for kind in kinds])
+    ends = np.cumsum(weights)
+    draws = stream(seed, "coverage").random(len(rows)) * (ends[-1] if len(rows) else 0.0)
+    places = np.minimum(np.searchsorted(ends, draws, side="right"), len(rows) - 1)
+    return [rows[place] for place in np.sort(places)]
 
 
 def _predicted_state(row: WorldModelRow) -> str:

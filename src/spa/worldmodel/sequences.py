@@ -50,7 +50,8 @@ def row_sequences(
     """
     groups: dict[str, list[WorldModelRow]] = {}
     for index, row in enumerate(rows):
-        groups.setdefault(row.episode_id if merge_turns else str(index), []).append(row)
+        line = f"{row.episode_id}#{row.extra.get('branch', 0)}"  # what was tried in a copy goes on nowhere
+        groups.setdefault(line if merge_turns else str(index), []).append(row)
     sequences, dropped = [], 0
     for group in groups.values():
         for part in _mergeable(sorted(group, key=lambda row: row.turn)):

@@ -16,7 +16,7 @@ from spa.prompts.parse import find_block
 from spa.seeds import stream
 from spa.types import WorldModelRow
 from spa.worldmodel.relabel import replace_state
-from spa.worldmodel.rows import rewritten_history
+from spa.worldmodel.rows import is_branch, rewritten_history
 
 States = Literal["truth", "believed", "random_coords"]
 _CELL = re.compile(r"\((\d+),(\d+)\)")
@@ -93,7 +93,9 @@ def _with_blocks(text: str, observation: str, prediction: str) -> str:
 
 
 def _rewritten(rows: Sequence[WorldModelRow], responses: Sequence[str]) -> list[WorldModelRow]:
-    by_turn = {(row.episode_id, row.turn): text for row, text in zip(rows, responses, strict=True)}
+    by_turn = {
+        (row.episode_id, row.turn): text for row, text in zip(rows, responses, strict=True) if not is_branch(row)
+    }
     return [
         replace(row, response=text, prompt=rewritten_history(row, by_turn))
         for row, text in zip(rows, responses, strict=True)

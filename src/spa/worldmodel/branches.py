@@ -1,0 +1,119 @@
+"""What if: at every state of a played episode, other plans are tried in a copy and become rows of their own.
+
+The rows of a state share its prompt, conversation included: one row per plan, the true next state in each. No model
+writes anything, and no solver helps; with every legal action tried, the transitions are complete and balanced.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from spa.envs.base import Action, TextEnv
+from spa.envs.branch import Past, branch
+from spa.envs.limits import checked_step
+from spa.errors import ConfigError, DataError
+from spa.prompts.parse import parse_reply
+from spa.prompts.render import Prompter, world_model_reply
+from spa.seeds import stream, stream_seed
+from spa.types import Episode, Stop, Turn, WorldModelRow
+from spa.worldmodel.relabel import relabel_turn
+from spa.worldmodel.rows import assistant_positions, corrected_messages, make_row
+
+Plan = tuple[str, ...]
+
+
+def branch_rows(
+    episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
+) -> list[WorldModelRow]:
+    """Rows of the plans that the episode did not take, `extra["branch"]` counted from 1 at each state.
+
+    `plans` None tries every legal action by itself; a number draws as many plans of one to `max_actions_per_turn`
+    random actions. Every copy draws chance of its own where the environment can do that.
+
+    Raises ConfigError if every action is asked for and the environment lists none, DataError if playing the episode
+    again leads to other states.
+    """
+    if episode.stop is Stop.ERROR:
+        return []
+    messages = corrected_messages(episode, action_sep=prompter.action_sep)
+    places = assistant_positions(episode)
+    options = {"noise_seed": episode.noise_seed, "validation": False}
+    env, done = make(), list[Action]()
+    env.reset(seed=episode.puzzle_seed, options=options)
+    rows: list[WorldModelRow] = []
+    for index, turn in enumerate(episode.turns):
+        if env.state_text(prompter.state_text) != turn.state:
+            raise DataError(
+                f"episode {episode.episode_id}, turn {index}: playing it again leads to another state; the environment "
+                f"{episode.tag} is not fixed by its seeds (spa check-env says more)"
+            )
+        rng = stream(episode.noise_seed, "branches", index)
+        for number, plan in enumerate(_plans(env, episode.tag, prompter, turn, plans, rng), start=1):
+            past = Past(make=make, seed=episode.puzzle_seed, options=options, actions=done)
+            twin = branch(env, past, stream_seed(episode.noise_seed, "branches", index, number))
+            tried = _try(twin, plan, prompter, turn)
+            text = relabel_turn(tried, action_sep=prompter.action_sep, order=prompter.reply_order).text
+            if text is not None:
+                row = make_row(episode, index, tried, messages[: places[index]], text)
+                rows.append(_as_branch(row, number))
+        for name in turn.executed:
+            action = env.to_action(name)
+            if action is not None:
+                env.step(action)
+                done.append(action)
+    return rows
+
+
+def _plans(
+    env: TextEnv, tag: str, prompter: Prompter, turn: Turn, plans: int | None, rng: np.random.Generator
+) -> Iterator[Plan]:
+    """Different plans, without the one that was taken."""
+    if plans is None:
+        names = env.action_names()
+        if not names:
+            raise ConfigError(
+                f"{tag} does not list its actions, so not every one can be tried; set generate.branches to a number"
+            )
+        found: list[Plan] = [(name,) for name in names]
+    else:
+        most = max(1, min(prompter.max_actions_per_turn, turn.actions_left))
+        lengths = rng.integers(1, most + 1, size=plans)
+        found = [tuple(env.random_action(rng) for _ in range(length)) for length in lengths]
+    yield from dict.fromkeys(plan for plan in found if plan != turn.executed)
+
+
+def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
+    """The plan executed in `env`, as a turn whose beliefs are empty."""
+    executed, reward = [], 0.0
+    for name in plan:
+        action = env.to_action(name)
+        if action is None:
+            break
+        value, ended, _ = checked_step(env.step(action))
+        executed.append(name)
+        reward += value
+        if ended:
+            break
+    answer = f" {prompter.action_sep} ".join(executed)
+    text = world_model_reply("unknown", "", "unknown", answer, order=prompter.reply_order)
+    return Turn(
+        state=turn.state,
+        actions_left=turn.actions_left,
+        reply_text=text,
+        reply=parse_reply(
+            text,
+            mode="add_worldmodel",
+            action_sep=prompter.action_sep,
+            max_actions=len(plan),
+            order=prompter.reply_order,
+        ),
+        executed=tuple(executed),
+        reward=reward,
+        penalty=0.0,
+        next_state=env.state_text(prompter.state_text),
+    )
+
+
+def _as_branch(row: WorldModelRow, number: int) -> WorldModelRow:
+    return replace(row, predicted=None, observed=None, extra={**row.extra, "branch": number})

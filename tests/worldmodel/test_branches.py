@@ -1,0 +1,108 @@
+"""Branched play: at every visited state the other actions are tried in copies."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from helpers.play import groups, play
+
+from spa.engines.scripted import random_engine
+from spa.envs.registry import make_env
+from spa.errors import ConfigError, DataError
+from spa.prompts.parse import parse_reply
+from spa.prompts.render import Prompter
+from spa.types import Episode, WorldModelRow
+from spa.worldmodel.branches import branch_rows
+from spa.worldmodel.rows import coverage_sample, episode_rows, is_branch, shuffle_next_states
+
+OPTIONS = {"frozen_lake": {"is_slippery": False}, "sokoban": {"dim_x": 6, "dim_y": 6}, "sudoku": {}, "bandit": {}}
+
+
+def walked(game: str, count: int = 3, **options) -> list[Episode]:
+    chosen = options or OPTIONS[game]
+    return play(
+        groups(count, 1), random_engine(max_actions=2), make=lambda tag: make_env(game, chosen), mode="add_worldmodel"
+    )
+
+
+def branches(episode: Episode, game: str, plans: int | None = None, **options) -> list[WorldModelRow]:
+    prompter = Prompter(mode="add_worldmodel", state_text="coords")
+    chosen = options or OPTIONS[game]
+    return branch_rows(episode, make=lambda: make_env(game, chosen), prompter=prompter, plans=plans)
+
+
+@pytest.mark.parametrize("game", ["frozen_lake", "sokoban"])
+def test_every_action_of_every_visited_state_is_a_row_with_its_true_next_state(game):
+    for episode in walked(game):
+        main, _ = episode_rows(episode, action_sep="||")
+        tried = branches(episode, game)
+        for index, turn in enumerate(episode.turns):
+            here = [row for row in tried if row.turn == index]
+            taken = {turn.executed} if len(turn.executed) == 1 else set()
+            assert {row.executed for row in here} | taken == {("Left",), ("Down",), ("Right",), ("Up",)}
+            for row in here:
+                assert is_branch(row) and row.prompt == main[index].prompt and row.state == turn.state
+                env = make_env(game, OPTIONS[game])
+                env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed})
+                for name in (*(name for past in episode.turns[:index] for name in past.executed), *row.executed):
+                    env.step(env.to_action(name))  # type: ignore[arg-type]
+                assert row.next_state == env.state_text("coords")
+                reply = parse_reply(row.response, mode="add_worldmodel")
+                assert (reply.observation, reply.prediction) == (row.state, row.next_state)
+
+
+def test_free_text_actions_are_drawn_as_plans():
+    (episode, *_) = walked("sudoku")
+    tried = branches(episode, "sudoku", plans=6)
+    assert {1, 2, 3} <= {len(row.executed) for row in tried}
+    assert Counter(row.turn for row in tried)[0] == 6
+    with pytest.raises(ConfigError, match=r"generate\.branches"):
+        branches(episode, "sudoku")
+
+
+def test_copies_of_a_slippery_game_slip_each_by_chance_of_its_own():
+    """With one stream for all, every action of a state would go astray by the same quarter turn."""
+    options = {"size": 8, "p": 1.0}
+    ways = {(0, -1): 0, (1, 0): 1, (0, 1): 2, (-1, 0): 3}
+    astray: dict[tuple[str, int], set[int]] = {}
+    for episode in walked("frozen_lake", 10, **options):
+        tried = branches(episode, "frozen_lake", **options)
+        assert tried == branches(episode, "frozen_lake", **options)
+        for row in tried:
+            (r0, c0), (r1, c1) = (_player(text) for text in (row.state, row.next_state))
+            if (r0, c0) != (r1, c1):
+                turned = ways[(r1 - r0, c1 - c0)] - ["Left", "Down", "Right", "Up"].index(row.executed[0])
+                astray.setdefault((row.episode_id, row.turn), set()).add(turned % 4)
+    assert sum(len(turns) > 1 for turns in astray.values()) > len(astray) / 2
+
+
+def _player(sentence: str) -> tuple[int, int]:
+    row, col = sentence.rpartition("player (P) is at (")[2].partition(")")[0].split(",")
+    return int(row), int(col)
+
+
+def test_an_environment_that_its_seeds_do_not_fix_is_named():
+    (episode, *_) = walked("frozen_lake")
+    with pytest.raises(DataError, match="not fixed by its seeds"):
+        branches(replace(episode, puzzle_seed=episode.puzzle_seed + 1), "frozen_lake")
+
+
+def test_shuffling_leaves_the_history_of_the_line_that_was_played():
+    (episode, *_) = walked("sokoban")
+    rows = episode_rows(episode, action_sep="||")[0] + branches(episode, "sokoban")
+    shuffled = shuffle_next_states(rows, 1)
+    spoken = {row.turn: row.response for row in shuffled if not is_branch(row)}
+    for row in shuffled:
+        said = [message["content"] for message in row.prompt if message["role"] == "assistant"]
+        assert said == [spoken[turn] for turn in range(row.turn)]
+
+
+def test_coverage_makes_rare_outcomes_as_likely_as_common_ones():
+    (episode, *_) = walked("frozen_lake")
+    (row, *_) = branches(episode, "frozen_lake")
+    common = [replace(row, executed=("Left",), next_state="moved", turn=i) for i in range(900)]
+    rare = [replace(row, executed=("Left",), next_state=row.state, turn=900 + i) for i in range(100)]
+    drawn = coverage_sample(common + rare, seed=0)
+    share = sum(row.next_state == row.state for row in drawn) / len(drawn)
+    assert len(drawn) == 1000 and abs(share - 0.5) < 0.06  # almost four deviations of a fair coin
+    assert coverage_sample([], seed=0) == []
