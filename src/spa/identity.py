@@ -20,7 +20,7 @@ from spa.config.schema import Config
 from spa.config.stages import Stage, defaults, key_of, values_of
 from spa.errors import ModelError
 
-REVISIONS: dict[Stage, int] = {"selfplay": 1, "sft": 2, "ppo": 2, "eval": 1}
+REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""
 
 PACKAGES = ("spa", "torch", "transformers", "tokenizers", "numpy", "vllm")

@@ -26,7 +26,8 @@ def cfg() -> Config:
     entry = APIModelConfig(provider_name="openai", model_name="x")
     demo = load_config("demo")
     chosen = replace(demo.model_config, model_name=MODEL)
-    return replace(demo, model_info={MODEL: entry, "other": entry}, model_config=chosen)
+    gate = replace(demo.gate, enable=True, max_extra_rounds=1)
+    return replace(demo, gate=gate, model_info={MODEL: entry, "other": entry}, model_config=chosen)
 
 
 @pytest.fixture(scope="module")

@@ -122,6 +122,7 @@ def test_errors_of_ours_are_not_hidden(tmp_path):
 def test_results_are_found_after_the_grid_was_moved(tmp_path):
     folder = tmp_path / "new" / "sft-abc"
     (folder / "extra_1" / "global_step_3").mkdir(parents=True)
+    (folder / "extra_1" / "global_step_3" / "complete.json").write_text('{"sha256": {}}')
     (folder / DONE).write_text(json.dumps({"result": "/elsewhere/sft-abc/extra_1/global_step_3"}))
     assert result_of(folder) == folder / "extra_1" / "global_step_3"
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from helpers.runs import small_config
 
+from spa.config.schema import Config
 from spa.errors import ModelError
+from spa.identity import identity_of
 from spa.models.load import load_policy
 from spa.recipes import compare, pipeline
 from spa.recipes.arms import arm_config
@@ -78,7 +80,7 @@ def test_running_anew_keeps_the_old_stages(base, finished, tmp_path, monkeypatch
 def test_ppo_starts_from_the_fine_tuned_checkpoint_that_is_named(base, finished, tmp_path, monkeypatch):
     starts = []
 
-    def started(cfg, *, model_path, directory):
+    def started(cfg, *, model_path, directory, identity):
         starts.append(model_path)
         raise KeyboardInterrupt
 
@@ -99,7 +101,7 @@ def test_a_stage_that_fails_is_not_marked_as_done(tmp_path):
         raise ModelError("no")
 
     with pytest.raises(ModelError):
-        pipeline.stage(tmp_path / "stage", work)
+        pipeline.stage(tmp_path / "stage", work, identity=identity_of(Config(), "ppo"))
     assert not (tmp_path / "stage" / pipeline.DONE).exists()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 from helpers.runs import small_config
 
 from spa.config.load import load_config
+from spa.config.schema import Config
+from spa.config.stages import Stage
 from spa.errors import ConfigError, ModelError
+from spa.identity import identity_of
 from spa.recipes import generate, pipeline, ppo, setup, sft
-from spa.recipes.resume import check_unchanged, resume_point
+from spa.recipes.resume import check_identity, record_identity, resume_point
 from spa.signals import StopRequested
-from spa.tracking.encoding import save_config
-from spa.training.checkpoint import MARKER, latest_checkpoint, load_state
+from spa.training.checkpoint import MARKER, latest_checkpoint, load_note, save_checkpoint
 
 FOUR = (
     "trainer.total_training_steps=4",
@@ -92,7 +95,7 @@ def test_sigterm_in_ppo_saves_and_the_run_goes_on(base, whole, tmp_path, monkeyp
     assert (newest.name if newest else None) == (f"global_step_{saved}" if saved else None)
     if where in ("rollout", "update", "validation"):
         assert stop.value.saved == str(newest)
-        assert ("unlogged" in load_state(newest)) is (where != "rollout")
+        assert newest is not None and (load_note(newest, "unlogged") is not None) is (where != "rollout")
     ppo.main(cfg)
     assert content(tmp_path / "ppo") == content(whole / "ppo")
 
@@ -146,8 +149,9 @@ def test_a_run_may_become_longer(base, whole, tmp_path):
     cfg = small_config(base, tmp_path, *FOUR, "trainer.test_freq=-1", "trainer.val_before_train=false")
     shorter = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=2))
     stage = tmp_path / "ppo"
-    first = pipeline.stage(stage, lambda: ppo.main(shorter), steps=2)
-    second = pipeline.stage(stage, lambda: ppo.main(cfg), steps=4)
+    identity = identity_of(cfg, "ppo")
+    first = pipeline.stage(stage, lambda: ppo.main(shorter), steps=2, identity=identity)
+    second = pipeline.stage(stage, lambda: ppo.main(cfg), steps=4, identity=identity)
     assert (first.name, second.name) == ("global_step_2", "global_step_4")
     ours = (stage / "global_step_4" / "model.safetensors").read_bytes()
     assert ours == (whole / "ppo" / "global_step_4" / "model.safetensors").read_bytes()
@@ -159,11 +163,12 @@ def test_resume_path_begins_there_and_goes_on_from_its_own(base, whole, tmp_path
     cfg = small_config(base, tmp_path, *FOUR, *named)
     three = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=3))
     ppo.main(three)
-    assert resume_point(cfg, "ppo", tmp_path / "ppo", named=str(start)) == tmp_path / "ppo" / "global_step_3"
+    identity = identity_of(cfg, "ppo")
+    assert resume_point(identity, tmp_path / "ppo", named=str(start)) == tmp_path / "ppo" / "global_step_3"
     other = str(whole / "ppo" / "global_step_4")
-    assert resume_point(cfg, "ppo", tmp_path / "ppo", named=other) == Path(other)
+    assert resume_point(identity, tmp_path / "ppo", named=other) == Path(other)
     with pytest.raises(ModelError, match=r"training cannot go on from here \(complete\.json"):
-        resume_point(cfg, "ppo", tmp_path / "ppo", named=str(base))
+        resume_point(identity, tmp_path / "ppo", named=str(base))
 
 
 def test_disable_begins_anew_and_loses_nothing(base, tmp_path):
@@ -172,20 +177,27 @@ def test_disable_begins_anew_and_loses_nothing(base, tmp_path):
     again = ppo.main(small_config(base, tmp_path, *short, "seed.train=6", "trainer.resume_mode=disable"))
     assert again == tmp_path / "ppo" / "global_step_1"
     kept = sorted(str(path.relative_to(tmp_path / "ppo")) for path in (tmp_path / "ppo" / "previous").glob("*/*"))
-    assert "previous/1/global_step_1" in kept and "previous/2/metrics.jsonl" in kept
+    assert {"previous/1/global_step_1", "previous/1/metrics.jsonl", "previous/1/identity.json"} <= set(kept)
 
 
 def test_ppo_does_not_go_on_from_another_model_and_sft_not_on_other_data(base, whole, tmp_path):
     cfg = small_config(base, whole, *FOUR)
-    with pytest.raises(ConfigError, match=r"model: '.*base' became '.*global_step_4'"):
+    with pytest.raises(ConfigError, match=r"model_path \(weights\): content \w+ → content"):
         ppo.main(cfg, model_path=str(whole / "sft" / "global_step_4"), directory=whole / "ppo")
     other = small_config(base, tmp_path, "seed.train=4242")
     generate.main(other, directory=tmp_path / "data")
-    with pytest.raises(ConfigError, match="data: '"):
+    with pytest.raises(ConfigError, match="the stage before it: "):
         sft.main(small_config(base, whole, *FOUR), directory=whole / "sft", data=tmp_path / "data")
 
 
 BEGUN = ("_3_frozen_lake", ["trainer.run_dir=runs/x"])
+
+
+def begun(folder: Path, stage: Stage, name: str, overrides: list[str]) -> None:
+    """A folder in which a stage has left its record and a mark."""
+    identity = identity_of(load_config(name, overrides), stage)
+    record_identity(folder, identity, kept=False)
+    (folder / pipeline.DONE).write_text(json.dumps({"result": ".", "identity": identity.to_json()}))
 
 
 @pytest.mark.parametrize(
@@ -198,17 +210,18 @@ BEGUN = ("_3_frozen_lake", ["trainer.run_dir=runs/x"])
         ("ppo", "trainer.validation_steps=7"),
         ("sft", "sft.optim.lr=1"),
         ("sft", "sft.trainer.total_epochs=9"),
-        ("sft", "model_path=other"),
-        ("generate", "generate.num_batches=9"),
-        ("generate", "state_text=grid"),
+        ("selfplay", "model_path=other"),
+        ("selfplay", "generate.num_batches=9"),
+        ("selfplay", "state_text=grid"),
     ],
 )
 def test_a_change_that_results_depend_on_is_refused_and_named(tmp_path, stage, change):
     name, overrides = BEGUN
-    save_config(load_config(name, overrides), tmp_path / "config.yaml")
+    begun(tmp_path, stage, name, overrides)
     key = change.partition("=")[0]
-    with pytest.raises(ConfigError, match=rf"begun with other settings[\s\S]*{key}[\s\S]*resume_mode=disable"):
-        check_unchanged(load_config(name, [*overrides, change]), stage, tmp_path)
+    changed = identity_of(load_config(name, [*overrides, change]), stage)
+    with pytest.raises(ConfigError, match=rf"another configuration[\s\S]*{key}[\s\S]* → [\s\S]*spa try CONFIG"):
+        check_identity([(tmp_path, changed)])
 
 
 @pytest.mark.parametrize(
@@ -219,48 +232,56 @@ def test_a_change_that_results_depend_on_is_refused_and_named(tmp_path, stage, c
         ("ppo", ["micro_batch_size_per_gpu=2", "generate.num_batches=3", "sft.optim.lr=1", "gate.enable=true"]),
         ("ppo", ["custom_envs.SimpleSokoban.env_config.dim_x=9", "es_manager.env_workers=2"]),
         ("sft", ["algorithm.gamma=0.5", "sft.trainer.save_freq=1", "actor_rollout_ref.rollout.temperature=0.5"]),
-        ("generate", ["sft.optim.lr=1", "actor_rollout_ref.rollout.rollout_filter_ratio=0.5"]),
+        ("selfplay", ["sft.optim.lr=1", "actor_rollout_ref.rollout.rollout_filter_ratio=0.5"]),
     ],
 )
 def test_other_changes_are_welcome(tmp_path, stage, changes):
     name, overrides = BEGUN
-    save_config(load_config(name, overrides), tmp_path / "config.yaml")
-    check_unchanged(load_config(name, [*overrides, *changes]), stage, tmp_path)
+    begun(tmp_path, stage, name, overrides)
+    check_identity([(tmp_path, identity_of(load_config(name, [*overrides, *changes]), stage))])
 
 
-def test_a_schedule_with_an_end_fixes_the_number_of_steps(tmp_path):
-    cosine = "actor_rollout_ref.actor.optim.warmup_style=cosine"
-    save_config(load_config("base", [cosine]), tmp_path / "config.yaml")
-    with pytest.raises(ConfigError, match=r"trainer\.total_training_steps: 1000 became 5"):
-        check_unchanged(load_config("base", [cosine, "trainer.total_training_steps=5"]), "ppo", tmp_path)
-
-
-def test_places_inside_the_run_may_move_with_it(tmp_path):
-    def at(place: str) -> list[str]:
-        return [f"trainer.run_dir={place}", f"model_path={place}/sft/global_step_3"]
-
-    save_config(load_config("base", at("runs/x")), tmp_path / "config.yaml")
-    check_unchanged(load_config("base", at(str(tmp_path))), "ppo", tmp_path)
+def test_what_only_rounds_differently_is_said(tmp_path, caplog):
+    name, overrides = BEGUN
+    begun(tmp_path, "ppo", name, overrides)
+    changed = identity_of(load_config(name, [*overrides, "actor_rollout_ref.model.packing=true"]), "ppo")
+    for _ in range(2):
+        check_identity([(tmp_path, replace(changed, environment={**changed.environment, "threads": 99}))])
+    assert ["actor_rollout_ref.model.packing: null → true" in message for message in caplog.messages] == [True]
+    assert "threads: " in caplog.text and "the last digits differ" in caplog.text
 
 
 @pytest.mark.parametrize("mark", ["", "{", "[]", '{"seconds": 1}'])
 def test_a_torn_mark_means_that_the_stage_is_not_done(tmp_path, mark):
+    identity = identity_of(Config(), "ppo")
+    record_identity(tmp_path, identity, kept=False)
     (tmp_path / pipeline.DONE).write_text(mark)
-    assert pipeline.stage(tmp_path, lambda: tmp_path / "x") == tmp_path / "x"
+    assert pipeline.stage(tmp_path, lambda: tmp_path / "x", identity=identity) == tmp_path / "x"
     assert json.loads((tmp_path / pipeline.DONE).read_text())["result"] == "x"
 
 
-def test_a_stage_whose_result_is_gone_is_done_again(tmp_path, caplog):
-    result = tmp_path / "stage" / "global_step_3"
+def test_a_stage_whose_result_is_gone_or_has_no_checksums_is_done_again(tmp_path, caplog):
+    stage, identity = tmp_path / "stage", identity_of(Config(), "sft")
 
     def work() -> Path:
-        result.mkdir(parents=True)
-        return result
+        return save_checkpoint(stage, 3, model=Empty(), tokenizer=Empty())
 
-    assert pipeline.stage(tmp_path / "stage", work) == result
-    assert pipeline.stage(tmp_path / "stage", work) == result
-    result.rmdir()
-    assert pipeline.stage(tmp_path / "stage", work) == result
-    assert "it is gone" in caplog.text
-    (result / MARKER).write_text("torn")
-    assert pipeline.result_of(tmp_path / "stage") is None
+    result = pipeline.stage(stage, work, identity=identity)
+    assert result == stage / "global_step_3"
+    assert pipeline.stage(stage, stop, identity=identity) == result
+    for harm in (lambda: shutil.rmtree(result), (result / MARKER).unlink, lambda: (result / MARKER).write_text("torn")):
+        harm()
+        assert pipeline.result_of(stage) is None
+        assert pipeline.stage(stage, work, identity=identity) == result
+    assert "it is gone" in caplog.text and "complete.json is missing or unreadable" in caplog.text
+
+
+class Empty:
+    """A model and tokenizer without anything to save."""
+
+    def save_pretrained(self, folder: Path, **settings: object) -> None:
+        (folder / "config.json").write_text("{}")
+
+
+def stop() -> Path:
+    raise AssertionError("finished work is done again")

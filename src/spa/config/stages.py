@@ -92,17 +92,17 @@ def key_of(path: str) -> Key:
 
 def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
     """Dotted key -> plain value of everything that a stage reads. Left out is what its other settings switch off:
-    environments that it does not play, API models that it does not ask, and the number of PPO steps unless a learning
-    rate depends on it."""
+    environments that it does not play, API models that it does not ask, a gate that trains no more, and the number of
+    PPO steps unless a learning rate depends on it."""
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
     tags = {*cfg.es_manager.val.env_configs.tags, *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ())}
     models = {cfg.model_path, cfg.model_config.model_name}
     switched_off = {
         *(f"custom_envs.{tag}" for tag in cfg.custom_envs if tag not in tags),
         *(f"model_info.{name}" for name in cfg.model_info if name not in models),
+        *(() if _has_an_end(cfg) else ("trainer.total_training_steps",)),
+        *(() if cfg.gate.enable and cfg.gate.max_extra_rounds > 0 else (f"gate.{name}" for name in to_plain(cfg.gate))),
     }
-    if not _has_an_end(cfg):
-        found.pop("trainer.total_training_steps", None)
     return {key: value for key, value in found.items() if ".".join(key.split(".")[:2]) not in switched_off}
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from spa.config.schema import Config
 from spa.distributed.world import joined
-from spa.recipes import generate, pipeline, ppo
+from spa.recipes import pipeline
 from spa.tracking.console import set_verbosity
 
 
@@ -35,13 +35,12 @@ def launch(cfg: Config, job: Job) -> Path | None:
 
 def perform(cfg: Config, job: Job) -> Path:
     """Do a job on this rank."""
-    data, sft_dir, _ = pipeline.stage_folders(cfg)
     match job.stage:
         case "run":
             return pipeline.run(cfg, ckpt=job.ckpt, generate_data=job.generate_data)
         case "generate":
-            return generate.main(cfg)
+            return pipeline.selfplay_stage(cfg)
         case "sft":
-            return pipeline.world_model(cfg, data, sft_dir)
+            return pipeline.sft_stage(cfg)
         case "ppo":
-            return ppo.main(cfg)
+            return pipeline.ppo_stage(cfg)

@@ -21,7 +21,7 @@ from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.errors import TrainingError
 from spa.recipes.arms import PLANS, arm_config, seeded
-from spa.recipes.resume import run_context
+from spa.recipes.resume import run_context, stage_identity
 from spa.signals import stoppable, stopping_children
 from spa.tracking.console import same_verbosity
 from spa.tracking.encoding import write_atomic
@@ -133,21 +133,27 @@ def run_job(job: Job) -> tuple[int, int]:
 
 
 def _do(job: Job) -> None:
-    from spa.recipes import generate, pipeline, ppo
+    from spa.recipes import generate, pipeline, sft
     from spa.recipes.shuffled import shuffled_data
 
     cfg, root, data = job.config, Path(job.directory), Path(job.data)
     if job.arm == "data":
-        pipeline.stage(data, lambda: generate.main(cfg, directory=data))
+        pipeline.stage(data, lambda: generate.main(cfg, directory=data), identity=stage_identity(cfg, "selfplay"))
     else:
-        start = Path(cfg.model_path)
+        start, identity = None, stage_identity(cfg, "ppo")
         if PLANS[job.arm].fine_tuned:
             source = data
             if PLANS[job.arm].shuffled:
-                source = pipeline.stage(root / "data", lambda: shuffled_data(cfg, data, root / "data"))
-            start = pipeline.stage(root / "sft", lambda: pipeline.world_model(cfg, source, root / "sft"))
-        path = str(start) if PLANS[job.arm].fine_tuned else cfg.model_path
-        pipeline.stage(root / "ppo", lambda: ppo.main(cfg, model_path=path, directory=root / "ppo"))
+                shuffled = stage_identity(cfg, "selfplay")
+                source = pipeline.stage(
+                    root / "data", lambda: shuffled_data(cfg, data, root / "data"), identity=shuffled
+                )
+            world = sft.sft_identity(cfg, source)
+            start = pipeline.stage(
+                root / "sft", lambda: pipeline.world_model(cfg, source, root / "sft", identity=world), identity=world
+            )
+            identity = stage_identity(cfg, "ppo", parent=pipeline.digest_of(root / "sft", world))
+        pipeline.ppo_stage(cfg, root / "ppo", start=start, identity=identity)
 
 
 def _peak_bytes() -> int:

@@ -19,10 +19,11 @@ from spa.engines.scripted import random_engine
 from spa.envs.registry import make_env
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
+from spa.identity import Identity
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
-from spa.recipes.resume import check_unchanged, run_context, stop_together
+from spa.recipes.resume import archive_work, check_identity, record_identity, run_context, stage_identity, stop_together
 from spa.seeds import stream
 from spa.signals import uninterrupted
 from spa.tracking.encoding import read_lines, write_atomic
@@ -42,7 +43,14 @@ from spa.worldmodel.states import with_states
 TRAIN_FILE, VAL_FILE, SUMMARY = "wm_train.parquet", "wm_val.parquet", "summary.json"
 
 
-def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, num_batches: int | None = None) -> Path:
+def main(
+    cfg: Config,
+    *,
+    directory: Path | None = None,
+    first_batch: int = 0,
+    num_batches: int | None = None,
+    identity: Identity | None = None,
+) -> Path:
     """Play `generate.num_batches` batches and write the data set; returns its folder.
 
     Every batch plays new puzzles; `first_batch` continues where an earlier call stopped. Puzzles that validation uses
@@ -50,18 +58,23 @@ def main(cfg: Config, *, directory: Path | None = None, first_batch: int = 0, nu
     """
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     with run_context(out):
-        if not current_world().broadcast(lambda: fetched(cfg, out)):
+        known = identity or stage_identity(cfg, "selfplay")
+        if not current_world().broadcast(lambda: begun(cfg, out, known)):
             play_batches(cfg, out, first_batch, cfg.generate.num_batches if num_batches is None else num_batches)
         return out
 
 
-def fetched(cfg: Config, out: Path) -> bool:
-    """Whether the data set was brought back from its copy, to a machine that has nothing of it."""
+def begun(cfg: Config, out: Path, identity: Identity) -> bool:
+    """Make the folder ready; returns whether the data set was brought back from its copy, to a machine that has nothing
+    of it. Raises ConfigError if what is there has another identity."""
     mirror, there = mirror_of(cfg, out), (out / "metrics.jsonl").exists()
-    if mirror is None or there or cfg.trainer.resume_mode == "disable" or not mirror.fetch_files(out):
-        return False
-    check_unchanged(cfg, "generate", out)
-    return True
+    anew = cfg.trainer.resume_mode == "disable"
+    if anew:
+        archive_work(out)
+    fetched = mirror is not None and not there and not anew and mirror.fetch_files(out)
+    check_identity([(out, identity)])
+    record_identity(out, identity, kept=there or fetched)
+    return fetched
 
 
 def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None:
@@ -106,11 +119,10 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None
 
 def played_before(cfg: Config, out: Path, first: int, last: int) -> tuple[list[Episode], int]:
     """The episodes of an interrupted call's finished batches, and the batch to go on with; (nothing, `first`) at a
-    beginning. Raises ConfigError if they were played with other settings."""
+    beginning."""
     logged = {line["step"] for line in read_metrics(out / "metrics.jsonl")}
     if cfg.trainer.resume_mode == "disable" or first + 1 not in logged:
         return [], first
-    check_unchanged(cfg, "generate", out)
     episodes: list[Episode] = []
     size = cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size
     for batch in range(first, last):

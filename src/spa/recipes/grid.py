@@ -144,21 +144,26 @@ def processes(count: int) -> Executor:
 
 def do_stage(stage: Stage, device: str) -> None:
     """Do one stage in this process."""
-    from spa.recipes import generate, pipeline, ppo
+    from spa.recipes import generate, pipeline, sft
+    from spa.recipes.resume import stage_identity
 
     cfg = replace(stage.config, trainer=replace(stage.config.trainer, device=device, experiment_name=stage.label))
     folder = Path(stage.folder)
     if stage.kind == "data":
-        pipeline.stage(folder, lambda: generate.main(cfg, directory=folder))
+        identity = stage_identity(cfg, "selfplay")
+        pipeline.stage(folder, lambda: generate.main(cfg, directory=folder, identity=identity), identity=identity)
     elif stage.kind == "sft":
         data = Path(str(stage.source))
-        pipeline.stage(folder, lambda: pipeline.world_model(cfg, data, folder))
+        identity = sft.sft_identity(cfg, data)
+        pipeline.stage(folder, lambda: pipeline.world_model(cfg, data, folder, identity=identity), identity=identity)
     else:
-        start = pipeline.result_of(Path(stage.source)) if stage.source else cfg.model_path
+        start = pipeline.result_of(Path(stage.source)) if stage.source else Path(cfg.model_path)
         if start is None:
             raise TrainingError(f"{stage.source}: its checkpoint is gone or damaged. Remove its {pipeline.DONE}, then "
                                 "start the same command again: the stage is done anew.")  # fmt: skip
-        pipeline.stage(folder, lambda: ppo.main(cfg, model_path=str(start), directory=folder))
+        pipeline.ppo_stage(
+            cfg, folder, start=start, identity=pipeline.ppo_identity(cfg, start, Path(stage.source or "-"))
+        )
 
 
 def run_grid(

@@ -3,26 +3,36 @@
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ModelError
+from spa.identity import Identity, differences, file_sum
 from spa.recipes import generate, ppo, sft
 from spa.recipes.gate import evaluate_gate, stop_at_gate, write_gate
 from spa.recipes.published import original_folders
-from spa.recipes.resume import check_unchanged, run_context
+from spa.recipes.resume import (
+    DATA_FILES,
+    DONE,
+    changes,
+    check_identity,
+    read_mark,
+    recorded_identity,
+    result_of,
+    run_context,
+    stage_identity,
+)
 from spa.signals import stoppable
 from spa.tracking.encoding import write_atomic
 from spa.tracking.logfile import LogFile
-from spa.training.checkpoint import MARKER, damage, find_checkpoint, step_of
+from spa.training.checkpoint import find_checkpoint, step_of
 
 log = logging.getLogger(__name__)
-
-DONE = "done.json"
 
 
 def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
@@ -37,22 +47,82 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
 def _run(cfg: Config, ckpt: str, generate_data: bool | None) -> Path:
     data, sft_dir, ppo_dir = stage_folders(cfg)
     if generate_data is True:
-        if current_world().is_main:
-            for folder in (data, sft_dir, ppo_dir):
-                archive_stage(folder)
-        current_world().barrier()
+        _archive((data, sft_dir, ppo_dir))
     if generate_data is False:
         start = find_sft_checkpoint(cfg, sft_dir, ckpt)
-    else:
-        if result_of(data):
-            check_unchanged(cfg, "generate", data)
-        if result_of(sft_dir):
-            check_unchanged(cfg, "sft", sft_dir)
-        stage(data, lambda: generate.main(cfg, directory=data))
-        start = stage(sft_dir, lambda: world_model(cfg, data, sft_dir))
-        stop_at_gate(cfg, sft_dir)
-    steps = cfg.trainer.total_training_steps
-    return stage(ppo_dir, lambda: ppo.main(cfg, model_path=str(start), directory=ppo_dir), steps=steps)
+        return ppo_stage(cfg, ppo_dir, start=start, identity=ppo_identity(cfg, start, sft_dir))
+    selfplay = stage_identity(cfg, "selfplay")
+    world = stage_identity(cfg, "sft", parent=digest_of(data, selfplay))
+    policy = stage_identity(cfg, "ppo", parent=digest_of(sft_dir, world))
+    chain = [(data, selfplay), (sft_dir, world), (ppo_dir, policy)]
+    if cfg.trainer.resume_mode == "disable":  # what is finished as it is asked for is kept
+        changed = current_world().broadcast(lambda: [bool(changes(*pair)) for pair in chain])
+        _archive([folder for (folder, _), differs in zip(chain, changed, strict=True) if differs])
+    current_world().broadcast(lambda: check_identity(chain))
+    stage(data, lambda: generate.main(cfg, directory=data, identity=selfplay), identity=selfplay)
+    start = stage(sft_dir, lambda: world_model(cfg, data, sft_dir, identity=world), identity=world)
+    stop_at_gate(cfg, sft_dir)
+    return ppo_stage(cfg, ppo_dir, start=start, identity=policy)
+
+
+def _archive(folders: Sequence[Path]) -> None:
+    if current_world().is_main:
+        for folder in folders:
+            archive_stage(folder)
+    current_world().barrier()
+
+
+def digest_of(folder: Path, identity: Identity) -> str:
+    """The digest that the next stage knows a stage by: the recorded one, if the work in its folder is the same."""
+    known = current_world().broadcast(lambda: _digest(folder, identity))
+    return known or identity.digest
+
+
+def _digest(folder: Path, identity: Identity) -> str | None:
+    known = recorded_identity(folder)
+    return known.digest if known is not None and not differences(known, identity) else None
+
+
+def selfplay_stage(cfg: Config) -> Path:
+    """Stage 1 alone, in its folder."""
+    data, _, _ = stage_folders(cfg)
+    identity = stage_identity(cfg, "selfplay")
+    work = partial(generate.main, cfg, directory=data, identity=identity)
+    return stage(data, work, identity=identity, anew=cfg.trainer.resume_mode == "disable")
+
+
+def sft_stage(cfg: Config) -> Path:
+    """Stage 2 alone, in its folder, on the configured data or what stage 1 left."""
+    data, sft_dir, _ = stage_folders(cfg)
+    identity = sft.sft_identity(cfg, data)
+    work = partial(world_model, cfg, data, sft_dir, identity=identity)
+    return stage(sft_dir, work, identity=identity, anew=_begins_elsewhere(cfg, cfg.sft.trainer.resume_path))
+
+
+def ppo_stage(
+    cfg: Config, directory: Path | None = None, *, start: Path | None = None, identity: Identity | None = None
+) -> Path:
+    """Stage 3 alone, in its folder, from `start` or `model_path`."""
+    out = directory or stage_folders(cfg)[2]
+    identity = identity or stage_identity(cfg, "ppo")
+    work = partial(ppo.main, cfg, model_path=start and str(start), directory=out, identity=identity)
+    named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
+    anew = start is None and _begins_elsewhere(cfg, named)
+    return stage(out, work, steps=cfg.trainer.total_training_steps, identity=identity, anew=anew)
+
+
+def _begins_elsewhere(cfg: Config, named: str | None) -> bool:
+    """Whether a single stage is asked to begin anew or at a certain checkpoint, whatever is finished."""
+    return named is not None or cfg.trainer.resume_mode == "disable"
+
+
+def ppo_identity(cfg: Config, start: Path, sft_dir: Path) -> Identity:
+    """The identity of PPO from a checkpoint: known by the stage that made it, or by its content if that is not ours."""
+    made = recorded_identity(sft_dir) if start.is_relative_to(sft_dir) else None
+    if made is None:
+        return stage_identity(replace(cfg, model_path=str(start)), "ppo")
+    last = result_of(sft_dir) == start
+    return stage_identity(cfg, "ppo", parent=made.digest if last else f"{made.digest} {start.name}")
 
 
 def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
@@ -62,39 +132,33 @@ def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
     return Path(data), Path(cfg.sft.trainer.default_local_dir), Path(cfg.trainer.default_local_dir)
 
 
-def stage(directory: Path, work: Callable[[], Path], *, steps: int = 0) -> Path:
-    """Do the work of a stage unless it is marked as done and its result is whole and has `steps` steps; the mark keeps
-    the result and the seconds."""
+def stage(directory: Path, work: Callable[[], Path], *, identity: Identity, steps: int = 0, anew: bool = False) -> Path:
+    """Do the work of a stage unless it is marked as done and its result is whole and has `steps` steps (never if it is
+    to be done `anew`). The mark keeps the result, its identity and the seconds.
+
+    Raises ConfigError if the folder holds work of another identity, before anything is written.
+    """
     world = current_world()
-    found = world.broadcast(lambda: str(result_of(directory) or ""))
+    found = world.broadcast(lambda: "" if anew else str(_finished(directory, identity) or ""))
     if found and (steps == 0 or step_of(Path(found)) >= steps):
         return Path(found)
+    spent = read_mark(directory).get("seconds", 0.0) if found else 0.0  # of the shorter run that is made longer
     started = time.monotonic()
     result = work()
-    seconds = time.monotonic() - started
+    seconds = spent + time.monotonic() - started
     if world.is_main:
         place = result.relative_to(directory) if result.is_relative_to(directory) else result
-        write_atomic(directory / DONE, [json.dumps({"result": str(place), "seconds": round(seconds, 1)})])
+        mark = {"result": str(place), "seconds": round(seconds, 1), "digest": identity.digest}
+        files = {path.name: file_sum(path) for path in sorted(result.glob(DATA_FILES))}
+        content = mark | {"sha256": files, "identity": identity.to_json()}
+        write_atomic(directory / DONE, [json.dumps(content, indent=1)])
+    world.barrier()
     return result
 
 
-def result_of(directory: Path) -> Path | None:
-    """What a finished stage returned, wherever the run has been moved to; None if it is not finished, or if its result
-    has been removed or damaged since: then the stage has to be done again."""
-    try:
-        noted = Path(json.loads((directory / DONE).read_text(encoding="utf-8"))["result"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    result = directory / noted
-    if not result.exists() and directory.name in noted.parts:  # an older mark, with the place that the run had then
-        result = directory.joinpath(*noted.parts[noted.parts.index(directory.name) + 1 :])
-    problem = None if result.exists() else "it is gone"
-    if problem is None and (result / MARKER).is_file():
-        problem = damage(result)
-    if problem is not None:
-        log.warning("%s cannot be used any more (%s); the stage is taken up again", result, problem)
-        return None
-    return result
+def _finished(directory: Path, identity: Identity) -> Path | None:
+    check_identity([(directory, identity)])
+    return result_of(directory)
 
 
 def archive_stage(directory: Path) -> None:
@@ -109,6 +173,9 @@ def archive_stage(directory: Path) -> None:
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
     """Where PPO alone starts: this run's SFT stage, the original's checkpoint folder, or the configured model if it is
     a folder itself."""
+    finished = result_of(sft_dir) if ckpt == "last" else None
+    if finished is not None:
+        return finished
     for folder in (sft_dir, *original_folders(cfg, "sftckpt", "checkpoints")):
         if folder.is_dir():
             return find_checkpoint(folder, ckpt)
@@ -120,15 +187,15 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
     )
 
 
-def world_model(cfg: Config, data: Path, directory: Path) -> Path:
+def world_model(cfg: Config, data: Path, directory: Path, *, identity: Identity | None = None) -> Path:
     """Stage 2, and more of it while the gate does not open and the preset allows; returns the checkpoint for PPO."""
     with LogFile(directory / "log.txt") if current_world().is_main else nullcontext():
-        return _world_model(cfg, data, directory)
+        return _world_model(cfg, data, directory, identity)
 
 
-def _world_model(cfg: Config, data: Path, directory: Path) -> Path:
+def _world_model(cfg: Config, data: Path, directory: Path, identity: Identity | None) -> Path:
     started = time.monotonic()
-    checkpoint = sft.main(cfg, directory=directory, data=data)
+    checkpoint = sft.main(cfg, directory=directory, data=data, identity=identity)
     gate = evaluate_gate(cfg, directory, 0)
     while cfg.gate.enable and not gate.passed and gate.rounds < cfg.gate.max_extra_rounds:
         elapsed = current_world().broadcast(lambda: time.monotonic() - started)

@@ -24,11 +24,20 @@ from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
+from spa.identity import Identity
 from spa.models.forward import token_logprobs, token_values
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
+from spa.recipes.copies import mirror_of
 from spa.recipes.ppo_models import Models, load_models, save_models
-from spa.recipes.resume import Progress, model_origin, resume_point, run_context, saved_when_stopped, stop_together
+from spa.recipes.resume import (
+    Progress,
+    resume_point,
+    run_context,
+    saved_when_stopped,
+    stage_identity,
+    stop_together,
+)
 from spa.recipes.validation import validate
 from spa.seeds import torch_stream
 from spa.signals import uninterrupted
@@ -55,7 +64,9 @@ log = logging.getLogger(__name__)
 SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept for the viewer
 
 
-def main(cfg: Config, *, model_path: str | None = None, directory: Path | None = None) -> Path:
+def main(
+    cfg: Config, *, model_path: str | None = None, directory: Path | None = None, identity: Identity | None = None
+) -> Path:
     """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint.
 
     With several ranks each plays, scores and trains on its share; everything that stands here is the same on all.
@@ -63,22 +74,27 @@ def main(cfg: Config, *, model_path: str | None = None, directory: Path | None =
     """
     out = directory or Path(cfg.trainer.default_local_dir)
     with run_context(out):
-        return run_steps(cfg, model_path or cfg.model_path, out)
+        path = model_path or cfg.model_path
+        return run_steps(cfg, path, out, identity or stage_identity(replace(cfg, model_path=path), "ppo"))
 
 
-def run_steps(cfg: Config, path: str, out: Path) -> Path:
+def run_steps(cfg: Config, path: str, out: Path, identity: Identity) -> Path:
     """The loop: play, keep, score, estimate, update, hand the weights over, look, save."""
     limit_kernel_caches()
     device, world = setup.pick_device(cfg), current_world()
     named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
-    resume = resume_point(cfg, "ppo", out, named=named)
+    anew = cfg.trainer.resume_mode == "disable"
+    resume = resume_point(identity, out, anew=anew, mirror=mirror_of(cfg, out), named=named)
+    progress = Progress.begin(resume, out, identity)
+    total = cfg.trainer.total_training_steps
+    if resume is not None and resume.parent == out and progress.finished(total):
+        return resume
     models = load_models(cfg, path, resume, device)
-    progress = models.progress = Progress.begin(resume, out, {"model": model_origin(path, out)})
+    models.progress = progress
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     held_out = setup.validation_hashes(cfg, player)
     first = step_of(resume) if resume else 0
     models.engine.load_weights(models.actor.full_model(), version=first)
-    total = cfg.trainer.total_training_steps
     with (
         Recorder(
             out,

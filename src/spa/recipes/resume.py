@@ -1,111 +1,62 @@
-"""Where a stage goes on, and whether it may: the checkpoint to start from, and the settings that must not have changed.
+"""Where a stage goes on, and whether it may: the checkpoint to start from, and the identity that must not have changed.
 
-A run may be made longer, saved or validated more or less often, moved to other hardware or cut into other
-micro-batches at any time. Whatever its results depend on stays as it was when the stage began.
+What a stage's results depend on is its identity (`spa.identity`). It stands in the folder from the beginning
+(`identity.json`), in every checkpoint and in the mark of a finished stage (`done.json`), and is compared at every
+start. A run may be made longer, measured more or less often, moved to other hardware or cut into other micro-batches
+at any time.
 """
 
+import functools
+import json
+import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import yaml
-
+from spa.archive import archive_files
 from spa.config.schema import Config
+from spa.config.stages import Stage
 from spa.distributed.world import World, current_world
-from spa.errors import ConfigError, ModelError
-from spa.recipes.copies import mirror_of
+from spa.errors import ConfigError, DataError, ModelError
+from spa.identity import (
+    Identity,
+    differences,
+    file_content,
+    file_sum,
+    identity_of,
+    read_identity,
+    rounded_differently,
+)
+from spa.models.load import model_source
 from spa.signals import StopRequested, stop_asked, stop_now, stoppable, uninterrupted
-from spa.tracking.encoding import jsonable
+from spa.tracking.encoding import write_atomic
 from spa.tracking.lock import run_lock
-from spa.training.checkpoint import archive_later_checkpoints, damage, latest_checkpoint, load_state, step_of
+from spa.tracking.recorder import read_metrics
+from spa.training.checkpoint import (
+    MARKER,
+    archive_later_checkpoints,
+    damage,
+    latest_checkpoint,
+    load_note,
+    step_of,
+    steps_in,
+)
+from spa.training.mirror import Mirror
 from spa.types import Metrics
 
-Stage = Literal["generate", "sft", "ppo"]
+log = logging.getLogger(__name__)
 
-READ: dict[Stage, tuple[str, ...]] = {
-    "generate": (
-        "model_path",
-        "state_text",
-        "seed",
-        "agent_proxy.max_turn",
-        "agent_proxy.action_sep",
-        "agent_proxy.max_actions_per_turn",
-        "agent_proxy.enable_think",
-        "es_manager",
-        "ctx_manager.example",
-        "custom_envs",
-        "generate",
-        "actor_rollout_ref.model.dtype",
-        "actor_rollout_ref.model.chat_template",
-        "actor_rollout_ref.rollout.name",
-        "actor_rollout_ref.rollout.dtype",
-        "actor_rollout_ref.rollout.max_model_len",
-        "trainer.validation_steps",  # how many puzzles are held out
-    ),
-    "sft": (
-        "model_path",
-        "data",
-        "sft.data",
-        "sft.model",
-        "sft.optim",
-        "sft.trainer.seed",
-        "sft.trainer.total_epochs",
-        "sft.trainer.total_training_steps",
-        "actor_rollout_ref.model.chat_template",
-    ),
-    "ppo": (
-        "model_path",
-        "state_text",
-        "seed",
-        "agent_proxy",
-        "es_manager",
-        "ctx_manager",
-        "custom_envs",
-        "actor_rollout_ref",
-        "critic",
-        "algorithm",
-        "trainer.validation_steps",
-        "trainer.critic_warmup",
-        "trainer.total_training_steps",  # only if the learning rate has an end to go to
-    ),
-}
-"""What the results of a stage depend on; `FREE` is left out of it."""
-
-FREE = frozenset(
-    {
-        # how the work is cut: memory and speed
-        "micro_batch_size_per_gpu",
-        "ppo_micro_batch_size_per_gpu",
-        "forward_micro_batch_size_per_gpu",
-        "log_prob_micro_batch_size_per_gpu",
-        "use_dynamic_bsz",
-        "ppo_max_token_len_per_gpu",
-        "max_token_len_per_gpu",
-        "enable_gradient_checkpointing",
-        "use_torch_compile",
-        "attn_implementation",
-        "strategy",
-        "fsdp_config",
-        "packing",
-        "gpu_memory_utilization",
-        "enforce_eager",
-        "free_cache_engine",
-        "enable_chunked_prefill",
-        "tensor_model_parallel_size",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "engine_kwargs",
-        "env_timeout_s",
-        "env_workers",
-        "trust_remote_code",
-        # copies of other keys, and places
-        "path",
-        "output_dir",
-    }
-)
+DONE, IDENTITY = "done.json", "identity.json"
+DATA_FILES = "*.parquet"
+_WORK = (
+    "global_step_*", "extra_*", "metrics.jsonl", "timings.jsonl", "trajectories", "token_scores", "config.yaml",
+    "gate.json", "summary.json", DATA_FILES, DONE, IDENTITY,
+)  # fmt: skip
+"""What a stage leaves in its folder; checkpoints alone are what SFT and PPO go on from."""
 
 
 @contextmanager
@@ -128,30 +79,197 @@ def stop_together(world: World) -> None:
         stop_now()
 
 
-def resume_point(cfg: Config, stage: Stage, directory: Path, *, named: str | None = None) -> Path | None:
-    """The checkpoint that a stage in `directory` goes on from, None for a beginning; later ones are set aside.
+def stage_identity(cfg: Config, stage: Stage, *, parent: str | None = None, data: Path | None = None) -> Identity:
+    """The identity of a stage that is about to start, the same on every rank. Models of the Hub are downloaded first.
 
-    `named` is the checkpoint of `resume_mode: resume_path`. It counts until the run has checkpoints of its own that
-    began there, so that the same command can be given again after a crash.
-
-    Rank 0 looks and all ranks hear of it. Raises ConfigError if settings have changed that the results depend on,
-    ModelError if `named` cannot be used.
+    `data`: a data set without an identity of its own, which counts by its content.
     """
-    found = current_world().broadcast(lambda: str(_resume_point(cfg, stage, directory, named) or ""))
+
+    def find() -> dict[str, Any]:
+        name = cfg.sft.model.partial_pretrain if stage == "sft" else cfg.model_path
+        if name not in cfg.model_info:
+            with suppress(ModelError):  # said where it is loaded; some policies of self-play need no model
+                model_source(name, code=cfg.actor_rollout_ref.model.trust_remote_code)
+        found = identity_of(cfg, stage, parent=parent)
+        if data is not None:
+            found = replace(found, content={**found.content, "the data set": file_content(str(data))})
+        return found.to_json()
+
+    return Identity.from_json(current_world().broadcast(find))
+
+
+def recorded_identity(directory: Path) -> Identity | None:
+    """The identity of the work in a folder: that of its newest checkpoint that can be read, else of its mark or its
+    beginning. None if there is no work, or no record of it."""
+    for step in sorted(steps_in(directory), reverse=True):
+        try:
+            return Identity.from_json(load_note(directory / f"global_step_{step}", "identity"))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return read_identity(directory / DONE) or read_identity(directory / IDENTITY)
+
+
+def changes(directory: Path, identity: Identity) -> dict[str, tuple[Any, Any]]:
+    """What makes the work in a folder another one than `identity`: key -> (old, new). Empty if it is the same, or if
+    there is none; what only rounds differently is said."""
+    known = recorded_identity(directory)
+    if known is None:
+        return {"its record": ("missing or damaged", f"needed ({IDENTITY})")} if _has_work(directory, identity) else {}
+    found = differences(known, identity)
+    rounding = {} if found else rounded_differently(known, identity)
+    if rounding:
+        _say(f"{directory}: what is there was made with other settings for memory and speed or on another machine; at "
+             f"most the last digits differ ({'; '.join(_lines(rounding))})")  # fmt: skip
+    return found
+
+
+@functools.cache
+def _say(text: str) -> None:
+    log.warning("%s", text)
+
+
+def _has_work(directory: Path, identity: Identity) -> bool:
+    """Whether there is something that a stage would go on from or reuse."""
+    if (directory / DONE).is_file() or any(damage(directory / f"global_step_{n}") is None for n in steps_in(directory)):
+        return True
+    if identity.stage != "selfplay" or not directory.is_dir():
+        return False
+    return any(directory.glob(DATA_FILES)) or bool(read_metrics(directory / "metrics.jsonl"))
+
+
+def check_identity(stages: Sequence[tuple[Path, Identity]]) -> None:
+    """Raise ConfigError, one for all, if the work in a folder has another identity than the one beside it."""
+    found = {directory: changed for directory, identity in stages if (changed := changes(directory, identity))}
+    if not found:
+        return
+    if len(found) > 1:  # the stages after one that changed have changed through it
+        found = {directory: {k: v for k, v in changed.items() if k != "the stage before it"}
+                 for directory, changed in found.items()}  # fmt: skip
+    changed = {key: f"{_text(old)},{_text(new)}" for part in found.values() for key, (old, new) in part.items()}
+    settings = {key: pair for key, pair in changed.items() if re.fullmatch(r"[\w.]+", key) and "content " not in pair}
+    keys = " ".join(f"{key}={pair}" for key, pair in settings.items()) or "KEY=OLD,NEW"
+    raise ConfigError(
+        "\n".join(
+            [
+                line
+                for directory, changed in found.items()
+                if changed
+                for line in (f"{directory} holds the work of another configuration:", *_indented(_lines(changed)))
+            ]
+            + [
+                "Nothing was changed. Give the old values, or choose:",
+                "  another folder:  trainer.run_dir=FOLDER",
+                "  anew:            trainer.resume_mode=disable, or spa run CONFIG last True for all stages; what is "
+                "there is archived",
+                f"  both compared:   spa try CONFIG {keys}",
+            ]
+        )
+    )
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _lines(changed: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    return [f"{key}: {_text(old)} → {_text(new)}" for key, (old, new) in changed.items()]
+
+
+def _text(value: Any) -> str:
+    """A value as it is written in an override; a checksum by its beginning."""
+    if isinstance(value, str):
+        return f"content {value[:12]}" if re.fullmatch("[0-9a-f]{64}.*", value) else value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def read_mark(directory: Path) -> dict[str, Any]:
+    """What done.json holds; empty if it cannot be read."""
+    try:
+        found = json.loads((directory / DONE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def result_of(directory: Path) -> Path | None:
+    """What a finished stage returned, wherever the run has been moved to; None if it is not finished, or if its result
+    has been removed or damaged since: then the stage has to be done again.
+
+    Raises DataError if a data set is not the one that the stage wrote.
+    """
+    mark = read_mark(directory)
+    if not isinstance(mark.get("result"), str):
+        return None
+    noted = Path(mark["result"])
+    result = directory / noted
+    if not result.exists() and directory.name in noted.parts:  # an older mark, with the place that the run had then
+        result = directory.joinpath(*noted.parts[noted.parts.index(directory.name) + 1 :])
+    problem = None if result.exists() else "it is gone"
+    if problem is None and (step_of(result) or (result / MARKER).is_file()):
+        problem = damage(result)
+    for name, expected in mark.get("sha256", {}).items() if problem is None else ():
+        if not (result / name).is_file():
+            problem = f"{name} is gone"
+        elif file_sum(result / name) != expected:
+            raise DataError(
+                f"{result / name} is not the file that the stage wrote. Put that back, or remove this one (it is made "
+                f"again from what was played), or train on it under its own name: data.train_files=FILE data.val_files="
+                "FILE."
+            )
+    if problem is not None:
+        log.warning("%s cannot be used any more (%s); the stage is taken up again", result, problem)
+        return None
+    return result
+
+
+def resume_point(
+    identity: Identity, directory: Path, *, anew: bool = False, mirror: Mirror | None = None, named: str | None = None
+) -> Path | None:
+    """The checkpoint that a stage in `directory` goes on from, None for a beginning; later ones are archived.
+
+    `anew`: everything that is there is archived. `named` is the checkpoint of `resume_mode: resume_path`. It counts
+    until the run has checkpoints of its own that began there, so that the same command can be given again after a
+    crash. `mirror` is asked where there is nothing.
+
+    Rank 0 looks and all ranks hear of it. Raises ConfigError if what is there has another identity, ModelError if
+    `named` cannot be used.
+    """
+    found = current_world().broadcast(lambda: str(_resume_point(identity, directory, anew, mirror, named) or ""))
     return Path(found) if found else None
 
 
-def _resume_point(cfg: Config, stage: Stage, directory: Path, named: str | None) -> Path | None:
-    anew, mirror = cfg.trainer.resume_mode == "disable", mirror_of(cfg, directory)
-    found = None if anew else latest_checkpoint(directory)
+def _resume_point(
+    identity: Identity, directory: Path, anew: bool, mirror: Mirror | None, named: str | None
+) -> Path | None:
+    if anew:
+        archive_work(directory)
+    found = latest_checkpoint(directory)
     if found is None and mirror is not None and named is None and not anew:
         found = mirror.fetch(directory)
-    if named is not None and (found is None or origin_of(found).get("resumed_from") != os.path.abspath(named)):
+    if named is not None and (found is None or origin_of(found) != os.path.abspath(named)):
         found = _usable(Path(named).expanduser())
     if found is not None and found.parent == directory:
-        check_unchanged(cfg, stage, directory)
+        check_identity([(directory, identity)])
+    elif (directory / DONE).exists():
+        archive_files(directory, [directory / DONE])  # of a result that is gone
     archive_later_checkpoints(directory, step_of(found) if found is not None else -1)
+    record_identity(directory, identity, kept=found is not None and found.parent == directory)
     return found
+
+
+def record_identity(directory: Path, identity: Identity, *, kept: bool) -> None:
+    """Write what the work in a folder is; with `kept`, only if that is not written there."""
+    if kept and read_identity(directory / IDENTITY) is not None:
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomic(directory / IDENTITY, [json.dumps({"identity": identity.to_json()}, indent=1)])
+
+
+def archive_work(directory: Path) -> None:
+    """Move everything that a stage left in its folder to `previous/<n>/`."""
+    old = sorted(path for pattern in _WORK for path in directory.glob(pattern))
+    if old:
+        log.warning("archived in %s: %s", archive_files(directory, old), ", ".join(path.name for path in old))
 
 
 def _usable(folder: Path) -> Path:
@@ -164,17 +282,12 @@ def _usable(folder: Path) -> Path:
     return folder
 
 
-def origin_of(folder: Path) -> Mapping[str, Any]:
-    """What the run that wrote a checkpoint began with; empty if it does not say."""
-    return load_state(folder).get("origin", {}) if (folder / "state" / "state.json").is_file() else {}
-
-
-def check_origin(resume: Path, origin: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the run at `resume` began with another model or other data than `origin` says."""
-    known = origin_of(resume)
-    changed = {key: (known[key], value) for key, value in origin.items() if key in known and known[key] != value}
-    if changed:
-        raise _refused(resume.parent, changed)
+def origin_of(folder: Path) -> str | None:
+    """The checkpoint of another run that the run of this one began with; None without one."""
+    try:
+        return load_note(folder, "resumed_from")
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,29 +297,32 @@ class Progress:
     step: int = 0  # the last step that the weights have seen
     saved: int = 0  # the step of the last checkpoint
     unlogged: Metrics | None = None  # what there is to say about `step` while its line is not written
-    origin: dict[str, str] = field(default_factory=dict)  # what the stage began with
+    identity: Identity | None = None
+    resumed_from: str | None = None  # the checkpoint of another run
 
     @classmethod
-    def begin(cls, resume: Path | None, directory: Path, origin: dict[str, str]) -> "Progress":
-        """At the beginning, or at the checkpoint `resume`. Raises ConfigError if `directory` began with another model
-        or other data than `origin` says."""
+    def begin(cls, resume: Path | None, directory: Path, identity: Identity) -> "Progress":
+        """At the beginning, or at the checkpoint `resume`."""
         if resume is None:
-            return cls(origin=origin)
-        if resume.parent == directory:
-            check_origin(resume, origin)
-            origin = {**origin, **origin_of(resume)}
-        else:
-            origin = {**origin, "resumed_from": os.path.abspath(resume)}
+            return cls(identity=identity)
+        origin = origin_of(resume) if resume.parent == directory else os.path.abspath(resume)
         step = step_of(resume)
-        return cls(step=step, saved=step, unlogged=load_state(resume).get("unlogged"), origin=origin)
+        return cls(
+            step=step, saved=step, unlogged=load_note(resume, "unlogged"), identity=identity, resumed_from=origin
+        )
 
     def made(self, step: int, metrics: Metrics) -> None:
         """The weights have seen `step`; its line is still to be written."""
         self.step, self.unlogged = step, metrics
 
+    def finished(self, total: int) -> bool:
+        """Whether nothing is left to be done or written."""
+        return self.step >= total and self.unlogged is None
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        return {"origin": self.origin} | ({"unlogged": self.unlogged} if self.unlogged is not None else {})
+        kept = {"identity": self.identity and self.identity.to_json(), "resumed_from": self.resumed_from}
+        return kept | ({"unlogged": self.unlogged} if self.unlogged is not None else {})
 
 
 @contextmanager
@@ -219,83 +335,3 @@ def saved_when_stopped(progress: Progress, save: Callable[..., Path]) -> Iterato
             if progress.step > progress.saved:
                 stop.saved = str(save(preemption=True))
         raise
-
-
-def model_origin(path: str, directory: Path) -> str:
-    """A model's name or folder as a run remembers it: relative to its own folder, so that both may move together."""
-    return os.path.relpath(path, directory) if Path(path).is_dir() else path
-
-
-def check_unchanged(cfg: Config, stage: Stage, directory: Path) -> None:
-    """Compare `directory/config.yaml`, which the stage began with, to `cfg`; raises ConfigError with what differs."""
-    try:
-        saved = yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return  # an older or damaged record: nothing to compare with
-    if not isinstance(saved, Mapping):
-        return
-    before, now = _relevant(saved, stage), _relevant(jsonable(cfg), stage)
-    both = {key for key in {*before, *now} if key.startswith("custom_envs.") or (key in before and key in now)}
-    changed = {key: (before.get(key), now.get(key)) for key in sorted(both) if before.get(key) != now.get(key)}
-    if changed:
-        raise _refused(directory, changed)
-
-
-def _refused(directory: Path, changed: Mapping[str, tuple[Any, Any]]) -> ConfigError:
-    lines = [f"{key}: {before!r} became {now!r}" for key, (before, now) in changed.items()]
-    return ConfigError(
-        "\n  ".join([f"{directory} was begun with other settings, and going on would mix two runs:", *lines])
-        + "\nGive the old values, choose another folder with trainer.run_dir=FOLDER, or begin this stage anew with "
-        "trainer.resume_mode=disable (what is there is set aside, not deleted)."
-    )
-
-
-def _relevant(tree: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
-    """Dotted key -> value of what the results of `stage` depend on; paths inside the run directory are relative."""
-    trainer = tree.get("trainer") or {}
-    root = os.path.abspath(str(trainer.get("run_dir", "")))
-    played = {
-        tag
-        for part in ("train", "val")
-        for tag in (((tree.get("es_manager") or {}).get(part) or {}).get("env_configs") or {}).get("tags") or ()
-    }
-    found = {}
-    for key, value in _flat(tree, ""):
-        if not _counts(key, stage, played, tree):
-            continue
-        if isinstance(value, str) and os.path.abspath(value).startswith(root + os.sep):
-            value = os.path.relpath(os.path.abspath(value), root)
-        found[key] = value
-    return found
-
-
-def _counts(key: str, stage: Stage, played: set[str], tree: Mapping[str, Any]) -> bool:
-    if not _within(key, READ[stage]):
-        return False
-    if _within(key, ("custom_envs",)):
-        return any(_within(key, (f"custom_envs.{tag}",)) for tag in played)
-    if key == "trainer.total_training_steps":
-        return _has_an_end(_flat(tree, ""))
-    return not FREE & set(key.split("."))
-
-
-def _has_an_end(items: list[tuple[str, Any]]) -> bool:
-    """Whether the learning rates of PPO depend on the number of steps."""
-    values = dict(items)
-    optims = [
-        {name: values.get(f"{part}.optim.{name}") for name in ("warmup_style", "lr_warmup_steps_ratio")}
-        for part in ("actor_rollout_ref.actor", "critic")
-    ]
-    return any(optim["warmup_style"] == "cosine" or optim["lr_warmup_steps_ratio"] for optim in optims)
-
-
-def _within(key: str, sections: tuple[str, ...]) -> bool:
-    return any(key == section or key.startswith(f"{section}.") for section in sections)
-
-
-def _flat(tree: Mapping[str, Any], path: str) -> list[tuple[str, Any]]:
-    out = []
-    for name, value in tree.items():
-        key = f"{path}.{name}" if path else str(name)
-        out += _flat(value, key) if isinstance(value, Mapping) else [(key, value)]
-    return out

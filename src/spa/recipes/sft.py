@@ -4,7 +4,6 @@ The loss is the mean negative log-likelihood over all response tokens of the glo
 state, and the actions that lead from one to the other.
 """
 
-import hashlib
 import logging
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from spa.distributed.world import current_world
 from spa.engines.local import LocalEngine
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
+from spa.identity import Identity
 from spa.models.forward import packs_rows, token_logprobs
 from spa.models.lora import ADAPTER
 from spa.models.vision import ImageReader, RowImages
@@ -29,7 +29,16 @@ from spa.recipes.copies import mirror_of
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.parallel import check_optimizer, parallelize
 from spa.recipes.published import data_files, note_published, original_folders
-from spa.recipes.resume import Progress, resume_point, run_context, saved_when_stopped, stop_together
+from spa.recipes.resume import (
+    Progress,
+    recorded_identity,
+    result_of,
+    resume_point,
+    run_context,
+    saved_when_stopped,
+    stage_identity,
+    stop_together,
+)
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.checkpoint import last_checkpoint, load_state, save_checkpoint, step_of
@@ -46,7 +55,9 @@ log = logging.getLogger(__name__)
 RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
-def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
+def main(
+    cfg: Config, *, directory: Path | None = None, data: Path | None = None, identity: Identity | None = None
+) -> Path:
     """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set; returns the last
     checkpoint.
 
@@ -54,15 +65,32 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
     """
     out = directory or Path(cfg.sft.trainer.default_local_dir)
     with run_context(out):
-        return run_steps(cfg, out, data)
+        return run_steps(cfg, out, data, identity or sft_identity(cfg, data))
 
 
-def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
+def sft_identity(cfg: Config, data: Path | None) -> Identity:
+    """The identity of stage 2 on the data set that it would find: known by the stage that made it, or by its content
+    if that is not ours."""
+    folder = find_data(cfg, data)
+
+    def known() -> str | None:
+        result_of(folder)  # raises if the files are not those of the record
+        made = recorded_identity(folder)
+        return made and made.digest
+
+    digest = current_world().broadcast(known)
+    named = cfg.sft.data.train_files or cfg.data.train_files
+    return stage_identity(cfg, "sft", parent=digest, data=None if digest or named else folder)
+
+
+def run_steps(cfg: Config, out: Path, data: Path | None, identity: Identity) -> Path:
     """The loop: a batch, a step, a look at the world model, save."""
     sft = cfg.sft
     limit_kernel_caches()
     device, world = setup.pick_device(cfg), current_world()
-    resume = resume_point(cfg, "sft", out, named=sft.trainer.resume_path)
+    anew, named = cfg.trainer.resume_mode == "disable", sft.trainer.resume_path
+    resume = resume_point(identity, out, anew=anew, mirror=mirror_of(cfg, out), named=named)
+    progress = Progress.begin(resume, out, identity)
     source = str(resume) if resume and sft.model.lora_rank == 0 else sft.model.partial_pretrain
     note_published(source)
     model, template = setup.load_actor(cfg, source, device)
@@ -72,6 +100,8 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
     rows = [sequence.rows for sequence in train_rows]
     per_epoch = len(spread_evenly(rows, sft.data.train_batch_size, range(len(rows))))
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
+    if resume is not None and resume.parent == out and progress.finished(total):
+        return resume
     check_optimizer(sft.optim.name, sft.model.strategy)
     autocast = setup.pick_autocast(sft.model.dtype, device)
     part = Trainable(
@@ -84,7 +114,6 @@ def run_steps(cfg: Config, out: Path, data: Path | None) -> Path:
     first = step_of(resume) if resume else 0
     if resume:
         part.optimizer.load_state_dict(load_state(resume)["optimizer"])
-    progress = Progress.begin(resume, out, {"data": fingerprint(train_rows)})
     save = partial(save_part, cfg, out, part, template, progress)
     batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=first)
     micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
@@ -155,15 +184,6 @@ def save_part(
     progress.saved = progress.step
     world.barrier()
     return out / f"global_step_{progress.step}"
-
-
-def fingerprint(sequences: Sequence[TrainingSequence]) -> str:
-    """A hash of the training data as the model sees it."""
-    digest = hashlib.sha256()
-    for sequence in sequences:
-        digest.update(np.asarray(sequence.token_ids, dtype=np.int64).tobytes())
-        digest.update(np.asarray(sequence.mask, dtype=bool).tobytes())
-    return digest.hexdigest()[:16]
 
 
 def load_data(

@@ -161,6 +161,13 @@ def load_state(folder: Path) -> dict[str, Any]:
     return _join(tree, tensors)
 
 
+def load_note(folder: Path, name: str) -> Any:
+    """One entry of the `state` that has no tensors in it, without reading the others; None if there is none. Raises
+    OSError or ValueError if the checkpoint has no readable state."""
+    tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
+    return next((_join(part, {}) for key, part in tree["map"] if key == name), None)
+
+
 def damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:

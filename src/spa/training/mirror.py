@@ -18,7 +18,7 @@ from spa.training.checkpoint import MARKER, damage, digest, flush, step_of, step
 
 log = logging.getLogger(__name__)
 
-RECORDS = ("config.yaml", "metrics.jsonl", "timings.jsonl")
+RECORDS = ("config.yaml", "identity.json", "metrics.jsonl", "timings.jsonl")
 """What is copied beside the checkpoints of a stage, so that its curves do not begin in the middle elsewhere."""
 
 

@@ -1,0 +1,213 @@
+"""A run is what it says it is: finished work of another identity is neither reused nor touched."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.runs import small_config
+
+from spa.errors import ConfigError, DataError
+from spa.identity import read_identity
+from spa.launch.stages import Job, perform
+from spa.recipes import generate, pipeline, ppo, sft
+from spa.recipes.resume import recorded_identity
+from spa.training.checkpoint import load_note
+
+STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "generate.num_batches=1")
+
+
+@pytest.fixture(scope="module")
+def finished(base, tmp_path_factory) -> tuple[Path, Path]:
+    """A base model of its own and a run of all three stages."""
+    root = tmp_path_factory.mktemp("identity")
+    model = Path(shutil.copytree(base, root / "model"))
+    pipeline.run(small_config(model, root / "run", *STEPS))
+    return model, root / "run"
+
+
+@pytest.fixture
+def run(finished, tmp_path) -> tuple[Path, Path]:
+    """A copy of the base model and of the run, to be harmed."""
+    return tuple(Path(shutil.copytree(folder, tmp_path / folder.name)) for folder in finished)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def no_work(monkeypatch) -> Iterator[None]:
+    """Whatever would play or train fails the test."""
+    for module in (generate, sft, ppo):
+        monkeypatch.setattr(module, "main", lambda *args, **kwargs: pytest.fail("work was begun"))
+    yield
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """The checksums and times of all files but the lock."""
+    return {
+        f"{path.relative_to(folder)} {path.stat().st_mtime_ns}": hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_a_repeated_start_writes_nothing(finished, no_work):
+    model, root = finished
+    before = sums(root)
+    pipeline.run(small_config(model, root, *STEPS))
+    perform(small_config(model, root, *STEPS), Job(stage="generate"))
+    perform(small_config(model, root, *STEPS), Job(stage="sft"))
+    assert sums(root) == before
+
+
+def test_ppo_alone_from_the_base_model_is_not_the_ppo_of_a_run(finished, no_work):
+    model, root = finished
+    before = sums(root)
+    with pytest.raises(ConfigError, match=r"the stage before it: content \w+ → null"):
+        perform(small_config(model, root, *STEPS), Job(stage="ppo"))
+    assert sums(root) == before
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("actor_rollout_ref.actor.optim.lr=0.5", "actor_rollout_ref.actor.optim.lr: 0.0003 → 0.5"),
+        ("sft.optim.lr=0.5", "sft.optim.lr: 0.003 → 0.5"),
+        ("generate.split_seed=7", "generate.split_seed: 42 → 7"),
+        ("actor_rollout_ref.model.dtype=bfloat16", "sft.model.dtype: float32 → bfloat16"),
+        ("gate={enable: true,max_extra_rounds: 1}", "gate.enable: false → true"),
+    ],
+)
+def test_a_changed_setting_is_refused_and_changes_no_file(finished, no_work, override, named):
+    model, root = finished
+    before = sums(root)
+    with pytest.raises(ConfigError) as refused:
+        pipeline.run(small_config(model, root, *STEPS, override))
+    text = str(refused.value)
+    assert named in text and "spa try CONFIG" in text and "trainer.run_dir=FOLDER" in text
+    assert "the stage before it" not in text or text.count("holds the work") == 1
+    assert sums(root) == before
+
+
+def test_what_changes_no_result_is_taken_as_it_is(finished, no_work, caplog):
+    model, root = finished
+    before = sums(root)
+    free = ("micro_batch_size_per_gpu=2", "es_manager.env_timeout_s=5", "trainer.test_freq=1", "trainer.logger=[]")
+    pipeline.run(small_config(model, root, *STEPS, *free))
+    assert sums(root) == before
+    assert "micro_batch_size_per_gpu: 4 → 2" in caplog.text and "es_manager.env_timeout_s: 60.0 → 5.0" in caplog.text
+
+
+def test_a_moved_run_and_model_are_the_same(run, no_work):
+    model, root = run
+    pipeline.run(small_config(model, root, *STEPS))
+
+
+@pytest.mark.parametrize(
+    ("file", "part"), [("model.safetensors", "weights"), ("tokenizer.json", "tokenizer"),
+                       ("chat_template.jinja", "chat template")],
+)  # fmt: skip
+def test_a_base_model_swapped_under_its_path_is_refused(run, no_work, file, part):
+    model, root = run
+    with (model / file).open("ab") as out:
+        out.write(b" ")
+    with pytest.raises(ConfigError, match=rf"model_path \({part}\): content \w+ → content"):
+        pipeline.run(small_config(model, root, *STEPS))
+
+
+def test_a_chat_template_file_counts_by_its_content(run, tmp_path, no_work):
+    model, root = run
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages }}")
+    with pytest.raises(ConfigError, match=r"actor_rollout_ref\.model\.chat_template: null → content"):
+        pipeline.run(small_config(model, root, *STEPS, f"actor_rollout_ref.model.chat_template={template}"))
+
+
+def test_swapped_data_are_refused_and_lost_data_are_made_again(run, monkeypatch):
+    model, root = run
+    cfg, file = small_config(model, root, *STEPS), root / "data" / generate.TRAIN_FILE
+    true = file.read_bytes()
+    file.write_bytes((root / "data" / generate.VAL_FILE).read_bytes())
+    for start in (lambda: pipeline.run(cfg), lambda: perform(cfg, Job(stage="sft"))):
+        with pytest.raises(DataError, match=r"is not the file that the stage wrote.*data\.train_files=FILE"):
+            start()
+    file.unlink()
+    monkeypatch.setattr(generate.setup, "training_specs", lambda *args, **kwargs: pytest.fail("played again"))
+    pipeline.run(cfg)
+    assert file.read_bytes() == true
+
+
+def test_configured_data_count_by_their_content(base, finished, tmp_path):
+    _, root = finished
+    for name in (generate.TRAIN_FILE, generate.VAL_FILE):
+        shutil.copy(root / "data" / name, tmp_path / name)
+    files = (f"data.train_files={tmp_path / generate.TRAIN_FILE}", f"data.val_files={tmp_path / generate.VAL_FILE}")
+    cfg = small_config(base, tmp_path / "run", *STEPS, *files)
+    perform(cfg, Job(stage="sft"))
+    shutil.copy(tmp_path / generate.VAL_FILE, tmp_path / generate.TRAIN_FILE)
+    with pytest.raises(ConfigError, match=r"data\.train_files: content \w+ → content"):
+        perform(cfg, Job(stage="sft"))
+
+
+@pytest.mark.parametrize("harm", ["truncated config.yaml", "no identity.json", "torn done.json"])
+def test_a_damaged_record_does_not_switch_the_guard_off(run, no_work, harm):
+    model, root = run
+    path = root / "ppo" / harm.split()[-1]
+    if harm.startswith("no"):
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ConfigError, match=r"actor_rollout_ref\.actor\.optim\.lr: 0\.0003 → 0\.5"):
+        pipeline.run(small_config(model, root, *STEPS, "actor_rollout_ref.actor.optim.lr=0.5"))
+
+
+def test_a_record_is_restored_from_the_checkpoint(run):
+    model, root = run
+    identity = recorded_identity(root / "ppo")
+    (root / "ppo" / "done.json").write_text("{")
+    (root / "ppo" / "identity.json").unlink()
+    before = (root / "ppo" / "config.yaml").stat().st_mtime_ns
+    last = pipeline.run(small_config(model, root, *STEPS))
+    assert read_identity(root / "ppo" / "done.json") == read_identity(root / "ppo" / "identity.json") == identity
+    assert load_note(last, "identity") == json.loads(json.dumps(identity.to_json() if identity else None))
+    assert (root / "ppo" / "config.yaml").stat().st_mtime_ns == before
+
+
+def test_work_without_any_record_is_refused(run, no_work):
+    model, root = run
+    for name in ("done.json", "identity.json"):
+        (root / "data" / name).unlink()
+    with pytest.raises(ConfigError, match="its record: missing or damaged"):
+        pipeline.run(small_config(model, root, *STEPS))
+
+
+def test_anew_does_what_changed_again_and_archives_the_old(run):
+    model, root = run
+    before = sums(root)
+    changed = ("actor_rollout_ref.actor.optim.lr=0.001", "trainer.resume_mode=disable")
+    pipeline.run(small_config(model, root, *STEPS, *changed))
+    after = sums(root)
+    kept = {name.replace("ppo/", "ppo.previous-1/", 1): value for name, value in before.items()}
+    assert kept.items() <= after.items()
+    assert recorded_identity(root / "ppo").settings["actor_rollout_ref.actor.optim.lr"] == 0.001  # type: ignore[union-attr]
+    pipeline.run(small_config(model, root, *STEPS, changed[0]))
+    assert sums(root) == after
+
+
+def test_seconds_of_a_longer_run_are_those_of_both_parts(run):
+    model, root = run
+    mark = root / "ppo" / "done.json"
+    content = json.loads(mark.read_text())
+    mark.write_text(json.dumps(content | {"seconds": 1000.0}))
+    pipeline.run(small_config(model, root, *STEPS, "trainer.total_training_steps=2"))
+    assert json.loads(mark.read_text())["seconds"] > 1000.0
+
+
+def test_ppo_from_another_checkpoint_of_the_same_stage_is_another_result(finished, tmp_path, monkeypatch):
+    model, root = finished
+    cfg = small_config(model, root, *STEPS)
+    last, named = (pipeline.ppo_identity(cfg, root / "sft" / f"global_step_{n}", root / "sft") for n in (2, 1))
+    assert last.parent == recorded_identity(root / "sft").digest  # type: ignore[union-attr]
+    assert named.parent == f"{last.parent} global_step_1"
+    foreign = pipeline.ppo_identity(cfg, model, root / "sft")
+    assert foreign.parent is None and "model_path (weights)" in foreign.content
