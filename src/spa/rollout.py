@@ -188,7 +188,7 @@ class _Player:
             max_actions=prompter.max_actions_per_turn,
             order=prompter.reply_order,
         )
-        state = checked_text(env.state_text(prompter.state_text), "state_text")
+        state, known = self._states()
         left = prompter.max_actions_per_traj - self.used_actions
         mapped = [env.to_action(action) for action in reply.actions]
         legal = [
@@ -206,6 +206,7 @@ class _Player:
             if ended:
                 break
         self.used_actions += len(executed)
+        next_state, next_known = self._states()
         self.messages.append({"role": "assistant", "content": text})
         self.turns.append(
             Turn(
@@ -216,15 +217,24 @@ class _Player:
                 executed=tuple(executed),
                 reward=reward,
                 penalty=penalty,
-                next_state=checked_text(env.state_text(prompter.state_text), "state_text"),
+                next_state=next_state,
                 infos=tuple(infos),
                 finish_reason=completion.finish_reason,
+                world_state=known,
+                next_world_state=next_known,
             )
         )
         if ended:
             self.stop = Stop.SUCCESS if infos[-1].get("success") else Stop.FAILURE
         elif self.used_actions >= prompter.max_actions_per_traj:
             self.stop = Stop.ACTION_CAP
+
+    def _states(self) -> tuple[str, str | None]:
+        """The current state as it is shown, and what should be known of it if that is something else."""
+        mode = self.prompter.state_text
+        shown = checked_text(self.env.state_text(mode), "state_text")
+        known = checked_text(self.env.world_state_text(mode), "world_state_text")
+        return shown, None if known == shown else known
 
     def _next_turn(self, room: int) -> None:
         """Write the next user message, unless it would not fit."""

@@ -111,6 +111,18 @@ class Turn:
     next_state: str
     infos: tuple[dict[str, Any], ...] = ()  # one per executed action: action_is_valid, action_is_effective, success
     finish_reason: str = "stop"
+    world_state: str | None = None  # what the agent should know of `state`; None: `state` itself
+    next_world_state: str | None = None
+
+    @property
+    def target(self) -> str:
+        """What a world-model reply should say as observation."""
+        return self.state if self.world_state is None else self.world_state
+
+    @property
+    def next_target(self) -> str:
+        """What a world-model reply should say as prediction."""
+        return self.next_state if self.next_world_state is None else self.next_world_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +174,7 @@ class Episode:
             if isinstance(value, np.ndarray):
                 value = value.tolist()
             elif item.name == "turns":
-                value = [asdict(turn) for turn in self.turns]
+                value = [_turn_to_json(turn) for turn in self.turns]
             elif isinstance(value, Stop):
                 value = value.value
             elif item.name == "messages":
@@ -183,6 +195,15 @@ class Episode:
         data["turns"] = tuple(_turn_from_json(turn) for turn in data["turns"])
         data["images"] = tuple(base64.b64decode(image) for image in data.get("images", ()))
         return cls(**data)
+
+
+def _turn_to_json(turn: Turn) -> dict[str, Any]:
+    """Without the fields that say that the target is the state itself."""
+    return {
+        name: value
+        for name, value in asdict(turn).items()
+        if value is not None or name not in ("world_state", "next_world_state")
+    }
 
 
 def _turn_from_json(data: dict[str, Any]) -> Turn:
@@ -288,7 +309,7 @@ class WorldModelRow:
     puzzle_hash: str
     success: bool
     reward: float
-    state: str
+    state: str  # what the observation should say: the shown state, unless the environment has another target
     next_state: str
     executed: tuple[str, ...] = ()
     predicted: str | None = None  # what the model had written, before relabelling

@@ -31,6 +31,9 @@ class EnvSpec:
     action_sep: Annotated[
         str | None, Key("text between the actions of one answer; null: `agent_proxy.action_sep`", affects="result")
     ] = None
+    show_legal_actions: Annotated[
+        bool, Key("every prompt lists the actions that are allowed in the state", affects="result")
+    ] = False
     env_instruction: Annotated[
         str | None, Key("rules for the first prompt; null takes the environment's own", affects="result")
     ] = None

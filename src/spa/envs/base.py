@@ -41,10 +41,18 @@ class TextEnv(gymnasium.Env[str, Action]):
         Environments without coordinates (word problems, a shop) return the same text for every mode.
         """
 
+    def world_state_text(self, mode: StateText) -> str:
+        """What an agent should know of the current state: what world-model replies are made of and measured against, as
+        observation and, after the actions, as prediction. Like `state_text`, and by default the same.
+
+        Where the agent does not see everything, this may be the simulator's facts, or the part of them that matters.
+        """
+        return self.state_text(mode)
+
     def image(self) -> np.ndarray | None:
         """The current state as a picture, uint8 [H, W, 3], if prompts show it in place of the state text; else None.
 
-        The state text stays what world-model data, predictions and reports are made of.
+        The text stays what world-model data, predictions and reports are made of.
         """
         return None
 
@@ -66,6 +74,11 @@ class TextEnv(gymnasium.Env[str, Action]):
     def action_names(self) -> tuple[str, ...]:
         """The labels that `to_action` understands; empty if actions are free text."""
         return ()
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """The action texts that are allowed in the current state, as far as they can be listed; empty if they cannot.
+        Shown to the model where `custom_envs.TAG.show_legal_actions` says so."""
+        return self.action_names()
 
     def random_action(self, rng: Any) -> str:
         """A uniformly random legal action as text, drawn from the NumPy generator `rng`: the `random` policy."""

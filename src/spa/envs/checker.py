@@ -57,6 +57,7 @@ def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
         "actions can be written and read": lambda: _actions(make),
         "nonsense is an invalid turn": lambda: _nonsense(make),
         "states are text in every state": lambda: _states(make, seeds, steps),
+        "legal actions are legal": lambda: _legal(make, seeds),
         "a copy goes on alone": lambda: _clones(make, seeds),
         "step returns what it should": lambda: _steps(make, seeds, steps),
         "expert play reaches the goal": lambda: _expert(make, seeds, steps),
@@ -222,6 +223,12 @@ def _check_state(env: TextEnv, shown: str) -> None:
         _require(text == env.state_text(mode), f"state_text({mode!r}) differs when called twice", "it only looks")
         advice = "states are stored as UTF-8 JSON"
         _require(json.loads(json.dumps(text)) == text and _is_utf8(text), f"{text!r} is not valid Unicode", advice)
+        known = env.world_state_text(mode)
+        advice = "what should be known is a text in every state, without white space at its ends or tags of the format"
+        fit = isinstance(known, str) and known and known == known.strip() and not contains_marker(known)
+        _require(
+            bool(fit) and known == env.world_state_text(mode), f"world_state_text({mode!r}) gives {known!r}", advice
+        )
     advice = "reset and step return state_text(self.default_state_text)"
     _require(shown == env.state_text(env.default_state_text), "the observation is not the state text", advice)
 
@@ -254,6 +261,28 @@ def _steps(make: Make, seeds: int, steps: int) -> None:
             silent = shown != before and not info["action_is_effective"] and not info["action_is_valid"]
             _require(not silent, f"{text!r} is invalid and changes the state", "an invalid action changes nothing")
             before = shown
+
+
+def _legal(make: Make, seeds: int) -> None:
+    """In the first states of a game, unless the list is simply that of all names."""
+    for seed in range(seeds):
+        env, options = make(), {"noise_seed": seed + 1}
+        env.reset(seed=seed, options=options)
+        done: list[Any] = []
+        for _ in range(3):
+            listed, names = env.legal_actions(), env.action_names()
+            for text in listed:
+                action = env.to_action(text)
+                advice = "legal_actions lists texts that to_action understands, and that step then takes as valid"
+                _require(action is not None, f"to_action does not understand the legal action {text!r}", advice)
+                if listed != names and action is not None:
+                    twin = branch(env, Past(make=make, seed=seed, options=options, actions=done))
+                    valid = twin.step(action)[4]["action_is_valid"]
+                    _require(valid, f"legal_actions lists {text!r}, which step calls invalid (seed {seed})", advice)
+            for text, (_, _, terminated, truncated, _) in episode(env, seed, 1):
+                done.append(env.to_action(text))
+                if terminated or truncated:
+                    return
 
 
 def _clones(make: Make, seeds: int) -> None:

@@ -160,14 +160,18 @@ class Game2048(TextEnv):
         """Up, Right, Down, Left."""
         return ACTIONS
 
+    def legal_actions(self) -> tuple[str, ...]:
+        """The directions that change the board."""
+        return tuple(name for name in ACTIONS if slide(self.board, name)[0] != self.board)
+
     def random_action(self, rng: Any) -> str:
         """A uniformly random direction among those that change the board."""
-        legal = [name for name in ACTIONS if slide(self.board, name)[0] != self.board] or list(ACTIONS)
+        legal = self.legal_actions() or ACTIONS
         return legal[int(rng.integers(len(legal)))]
 
     def example_actions(self) -> tuple[str, ...]:
         """A direction that changes the board."""
-        return tuple(name for name in ACTIONS if slide(self.board, name)[0] != self.board)[:1]
+        return self.legal_actions()[:1]
 
     def legend(self) -> dict[str, str]:
         """The one symbol that is no number."""

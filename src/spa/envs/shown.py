@@ -25,6 +25,10 @@ class Shown(TextEnv):
         """The environment's actions."""
         return self._env.action_names()
 
+    def legal_actions(self) -> tuple[str, ...]:
+        """What the environment allows."""
+        return self._env.legal_actions()
+
     def to_action(self, text: str) -> Action | None:
         """As the environment reads it."""
         return self._env.to_action(text)

@@ -80,8 +80,8 @@ def outcome_of(episode: Episode) -> Outcome:
         invalid=sum(not info.get("action_is_valid") for info in infos),
         ineffective=sum(not info.get("action_is_effective") for info in infos),
         tokens=None if episode.sampled is None else int(episode.sampled.sum()),
-        observed=sum(_says(reply.observation, turn.state) for turn, reply in replies),
-        predicted=sum(_says(reply.prediction, turn.next_state) for turn, reply in replies),
+        observed=sum(_says(reply.observation, turn.target) for turn, reply in replies),
+        predicted=sum(_says(reply.prediction, turn.next_target) for turn, reply in replies),
         error=episode.error,
     )
 

@@ -32,6 +32,7 @@ class Situation:
     noise_seed: int
     prefix: tuple[str, ...]  # actions that led here
     state: str
+    known: str  # what should be known of the state, and below of the next one
     actions: tuple[str, ...]  # what random play did next
     next_state: str
 
@@ -100,17 +101,19 @@ def random_situation(
         noise_seed=noise_seed,
         prefix=tuple(prefix),
         state="",
+        known="",
         actions=(),
         next_state="",
     )
     replay(env, start)
-    state = env.state_text(prompter.state_text)
+    state, known = env.state_text(prompter.state_text), env.world_state_text(prompter.state_text)
     move = _random_turn(env, prompter, rng)
     taken, _ = execute(env, move, prompter.max_actions_per_traj)
     if not taken:
         return None
     found = {name: getattr(start, name) for name in Situation.__slots__}
-    found |= {"state": state, "actions": taken, "next_state": env.state_text(prompter.state_text)}
+    found |= {"state": state, "known": known, "actions": taken}
+    found["next_state"] = env.world_state_text(prompter.state_text)
     return Situation(**found)
 
 
@@ -128,7 +131,7 @@ def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int
         for noise in range(4):
             replay(env, found, noise)
             execute(env, found.actions, len(found.actions))
-            if env.state_text(prompter.state_text) != found.next_state:
+            if env.world_state_text(prompter.state_text) != found.next_state:
                 return True
     return False
 
@@ -143,7 +146,7 @@ def ceiling(env: TextEnv, situation: Situation, actions: Sequence[str], mode: St
     def after(noise: int) -> str:
         replay(env, situation, stream_seed(situation.noise_seed, "world_model/ceiling", noise))
         execute(env, actions, len(actions))
-        return env.state_text(mode)
+        return env.world_state_text(mode)
 
     likeliest = Counter(after(noise) for noise in range(NOISES)).most_common(1)[0][0]
     return sum(after(noise) == likeliest for noise in range(NOISES, 2 * NOISES)) / NOISES
@@ -195,7 +198,7 @@ def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text
         messages=messages,
         parsed=parsed,
         executed=taken,
-        next_state=env.state_text(prompter.state_text),
+        next_state=env.world_state_text(prompter.state_text),
         over=over,
     )
 

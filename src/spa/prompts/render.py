@@ -26,6 +26,7 @@ class Prompter:
     them.
     `max_words`: the length hint of the prompt, in words.
     `example`: a sample reply for the world-model format, made by `spa.prompts.sample`; "" shows none.
+    `show_legal_actions`: whether every turn lists the actions that are allowed in its state, where they can be listed.
     `placeholders`: whether the format names what to fill in in brackets, which nobody takes for content, or in words.
     `reply_order`: what stands where in a world-model reply.
     """
@@ -40,6 +41,7 @@ class Prompter:
     max_words: int = 100
     instruction: str | None = None
     example: str = ""
+    show_legal_actions: bool = False
     placeholders: Placeholders = "brackets"
     reply_order: ReplyOrder = "prediction_first"
 
@@ -77,6 +79,9 @@ class Prompter:
 
     def _turn_block(self, env: TextEnv, turn: int, actions_left: int) -> str:
         state = IMAGE if env.image() is not None else env.state_text(self.state_text)
+        legal = env.legal_actions() if self.show_legal_actions else ()
+        if legal:
+            state += f"\nLegal actions: {', '.join(legal)}"
         return (
             f"Turn {turn}:\nState:\n{state}\n"
             f"Actions left: {actions_left}. Reply only with {self._format()} in at most {self.max_words} words."

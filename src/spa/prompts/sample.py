@@ -57,7 +57,7 @@ def sample_reply(env: TextEnv, prompter: Prompter) -> str:
 def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
     """The environment's example actions from its current state; None if one of them changes nothing, leads away from
     the goal (a slip), or loses the game."""
-    before = env.state_text(prompter.state_text)
+    before = env.world_state_text(prompter.state_text)
     done: list[str] = []
     over = False
     for text in env.example_actions()[:wanted]:
@@ -77,5 +77,5 @@ def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
             return None
         if over:
             break
-    after = env.state_text(prompter.state_text)
+    after = env.world_state_text(prompter.state_text)
     return Played(before, tuple(done), after, over) if done and after != before else None

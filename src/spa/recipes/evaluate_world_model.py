@@ -154,7 +154,7 @@ def tag_report(
         Asked(
             tag=tag,
             puzzle=situation.puzzle,
-            state=situation.state,
+            state=situation.known,
             next_state=reply.next_state,
             observation=reply.parsed.observation if reply.parsed.well_formed else None,
             prediction=reply.parsed.prediction if reply.parsed.well_formed else None,
@@ -217,15 +217,15 @@ def likelihood(
 
     def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
         text = world_model_reply(
-            situation.state, "", next_state, f" {cfg.action_sep(situation.tag)} ".join(situation.actions)
+            situation.known, "", next_state, f" {cfg.action_sep(situation.tag)} ".join(situation.actions)
         )
         prompt = template.start(reply.messages, "<think>")
         return reply_sequence(template, prompt, text, "<think>")
 
     pairs = list(zip(situations, replies, strict=True))
-    changed = [i for i, (situation, _) in enumerate(pairs) if situation.state != situation.next_state]
+    changed = [i for i, (situation, _) in enumerate(pairs) if situation.known != situation.next_state]
     sequences = [sequence(situation, reply, situation.next_state) for situation, reply in pairs]
-    copies = [sequence(*pairs[i], pairs[i][0].state) for i in changed]
+    copies = [sequence(*pairs[i], pairs[i][0].known) for i in changed]
     scored = score_sequences(engine.model, sequences + copies, autocast=engine.autocast)
     return likelihood_report(
         scored[: len(pairs)],

@@ -25,6 +25,7 @@ def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode) -> Prompter:
         "max_actions_per_traj": spec.max_actions_per_traj,
         "max_words": spec.max_tokens,
         "instruction": instruction,
+        "show_legal_actions": spec.show_legal_actions,
         "placeholders": cfg.ctx_manager.placeholders,
         "reply_order": proxy.reply_order,
     }

@@ -30,12 +30,16 @@ def shown(text: str | None, limit: int = MAX_TEXT) -> str:
 
 def prediction_wrong(turn: dict[str, Any]) -> bool | None:
     """Whether the turn's prediction is not exactly the state that was reached; None if there is no prediction."""
-    return _differs(turn["reply"].get("prediction"), turn["next_state"]) if turn.get("executed") else None
+    return (
+        _differs(turn["reply"].get("prediction"), turn.get("next_world_state") or turn["next_state"])
+        if turn.get("executed")
+        else None
+    )
 
 
 def observation_wrong(turn: dict[str, Any]) -> bool | None:
     """Whether the turn's observation is not exactly the state that was shown; None if there is no observation."""
-    return _differs(turn["reply"].get("observation"), turn["state"])
+    return _differs(turn["reply"].get("observation"), turn.get("world_state") or turn["state"])
 
 
 def _differs(claim: str | None, truth: str) -> bool | None:
@@ -82,9 +86,13 @@ def _turn(turn: dict[str, Any], size: boards.Size | None, tokens: dict[str, Any]
     observation, prediction = reply.get("observation"), reply.get("prediction")
     return {
         "state": boards.read_board(turn["state"], size).to_json(),
-        "observed": None if observation is None else boards.compare(observation, turn["state"], size).to_json(),
+        "observed": None
+        if observation is None
+        else boards.compare(observation, turn.get("world_state") or turn["state"], size).to_json(),
         "next_state": boards.read_board(turn["next_state"], size).to_json(),
-        "predicted": None if prediction is None else boards.compare(prediction, turn["next_state"], size).to_json(),
+        "predicted": None
+        if prediction is None
+        else boards.compare(prediction, turn.get("next_world_state") or turn["next_state"], size).to_json(),
         "observation_wrong": observation_wrong(turn),
         "prediction_wrong": prediction_wrong(turn),
         "think": shown(reply.get("think")),

@@ -82,7 +82,7 @@ def believed_states(episode: Episode, template: ChatTemplate, *, right: bool = F
     for number, turn in enumerate(episode.turns):
         where = np.flatnonzero(sampled & (turn_index == number))
         opener = len(turn.reply_text) - len(template.decode_reply(ids[where]))
-        for tag, truth in (("observation", turn.state), ("prediction", turn.next_state)):
+        for tag, truth in (("observation", turn.target), ("prediction", turn.next_target)):
             span = find_block(turn.reply_text, tag)
             if span is None or span[0] >= span[1] or span[0] < opener:
                 continue

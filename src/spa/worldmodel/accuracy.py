@@ -127,19 +127,19 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
         "wm/turns": float(len(turns)),
         "wm/format_rate": _mean(turn.reply.well_formed for turn in turns),
         "wm/obs_exact": _mean(
-            said is not None and said.strip() == turn.state.strip() for said, turn in zip(observed, turns, strict=True)
+            said is not None and said.strip() == turn.target.strip() for said, turn in zip(observed, turns, strict=True)
         ),
     }
     if any(episode.reply_order == "no_prediction" for episode in played):
         return found
-    scores = [score_state(_said(turn, turn.reply.prediction), turn.next_state, turn.state) for turn in turns]
+    scores = [score_state(_said(turn, turn.reply.prediction), turn.next_target, turn.target) for turn in turns]
     total = total_score(scores)
     return found | {
         "wm/pred_exact": _mean(score.exact for score in scores),
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,
         "wm/changed_f1": total.changed_f1,
-        "wm/copy_exact": _mean(turn.next_state.strip() == turn.state.strip() for turn in turns),
+        "wm/copy_exact": _mean(turn.next_target.strip() == turn.target.strip() for turn in turns),
     }
 
 

@@ -70,7 +70,7 @@ def _plans(
 ) -> Iterator[Plan]:
     """Different plans, without the one that was taken."""
     if plans is None:
-        names = env.action_names()
+        names = env.legal_actions()
         if not names:
             raise ConfigError(
                 f"{tag} does not list its actions, so not every one can be tried; set generate.branches to a number"
@@ -112,6 +112,8 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
         reward=reward,
         penalty=0.0,
         next_state=env.state_text(prompter.state_text),
+        world_state=turn.target,
+        next_world_state=env.world_state_text(prompter.state_text),
     )
 
 

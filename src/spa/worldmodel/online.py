@@ -23,8 +23,8 @@ def with_world_model_reward(episodes: Sequence[Episode], *, observation: float, 
         reply = turn.reply
         if not reply.well_formed or reply.observation is None:
             return turn
-        seen = score_state(reply.observation, turn.state, None).unit_accuracy
-        foreseen = score_state(reply.prediction, turn.next_state, turn.state).changed_f1
+        seen = score_state(reply.observation, turn.target, None).unit_accuracy
+        foreseen = score_state(reply.prediction, turn.next_target, turn.target).changed_f1
         return replace(turn, reward=turn.reward + observation * seen + prediction * foreseen)
 
     return [replace(episode, turns=tuple(rewarded(turn) for turn in episode.turns)) for episode in episodes]

@@ -25,7 +25,7 @@ class Relabelled:
 def relabel_turn(turn: Turn, *, action_sep: str, order: ReplyOrder = "prediction_first") -> Relabelled:
     """The turn's reply with true states and executed actions (stage 1 of arXiv 2510.15047).
 
-    The observation becomes `turn.state`, the prediction `turn.next_state` (the state after all executed actions), the
+    The observation becomes `turn.target`, the prediction `turn.next_target` (the state after all executed actions), the
     answer the executed actions. Thoughts stay byte for byte, but that with `order` "plan_first" they end with the
     executed actions by name; text outside the blocks goes. Everything is slicing, so no state is read as a pattern. The
     result is parsed again, and given up if it would not say exactly the truth.
@@ -39,13 +39,13 @@ def relabel_turn(turn: Turn, *, action_sep: str, order: ReplyOrder = "prediction
         return Relabelled(None, MALFORMED)  # well formed in base mode, with state blocks in the wrong places
     if not turn.executed:
         return Relabelled(None, NOTHING_EXECUTED)
-    if foretells and not turn.next_state.strip():
+    if foretells and not turn.next_target.strip():
         return Relabelled(None, NO_NEXT_STATE)
     if foretells:
-        text = replace_block(text, "prediction", _on_own_lines(turn.next_state))
+        text = replace_block(text, "prediction", _on_own_lines(turn.next_target))
     if order == "plan_first":
         text = with_plan(text, turn.executed)
-    text = replace_block(text, "observation", _on_own_lines(turn.state))
+    text = replace_block(text, "observation", _on_own_lines(turn.target))
     text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
     last = "</prediction>" if order == "answer_first" else "</answer>"
     text = text[text.find("<think>") : text.rfind(last) + len(last)]
@@ -85,5 +85,7 @@ def _on_own_lines(state: str) -> str:
 def _says_the_truth(text: str, turn: Turn, action_sep: str, order: ReplyOrder) -> bool:
     limit = len(turn.executed) + 1
     reply = parse_reply(text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit, order=order)
-    foretold = order == "no_prediction" or reply.prediction == turn.next_state.strip()
-    return reply.well_formed and reply.observation == turn.state.strip() and foretold and reply.actions == turn.executed
+    foretold = order == "no_prediction" or reply.prediction == turn.next_target.strip()
+    return (
+        reply.well_formed and reply.observation == turn.target.strip() and foretold and reply.actions == turn.executed
+    )

@@ -1,0 +1,115 @@
+"""What is shown, what is allowed, and what should be known are three things; by default the first is the last."""
+
+import json
+
+import pytest
+from helpers.play import groups, play
+
+from spa.engines.scripted import ScriptedEngine, random_engine
+from spa.envs.base import StateText
+from spa.envs.checker import check
+from spa.envs.frozen_lake import FrozenLake
+from spa.envs.registry import make_env
+from spa.prompts.parse import parse_reply
+from spa.prompts.render import Prompter, world_model_reply
+from spa.types import Episode, Prompt
+from spa.worldmodel.accuracy import world_model_metrics
+from spa.worldmodel.branches import branch_rows
+from spa.worldmodel.online import with_world_model_reward
+from spa.worldmodel.rows import episode_rows
+
+
+class Fog(FrozenLake):
+    """The player sees its own cell only; the holes and the goal should be known all the same."""
+
+    def __init__(self) -> None:
+        super().__init__(size=4, is_slippery=False)
+
+    def state_text(self, mode: StateText) -> str:
+        return f"You stand on cell {self.player}."
+
+    def world_state_text(self, mode: StateText) -> str:
+        return super().state_text("coords")
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return tuple(name for name, turn in zip(self._labels, self._turns, strict=True) if self._leads(turn))
+
+    def _leads(self, turn: int) -> bool:
+        return self._tables[turn][self.player] != self.player
+
+
+def fog(tag: str = "") -> Fog:
+    return Fog()
+
+
+def knows(prompt: Prompt) -> str:
+    """A player that knows the hidden world and foresees one step to the right."""
+    env = prompt.context
+    twin = env.clone()
+    twin.step(twin.to_action("Right"))
+    return world_model_reply(env.world_state_text("coords"), "", twin.world_state_text("coords"), "Right")
+
+
+def test_rows_accuracy_and_reward_follow_what_should_be_known():
+    episodes = play(groups(6, 1), ScriptedEngine(knows), make=fog, mode="add_worldmodel", max_turn=2)
+    found = world_model_metrics(episodes)
+    assert (found["wm/obs_exact"], found["wm/pred_exact"]) == (1.0, 1.0)
+    paid = with_world_model_reward(episodes, observation=1.0, prediction=1.0)
+    for before, after in zip(episodes, paid, strict=True):
+        for turn, rewarded in zip(before.turns, after.turns, strict=True):
+            moved = turn.target != turn.next_target
+            assert rewarded.reward - turn.reward == pytest.approx(1.0 + moved)
+            assert turn.state.startswith("You stand") and turn.target.startswith(("hole", "no holes"))
+
+
+def test_beliefs_are_corrected_to_the_hidden_truth_and_the_prompt_shows_what_is_seen():
+    (episode, *_) = play(
+        groups(1, 1), random_engine(max_actions=1), make=fog, mode="add_worldmodel", state_text="coords"
+    )
+    prompter = Prompter(mode="add_worldmodel", state_text="coords")
+    rows = episode_rows(episode, action_sep="||")[0] + branch_rows(episode, make=fog, prompter=prompter, plans=None)
+    for row in rows:
+        reply = parse_reply(row.response, mode="add_worldmodel")
+        assert (reply.observation, reply.prediction) == (row.state, row.next_state)
+        assert str(reply.observation).startswith(("hole", "no holes"))
+        assert "You stand on cell" in row.prompt[-1]["content"] and row.state not in row.prompt[-1]["content"]
+    assert len(rows) > len(episode.turns)
+
+
+def test_episodes_keep_it_and_those_without_have_no_new_fields():
+    (hidden,) = play(groups(1, 1), random_engine(max_actions=1), make=fog, mode="add_worldmodel")
+    assert Episode.from_json(json.loads(json.dumps(hidden.to_json()))) == hidden
+    (plain,) = play(groups(1, 1), random_engine(max_actions=1), mode="add_worldmodel")
+    assert all("world_state" not in turn and "next_world_state" not in turn for turn in plain.to_json()["turns"])
+    assert all((turn.target, turn.next_target) == (turn.state, turn.next_state) for turn in plain.turns)
+
+
+def test_legal_actions_are_shown_where_they_are_asked_for():
+    env = fog()
+    env.reset(seed=1, options={"board": "P___\n____\n____\n___G"})
+    shown = Prompter(show_legal_actions=True).first_messages(env)[1]["content"]
+    assert "State:\nYou stand on cell 0.\nLegal actions: Down, Right\nActions left" in shown
+    assert "Legal actions" not in Prompter().first_messages(env)[1]["content"]
+    shop = make_env("webshop")
+    shop.reset(seed=0)
+    shop.step("search[usb cable]")
+    assert "click[back to search]" in shop.legal_actions()
+
+
+class Blank(Fog):
+    def world_state_text(self, mode: StateText) -> str:
+        return ""
+
+
+class Lying(Fog):
+    def legal_actions(self) -> tuple[str, ...]:
+        return ("Fly",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"),
+    [(Fog, None), (Blank, "states are text in every state"), (Lying, "legal actions are legal")],
+)
+def test_the_checker_looks_at_all_three(kind, broken):
+    failed = {finding.check for finding in check(kind, seeds=3, steps=20) if not finding.ok}
+    assert (broken in failed) if broken else not failed
