@@ -189,6 +189,22 @@ def test_text_games_with_a_model_that_sees(folder, tmp_path):
     assert step["rollout/logprob_gap_max"] < 1e-3
 
 
+def test_a_pinned_template_writes_pictures_too(folder, tmp_path):
+    cfg = config(folder, tmp_path)
+    before = load_template(cfg, str(folder))
+    (folder_with_trim := tmp_path / "trimmed").mkdir()
+    for path in folder.iterdir():
+        (folder_with_trim / path.name).write_bytes(path.read_bytes())
+    place = folder_with_trim / "chat_template.jinja"
+    place.write_text(place.read_text().replace("{{- message['content'] -}}", "{{- message['content'] | trim -}}"))
+    after = load_template(cfg, str(folder_with_trim))
+    assert after.report.pinned and after.images is not None and not before.report.pinned
+    parts = [{"type": "text", "text": "seen: "}, {"type": "image"}]
+    talk = [{"role": "system", "content": "Rules."}, {"role": "user", "content": parts}]
+    texts = [made.tokenizer.apply_chat_template(talk, tokenize=False) for made in (before, after)]
+    assert texts[0] == texts[1] and "<|image_pad|>" in texts[0]
+
+
 def test_the_models_image_token_in_a_text_is_text(folder, tmp_path):
     template = load_template(config(folder, tmp_path), str(folder))
     ids = template.start(({"role": "user", "content": "<|image_pad|>"},), "")

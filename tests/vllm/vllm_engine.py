@@ -11,11 +11,14 @@ from helpers.model_folders import save_family
 
 from spa.config.load import load_config
 from spa.engines.factory import make_engine, vllm_engine
+from spa.engines.local import LocalEngine
 from spa.engines.vllm import VllmEngine
 from spa.errors import TrainingError
 from spa.models.choose import load_actor
 from spa.models.forward import token_logprobs
 from spa.models.lora import add_adapters
+from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
+from spa.prompts.token_check import appended, joined_borders, opener_of
 from spa.recipes import ppo
 from spa.types import Completion, Prompt, SamplingParams
 
@@ -157,6 +160,37 @@ def test_adapters_are_merged_on_the_way(loaded):
             parameter.data.normal_(0, 0.2, generator=torch.Generator().manual_seed(1))
     engine.load_weights(model, version=engine.version + 1)
     assert gaps(model, prompts, engine.generate(prompts, SamplingParams(max_tokens=8))) < 1e-3
+
+
+def test_vllm_alone_serves_a_checkpoint_as_it_was_trained(tmp_path):
+    """A model whose own template would cut earlier thoughts: text in, through vLLM's own tokenizer and template, gives
+    the ids that episodes have, and the greedy ids of this process's engine."""
+    import vllm
+
+    folder = tmp_path / "model"
+    save_family("qwen3", folder)
+    small_model("qwen3", hidden_size=128, head_dim=32).save_pretrained(folder)
+    model, template = load_actor(config(folder, tmp_path), str(folder), CPU)
+    assert template.report.pinned
+    model.save_pretrained(tmp_path / "checkpoint")
+    template.save_pretrained(tmp_path / "checkpoint")
+    served = vllm.LLM(model=str(tmp_path / "checkpoint"), dtype="float32", max_model_len=2048, enforce_eager=True)
+    greedy = vllm.SamplingParams(temperature=0, max_tokens=8)
+    engine = LocalEngine(model, template)
+    for users, replies in CONVERSATIONS[:4]:
+        talk = [SYSTEM_TURN, *alternate(users, replies)]
+        opener = opener_of(talk) or "<think>"
+        begun = [*talk, {"role": "assistant", "content": opener}]
+        (found,) = served.chat(begun, greedy, add_generation_prompt=False, continue_final_message=True, use_tqdm=False)
+        ids, borders = appended(template, talk)
+        ids = ids if opener_of(talk) else template.start(tuple(talk), opener)
+        assert joined_borders(ids, list(found.prompt_token_ids), borders) == 0
+        asked = Prompt(
+            episode_id=str(len(talk)), messages=tuple(talk), token_ids=np.asarray(ids, np.int32), opener=opener, seed=0
+        )
+        (expected,) = engine.generate([asked], SamplingParams(temperature=0.0, max_tokens=8))
+        assert list(found.outputs[0].token_ids) == expected.token_ids.tolist()
+    served.llm_engine.engine_core.shutdown()
 
 
 def test_three_ppo_steps(family, tmp_path):

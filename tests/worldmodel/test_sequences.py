@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from helpers.families import NAMES, small_model, template
+from helpers.families import NAMES, small_model, template, tokenizer
+from helpers.template_families import styled_template
 
 from spa.models.forward import token_logprobs
 from spa.prompts.render import world_model_reply
@@ -135,6 +136,14 @@ def test_the_state_masks_hold_in_every_family(name, kind):
     assert ("Down" in text and "plan" in text) == (kind == "no_states")
 
 
+@pytest.mark.parametrize("kind", ["response", "states_only", "no_states"])
+def test_an_end_marker_of_two_tokens_carries_loss_as_a_whole_or_not_at_all(kind):
+    made = styled_template("llama2")
+    (sequence,), _ = row_sequences(rows((1,)), made, max_length=4000, merge_turns=True, loss_on=kind)
+    assert sequence.token_ids[-2:].tolist() == made.end_ids
+    assert sequence.mask[-2:].tolist() == [kind != "states_only"] * 2
+
+
 def test_states_outside_ascii_are_masked_whole():
     row = rows((0,))[0]
     text = world_model_reply("漢字 √é", "plän", "√ 2", "Down")
@@ -143,7 +152,7 @@ def test_states_outside_ascii_are_masked_whole():
 
 
 def test_tokenizers_that_tidy_their_text_do_not_move_the_masks(monkeypatch):
-    monkeypatch.setattr(template("llama3").tokenizer, "clean_up_tokenization_spaces", True)
+    monkeypatch.setattr(tokenizer("llama3"), "clean_up_tokenization_spaces", True)
     board = "| 1 . 3 4 | . . 1 . | . 1 2 3 | 2 3 4 1"
     text = world_model_reply(board, "fill it ,", board, "1,2,3")
     (row,) = rows((0,))

@@ -40,6 +40,7 @@ CONVERSATIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("Rules.", "Turn 2.", "Turn 3."), (_SAID.format(1), _SAID.format(2))),
     (tuple(f"Turn {i}." for i in range(12)), tuple(_SAID.format(i) for i in range(11))),
     (("Rules.", "Turn 2."), ("<answer>Left</answer>",)),
+    (("Rules.", "Turn 2."), (f"<think><observation>\n_P\n</observation>{_SAID[7:]}",)),
     (("  Rules.\n", "\n\n Turn\t2. \n", " \t", ""), ("<think>x", "<think>x</think>", "<think>")),
     (("Rules.", "Turn 2.", "Turn 3."), ("<think>x</think>\n<answer>Up</answer> \n", "<think>\n\n")),
     (("Rules.", _LONG, "Turn 3."), (_SAID.format(_LONG), _SAID.format(2))),
