@@ -9,7 +9,7 @@ import pytest
 from spa import cli
 from spa.config.load import load_config
 from spa.engines.scripted import ScriptedEngine, formatted, random_engine
-from spa.errors import DataError
+from spa.errors import ConfigError, DataError
 from spa.evaluate.situations import ceiling, execute, has_chance, random_situation, replay
 from spa.recipes import evaluate_world_model, setup
 from spa.recipes.evaluate_world_model import Asking, find_situations, tag_report
@@ -18,7 +18,7 @@ from spa.recipes.policies import find_target
 DETERMINISTIC = ["FrozenLakeNoSlip", "SimpleSokoban", "Sudoku", "RubiksCube"]
 
 
-def config(tag: str, state_text: str = "grid_and_coords"):
+def config(tag: str, state_text: str = "grid_and_coords", *more: str):
     tags = f"[{json.dumps(tag)}]"
     return load_config(
         "demo",
@@ -26,6 +26,7 @@ def config(tag: str, state_text: str = "grid_and_coords"):
             f"es_manager.val.env_configs.tags={tags}",
             f"es_manager.train.env_configs.tags={tags}",
             f"state_text={state_text}",
+            *more,
         ],
     )
 
@@ -69,6 +70,22 @@ def test_a_perfect_model_scores_one(tag):
     assert all(score["exact"] == 1.0 for score in found["entities"].values())
     assert [part["prediction_exact"]["mean"] for part in found["open_loop"]] == [1.0] * len(found["open_loop"])
     assert found.get("drawing_agrees", 1.0) == 1.0
+
+
+@pytest.mark.parametrize("order", ["plan_first", "answer_first"])
+def test_a_perfect_model_scores_one_in_every_order_of_its_reply(order):
+    cfg = config("FrozenLakeNoSlip", "coords", f"agent_proxy.reply_order={order}")
+    who = asking(cfg, perfect("coords"))
+    situations, chance = find_situations(who, "FrozenLakeNoSlip", 20, frozenset())
+    found = tag_report(cfg, who, situations, chance=chance, steps=3)
+    assert found["format_rate"] == 1.0 and found["prediction_exact"]["mean"] == 1.0
+    assert [part["prediction_exact"]["mean"] for part in found["open_loop"]] == [1.0] * len(found["open_loop"])
+
+
+def test_replies_without_predictions_are_refused(tmp_path):
+    cfg = config("FrozenLakeNoSlip", "coords", "agent_proxy.reply_order=no_prediction", "gate.enable=false")
+    with pytest.raises(ConfigError, match="nothing to measure"):
+        evaluate_world_model.main(cfg, find_target("random"), output=tmp_path / "out.json", transitions=4)
 
 
 def test_a_copying_model_scores_the_copy_baseline():

@@ -16,7 +16,7 @@ from typing import Any
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
-from spa.errors import DataError
+from spa.errors import ConfigError, DataError
 from spa.evaluate.likelihood import ReplyTokens, likelihood_report, reply_sequence, score_sequences
 from spa.evaluate.situations import (
     Reply,
@@ -29,7 +29,7 @@ from spa.evaluate.situations import (
     seed_of,
 )
 from spa.evaluate.world_model import Asked, prediction_report, rollout_report
-from spa.prompts.render import world_model_reply
+from spa.prompts.render import plan_sentence, world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.evaluate import settings
@@ -73,8 +73,11 @@ def main(
     """Ask `target` about `transitions` states per environment tag of validation, let it roll out `steps` steps open
     loop from a fifth of them, write the result to `output` and return it.
 
-    Raises DataError if an environment has not enough puzzles that were not trained on.
+    Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError if replies hold no
+    predictions.
     """
+    if cfg.agent_proxy.reply_order == "no_prediction":
+        raise ConfigError("agent_proxy.reply_order no_prediction leaves nothing to measure; choose another order")
     output.parent.mkdir(parents=True, exist_ok=True)
     player = setup.make_player(cfg, None, mode="add_worldmodel")
     target = behind_api(cfg, target)
@@ -168,6 +171,8 @@ def tag_report(
     shares = {label: report[name] for label, name in known.items()}
     advance(1, {label: f"{v['mean'] if isinstance(v, dict) else v:.3f}" for label, v in shares.items()})
     rollouts = range(0, len(situations), 5)
+    if any(situation.known != situation.state for situation in situations):
+        steps = 1  # a prediction of what is hidden is nothing that could be shown
     report["open_loop"] = open_loop_rollout(
         asking, [situations[i] for i in rollouts], [envs[i] for i in rollouts], [replies[i] for i in rollouts], steps
     )
@@ -196,7 +201,7 @@ def open_loop_rollout(
                 replies[i] = reply
         still = []
         for i in alive:
-            reply, first = replies[i], situations[i].state.strip()
+            reply, first = replies[i], situations[i].known.strip()
             truth = reply.next_state.strip()
             if not reply.parsed.well_formed:
                 chains[i] += [(False, first == truth)] * (steps - step)
@@ -214,10 +219,15 @@ def likelihood(
     cfg: Config, engine: LocalEngine, template: ChatTemplate, situations: list[Situation], replies: list[Reply]
 ) -> dict[str, Any]:
     """The likelihood of the transitions that random play took."""
+    order = cfg.agent_proxy.reply_order
 
     def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
         text = world_model_reply(
-            situation.known, "", next_state, f" {cfg.action_sep(situation.tag)} ".join(situation.actions)
+            situation.known,
+            f" {plan_sentence(situation.actions)} " if order == "plan_first" else "",
+            next_state,
+            f" {cfg.action_sep(situation.tag)} ".join(situation.actions),
+            order=order,
         )
         prompt = template.start(reply.messages, "<think>")
         return reply_sequence(template, prompt, text, "<think>")
