@@ -8,15 +8,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.limits import EnvFault, checked_step, checked_text, time_limit
+from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_step, checked_text
+from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec
-from spa.errors import ConfigError, SpaError
+from spa.errors import ConfigError
 from spa.models.vision import to_png
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 MakeEnv = Callable[[str], TextEnv]
 SHOWN_FAULTS = 3
-MAKING_S = 120.0  # more than a turn may take: an environment may load data when it is made
 _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
@@ -44,12 +43,14 @@ def collect(
     max_model_len: int,
     env_timeout_s: float | None = None,
     lanes: int = 0,
+    lost: LostEpisodes | None = None,
 ) -> list[Episode]:
     """Play all of `specs` side by side; returns one episode per spec, in order.
 
     `make_env` builds an environment for a tag; `template` None plays without tokens (text-only engines). An episode
     whose first prompt leaves no room for a reply ends at once. An environment has `env_timeout_s` seconds for a turn;
-    with `lanes`, that many turns are executed at a time, for environments in processes of their own.
+    with `lanes`, that many turns are executed at a time, for environments in processes of their own. Episodes that
+    `lost` knows are not played, and those that end a process are added to it.
 
     Raises ConfigError if no prompt fits, and whatever SpaError an environment raises while it is made: those are for
     the user to solve.
@@ -57,7 +58,10 @@ def collect(
     room = max_model_len - sampling.max_tokens
     with ThreadPoolExecutor(lanes) if lanes else nullcontext() as pool:
         each = pool.map if pool is not None else map
-        players = list(each(lambda spec: _Player(spec, make_env, prompters[spec.tag], template, env_timeout_s), specs))
+        lost = LostEpisodes() if lost is None else lost
+        players = list(
+            each(lambda spec: _Player(spec, make_env, prompters[spec.tag], template, lost, env_timeout_s), specs)
+        )
         _check_room(players, room, max_model_len)
         while active := [player for player in players if player.stop is None]:
             completions = engine.generate([player.prompt() for player in active], sampling)
@@ -77,7 +81,7 @@ def _report_faults(failed: "Sequence[_Player]") -> None:
             spec.episode_id,
             spec.tag,
             spec.puzzle_seed,
-            len(player.turns) + 1,
+            player.failed_turn,
             player.error,
         )
     if len(failed) > SHOWN_FAULTS:
@@ -100,7 +104,8 @@ def _check_room(players: "Sequence[_Player]", room: int, max_model_len: int) -> 
 
 def puzzle_hash(env: TextEnv) -> str:
     """The content hash of an environment's current puzzle."""
-    return hashlib.sha256(env.puzzle_text().encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    text = checked_text(env.puzzle_text(), "puzzle_text")
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class _Player:
@@ -112,9 +117,10 @@ class _Player:
         make_env: MakeEnv,
         prompter: Prompter,
         template: ChatTemplate | None,
+        lost: LostEpisodes,
         env_timeout_s: float | None = None,
     ) -> None:
-        self.spec, self.prompter, self.env_timeout_s = spec, prompter, env_timeout_s
+        self.spec, self.prompter, self.lost, self.env_timeout_s = spec, prompter, lost, env_timeout_s
         self.turns: list[Turn] = []
         self.messages: list[Message] = []
         self.used_actions = 0
@@ -123,19 +129,22 @@ class _Player:
         self.version = 0
         self.buffer: TokenBuffer | None = None
         self.images: list[bytes] = []
+        self.failed_turn = 0
+        known = lost.reason(spec.episode_id)
+        if known is not None:
+            return self._lose(known)
         try:
-            with time_limit(None if env_timeout_s is None else env_timeout_s + MAKING_S, "making the puzzle"):
+            with boundary("making the puzzle", None if env_timeout_s is None else env_timeout_s + MAKING_S):
                 self.env = make_env(spec.tag)
                 self.env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
                 checked_text(self.env.state_text(prompter.state_text), "state_text")
                 self.puzzle_hash = puzzle_hash(self.env)
                 self.messages += prompter.first_messages(self.env)
+                for message in self.messages:
+                    checked_text(message["content"], "the first prompt")
                 self.images += self._see()
-        except SpaError:
-            raise
-        except Exception as error:  # noqa: BLE001 - environments are other people's code
-            self._fail(error)
-            return
+        except EnvFault as error:
+            return self._fail(error)
         if template is not None:
             self.buffer = TokenBuffer(template, tuple(self.messages), prompter.opener, self.images)
 
@@ -162,19 +171,18 @@ class _Player:
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:
         """Take a reply: record its tokens, execute its actions, prepare the next turn or stop."""
         if completion.finish_reason == "error":
-            self.stop, self.error = Stop.ERROR, completion.text
-            return
+            return self._lose(completion.text)
         self.version = completion.version
         if self.buffer is not None and completion.token_ids is not None and completion.logprobs is not None:
             self.buffer.append_sampled(completion.token_ids, completion.logprobs)
         try:
-            with time_limit(self.env_timeout_s, "the turn"):
+            with boundary("the turn", self.env_timeout_s):
                 self._execute(completion, format_penalty)
                 if self.stop is None and len(self.turns) >= self.prompter.max_turn:
                     self.stop = Stop.TURN_CAP
                 if self.stop is None:
                     self._next_turn(room)
-        except Exception as error:  # noqa: BLE001 - environments are other people's code
+        except EnvFault as error:
             self._fail(error)
 
     def _execute(self, completion: Completion, format_penalty: float) -> None:
@@ -201,7 +209,7 @@ class _Player:
         for name, action in legal[:left]:
             value, ended, info = checked_step(env.step(action))
             executed.append(name)
-            infos.append({key: _plain(item) for key, item in info.items()})
+            infos.append(info)
             reward += value
             if ended:
                 break
@@ -253,9 +261,16 @@ class _Player:
         self.messages.append(message)
         self.images += images
 
-    def _fail(self, error: Exception) -> None:
-        told = isinstance(error, EnvFault)
-        self.stop, self.error = Stop.ERROR, str(error) if told else f"{type(error).__name__}: {error}"
+    def _fail(self, error: EnvFault) -> None:
+        if isinstance(error, EnvCrash):
+            self.lost.mark(self.spec.episode_id, error)
+        self._lose(str(error))
+
+    def _lose(self, reason: str) -> None:
+        """The episode is lost, and with it what was played of it: a lost episode is the same whenever it was lost."""
+        self.failed_turn = len(self.turns) + 1
+        self.stop, self.error, self.puzzle_hash, self.version = Stop.ERROR, reason, "", 0
+        self.turns, self.messages, self.images, self.buffer = [], [], [], None
 
     def episode(self) -> Episode:
         """The finished episode."""
@@ -285,8 +300,3 @@ class _Player:
 def _label(env: TextEnv, text: str) -> str:
     """The environment's own spelling of an action; free-text actions stay as they are."""
     return next((name for name in env.action_names() if name.lower() == text.strip().lower()), text)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy scalars of an environment's info as plain Python numbers, so that episodes are JSON."""
-    return value.item() if isinstance(value, np.generic) else value

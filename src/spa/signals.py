@@ -75,6 +75,17 @@ def stop_asked() -> bool:
     return _STATE.installed and bool(_STATE.asked)
 
 
+def stops_by_signal() -> bool:
+    """Whether a stop that somebody asks for is known as such here, inside `stoppable`."""
+    return _STATE.installed
+
+
+def raise_if_asked() -> None:
+    """Raise StopRequested again if somebody asked for a stop that other people's code has swallowed."""
+    if _STATE.installed and _STATE.asked and _STATE.held == 0 and threading.current_thread() is threading.main_thread():
+        stop_now()
+
+
 def stop_now() -> NoReturn:
     """Raise StopRequested, if this process was asked or another one that it works with."""
     _STATE.raised = True

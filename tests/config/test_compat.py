@@ -150,13 +150,32 @@ def test_the_original_sft_file_is_read_as_the_sft_section(tmp_path):
 
 
 def test_a_file_that_reads_an_unset_environment_variable_says_so(tmp_path, monkeypatch):
-    (tmp_path / "old.yaml").write_text("ctx_manager: {mode: '${oc.env:MODE}'}\n")
-    monkeypatch.delenv("MODE", raising=False)
-    with pytest.raises(ConfigError, match=r"ctx_manager\.mode: cannot resolve .*MODE.*not found"):
+    (tmp_path / "old.yaml").write_text("model_path: '${oc.env:SPA_TEST_MODEL}'\n")
+    monkeypatch.delenv("SPA_TEST_MODEL", raising=False)
+    told = "model_path: cannot resolve ${oc.env:SPA_TEST_MODEL}: the environment variable SPA_TEST_MODEL is not set"
+    with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "old.yaml")
-    assert load_config(tmp_path / "old.yaml", ["ctx_manager.mode=base"]).ctx_manager.mode == "base"
+    assert told in str(caught.value) and "KeyError" not in str(caught.value)
+    assert load_config(tmp_path / "old.yaml", ["model_path=a/b"]).model_path == "a/b"
+    monkeypatch.setenv("SPA_TEST_MODEL", "c/d")
+    assert load_config(tmp_path / "old.yaml").model_path == "c/d"
+
+
+def test_the_variables_of_the_originals_scripts_have_its_values_where_they_are_not_set(tmp_path, monkeypatch, caplog):
+    (tmp_path / "old.yaml").write_text(
+        "ctx_manager: {mode: '${oc.env:MODE}'}\n"
+        "trainer: {experiment_name: 'sudoku-${oc.env:MODEL}-RENDER_MODE${oc.env:RENDER_MODE}-fixed'}\n"
+    )
+    for name in ("MODE", "MODEL", "RENDER_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    cfg = load_config(tmp_path / "old.yaml")
+    assert cfg.ctx_manager.mode == "base"
+    assert cfg.trainer.experiment_name == "sudoku-1.5B-RENDER_MODEtext_with_coordinates-fixed"
+    assert "MODE is not set; base is taken" in caplog.text
     monkeypatch.setenv("MODE", "add_worldmodel")
+    caplog.clear()
     assert load_config(tmp_path / "old.yaml").ctx_manager.mode == "add_worldmodel"
+    assert "variable MODE is" not in caplog.text
 
 
 @pytest.fixture

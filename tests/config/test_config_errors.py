@@ -43,6 +43,14 @@ MESSAGES = {
     "sft.data.micro_batch_size_per_gpu=32": "sft.data.micro_batch_size_per_gpu: is 32, more than train_batch_size 16",
     "sft.data.train_files=a.parquet": "sft.data: train_files and val_files must be given together, or both be null",
     "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline or a path package.module:function; got 'remax'",
+    "es_manager.train.group_size=9223372036854775807": "es_manager.train.group_size: must be at most 9.0072e+15, got 9223372036854775807",
+    "es_manager.val.group_size=1000000": "es_manager.val.group_size: 128 groups x 1000000 episodes are more than 1,000,000 at a time",
+    "es_manager.train.group_size=1": "es_manager.train.group_size: is 1: a group of one has no spread, so nothing would be trained on; use 2 or more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    "es_manager.env_workers=5000": "es_manager.env_workers: is 5000, and no machine runs more than 1,024 side by side",
+    "actor_rollout_ref.actor.grad_clip=1e400": "actor_rollout_ref.actor.grad_clip: must be at most 1e+09, got inf",
+    "trainer.run_dir=-5": "trainer.run_dir: must be a folder, got '-5'; a name that begins with - would be taken for an option",
+    "model_path='${..}'": "model_path: its value cannot be read: extraneous input '}' expecting {INTER_OPEN, BRACKET_OPEN, ID, '.', INTER_KEY}",
+    "custom_envs='${custom_envs.FrozenLake}'": "custom_envs: cannot resolve ${custom_envs.FrozenLake}: it leads back to itself",
     "agent_proxy.action_sep=' '": "agent_proxy.action_sep: must not be blank; actions could not be told apart",
     "actor_rollout_ref.rollout.response_length=3600": "actor_rollout_ref.rollout.response_length: is 3600, which leaves no room for a prompt in max_model_len 3600",
     "trainer.resume_mode=resume_path": "trainer.resume_from_path: must name a checkpoint when resume_mode is resume_path",
@@ -120,3 +128,54 @@ def test_any_text_as_an_override_loads_or_is_a_config_error(key, value):
         load_config("base", [f"{key}={value}"])
     except ConfigError as error:
         assert "problem" in str(error)
+
+
+def bomb(levels: int) -> str:
+    """Each line names the one before nine times."""
+    lines = ["a0: &a0 [x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+HOSTILE = {
+    "a: &a\n  b: *a\n": "line 2: *a stands inside what it names",
+    "defaults: [mine, _self_]\n": "leads back to itself (mine.yaml -> mine.yaml)",
+    bomb(9): "more than 20,000 values",
+    f"a: {'[' * 3000}{']' * 3000}": "nested more than 40 levels deep",
+    f"a: '{'x' * 600_000}'": "has 600,005 bytes",
+    "a: b: c": "mapping values are not allowed in this context",
+    "model_path: ${..}\n": "cannot read",
+    "a: !!python/object:os.system {}\n": "could not determine a constructor",
+    "".join(f"a{n}: '${{a{n + 1}}}${{a{n + 1}}}'\n" for n in range(60)) + "a60: x\n": "more than 1,000,000 characters",
+    "seed: {train: '${oc.select:seed}'}\n": "is nested too deeply",
+    "- a\n- b\n": "cannot read",
+    "\x00": "cannot read",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:20].split("\n")[0])
+def test_a_hostile_file_is_refused_in_one_message(text, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "mine.yaml")
+    assert HOSTILE[text] in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_files_that_name_each_other_are_refused(tmp_path):
+    (tmp_path / "one.yaml").write_text("defaults: [two, _self_]\n")
+    (tmp_path / "two.yaml").write_text("defaults: [one, _self_]\n")
+    with pytest.raises(ConfigError, match=r"\(one.yaml -> two.yaml -> one.yaml\)"):
+        load_config(tmp_path / "one.yaml")
+
+
+@pytest.mark.parametrize("override", ["x=" + "[" * 2000, ".".join("a" * 2000) + "=1", "x=" + "a" * 20_000])
+def test_a_hostile_override_is_refused_in_one_message(override):
+    with pytest.raises(ConfigError, match="1 problem in the configuration base"):
+        load_config("base", [override])
+
+
+def test_self_play_does_not_care_for_mini_batches():
+    overrides = ["es_manager.train.env_groups=1", "es_manager.train.group_size=2"]
+    assert load_config("base", overrides, stages=("selfplay",)).es_manager.train.group_size == 2
+    with pytest.raises(ConfigError, match="ppo_mini_batch_size: is 32, but a step keeps only 2"):
+        load_config("base", overrides)

@@ -81,8 +81,6 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
             "generate.num_batches=1",
             "trainer.logger=[]",
             "state_text=coords",
-            "ppo_mini_batch_size=1",
-            "actor_rollout_ref.rollout.rollout_filter_ratio=1",
         ]
         entry = f"{{provider_name: custom, model_name: m, base_url: '{server.address}'}}"
         cfg = load_config(
@@ -95,6 +93,7 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
                 "agent_proxy.max_turn=1",
                 "generate.val_fraction=0.5",
             ],
+            stages=("selfplay",),
         )
         folder = generate.main(cfg, directory=tmp_path / "data")
     rows = [row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")]

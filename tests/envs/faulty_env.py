@@ -1,10 +1,20 @@
 """An environment that goes wrong as it is told, for tests that need a module that other processes can import."""
 
 import os
+import sys
 import time
 from typing import Any
 
 from spa.envs.frozen_lake import FrozenLake
+
+
+class Unprintable(BaseException):
+    """Raises when it is looked at."""
+
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+    __repr__ = __str__
 
 
 class Faulty(FrozenLake):
@@ -19,6 +29,8 @@ class Faulty(FrozenLake):
         self.is_bad, self.calls = seed is not None and seed % 3 == 0, 0
         if self.is_bad and self.fault_kind == "reset":
             raise RuntimeError("no puzzle today")
+        if self.is_bad and self.fault_kind == "die_in_reset":
+            os._exit(7)
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
@@ -27,6 +39,20 @@ class Faulty(FrozenLake):
             return super().step(action)
         if self.fault_kind == "raise":
             raise RuntimeError("the ice broke")
+        if self.fault_kind == "exit":
+            sys.exit(0)
+        if self.fault_kind == "interrupt":
+            raise KeyboardInterrupt
+        if self.fault_kind == "generator":
+            raise GeneratorExit
+        if self.fault_kind == "base":
+            raise Unprintable
+        if self.fault_kind == "memory":
+            raise MemoryError
+        if self.fault_kind == "huge":
+            self.state_text = lambda mode: "x" * 21_000_000  # type: ignore[method-assign]
+        if self.fault_kind == "bytes":
+            self.state_text = lambda mode: b"x"  # type: ignore[method-assign]
         if self.fault_kind == "hang":
             time.sleep(3600)
         if self.fault_kind == "spin":
@@ -43,5 +69,12 @@ class Faulty(FrozenLake):
             "words": (text, "much", terminated, truncated, info),
             "none": None,
             "four": (text, reward, terminated, info),
+            "objects": (
+                text,
+                reward,
+                terminated,
+                truncated,
+                {**info, "of_mine": Unprintable(), "deep": [{"a": {1, 2}}]},
+            ),
             "info": (text, reward, terminated, truncated, None),
         }.get(self.fault_kind, (text, reward, terminated, truncated, info))

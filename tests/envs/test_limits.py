@@ -1,5 +1,7 @@
 """What an environment may do to a run: spoil its own episodes, and nothing else."""
 
+import contextlib
+import json
 import os
 import signal
 import time
@@ -8,10 +10,16 @@ import pytest
 from faulty_env import Faulty
 from helpers.play import answer, play, says
 
+from spa.config.load import load_config
+from spa.engines.scripted import random_engine
+from spa.envs import registry
 from spa.envs.limits import EnvFault, checked_step, checked_text, time_limit
+from spa.envs.lost import LostEpisodes
 from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
+from spa.recipes import setup
+from spa.signals import StopRequested, stoppable
 from spa.types import Episode, Stop
 
 FAULTS = {
@@ -22,6 +30,13 @@ FAULTS = {
     "four": "instead of (text, reward, terminated, truncated, info)",
     "info": "the info None instead of a dict",
     "hang": "took more than",
+    "exit": "the turn called sys.exit(0)",
+    "interrupt": "the turn raised KeyboardInterrupt though nobody interrupted it",
+    "generator": "GeneratorExit",
+    "base": "Unprintable: (its text cannot be read)",
+    "memory": "MemoryError",
+    "huge": "state_text returned a text of 21,000,000 characters; at most 200,000 are read",
+    "bytes": "state_text returned b'x' instead of text",
 }
 MODULE = "faulty_env:Faulty"
 
@@ -38,7 +53,8 @@ def outcomes(fault: str, **settings) -> list[Episode]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_costs_its_episode_and_is_named(fault, caplog):
-    episodes = outcomes(fault, env_timeout_s=0.3)
+    with stoppable():
+        episodes = outcomes(fault, env_timeout_s=0.3)
     assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True]
     for episode in (episodes[0], episodes[3]):
         assert FAULTS[fault] in episode.error
@@ -46,6 +62,54 @@ def test_a_fault_costs_its_episode_and_is_named(fault, caplog):
     healthy = outcomes("")
     for one, other in ((episodes[1], healthy[1]), (episodes[2], healthy[2])):
         assert one.turns == other.turns
+
+
+def test_a_lost_episode_keeps_nothing_but_its_reason():
+    """So that it is the same whenever it was lost, also if it was never played."""
+    first, _, _, last = outcomes("raise")
+    for episode in (first, last):
+        assert (episode.turns, episode.messages, episode.puzzle_hash, episode.token_ids) == ((), (), "", None)
+
+
+def test_what_a_step_tells_beside_the_reward_becomes_plain_data():
+    for episode in outcomes("objects"):
+        text = json.dumps(episode.to_json())
+        assert ("<Unprintable>" in text and "<set>" in text) is (episode.puzzle_seed % 3 == 0)
+
+
+def test_a_stop_that_was_asked_for_and_swallowed_is_not_forgotten():
+    class Swallowing(Faulty):
+        def step(self, action):
+            with contextlib.suppress(BaseException):
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)
+            return super().step(action)
+
+    with pytest.raises(StopRequested), stoppable():
+        outcomes("", make=lambda tag: Swallowing())
+
+
+def test_an_interrupt_outside_the_command_line_is_the_users():
+    with pytest.raises(KeyboardInterrupt):
+        outcomes("interrupt")
+
+
+def test_a_player_that_asks_an_environment_is_inside_the_boundary():
+    class Drawing(Faulty):
+        def random_action(self, rng):
+            raise SystemExit(0)
+
+    engine = random_engine(max_actions=1)
+    episodes = play(four_groups(), engine, make=lambda tag: Drawing(), max_turn=1)
+    assert {episode.error for episode in episodes} == {"the player called sys.exit(0)"}
+
+
+def test_episodes_that_are_declared_lost_are_not_played(tmp_path):
+    (tmp_path / "lost.jsonl").write_text('{"episode_id": "train/0/1/0", "reason": "by hand"}\n{"episode_id": "tra')
+    made = []
+    lost = LostEpisodes(tmp_path / "lost.jsonl")
+    episodes = outcomes("", make=lambda tag: made.append(tag) or Faulty(), lost=lost)
+    assert [episode.error for episode in episodes] == ["", "by hand", "", ""] and len(made) == 3
 
 
 def test_a_hang_that_swallows_errors_is_ended_too_and_shows_where_it_was():
@@ -108,6 +172,48 @@ def test_what_hangs_or_dies_there_is_replaced_and_the_others_go_on(workers, capl
         assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True], fault
         assert told in episodes[0].error and told in episodes[3].error
         assert [episodes[i].turns for i in (1, 2)] == [healthy[i].turns for i in (1, 2)]
+
+
+def test_what_ends_its_process_is_marked_and_not_played_again(workers, tmp_path):
+    make, path = (lambda tag: workers.make(MODULE, {"fault": "die_in_reset"})), tmp_path / "lost.jsonl"
+    first = outcomes("", make=make, lanes=2, lost=LostEpisodes(path))
+    lives = [worker.life for worker in workers._workers]
+    again = outcomes("", make=make, lanes=2, lost=LostEpisodes(path))
+    assert [episode.error for episode in again] == [episode.error for episode in first]
+    assert "its process ended in reset (exit status 7)" in first[0].error
+    assert [worker.life for worker in workers._workers] == lives  # nothing died the second time
+    assert LostEpisodes(path).is_unmakeable("train/0/0/0")
+
+
+@pytest.mark.parametrize("fault", ["exit", "interrupt", "generator", "base", "huge", "bytes", "objects"])
+def test_no_fault_there_ends_the_process_or_sends_objects_here(workers, fault):
+    episodes = outcomes("", make=lambda tag: workers.make(MODULE, {"fault": fault}), lanes=2)
+    lost = [False] * 4 if fault == "objects" else [True, False, False, True]
+    assert [episode.stop is Stop.ERROR for episode in episodes] == lost
+    assert [worker.life for worker in workers._workers] == [0, 0]
+
+
+def test_with_processes_of_their_own_no_environment_is_made_here(monkeypatch, tmp_path):
+    """Sample replies, validation puzzles and training puzzles are all looked at there."""
+    monkeypatch.setattr(registry, "env_class", lambda env_type: pytest.fail("made in this process"))
+    cfg = load_config(
+        "demo",
+        [
+            "es_manager.env_workers=1",
+            "ctx_manager.mode=add_worldmodel",
+            "es_manager.val.env_groups=2",
+            "es_manager.train.env_groups=2",
+            "es_manager.train.group_size=4",
+            "state_text=coords",
+        ],
+        stages=("selfplay",),
+    )
+    player = setup.make_player(cfg, None, mode="add_worldmodel", lost=tmp_path / "lost.jsonl")
+    held_out = setup.validation_hashes(cfg, player)
+    assert len(held_out) == 2
+    assert len(setup.training_specs(cfg, player, "train", step=0, held_out=held_out)) == 8
+    assert player.workers is not None
+    player.workers.close()
 
 
 def test_a_wrong_option_there_is_the_users_to_solve(workers):

@@ -9,6 +9,7 @@ import numpy as np
 
 from spa.engines.scripted import ScriptedEngine
 from spa.envs.base import TextEnv
+from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
 from spa.prompts.render import Prompter
@@ -43,6 +44,7 @@ def play(
     prompters: Mapping[str, Prompter] | None = None,
     env_timeout_s: float | None = None,
     lanes: int = 0,
+    lost: LostEpisodes | None = None,
     **settings: Any,
 ) -> list[Episode]:
     """`collect` with settings that tests mostly want: FrozenLake without slip, coordinates, base format."""
@@ -58,6 +60,7 @@ def play(
         max_model_len=max_model_len,
         env_timeout_s=env_timeout_s,
         lanes=lanes,
+        lost=lost,
     )
 
 

@@ -3,10 +3,13 @@
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spa.commands.arguments import add_verbosity, apply_verbosity, say, split_overrides
 from spa.errors import ConfigError
+
+if TYPE_CHECKING:  # imports the configuration, which `--help` has no use for
+    from spa.config.check import Stage
 
 _CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a folder with one"
 _TRUTH = {"true": True, "false": False}
@@ -18,25 +21,42 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _finish(parser: argparse.ArgumentParser, args: list[str]) -> tuple[argparse.Namespace, Any]:
-    """Parse what is not an override, then load the configuration with the overrides."""
+def _finish(
+    parser: argparse.ArgumentParser, args: list[str], stages: "tuple[Stage, ...]"
+) -> tuple[argparse.Namespace, Any]:
+    """Parse what is not an override, then load the configuration with the overrides, for what is to run."""
     add_verbosity(parser)
-    parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
+    parser.add_argument("--dry-run", action="store_true", help="check all that can be checked without work, and stop")
     words, overrides = split_overrides(args)
     options = parser.parse_args(words)
     options.overrides = overrides
     apply_verbosity(options)
     from spa.config.load import load_config
 
-    return options, load_config(options.config, overrides)
+    return options, load_config(options.config, overrides, stages=stages)
+
+
+def _dry_run(
+    options: argparse.Namespace, cfg: Any, stages: "tuple[Stage, ...]", where: str = "", model: str = ""
+) -> int:
+    """Check everything that can be checked without work, and say so."""
+    from spa.recipes.preflight import preflight
+
+    preflight(cfg, stages, model or cfg.model_path)
+    return say([f"configuration {options.config} is valid{where}"])
 
 
 def _launch(cfg: Any, stage: str, **choices: Any) -> int:
     """Run a stage on all ranks; the one that leads says where the result is."""
-    from spa.launch.stages import Job, launch
+    from spa.launch.stages import Job, launch, lost_episodes
 
-    result = launch(cfg, Job(stage=stage, **choices))  # type: ignore[arg-type]
-    return say([f"done: {result}"]) if result is not None else 0
+    job = Job(stage=stage, **choices)  # type: ignore[arg-type]
+    result = launch(cfg, job)
+    if result is None:
+        return 0
+    lost, episodes = lost_episodes(cfg, job)
+    told = f"; {lost} of {episodes} episodes were lost to faults, their reasons are in trajectories/" if lost else ""
+    return say([f"done: {result}{told}"])
 
 
 def run(args: list[str]) -> int:
@@ -46,41 +66,46 @@ def run(args: list[str]) -> int:
     parser.add_argument(
         "generate_data", nargs="?", metavar="GENERATE_DATA", help="True: all three stages anew; False: PPO only"
     )
-    options, cfg = _finish(parser, args)
+    options, cfg = _finish(parser, args, ("selfplay", "sft", "ppo"))
     wanted = options.generate_data
     if wanted is not None and wanted.lower() not in _TRUTH:
         raise ConfigError(f"GENERATE_DATA is {wanted!r}; use True (all three stages) or False (PPO only)")
     if options.ckpt != "last" and not options.ckpt.isdigit():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
     if options.dry_run:
-        from spa.recipes.pipeline import stage_folders
+        from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
 
         data, sft_folder, ppo_folder = stage_folders(cfg)
-        return say([f"configuration {options.config} is valid; it would run in {data}, {sft_folder} and {ppo_folder}"])
+        where = f"; it would run in {data}, {sft_folder} and {ppo_folder}"
+        if wanted is None or _TRUTH[wanted.lower()]:
+            return _dry_run(options, cfg, ("selfplay", "sft", "ppo"), where)
+        return _dry_run(options, cfg, ("ppo",), where, str(find_sft_checkpoint(cfg, sft_folder, options.ckpt)))
     return _launch(cfg, "run", ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
 
 
 def generate(args: list[str]) -> int:
     """`spa generate CONFIG`."""
-    options, cfg = _finish(_parser("generate", "Stage 1: self-play, then data with the true states."), args)
+    options, cfg = _finish(
+        _parser("generate", "Stage 1: self-play, then data with the true states."), args, ("selfplay",)
+    )
     if options.dry_run:
-        return say([f"configuration {options.config} is valid"])
+        return _dry_run(options, cfg, ("selfplay",))
     return _launch(cfg, "generate")
 
 
 def sft(args: list[str]) -> int:
     """`spa sft CONFIG`."""
-    options, cfg = _finish(_parser("sft", "Stage 2: world-model fine-tuning."), args)
+    options, cfg = _finish(_parser("sft", "Stage 2: world-model fine-tuning."), args, ("sft",))
     if options.dry_run:
-        return say([f"configuration {options.config} is valid"])
+        return _dry_run(options, cfg, ("sft",))
     return _launch(cfg, "sft")
 
 
 def ppo(args: list[str]) -> int:
     """`spa ppo CONFIG`: PPO from `model_path`."""
-    options, cfg = _finish(_parser("ppo", "Stage 3: multi-turn PPO from model_path."), args)
+    options, cfg = _finish(_parser("ppo", "Stage 3: multi-turn PPO from model_path."), args, ("ppo",))
     if options.dry_run:
-        return say([f"configuration {options.config} is valid"])
+        return _dry_run(options, cfg, ("ppo",))
     return _launch(cfg, "ppo")
 
 
@@ -95,16 +120,15 @@ def baseline(args: list[str]) -> int:
         help="vanilla: base format, the configuration's state text; state_estimation: drawing and coordinates; "
         "vanilla_grid: drawing only; vanilla_wm: world-model format",
     )
-    options, cfg = _finish(parser, args)
+    options, cfg = _finish(parser, args, ("ppo",))
     from spa.recipes.arms import BASELINES, baseline_config
 
     if options.method not in BASELINES:
         raise ConfigError(f"no baseline {options.method!r}; choose from {', '.join(BASELINES)}")
     arm = baseline_config(cfg, options.method, options.overrides)
     if options.dry_run:
-        return say(
-            [f"configuration {options.config} is valid; {options.method} would run in {arm.trainer.default_local_dir}"]
-        )
+        where = f"; {options.method} would run in {arm.trainer.default_local_dir}"
+        return _dry_run(options, arm, ("ppo",), where)
     return _launch(arm, "ppo")
 
 
@@ -117,7 +141,7 @@ def compare(args: list[str]) -> int:
         action="store_true",
         help="add vanilla in the world-model format and SPA with shuffled states",
     )
-    options, cfg = _finish(parser, args)
+    options, cfg = _finish(parser, args, ("selfplay", "sft", "ppo"))
     from spa.recipes import compare as recipe
 
     if options.controls:

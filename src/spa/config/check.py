@@ -1,5 +1,9 @@
 """Combinations of values that cannot work, each named with what to do."""
 
+import re
+from collections.abc import Collection
+from typing import Literal
+
 from spa.config.convert import Problems
 from spa.config.schema import Config, EnvSpec, GroupsConfig
 from spa.envs.options import nearest
@@ -11,20 +15,35 @@ ESTIMATORS = ("gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus
 POLICIES = ("self", "random", "branched", "expert")
 """Who may play in `generate.mixture`."""
 
+Stage = Literal["selfplay", "sft", "ppo", "eval"]
+STAGES: tuple[Stage, ...] = ("selfplay", "sft", "ppo", "eval")
 
-def check(cfg: Config, problems: Problems) -> None:
-    """Note every impossible combination in `problems`. Expects `n_groups` to be written out."""
+MOST_EPISODES = 1_000_000
+"""Of one step, or of one validation: all of them are held in memory."""
+MOST_PROCESSES = 1024
+
+
+def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -> None:
+    """Note every combination in `problems` that is impossible for `stages`. Expects `n_groups` to be written out."""
     for name, groups in (("train", cfg.es_manager.train), ("val", cfg.es_manager.val)):
         _check_groups(cfg, f"es_manager.{name}", groups, problems)
     played = cfg.es_manager.train.env_configs.tags + cfg.es_manager.val.env_configs.tags
     for tag in dict.fromkeys(tag for tag in played if tag in cfg.custom_envs):
         _check_env(f"custom_envs.{tag}", cfg.custom_envs[tag], problems)
-    _check_batches(cfg, problems)
-    _check_sft(cfg, problems)
-    _check_algorithm(cfg, problems)
+    if "ppo" in stages:
+        _check_batches(cfg, problems)
+        _check_algorithm(cfg, problems)
+    if "sft" in stages:
+        _check_sft(cfg, problems)
     _check_engine(cfg, problems)
     if cfg.trainer.resume_mode == "resume_path" and not cfg.trainer.resume_from_path:
         problems.add("trainer.resume_from_path", "must name a checkpoint when resume_mode is resume_path")
+    for path, count in (
+        ("es_manager.env_workers", cfg.es_manager.env_workers),
+        ("model_config.max_concurrency", cfg.model_config.max_concurrency),
+    ):
+        if count > MOST_PROCESSES:
+            problems.add(path, f"is {count}, and no machine runs more than {MOST_PROCESSES:,} side by side")
     _check_places(cfg, problems)
     _check_ablations(cfg, problems)
     if not cfg.agent_proxy.action_sep.strip():
@@ -40,6 +59,10 @@ def _check_places(cfg: Config, problems: Problems) -> None:
     ):
         if "://" in value:
             problems.add(path, f"must be a local folder, got {value}; trainer.default_hdfs_dir=URL copies checkpoints")
+        elif (re.match(r"\s*(-|$)", value) and path != "generate.output_dir") or re.search(r"[\x00-\x1f]", value):
+            problems.add(
+                path, f"must be a folder, got {value!r}; a name that begins with - would be taken for an option"
+            )
     if cfg.trainer.default_hdfs_dir and "://" not in cfg.trainer.default_hdfs_dir:
         problems.add("trainer.default_hdfs_dir", f"must be a URL like s3://…, got {cfg.trainer.default_hdfs_dir}")
 
@@ -87,6 +110,11 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
             f"{list(counts)} adds up to {sum(counts)}, but env_groups is {groups.env_groups}; "
             f"change one of them, or set n_groups=null",
         )
+    elif groups.env_groups * groups.group_size > MOST_EPISODES:
+        problems.add(
+            f"{path}.group_size",
+            f"{groups.env_groups} groups x {groups.group_size} episodes are more than {MOST_EPISODES:,} at a time",
+        )
     elif min(counts) < 1:
         problems.add(f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags")
 
@@ -109,6 +137,13 @@ def kept_episodes(cfg: Config) -> int:
 
 
 def _check_batches(cfg: Config, problems: Problems) -> None:
+    rollout = cfg.actor_rollout_ref.rollout
+    if cfg.es_manager.train.group_size == 1 and not rollout.rollout_filter_include_zero:
+        problems.add(
+            "es_manager.train.group_size",
+            "is 1: a group of one has no spread, so nothing would be trained on; use 2 or more, or set "
+            "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+        )
     actor, critic, kept = cfg.actor_rollout_ref.actor, cfg.critic, kept_episodes(cfg)
     train, ratio = cfg.es_manager.train, cfg.actor_rollout_ref.rollout.rollout_filter_ratio
     story = f"{train.env_groups} groups x {train.group_size} episodes x filter ratio {ratio:g}"

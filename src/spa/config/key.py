@@ -10,6 +10,9 @@ Affects = Literal["result", "rounding", "place", "display"]
 Content = Literal["value", "model", "file", "data"]
 """What of a key's value counts: the value itself, or the content of the model, file or data set that it names."""
 
+MOST_INT, MOST_FLOAT = 2**53, 1e9
+"""Numbers beyond these are slips of the keyboard: tensors, timers and JSON would fail on them, each in its own way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -32,9 +35,15 @@ class Key:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return ""
         if self.ge is not None and not value >= self.ge:
-            return f"must be at least {self.ge:g}, got {value:g}"
+            return f"must be at least {self.ge:g}, got {_short(value)}"
         if self.gt is not None and not value > self.gt:
-            return f"must be greater than {self.gt:g}, got {value:g}"
+            return f"must be greater than {self.gt:g}, got {_short(value)}"
         if self.le is not None and not value <= self.le:
-            return f"must be at most {self.le:g}, got {value:g}"
-        return ""
+            return f"must be at most {self.le:g}, got {_short(value)}"
+        most = MOST_INT if isinstance(value, int) else MOST_FLOAT
+        return "" if abs(value) <= most else f"must be at most {most:g}, got {_short(value)}"
+
+
+def _short(value: float) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 24 else f"a number of {len(text)} digits"

@@ -8,7 +8,7 @@ import functools
 import logging
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -19,13 +19,15 @@ from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spa.config import compat
-from spa.config.check import check
+from spa.config.check import STAGES, Stage, check
 from spa.config.convert import Problems, convert, flatten, suggestion, to_plain
+from spa.config.interpolate import resolve
 from spa.config.schema import Config, GroupsConfig
+from spa.config.source import check_source
 from spa.errors import ConfigError
 
 log = logging.getLogger("spa.config")
@@ -34,8 +36,10 @@ PARTS = ("ppo_trainer", "sft_trainer", "envs")
 """Shipped files that are parts of `base` and no configuration by themselves."""
 
 
-HYDRA_TRIPS = (AttributeError, TypeError, ValueError)
+HYDRA_TRIPS = (AttributeError, AssertionError, KeyError, IndexError, RecursionError, TypeError, ValueError)
 """What Hydra raises over keys of its own with impossible values, such as `defaults: null` or `hydra: null`."""
+
+LONGEST_OVERRIDE, DEEPEST_KEY = 10_000, 20
 
 FREE = ("custom_envs", "model_info")
 """Sections whose keys are the user's own."""
@@ -47,11 +51,14 @@ def config_names() -> list[str]:
     return sorted(item.name.removesuffix(".yaml") for item in files if item.name.endswith(".yaml"))
 
 
-def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(
+    name_or_path: str | Path, overrides: Sequence[str] = (), *, stages: Collection[Stage] = STAGES
+) -> Config:
     """The configuration `name_or_path` (a shipped name, a YAML file, or a folder with one) with `overrides`.
 
     A user's file may name shipped ones in its `defaults` list; whatever it does not set is taken from `base`. Overrides
     are `key=value`, `+key=value` (the same) and `~key` (back to the value of `base`; removes an environment tag).
+    Combinations of values are checked for the `stages` that are to run: self-play does not care for mini-batches.
 
     Raises ConfigError listing every problem found.
     """
@@ -59,12 +66,13 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Conf
     tree = _compose(name)
     for text in overrides:
         _override(tree, text, problems)
-    plain = _resolve(tree, problems)
-    notes = compat.translate(plain, problems)
+    notes: list[str] = []
+    plain = resolve(tree, problems, notes)
+    notes += compat.translate(plain, problems)
     config = convert(Config, plain, "", problems)
     if config is not None and not problems:
         config = _spread_groups(config)
-        check(config, problems)
+        check(config, problems, stages)
     if problems or config is None:
         lines = _without_echoes(problems, flatten(tree))
         head = f"{len(lines)} problem{'s' if len(lines) > 1 else ''} in the configuration {name}:"
@@ -102,6 +110,7 @@ def _compose(name: str) -> dict[Any, Any]:
     if name in config_names():
         return shipped("base" if name in PARTS else name)
     path = _find(name)
+    check_source(path.resolve())
     tree = _hydra(path.stem, path.parent.resolve())
     if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
@@ -138,7 +147,8 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
                 warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`")
                 composed = compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, *HYDRA_TRIPS) as error:
-        raise ConfigError(f"cannot read {where}: {' '.join(str(error).split())}") from error
+        said = str(error) or str(error.__cause__ or "") or type(error).__name__
+        raise ConfigError(f"cannot read {where}: {' '.join(said.split())[:600]}") from error
     tree = OmegaConf.to_container(composed, resolve=False)
     if not isinstance(tree, dict):
         raise ConfigError(f"cannot read {where}: expected keys with values at the top level")
@@ -159,15 +169,19 @@ def _fill(tree: dict[Any, Any], base: dict[Any, Any], path: str = "") -> dict[An
 
 def _override(tree: dict[Any, Any], text: str, problems: Problems) -> None:
     """Apply one override to `tree`."""
+    if len(text) > LONGEST_OVERRIDE:
+        return problems.add("", f"the override {text[:40]!r}... has {len(text):,} characters; put it into a file")
     try:
         parsed = OverridesParser.create().parse_override(text)
         if parsed.is_sweep_override():
             return problems.add("", f"override {text!r}: several values; write a list as key=[a,b], or quote the text")
         value = parsed.value()
-    except HydraException:
+    except (HydraException, RecursionError):
         hint = "quote a value with special characters, as in key='a=b'" if "=" in text else "write key=value"
         return problems.add("", f"cannot read the override {text!r}; {hint}")
     *parents, last = str(parsed.key_or_group).split(".")
+    if len(parents) > DEEPEST_KEY:
+        return problems.add("", f"the override {text[:40]!r}... names a key {len(parents)} levels deep; there is none")
     node: Any = tree
     for index, parent in enumerate(parents):
         if parent not in node or node[parent] is None:
@@ -190,26 +204,6 @@ def _override(tree: dict[Any, Any], text: str, problems: Problems) -> None:
     if last in default:
         node[last] = default[last]
     return None
-
-
-def _resolve(tree: dict[Any, Any], problems: Problems) -> dict[Any, Any]:
-    """`tree` with its interpolations resolved; those that cannot be are noted and left out."""
-
-    def walk(node: Any, path: str) -> Any:
-        if isinstance(node, ListConfig):
-            return [walk(node[index], f"{path}[{index}]") for index in range(len(node))]
-        if not isinstance(node, DictConfig):
-            return node
-        out = {}
-        for name in node:
-            key = f"{path}.{name}" if path else str(name)
-            try:
-                out[name] = walk(node[name], key)
-            except OmegaConfBaseException as error:
-                problems.add(key, f"cannot resolve {node._get_node(name)}: {str(error).splitlines()[0]}")
-        return out
-
-    return walk(OmegaConf.create(tree), "")
 
 
 def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:

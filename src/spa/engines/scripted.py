@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from spa.envs.limits import EnvFault
+from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.prompts.render import world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
@@ -29,7 +29,8 @@ class ScriptedEngine:
 
     def _complete(self, prompt: Prompt) -> Completion:
         try:
-            reply = self.reply(prompt)
+            with boundary("the player", MAKING_S):
+                reply = self.reply(prompt)
         except EnvFault as error:  # a player that asks the environment
             return Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
         ids = np.asarray(self.template.reply_ids(reply, prompt.opener), dtype=np.int32) if self.template else None

@@ -1,4 +1,4 @@
-"""Environments are other people's code: time limits, and checks of what they return."""
+"""Environments are other people's code: one boundary around it, time limits, and checks of what it returns."""
 
 import math
 import signal
@@ -9,6 +9,23 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
+from spa.errors import SpaError
+from spa.signals import raise_if_asked, stop_asked, stops_by_signal
+
+MOST_CHARACTERS = 200_000
+"""Of one text that an environment returns. No model reads more, and tokenising megabytes takes minutes."""
+
+MOST_BYTES = 64 * 2**20
+"""Of one picture."""
+
+MOST_DEPTH = 8
+"""Of lists and mappings in what a step tells beside the reward."""
+
+MAKING_S = 120.0
+"""More than a turn may take: an environment may load data when it is made."""
+
 AGAIN_S = 1.0
 """Code that swallows the first alarm gets another one after this."""
 
@@ -17,8 +34,39 @@ class EnvFault(Exception):
     """An environment hung, died or returned nonsense; the text says which call and how. It costs its episode."""
 
 
+class EnvCrash(EnvFault):
+    """An environment's call (`call`) that ended its process or had to be ended with it: it would do so again."""
+
+    def __init__(self, text: str, call: str = "") -> None:
+        super().__init__(text)
+        self.call = call
+
+
 class _Expired(BaseException):
     """The alarm. No Exception, so that an environment's own `except Exception` does not swallow it."""
+
+
+@contextmanager
+def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
+    """Around every call of an environment's code: whatever it raises becomes an EnvFault that names `what`.
+
+    That includes SystemExit, GeneratorExit and a KeyboardInterrupt of its own making. What passes is an EnvFault, a
+    SpaError (for the user to solve) and a stop that somebody really asked for, even if the code swallowed it.
+    """
+    try:
+        with time_limit(seconds, what):
+            yield
+    except (EnvFault, SpaError):
+        raise
+    except KeyboardInterrupt as error:
+        if stop_asked() or not stops_by_signal():
+            raise
+        raise EnvFault(f"{what} raised {type(error).__name__} though nobody interrupted it") from error
+    except SystemExit as error:
+        raise EnvFault(f"{what} called sys.exit({error.code!r})") from error
+    except BaseException as error:
+        raise EnvFault(f"{type(error).__name__}: {_said(error)}") from error
+    raise_if_asked()
 
 
 @contextmanager
@@ -58,6 +106,8 @@ def checked_text(value: Any, what: str) -> str:
     """`value` if it is text; raises EnvFault otherwise."""
     if not isinstance(value, str):
         raise EnvFault(f"{what} returned {_short(value)} instead of text")
+    if len(value) > MOST_CHARACTERS:
+        raise EnvFault(f"{what} returned a text of {len(value):,} characters; at most {MOST_CHARACTERS:,} are read")
     return value
 
 
@@ -74,9 +124,58 @@ def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
         raise EnvFault(f"step returned the reward {reward}")
     if not isinstance(info, dict):
         raise EnvFault(f"step returned the info {_short(info)} instead of a dict")
-    return reward, bool(terminated) or bool(truncated), info
+    return reward, bool(terminated) or bool(truncated), {str(key): plain(item) for key, item in info.items()}
+
+
+def checked_answer(value: Any) -> Any:
+    """What an environment's process sends back: text, numbers, pictures and collections of them, nothing with code of
+    its own. Raises EnvFault for text that is too long and for pictures of more than MOST_BYTES."""
+    if isinstance(value, str):
+        return checked_text(str(value), "it")
+    if type(value) is np.ndarray and value.dtype != object:
+        if value.nbytes > MOST_BYTES:
+            raise EnvFault(f"it returned a picture of {value.nbytes:,} bytes; at most {MOST_BYTES:,} are read")
+        return value
+    if type(value) in (list, tuple):
+        items = [checked_answer(item) for item in value]
+        return items if type(value) is list else tuple(items)
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {str(key): checked_answer(item) for key, item in value.items()}
+    if type(value) is bytes and len(value) <= MOST_BYTES:
+        return value
+    return value if isinstance(value, np.generic) else plain(value)
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """`value` in plain types, which JSON and other processes know; objects become the name of their class, and text is
+    cut at MOST_CHARACTERS."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float):
+        return value
+    if isinstance(value, np.generic):
+        return plain(value.item(), depth)
+    for base in (int, float, str):  # and classes of the environment's own made of them
+        if isinstance(value, base):
+            return base(value)[:MOST_CHARACTERS] if base is str else base(value)
+    if depth < MOST_DEPTH and kind in (list, tuple):
+        items = [plain(item, depth + 1) for item in value]
+        return items if kind is list else tuple(items)
+    if depth < MOST_DEPTH and kind is dict:
+        return {str(plain(key, depth + 1)): plain(item, depth + 1) for key, item in value.items()}
+    return f"<{kind.__name__}>"
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except BaseException:  # noqa: BLE001 - also other people's code
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _said(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001 - also other people's code
+        return "(its text cannot be read)"
+    return text if len(text) <= 2000 else f"{text[:2000]}..."

@@ -6,9 +6,9 @@ brought back by playing their actions again, which a seeded environment answers 
 
 import contextlib
 import faulthandler
-import importlib
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from spa import errors
 from spa.envs.base import TextEnv
-from spa.envs.limits import EnvFault
+from spa.envs.limits import EnvCrash, EnvFault, boundary, checked_answer
 from spa.envs.registry import make_env
-from spa.errors import SpaError
+from spa.errors import ConfigError, SpaError
 from spa.signals import ignore_interrupts
 
 START_S = 120.0
@@ -128,21 +129,22 @@ class _Worker:
             pipe.send((kind, number, what, self.forgotten))
             self.forgotten = []
             if not pipe.poll(limit):
-                raise EnvFault(
-                    f"{label} took more than {self.timeout_s:g} s (es_manager.env_timeout_s); its process is replaced"
+                raise EnvCrash(
+                    f"{label} took more than {self.timeout_s:g} s (es_manager.env_timeout_s); its process is replaced",
+                    label,
                 )
             outcome, value = pipe.recv()
             answered = True
         except (EOFError, OSError) as error:
             self.process.join(5)
-            raise EnvFault(f"its process ended in {label} (exit status {self.process.exitcode})") from error
+            raise EnvCrash(f"its process ended in {label} (exit status {self.process.exitcode})", label) from error
         finally:
             if not answered:  # also when this process is interrupted: an answer would come to the wrong question
                 self.stop()
         if outcome == "user":
-            raise getattr(importlib.import_module("spa.errors"), value[0])(value[1])
+            raise getattr(errors, value[0], ConfigError)(value[1])
         if outcome == "error":
-            raise EnvFault(f"{label} raised {value}")
+            raise EnvFault(f"{label}: {value}")
         return value
 
     def forget(self, number: int) -> None:
@@ -185,6 +187,7 @@ def _close(workers: list[_Worker]) -> None:
 def _serve(pipe: Connection) -> None:
     """The loop of a process."""
     ignore_interrupts()
+    _limit_memory()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.__stderr__ is not None:
         faulthandler.register(signal.SIGUSR1, file=sys.__stderr__)
@@ -200,15 +203,24 @@ def _serve(pipe: Connection) -> None:
         for old in forgotten:
             envs.pop(old, None)
         try:
-            answer = ("value", _answer(envs, kind, number, what))
+            with boundary("the environment"):
+                answer = ("value", checked_answer(_answer(envs, kind, number, what)))
         except SpaError as error:
             answer = ("user", (type(error).__name__, str(error)))
-        except Exception as error:  # noqa: BLE001 - environments are other people's code
-            answer = ("error", f"{type(error).__name__}: {error}")
-        try:
-            pipe.send(answer)
-        except (TypeError, ValueError, AttributeError) as error:  # an answer that cannot travel
-            pipe.send(("error", f"{type(error).__name__}: {error}"))
+        except EnvFault as error:
+            answer = ("error", str(error))
+        except KeyboardInterrupt as error:  # nobody interrupts this process: SIGINT is ignored
+            answer = ("error", f"{type(error).__name__} of its own making")
+        pipe.send(answer)
+
+
+def _limit_memory() -> None:
+    """At most half of the machine's memory: then an environment that grows without end gets a MemoryError of its own,
+    before the system ends the trainer."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 def _answer(envs: dict[int, TextEnv], kind: str, number: int, what: Any) -> Any:

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.cards import cards
+from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError, DataError, ModelError
@@ -29,7 +30,6 @@ from spa.evaluate.outcomes import Group, group_of
 from spa.recipes import setup
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.recipes.summary import versions
-from spa.rollout import puzzle_hash
 from spa.tracking.encoding import dump_line, read_lines, write_atomic
 from spa.tracking.progress import Progress
 from spa.types import Episode
@@ -68,7 +68,7 @@ def main(
         raise ConfigError(f"k must be at least 1, got {', '.join(map(str, ks)) or 'none'}")
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
-    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
+    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode, lost=output.with_suffix(".lost.jsonl"))
     known = training_hashes(target.run) if target.run else None
     puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
     kept = Store(output.with_suffix(".groups.jsonl"), settings_hash(cfg, target))
@@ -110,13 +110,12 @@ def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> 
         by_group.setdefault(spec.group, []).append(spec)
     puzzles, seen = [], 0
     for specs in by_group.values():
-        env = player.make_env(specs[0].tag)
-        env.reset(seed=specs[0].puzzle_seed, options=specs[0].reset_options())
-        content = puzzle_hash(env)
-        if content in known and not env.finite_puzzles:
+        look = player.look_at(specs[0])
+        if look is not None and look.hash in known and not look.finite:
             seen += 1
             continue
-        puzzles.append(Puzzle(hash=content, difficulty=difficulty(env), specs=tuple(specs)))
+        content, hard = ("", None) if look is None else (look.hash, difficulty(look.env))
+        puzzles.append(Puzzle(hash=content, difficulty=hard, specs=tuple(specs)))
     if not puzzles:
         raise DataError(
             f"all {seen} validation puzzles were seen in training; evaluate on others with seed.val=NUMBER or on more "
@@ -127,9 +126,11 @@ def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> 
 
 def difficulty(env: TextEnv) -> int | None:
     """How hard a puzzle is, by the number that its game is known by: given digits of a Sudoku, else fewest actions."""
-    if isinstance(env, Sudoku):
-        return env.clues
-    return env.optimal_steps()
+    try:
+        with boundary("optimal_steps", MAKING_S):
+            return env.clues if isinstance(env, Sudoku) else env.optimal_steps()
+    except EnvFault:
+        return None
 
 
 def play_puzzles(
@@ -175,7 +176,8 @@ def so_far(cfg: Config, groups: Sequence[Group], tokens_per_second: float) -> di
 
 def grouped(episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int) -> list[Group]:
     """Episodes in the order of their specs as one group per puzzle."""
-    return [group_of(episodes[i * samples : (i + 1) * samples], puzzle.difficulty) for i, puzzle in enumerate(chunk)]
+    found = [group_of(episodes[i * samples : (i + 1) * samples], puzzle.difficulty) for i, puzzle in enumerate(chunk)]
+    return [replace(group, puzzle_hash=puzzle.hash) for group, puzzle in zip(found, chunk, strict=True)]
 
 
 class Store:

@@ -16,7 +16,7 @@ from spa.distributed.world import current_world
 from spa.engines.expert import MixedEngine, expert_engine, require_solver, with_strays
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.engines.scripted import random_engine
-from spa.envs.registry import make_env
+from spa.envs.lost import LOST
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
 from spa.identity import Identity
@@ -81,7 +81,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None
     """Play what is not played yet and make rows of everything."""
     device, world = setup.pick_device(cfg), current_world()
     engine = selfplay_engine(cfg, device)
-    player = setup.make_player(cfg, engine.template, mode="add_worldmodel")
+    player = setup.make_player(cfg, engine.template, mode="add_worldmodel", lost=out / LOST)
     held_out = setup.validation_hashes(cfg, player)
     last = first_batch + batches
     episodes, done = played_before(cfg, out, first_batch, last)
@@ -171,9 +171,8 @@ def _policy(cfg: Config, name: str, device: torch.device, template: ChatTemplate
     most = cfg.agent_proxy.max_actions_per_turn
     if name == "expert":
         for tag in cfg.es_manager.train.env_configs.tags:
-            env = make_env(cfg.custom_envs[tag].env_type, cfg.custom_envs[tag].env_config)
-            env.reset(seed=cfg.seed.train)
-            require_solver(env, tag)
+            with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+                require_solver(env, tag)
         return expert_engine(template, max_actions=most)
     return make_engine(cfg, cfg.model_path if name == "self" else RANDOM, template, device=device)
 

@@ -144,9 +144,8 @@ def open_target(cfg: Config, target: Target, player: setup.Player, *, replies: P
         return random_engine(max_actions=most), player
     if target.name == "expert":
         for tag in cfg.es_manager.val.env_configs.tags:
-            env = player.make_env(tag)
-            env.reset(seed=cfg.seed.val)
-            require_solver(env, tag)
+            with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+                require_solver(env, tag)
         return expert_engine(max_actions=most), player
     if target.api is not None:
         return factory.api_engine(cfg, target.api, store=replies), player

@@ -22,6 +22,7 @@ from spa.algo.rewards import normalize_scores
 from spa.config.convert import to_plain
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.distributed.world import current_world
+from spa.envs.lost import LOST
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.identity import Identity
@@ -61,6 +62,7 @@ from spa.worldmodel.online import with_world_model_reward
 
 log = logging.getLogger(__name__)
 
+MOST_BARREN_STEPS = 3  # in a row, without a single episode that could be played
 SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept for the viewer
 
 
@@ -91,7 +93,7 @@ def run_steps(cfg: Config, path: str, out: Path, identity: Identity) -> Path:
         return resume
     models = load_models(cfg, path, resume, device)
     models.progress = progress
-    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
+    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode, lost=out / LOST)
     held_out = setup.validation_hashes(cfg, player)
     first = step_of(resume) if resume else 0
     models.engine.load_weights(models.actor.full_model(), version=first)
@@ -115,10 +117,17 @@ def run_steps(cfg: Config, path: str, out: Path, identity: Identity) -> Path:
             rec.log(0, validate(cfg, player, models.engine, rec, 0))
         if progress.unlogged is not None:  # stopped while its last step was validated
             finish_step(cfg, models, player, rec, progress.unlogged)
+        barren = 0
         for step in range(first + 1, total + 1):
             with rec.timer("rollout"):
                 specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
                 episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
+            barren = barren + 1 if all(episode.stop is Stop.ERROR for episode in episodes) else 0
+            if barren == MOST_BARREN_STEPS:
+                raise TrainingError(
+                    f"not one episode of {barren} steps in a row could be played; the last reason: {episodes[0].error} "
+                    "Mend the environment, then start the same command again: it goes on from the last checkpoint."
+                )
             with uninterrupted():  # from here on the step is one piece
                 metrics = learn(cfg, models, episodes, step, rec, device)
                 models.engine.load_weights(models.actor.full_model(), version=step)

@@ -1,9 +1,15 @@
 """What a configuration tells a model about an environment tag. Needs no torch: people who play use it too."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from spa.config.schema import Config, EnvSpec
+from spa.envs.base import TextEnv
+from spa.envs.limits import MAKING_S, EnvFault, boundary, checked_text
 from spa.envs.registry import make_env
+from spa.envs.workers import EnvWorkers
+from spa.errors import ConfigError
 from spa.prompts.parse import contains_marker
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.sample import sample_reply
@@ -31,5 +37,28 @@ def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode) -> Prompter:
     }
     # Instructions that show the format themselves, as the original's do, are not contradicted by another sample.
     if mode == "add_worldmodel" and cfg.ctx_manager.example and not contains_marker(instruction or ""):
-        settings["example"] = sample_reply(make_env(spec.env_type, spec.env_config), Prompter(**settings))
+        with first_puzzle(cfg, spec) as env:
+            settings["example"] = sample_reply(env, Prompter(**settings))
     return Prompter(**settings)
+
+
+@contextmanager
+def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
+    """A new environment with its first puzzle, in a process of its own if `es_manager.env_workers` says so.
+
+    Raises ConfigError if it cannot be made or played: then nothing can be done without the user.
+    """
+    limit = cfg.es_manager.env_timeout_s
+    workers = EnvWorkers(1, timeout_s=limit) if cfg.es_manager.env_workers else None
+    make = workers.make if workers is not None else make_env
+    try:
+        with boundary("the first puzzle", None if limit is None or workers is not None else limit + MAKING_S):
+            env = make(spec.env_type, spec.env_config)
+            env.reset(seed=0)
+            checked_text(env.state_text(cfg.state_text), "state_text")
+            yield env
+    except EnvFault as error:
+        raise ConfigError(f"the environment {spec.env_type} cannot be played: {error}") from error
+    finally:
+        if workers is not None:
+            workers.close()

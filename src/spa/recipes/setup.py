@@ -2,14 +2,16 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from spa.config.schema import Config, EnvSpec, GroupsConfig
 from spa.distributed.episodes import pack, unpack
 from spa.distributed.world import ALONE, World, current_world
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.limits import time_limit
+from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary
+from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
@@ -25,7 +27,7 @@ from spa.models.choose import (
 )
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
-from spa.recipes.prompters import make_prompter
+from spa.recipes.prompters import first_puzzle, make_prompter
 from spa.rollout import collect, puzzle_hash
 from spa.seeds import stream_seed
 from spa.types import Episode, SamplingParams
@@ -34,6 +36,7 @@ __all__ = [
     "Player",
     "engine_autocast",
     "episode_specs",
+    "first_puzzle",
     "is_tiny",
     "load_actor",
     "make_player",
@@ -56,6 +59,15 @@ MAX_REDRAWS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A puzzle, unplayed: its environment after `reset`, its content hash, and whether all puzzles are shared."""
+
+    env: TextEnv
+    hash: str
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
     """Everything that playing needs, except the engine: environments, prompts, limits, and who else plays."""
 
@@ -67,10 +79,29 @@ class Player:
     world: World = ALONE
     env_timeout_s: float | None = None
     workers: EnvWorkers | None = None  # None: environments live in this process
+    lost: LostEpisodes = field(default_factory=LostEpisodes)
 
     def make_env(self, tag: str) -> TextEnv:
-        """A new environment for a tag."""
-        return make_env(self.specs[tag].env_type, self.specs[tag].env_config)
+        """A new environment for a tag, in one of the processes for environments if there are any."""
+        make = make_env if self.workers is None else self.workers.make
+        return make(self.specs[tag].env_type, self.specs[tag].env_config)
+
+    def look_at(self, spec: EpisodeSpec) -> "Look | None":
+        """An episode's puzzle before it is played; None if it cannot be made, which its episode says when it is played.
+        A puzzle that ends its process is marked."""
+        if self.lost.is_unmakeable(spec.episode_id):
+            return None
+        limit = None if self.env_timeout_s is None or self.workers is not None else self.env_timeout_s + MAKING_S
+        try:
+            with boundary("reset", limit):
+                env = self.make_env(spec.tag)
+                env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
+                return Look(env=env, hash=puzzle_hash(env), finite=bool(env.finite_puzzles))
+        except EnvFault as error:
+            if isinstance(error, EnvCrash):
+                self.lost.mark(spec.episode_id, error)
+            log.warning("%s: puzzle %d cannot be made: %s", spec.tag, spec.puzzle_seed, error)
+            return None
 
     def play(self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams) -> list[Episode]:
         """Play the given episodes. Every rank plays its own groups and gets all episodes."""
@@ -78,7 +109,7 @@ class Player:
         def play(mine: list[EpisodeSpec]) -> list[Episode]:
             return collect(
                 mine,
-                make_env=self.make_env if self.workers is None else self._make_remote,
+                make_env=self.make_env,
                 prompters=self.prompters,
                 template=self.template,
                 engine=engine,
@@ -87,17 +118,14 @@ class Player:
                 max_model_len=self.max_model_len,
                 env_timeout_s=self.env_timeout_s if self.workers is None else None,
                 lanes=0 if self.workers is None else len(self.workers),
+                lost=self.lost,
             )
 
         return self.world.parallel_map(specs, play, by=lambda spec: spec.group, pack=pack, unpack=unpack)
 
-    def _make_remote(self, tag: str) -> TextEnv:
-        assert self.workers is not None
-        return self.workers.make(self.specs[tag].env_type, self.specs[tag].env_config)
 
-
-def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode) -> Player:
-    """The player for all tags that training and validation use."""
+def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode, lost: Path | None = None) -> Player:
+    """The player for all tags that training and validation use; `lost` is the file of episodes that are not played."""
     tags = dict.fromkeys((*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags))
     specs = {tag: cfg.custom_envs[tag] for tag in tags}
     timeout, workers = cfg.es_manager.env_timeout_s, cfg.es_manager.env_workers
@@ -110,6 +138,7 @@ def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode)
         world=current_world(),
         env_timeout_s=timeout,
         workers=EnvWorkers(workers, timeout_s=timeout) if workers else None,
+        lost=LostEpisodes(lost),
     )
 
 
@@ -141,14 +170,8 @@ def training_specs(
 def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -> int:
     seed = spec.puzzle_seed
     for attempt in range(MAX_REDRAWS):
-        env = player.make_env(spec.tag)
-        try:
-            with time_limit(player.env_timeout_s, "reset"):
-                env.reset(seed=seed, options=spec.reset_options())
-                allowed = env.finite_puzzles or puzzle_hash(env) not in held_out
-        except Exception:  # noqa: BLE001 - an environment that fails is reported where it is played
-            allowed = True
-        if allowed:
+        look = player.look_at(replace(spec, puzzle_seed=seed))
+        if look is None or look.finite or look.hash not in held_out:
             return seed
         seed = stream_seed(spec.puzzle_seed, "redraw", attempt) % 2**31
     raise ConfigError(
@@ -177,16 +200,9 @@ def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
     hashes: set[str] = set()
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
-            if spec.member == 0:
-                env = player.make_env(spec.tag)
-                if env.finite_puzzles:
-                    continue
-                try:
-                    with time_limit(player.env_timeout_s, "reset"):
-                        env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
-                        hashes.add(puzzle_hash(env))
-                except Exception as error:  # noqa: BLE001 - its episodes will fail, and say so, in validation
-                    log.warning("%s: validation puzzle %d cannot be made: %s", spec.tag, spec.puzzle_seed, error)
+            look = player.look_at(spec) if spec.member == 0 else None
+            if look is not None and not look.finite:
+                hashes.add(look.hash)
     return frozenset(hashes)
 
 

@@ -1,0 +1,89 @@
+"""What `--dry-run` and the start of a run find before any work is done."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spa import cli
+from spa.config.load import load_config
+from spa.errors import ConfigError
+from spa.models.load import BUILTIN, model_source
+from spa.recipes.preflight import preflight
+
+ALL = ("selfplay", "sft", "ppo")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def problems(*overrides: str, stages: tuple = ALL, model: str | None = BUILTIN) -> str:
+    with pytest.raises(ConfigError) as caught:
+        preflight(load_config("demo", overrides), stages, model)
+    return str(caught.value)
+
+
+def test_the_shipped_demo_has_no_problem():
+    preflight(load_config("demo"), ALL, BUILTIN)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("actor_rollout_ref.rollout.max_model_len=130", "is 130, but the first prompt of "),
+        ("actor_rollout_ref.rollout.max_model_len=5000", "builtin:tiny: reads at most 4096 tokens"),
+        ("actor_rollout_ref.rollout.name=random", "actor_rollout_ref.rollout.name=random cannot be trained"),
+        ("custom_envs.FrozenLakeDemo.env_config.size=1e308", "option 'size' must be an integer from 2 to 64"),
+        ("actor_rollout_ref.model.chat_template=none.jinja", "none.jinja cannot be read"),
+        ("sft.trainer.resume_path=nowhere", "sft.trainer.resume_path: nowhere cannot be gone on from"),
+        ("sft.model.partial_pretrain=./nowhere", "./nowhere: there is no such model folder"),
+    ],
+)
+def test_a_setting_that_would_end_the_run_later_is_named_at_once(override, told):
+    tag = load_config("demo").es_manager.train.env_configs.tags[0]
+    assert told in problems(override.replace("FrozenLakeDemo", tag))
+
+
+def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(tmp_path):
+    files = "data.train_files={0}", "data.val_files={0}"
+    assert "a.parquet: no such file or folder" in problems(*(text.format("a.parquet") for text in files))
+    (tmp_path / "b.parquet").write_text("no")
+    assert "b.parquet cannot be read as parquet" in problems(*(text.format("b.parquet") for text in files))
+    pq.write_table(pa.table({"prompt": ["x"]}), tmp_path / "c.parquet")
+    assert "c.parquet has no column 'response' (it has prompt)" in problems(
+        *(text.format("c.parquet") for text in files)
+    )
+
+
+def test_a_model_folder_with_a_torn_file_is_named(tmp_path):
+    folder = shutil.copytree(model_source(BUILTIN), tmp_path / "model")
+    weights = next(folder.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert f"cannot load {weights}" in problems(model=str(folder))
+
+
+def test_a_place_below_a_file_is_named(tmp_path):
+    (tmp_path / "taken").write_text("")
+    assert "taken is a file" in problems("trainer.run_dir=taken/run")
+
+
+def test_all_problems_come_together():
+    text = problems("actor_rollout_ref.rollout.name=random", "trainer.run_dir=/dev/null/x", model="./nowhere")
+    assert text.startswith("5 problems found before the start:")
+
+
+def test_the_dry_run_looks_and_a_run_looks_before_self_play(capsys, tmp_path):
+    words = ["run", "demo", "actor_rollout_ref.rollout.max_model_len=5000", f"trainer.run_dir={tmp_path}/run"]
+    for more in (["--dry-run"], []):
+        assert cli.main([*words, *more]) == 2
+        assert "reads at most 4096 tokens" in capsys.readouterr().err
+    assert not Path(tmp_path / "run" / "data").exists()
+
+
+def test_what_only_training_needs_is_not_asked_of_self_play():
+    cfg = load_config("demo", ["actor_rollout_ref.rollout.name=random"], stages=("selfplay",))
+    preflight(cfg, ("selfplay",), BUILTIN)
