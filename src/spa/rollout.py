@@ -11,6 +11,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from spa import heartbeat
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_step, checked_text
@@ -130,6 +131,7 @@ class _Player:
         self.buffer: TokenBuffer | None = None
         self.images: list[bytes] = []
         self.failed_turn = 0
+        heartbeat.beat()
         known = lost.reason(spec.episode_id)
         if known is not None:
             return self._lose(known)
@@ -170,6 +172,7 @@ class _Player:
 
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:
         """Take a reply: record its tokens, execute its actions, prepare the next turn or stop."""
+        heartbeat.beat()
         if completion.finish_reason == "error":
             return self._lose(completion.text)
         self.version = completion.version

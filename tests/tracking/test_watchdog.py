@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from spa.tracking.recorder import Recorder
@@ -53,3 +54,44 @@ def test_progress_keeps_it_quiet(tmp_path):
     with Recorder(tmp_path, stage="ppo", loggers=()) as rec:  # without a limit
         rec.log(1, {})
     assert "no progress" not in (tmp_path / "log.txt").read_text()
+
+
+WORKS = """
+import sys, time
+from pathlib import Path
+from spa import heartbeat
+from spa.tracking.recorder import Recorder
+with Recorder(Path(sys.argv[1]), stage="ppo", loggers=(), stall_timeout_s=float(sys.argv[2])) as rec:
+    print("started", flush=True)
+    for _ in range(int(sys.argv[3])):
+        time.sleep(0.1)
+        heartbeat.beat()
+"""
+
+
+def works(folder: Path, seconds: float, beats: int) -> subprocess.Popen:
+    words = [sys.executable, "-c", WORKS, str(folder), str(seconds), str(beats)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_one_slow_thing_after_another_is_work(tmp_path):
+    """No timer and no line for twice the limit: only beats."""
+    with works(tmp_path, 1.0, 20) as process:
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+
+
+def test_a_process_that_was_suspended_goes_on(tmp_path):
+    with works(tmp_path, 1.5, 5) as process:
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+
+
+def test_without_a_file_it_tells_stderr(tmp_path):
+    script = "import time; from spa.tracking.watchdog import Watchdog; Watchdog(None, 0.3).beat('play'); time.sleep(60)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == STATUS and "most recent call first" in done.stderr

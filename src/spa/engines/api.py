@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 
+from spa import heartbeat
 from spa.errors import ModelError
 from spa.types import Completion, Message, Prompt, SamplingParams
 
@@ -225,6 +226,7 @@ class ApiEngine:
         self.pacer.wait()
         self._count(requests=1)
         reply = self.client.ask(messages, settings)
+        heartbeat.beat()
         self._count(prompt_tokens=reply.prompt_tokens, completion_tokens=reply.completion_tokens)
         return reply
 

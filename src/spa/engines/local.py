@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
+from spa import heartbeat
 from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache
 from spa.engines.sampling import sample_tokens
@@ -147,6 +148,7 @@ class _Batch:
         stop_ids = torch.tensor(sorted(self.engine.template.stop_ids), device=self.device)
         alive = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
         for step in range(self.sampling.max_tokens):
+            heartbeat.beat()
             ids, logprobs = sample_tokens(logits, self.uniforms[self.rows, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
             for row, is_alive, token, value in zip(

@@ -32,6 +32,7 @@ from spa.recipes.policies import Target, behind_api, open_target, training_hashe
 from spa.recipes.summary import versions
 from spa.tracking.encoding import dump_line, read_lines, write_atomic
 from spa.tracking.progress import Progress
+from spa.tracking.watchdog import Watchdog
 from spa.types import Episode
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,11 @@ def main(
     puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
     kept = Store(output.with_suffix(".groups.jsonl"), settings_hash(cfg, target))
     replies = output.with_suffix(".replies.jsonl")
-    groups = play_puzzles(cfg, target, player, puzzles, kept, replies=replies)
+    watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
+    try:
+        groups = play_puzzles(cfg, target, player, puzzles, kept, replies=replies)
+    finally:
+        watchdog.close()
     result: dict[str, Any] = {
         "policy": target.name,
         "model": target.model,

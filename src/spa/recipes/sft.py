@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from spa import heartbeat
 from spa.config.schema import Config, SFTConfig
 from spa.distributed.world import current_world
 from spa.engines.local import LocalEngine
@@ -272,6 +273,7 @@ def train_step(
         sums = {"loss": 0.0, "entropy": 0.0}
         passes = list(replica.passes([mine[picked] for picked in cut], dummy, backward=True))
         for number, (rows, counts) in enumerate(passes, start=1):
+            heartbeat.beat()
             picked = [batch[i] for i in rows.tolist()]
             ids, mask = padded(picked, device)
             with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):

@@ -1,42 +1,54 @@
-"""Nothing waits for ever: a stage that makes no progress says where it hangs and ends."""
+"""Nothing waits for ever: a stage in which nothing moves says where it hangs and ends.
+
+What moves are the beats of `spa.heartbeat` (tokens, turns, answers, micro-batches), timers and lines. Time counts only
+while this process could have worked: of a gap between two looks, at most one look's length. So a process that was
+suspended (SIGSTOP, a machine that slept) goes on, and so does one that loses an episode to a time-out every minute.
+"""
 
 import faulthandler
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import IO
 
+from spa import heartbeat
+
 STATUS = 3
 """Exit status of a process that the watchdog ended."""
 BACKUP_S = 60.0
 """How much later C code takes over, if Python code cannot run because something holds the interpreter."""
+LONGEST_LOOK_S = 5.0
 
 _LOGGER = logging.getLogger("spa.run")
 
 
 class Watchdog:
-    """Ends the process if `beat` is not called for `timeout_s` seconds, after the stacks of all threads have been
-    written to `path`. `kill -USR1 PID` writes them there at any time. None: it never ends anything."""
+    """Ends the process if nothing moves for `timeout_s` seconds, after the stacks of all threads have been written to
+    `path` (None: to stderr). `kill -USR1 PID` writes them there at any time. Without `timeout_s` it never ends
+    anything.
 
-    def __init__(self, path: Path, timeout_s: float | None) -> None:
+    If something in C holds the interpreter, so that no Python runs, the kernel ends the process (SIGPROF) when it has
+    used as much processor time as all cores have in that time: processor time stands still while it is suspended.
+    """
+
+    def __init__(self, path: Path | None, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s
         self._path = path
-        self._file: IO[str] = path.open("a", encoding="utf-8")
-        self._what, self._last = "the start", time.monotonic()
+        self._file: IO[str] = sys.stderr if path is None else path.open("a", encoding="utf-8")
+        self._what, self._moved = "the start", False
         self._closed = threading.Event()
-        faulthandler.register(signal.SIGUSR1, file=self._file, all_threads=True)
+        if path is not None:
+            faulthandler.register(signal.SIGUSR1, file=self._file, all_threads=True)
         if timeout_s is not None:
             threading.Thread(target=self._watch, args=(timeout_s,), daemon=True, name="spa-watchdog").start()
-        self.beat(self._what)
 
     def beat(self, what: str) -> None:
         """Progress was made; `what` comes next."""
-        self._what, self._last = what, time.monotonic()
-        if self.timeout_s is not None:
-            faulthandler.dump_traceback_later(self.timeout_s + BACKUP_S, exit=True, file=self._file)
+        self._what, self._moved = what, True
 
     def close(self) -> None:
         """Stop watching."""
@@ -44,20 +56,35 @@ class Watchdog:
             return
         self._closed.set()
         if self.timeout_s is not None:
-            faulthandler.cancel_dump_traceback_later()
-        faulthandler.unregister(signal.SIGUSR1)
-        self._file.close()
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        if self._path is not None:
+            faulthandler.unregister(signal.SIGUSR1)
+            self._file.close()
 
     def _watch(self, timeout_s: float) -> None:
-        while not self._closed.wait(max(0.05, min(5.0, self._last + timeout_s - time.monotonic()))):
-            if time.monotonic() - self._last < timeout_s:
-                continue
+        look = max(0.02, min(LONGEST_LOOK_S, timeout_s / 20))
+        idle, seen, before = 0.0, heartbeat.beats(), time.monotonic()
+        while True:
+            if not self._closed.is_set():
+                signal.setitimer(signal.ITIMER_PROF, (timeout_s + BACKUP_S) * (os.cpu_count() or 1))
+            if self._closed.wait(look):
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                return
+            now, beats, moved = time.monotonic(), heartbeat.beats(), self._moved
+            idle = 0.0 if moved or beats != seen else idle + min(now - before, 2 * look)
+            seen, before, self._moved = beats, now, False
+            if idle >= timeout_s:
+                self._end(timeout_s)
+
+    def _end(self, timeout_s: float) -> None:
+        place = "above" if self._path is None else f"in {self._path}"
+        if self._path is not None or hasattr(self._file, "fileno"):
             faulthandler.dump_traceback(self._file, all_threads=True)
-            _LOGGER.error(
-                "no progress for %g s in %s (trainer.stall_timeout_s). Where every thread stands is in %s. The process "
-                "ends; start the same command again to go on from the last checkpoint.",
-                timeout_s,
-                self._what,
-                self._path,
-            )
-            os._exit(STATUS)
+        _LOGGER.error(
+            "no progress for %g s in %s (trainer.stall_timeout_s). Where every thread stands is %s. The process ends; "
+            "start the same command again to go on from the last checkpoint.",
+            timeout_s,
+            self._what,
+            place,
+        )
+        os._exit(STATUS)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from spa import heartbeat
 from spa.algo.losses import LossAggMode, loss_units, loss_weights
 from spa.distributed.replicas import Replica
 from spa.distributed.shards import norm_of
@@ -123,6 +124,7 @@ def _score(
     def work(cut: list[torch.Tensor]) -> torch.Tensor:
         out = torch.zeros(batch.mask.shape, dtype=torch.float32)
         for rows, counts in replica.passes([mine[picked] for picked in cut], dummy, backward=False):
+            heartbeat.beat()
             values = replica.run(forward, to_device(select(batch, rows), device)).float().cpu()
             if counts:
                 out[rows, : values.shape[1]] = values
@@ -205,6 +207,7 @@ def _accumulate(
     sums = defaultdict[str, float](float)
     passes = list(part.replica.passes(cut, mini.lengths.argmin()[None], backward=True))
     for number, (rows, counts) in enumerate(passes, start=1):
+        heartbeat.beat()
         small = to_device(select(mini, rows), device)
         small_weights = weights[rows][:, : small.mask.shape[1]].to(device) * counts
         with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
