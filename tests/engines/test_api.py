@@ -1,5 +1,6 @@
 import logging
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -265,3 +266,116 @@ def test_the_key_is_never_logged(provider, caplog):
 def test_an_api_model_cannot_be_trained(tmp_path):
     with Server() as server, pytest.raises(ModelError, match="cannot be trained"):
         engine(server).load_weights(tmp_path, version=1)
+
+
+def body(content: str) -> bytes:
+    return ('{"choices": [{"index": 0, "finish_reason": "stop", "message": ' + content + "}]}").encode()
+
+
+def dripping(handler) -> None:
+    handler.send_response(200)
+    handler.send_header("content-type", "application/json")
+    handler.send_header("content-length", "100000")
+    handler.end_headers()
+    while not handler.server_state.stop.wait(0.05):
+        handler.wfile.write(b" ")
+        handler.wfile.flush()
+
+
+def half(handler) -> None:
+    handler.send_response(200)
+    handler.send_header("content-length", "500")
+    handler.end_headers()
+    handler.wfile.write(b'{"choices": [')
+    handler.close_connection = True
+
+
+def no_answer(handler) -> None:
+    handler.connection.close()
+
+
+def not_http(handler) -> None:
+    handler.wfile.write(b"\x00\xff\x00\xff\r\n\r\n")
+    handler.close_connection = True
+
+
+def endless_headers(handler) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 300_000 + b"\r\n\r\n")
+    handler.close_connection = True
+
+
+MISBEHAVIOUR = {
+    "not UTF-8": raw(b'{"choices": "\xff\xfe"}'),
+    "not JSON": raw(b"<html>busy</html>"),
+    "empty": raw(b""),
+    "null": raw(b"null"),
+    "a number": raw(b"17"),
+    "a list": raw(b"[1, 2]"),
+    "a text": raw(b'"hello"'),
+    "deep": raw(b"[" * 100_000 + b"]" * 100_000),
+    "no choices": raw(b"{}"),
+    "choices null": raw(b'{"choices": null}'),
+    "choices empty": raw(b'{"choices": []}'),
+    "choices a text": raw(b'{"choices": "abc"}'),
+    "choices a mapping": raw(b'{"choices": {"0": 1}}'),
+    "choice null": raw(b'{"choices": [null]}'),
+    "choice a number": raw(b'{"choices": [3]}'),
+    "message null": raw(body("null")),
+    "message a text": raw(body('"hello"')),
+    "content a number": raw(body('{"content": 5}')),
+    "content a list": raw(body('{"content": [1, 2]}')),
+    "content a mapping": raw(body('{"content": {"a": 1}}')),
+    "finish a number": raw(b'{"choices": [{"finish_reason": 7, "message": {"content": "x"}}]}'),
+    "finish a list": raw(b'{"choices": [{"finish_reason": [1], "message": {"content": "x"}}]}'),
+    "huge": raw(body('{"content": "' + "x" * 9_000_000 + '"}')),
+    "dripping": dripping,
+    "half": half,
+    "no answer": no_answer,
+    "not HTTP": not_http,
+    "endless headers": endless_headers,
+    "status 418": failing(418, "I am a teapot"),
+    "too long": failing(400, "maximum context length exceeded"),
+    "unknown 400": failing(400, "Input must be shorter, says this server in words of its own"),
+    "500": failing(500),
+    "redirect": lambda handler: handler.send(302, b"", location="/elsewhere"),
+}
+
+
+@pytest.mark.parametrize("kind", MISBEHAVIOUR)
+def test_a_misbehaving_answer_costs_its_own_episode(kind, tmp_path):
+    with Server(acts=[good(), MISBEHAVIOUR[kind]]) as server:
+        one = engine(server, max_retries=0, timeout_s=0.5, max_concurrency=1, store=tmp_path / "replies.jsonl")
+        first, second, third = one.generate([prompt(n) for n in range(3)], SAMPLING)
+    assert (first.finish_reason, second.finish_reason, third.finish_reason) == ("stop", "error", "stop")
+    assert second.text and KEY not in second.text and len(second.text) < 1000
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b"{}", b"[]", b"null", b'{"content": 3}', b'{"content": [null]}', b'{"content": [{"type": "text", "text": 4}]}'],
+)
+def test_an_odd_answer_of_the_other_protocol_costs_its_own_episode(odd, tmp_path):
+    with Server(acts=[good(), raw(odd)]) as server:
+        one = engine(server, "anthropic", max_retries=0, max_concurrency=1, store=tmp_path / "replies.jsonl")
+        endings = [completion.finish_reason for completion in one.generate([prompt(n) for n in range(3)], SAMPLING)]
+    assert endings == ["stop", "error", "stop"]
+
+
+def test_a_lone_surrogate_is_neither_kept_nor_sent(tmp_path):
+    store = tmp_path / "replies.jsonl"
+    with Server(acts=[raw(body('{"content": "a \\ud800 b"}'))]) as server:
+        [reply] = engine(server, store=store).generate([prompt()], SAMPLING)
+        assert reply.text == "a \ufffd b"
+        later = replace(prompt(1), messages=({"role": "user", "content": "x \ud800 y"},))
+        again = engine(server, store=store).generate([prompt(), later], SAMPLING)
+    assert [completion.finish_reason for completion in again] == ["stop", "stop"]
+    assert server.requests[-1]["body"]["messages"][0]["content"] == "x \ufffd y"
+
+
+def test_a_stored_reply_of_another_kind_is_asked_again(tmp_path):
+    store = tmp_path / "replies.jsonl"
+    with Server() as server:
+        engine(server, store=store).generate([prompt()], SAMPLING)
+        store.write_text(store.read_text().replace('"stop"', "17"))
+        [reply] = engine(server, store=store).generate([prompt()], SAMPLING)
+    assert reply.finish_reason == "stop" and len(server.requests) == 2

@@ -4,6 +4,7 @@ import importlib
 import json
 import logging
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -334,3 +335,21 @@ def test_workers_write_lines_with_their_name(tmp_path: Path, capfd: pytest.Captu
     worker.start()
     worker.join()
     assert "[demo-spa ppo] step 1/1  loss 1.0000" in capfd.readouterr().err
+
+
+def test_lines_are_on_the_disk_when_log_returns(tmp_path, monkeypatch):
+    """A checkpoint is written after them: after a power cut it must not know more than they do."""
+    synced = []
+    really = os.fsync
+
+    def fsync(descriptor):
+        synced.append((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+        really(descriptor)
+
+    with Recorder(tmp_path, stage="ppo", loggers=()) as rec:
+        rec.log(1, {"a": 1.0})
+        monkeypatch.setattr(os, "fsync", fsync)
+        rec.log(2, {"a": 2.0})
+        for name in ("metrics.jsonl", "timings.jsonl"):
+            stat = (tmp_path / name).stat()
+            assert (stat.st_ino, stat.st_size) in synced

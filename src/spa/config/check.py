@@ -215,3 +215,6 @@ def _check_engine(cfg: Config, problems: Problems) -> None:
     for name, model in cfg.model_info.items():
         if model.provider_name == "custom" and not model.base_url:
             problems.add(f"model_info.{name}.base_url", "must be given for the provider custom")
+        if model.base_url and "@" in model.base_url.partition("://")[2].partition("/")[0]:
+            told = "holds a password, which would be saved with every run; put the key into a variable (api_key_env)"
+            problems.add(f"model_info.{name}.base_url", told)

@@ -1,11 +1,11 @@
 """Anthropic's messages protocol."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spa.config.schema import APIModelConfig
 from spa.engines.api import ApiReply, Refused, Temporary
+from spa.engines.http import bounded_client, joined, plain_count, without_surrogates
 from spa.engines.openai import api_key, translate
 from spa.errors import ModelError
 from spa.types import Message, SamplingParams
@@ -30,7 +30,13 @@ class AnthropicClient:
         self.entry, self._sdk = entry, anthropic
         self.name, self.address = entry.model_name, entry.base_url or ADDRESS
         self._key = api_key(entry)
-        self._client = anthropic.Anthropic(api_key=self._key, base_url=self.address, timeout=timeout_s, max_retries=0)
+        self._client = anthropic.Anthropic(
+            api_key=self._key,
+            base_url=self.address,
+            timeout=timeout_s,
+            max_retries=0,
+            http_client=bounded_client(anthropic, timeout_s),
+        )
 
     def settings(self, sampling: SamplingParams) -> dict[str, Any]:
         """The sampling fields of a request. What equals the server's default is not sent, because some models accept
@@ -59,7 +65,7 @@ class AnthropicClient:
             )
         except self._sdk.APIError as error:
             raise translate(error, self.entry, self._key) from None
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             raise Temporary(f"{self.address}: the answer is not JSON") from None
         return self._read(answer)
 
@@ -67,17 +73,24 @@ class AnthropicClient:
         blocks = getattr(answer, "content", None)
         if not isinstance(blocks, list):
             raise Temporary(f"{self.address}: the answer has no content")
-        reason = _FINISHED.get(answer.stop_reason)
+        said = getattr(answer, "stop_reason", None)
+        reason = _FINISHED.get(said) if isinstance(said, str) else None
         if reason is None:
-            raise Refused(f"{self.name} ended its reply with {answer.stop_reason!r}")
+            raise Refused(f"{self.name} ended its reply with {str(said)[:80]!r}")
         return ApiReply(
-            text="".join(block.text for block in blocks if block.type == "text"),
+            text=without_surrogates(joined(getattr(block, "text", None) for block in blocks if _is(block, "text"))),
             finish_reason=reason,  # type: ignore[arg-type]
-            reasoning="\n".join(block.thinking for block in blocks if block.type == "thinking"),
-            prompt_tokens=getattr(answer.usage, "input_tokens", None) or 0,
-            completion_tokens=getattr(answer.usage, "output_tokens", None) or 0,
+            reasoning=without_surrogates(
+                joined((getattr(block, "thinking", None) for block in blocks if _is(block, "thinking")), "\n")
+            ),
+            prompt_tokens=plain_count(getattr(getattr(answer, "usage", None), "input_tokens", None)),
+            completion_tokens=plain_count(getattr(getattr(answer, "usage", None), "output_tokens", None)),
         )
 
     def close(self) -> None:
         """Close connections."""
         self._client.close()
+
+
+def _is(block: Any, kind: str) -> bool:
+    return getattr(block, "type", None) == kind

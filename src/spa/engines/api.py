@@ -17,13 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from torch import nn
 
 from spa import heartbeat
+from spa.engines.http import without_surrogates
 from spa.errors import ModelError
 from spa.types import Completion, Message, Prompt, SamplingParams
 
@@ -42,6 +43,10 @@ class Temporary(Exception):
 
 class Refused(Exception):
     """This request will never be answered; others may be."""
+
+
+class BadRequest(ModelError):
+    """The server does not take the request: the user's settings are wrong, unless others were answered with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +109,12 @@ class ReplyStore:
         self._replies: dict[str, ApiReply] = {}
         if path is None or not path.is_file():
             return
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines():
             try:
                 record = json.loads(line)
                 key = record.pop("key")
-                self._replies[key] = ApiReply(**record)
+                self._replies[key] = _checked(ApiReply(**record))
             except (ValueError, KeyError, TypeError, AttributeError):
                 log.warning("%s: left out a line that cannot be read", path)
         if text and not text.endswith("\n"):
@@ -211,9 +216,17 @@ class ApiEngine:
         reply = self.store.get(key)
         if reply is None:
             try:
-                reply = self._retrying(self._ask, prompt.messages, settings)
+                reply = self._retrying(self._ask, _sendable(prompt.messages), settings)
             except (Temporary, Refused) as error:
-                return Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
+                return _no_reply(str(error))
+            except BadRequest as error:
+                if not len(self.store):
+                    raise
+                return _no_reply(str(error))
+            except ModelError:
+                raise
+            except Exception as error:  # noqa: BLE001 - an answer that nobody has thought of costs its own episode
+                return _no_reply(f"{self.client.address}: {type(error).__name__} while the answer was read")
             self.store.put(key, reply)
         return Completion(
             text=without_opener(reply, prompt.opener),
@@ -240,6 +253,21 @@ class ApiEngine:
         with self._usage_lock:
             for name, amount in amounts.items():
                 self.usage[name] += amount
+
+
+def _checked(reply: ApiReply) -> ApiReply:
+    """A stored reply as it may be used. Raises TypeError for one with other kinds of values."""
+    if not isinstance(reply.text, str) or reply.finish_reason not in ("stop", "length"):
+        raise TypeError
+    return replace(reply, text=without_surrogates(reply.text))
+
+
+def _sendable(messages: Sequence[Message]) -> list[Message]:
+    return [{**message, "content": without_surrogates(message["content"])} for message in messages]
+
+
+def _no_reply(reason: str) -> Completion:
+    return Completion(text=reason, token_ids=None, logprobs=None, finish_reason="error")
 
 
 def request_key(client: ApiClient, prompt: Prompt, settings: Mapping[str, Any]) -> str:

@@ -1,12 +1,12 @@
 """OpenAI and every server that speaks its chat protocol (DeepSeek, Together, vLLM, llama.cpp, Ollama …)."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spa.config.schema import APIModelConfig
-from spa.engines.api import ApiReply, Refused, Temporary
+from spa.engines.api import ApiReply, BadRequest, Refused, Temporary
+from spa.engines.http import bounded_client, plain_count, without_surrogates
 from spa.errors import ConfigError, ModelError
 from spa.types import Message, SamplingParams
 
@@ -42,7 +42,11 @@ class OpenAIClient:
         self.address = entry.base_url or ADDRESSES[entry.provider_name]
         self._key = api_key(entry)
         self._client = openai.OpenAI(
-            api_key=self._key or "none", base_url=self.address, timeout=timeout_s, max_retries=0
+            api_key=self._key or "none",
+            base_url=self.address,
+            timeout=timeout_s,
+            max_retries=0,
+            http_client=bounded_client(openai, timeout_s),
         )
 
     def settings(self, sampling: SamplingParams) -> dict[str, Any]:
@@ -67,25 +71,27 @@ class OpenAIClient:
             )
         except self._sdk.APIError as error:
             raise translate(error, self.entry, self._key) from None
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             raise Temporary(f"{self.address}: the answer is not JSON") from None
         return self._read(answer)
 
     def _read(self, answer: Any) -> ApiReply:
-        choices = getattr(answer, "choices", None) or [None]  # the SDK checks nothing: an answer can be anything
-        message = getattr(choices[0], "message", None)
-        if message is None or not isinstance(message.content, str | None):
+        choices = getattr(answer, "choices", None)  # the SDK checks nothing: an answer can be anything
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        message = getattr(choice, "message", None)
+        text = getattr(message, "content", 0)
+        if not isinstance(text, str | None):
             raise Temporary(f"{self.address}: the answer has no message")
-        reason = getattr(choices[0], "finish_reason", None)
+        reason = getattr(choice, "finish_reason", None)
         if reason not in ("stop", "length"):
-            raise Refused(f"{self.name} ended its reply with {reason!r}")
+            raise Refused(f"{self.name} ended its reply with {str(reason)[:80]!r}")
         reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
         return ApiReply(
-            text=message.content or "",
+            text=without_surrogates(text or ""),
             finish_reason=reason,
-            reasoning=reasoning if isinstance(reasoning, str) else "",
-            prompt_tokens=getattr(answer.usage, "prompt_tokens", None) or 0,
-            completion_tokens=getattr(answer.usage, "completion_tokens", None) or 0,
+            reasoning=without_surrogates(reasoning) if isinstance(reasoning, str) else "",
+            prompt_tokens=plain_count(getattr(getattr(answer, "usage", None), "prompt_tokens", None)),
+            completion_tokens=plain_count(getattr(getattr(answer, "usage", None), "completion_tokens", None)),
         )
 
     def close(self) -> None:
@@ -117,9 +123,10 @@ def api_key(entry: APIModelConfig) -> str | None:
 def translate(error: Any, entry: APIModelConfig, key: str | None) -> Exception:
     """An SDK's error as Temporary, Refused or ModelError, without the key. OpenAI's and Anthropic's SDKs have the same
     classes of errors, told apart here by their status."""
-    text = " ".join(str(error).split())[:400]
+    text = " ".join(str(error).split())
     if key:
         text = text.replace(key, "***")
+    text = text[:400]
     status = getattr(error, "status_code", None)
     where = f"{entry.provider_name} ({entry.model_name})"
     if status is None or status < 400:  # no answer, a broken one, or a timeout
@@ -140,7 +147,7 @@ def translate(error: Any, entry: APIModelConfig, key: str | None) -> Exception:
     lower = text.lower()
     if any(word in lower for word in ("context", "too long", "too large", "content_filter", "content_policy")):
         return Refused(f"{where}: {text}")
-    return ModelError(f"{where}: the server does not take the request; check its generation_kwargs. {text}")
+    return BadRequest(f"{where}: the server does not take the request; check its generation_kwargs. {text}")
 
 
 def _code(error: Any) -> str:

@@ -5,13 +5,14 @@ A stage directory holds `config.yaml`, `metrics.jsonl` (deterministic: no times)
 """
 
 import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from spa.archive import archive_files
 from spa.errors import TrainingError
@@ -174,6 +175,7 @@ class Recorder:
     def _append(self, name: str, step: int, values: dict[str, Any]) -> None:
         with _disk_errors(self.directory / name), (self.directory / name).open("a", encoding="utf-8") as file:
             file.write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
+            _sync(file)
 
     def _write_rows(self, folder: str, step: int, split: str, rows: Iterator[dict[str, Any]]) -> None:
         path = self.directory / folder / f"{split}-{step:06d}.jsonl"
@@ -182,9 +184,16 @@ class Recorder:
             if path in self._written:
                 with path.open("a", encoding="utf-8") as file:
                     file.writelines(dump_line(row) for row in rows)
+                    _sync(file)
             else:
                 write_atomic(path, (dump_line(row) for row in rows))
                 self._written.add(path)
+
+
+def _sync(file: IO[str]) -> None:
+    """On the disk before anything counts on it: a checkpoint that outlived the lines before it would lose them."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextmanager
