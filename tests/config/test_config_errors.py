@@ -179,3 +179,10 @@ def test_self_play_does_not_care_for_mini_batches():
     assert load_config("base", overrides, stages=("selfplay",)).es_manager.train.group_size == 2
     with pytest.raises(ConfigError, match="ppo_mini_batch_size: is 32, but a step keeps only 2"):
         load_config("base", overrides)
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated():
+    entry = "{provider_name: custom, model_name: m, base_url: 'https://me:hunter2@host/v1'}"
+    with pytest.raises(ConfigError) as caught:
+        load_config("base", [f"+model_info.mine={entry}", "model_config.model_name=mine"])
+    assert "model_info.mine.base_url: holds a password" in str(caught.value) and "hunter2" not in str(caught.value)

@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from test_report import hostile_run
 
+import spa.report.viewer as viewer_module
 from spa.commands import view as command
 from spa.report.viewer import HOST, Viewer, export, serve
 
@@ -69,11 +71,32 @@ def test_everything_else_is_not_found(port: int, path: str):
 
 
 @pytest.mark.parametrize(
-    "query", ["offset=-5", "limit=abc", "limit=99999999", "order=1;--", "success=2", "q=%00%ff'\""]
+    "query",
+    [
+        "offset=99999999999999999999999",
+        "limit=1" + "0" * 5000,
+        "offset=%C2%B2",
+        "offset=-5",
+        "limit=abc",
+        "limit=99999999",
+        "order=1;--",
+        "success=2",
+        "q=%00%ff'\"",
+    ],
 )
 def test_odd_queries_are_answered(port: int, query: str):
     status, _, body = get(port, f"/api/episodes?{query}")
     assert status == 200 and len(json.loads(body)["episodes"]) <= 500
+
+
+def test_more_fields_than_anything_has_are_not_read(port: int):
+    assert get(port, "/api/episodes?" + "&".join(f"a{n}=1" for n in range(200)))[0] == 404
+
+
+def test_a_client_that_says_nothing_is_let_go(monkeypatch, port: int):
+    monkeypatch.setattr(viewer_module._Handler, "timeout", 0.2)
+    with socket.create_connection((HOST, port), timeout=20) as silent:
+        assert silent.recv(1) == b""
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8000", "", "[::1]"])

@@ -6,6 +6,7 @@ name another host are refused, so that a web page elsewhere cannot read a run th
 
 import json
 import logging
+import re
 import sqlite3
 import threading
 from collections import defaultdict
@@ -35,6 +36,11 @@ _POLICY = (
 )
 _LOGGER = logging.getLogger("spa.view")
 
+REQUEST_S = 30.0
+"""How long a client may take to say what it wants; a connection that says nothing holds a thread."""
+MOST_FIELDS = 50
+_NUMBER = re.compile(r"[0-9]{1,12}")
+
 
 class Viewer:
     """Answers of the viewer's pages, for a server or an export."""
@@ -56,7 +62,7 @@ class Viewer:
 
     def page(self, query: dict[str, str]) -> dict[str, Any]:
         """One page of the list."""
-        numbers = {key: int(query[key]) for key in ("offset", "limit") if query.get(key, "").isdigit()}
+        numbers = {key: int(query[key]) for key in ("offset", "limit") if _NUMBER.fullmatch(query.get(key, ""))}
         return self.index.page(query, order=query.get("order", ""), **numbers)
 
     def episode(self, number: int) -> dict[str, Any] | None:
@@ -95,6 +101,7 @@ def _keep_up(index: EpisodeIndex) -> None:
 class _Handler(BaseHTTPRequestHandler):
     """GET requests for the page, its two files and the data."""
 
+    timeout = REQUEST_S
     server_version = "spa"
     sys_version = ""
 
@@ -112,7 +119,10 @@ class _Handler(BaseHTTPRequestHandler):
         if page:
             self._send(HTTPStatus.OK, *page)
             return
-        answer = self._data(address.path, dict(parse_qsl(address.query)))
+        try:
+            answer = self._data(address.path, dict(parse_qsl(address.query, max_num_fields=MOST_FIELDS)))
+        except ValueError:  # more fields than anything has
+            answer = None
         if answer is None:
             text = b"Not found. If the run has changed meanwhile, look it up in the list again."
             self._send(HTTPStatus.NOT_FOUND, text, "text/plain; charset=utf-8")
