@@ -1,5 +1,6 @@
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,3 +25,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         (name, text.encode("utf-8", "backslashreplace").decode("utf-8")) for name, text in report.sections
     ]
     return report
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 2 layers that writes the world-model format and plays at random."""
+    from helpers.runs import make_base  # it loads everything, and most tests need none of it
+
+    return make_base(tmp_path_factory.mktemp("models") / "base")

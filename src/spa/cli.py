@@ -19,7 +19,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "spa.commands.recipe:baseline",
         "PPO alone: baseline CONFIG [vanilla|state_estimation]",
     ),
-    "compare": ("spa.commands.recipe:compare", "SPA beside its baselines with the same number of episodes, one table"),
+    "compare": (
+        "spa.commands.experiments:compare",
+        "SPA beside its baselines with the same number of episodes, one table",
+    ),
+    "try": ("spa.commands.experiments:try_values", "a key with several values, side by side: try CONFIG KEY=a,b"),
     "eval": ("spa.commands.evaluate:main", "Pass@1 and Pass@k of a checkpoint or model: eval CKPT_OR_MODEL CONFIG"),
     "eval-world-model": (
         "spa.commands.eval_world_model:main",

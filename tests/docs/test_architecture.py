@@ -104,8 +104,8 @@ def test_below_the_recipes_only_listed_modules_read_the_configuration():
 @pytest.mark.parametrize(
     ("target", "users"),
     [
-        ("tracking", {"tracking", "recipes", "launch", "commands", "cli", "report"}),
-        ("report", {"report", "recipes", "commands"}),
+        ("tracking", {"tracking", "recipes", "experiments", "launch", "commands", "cli", "report"}),
+        ("report", {"report", "experiments", "commands"}),
     ],
 )
 def test_who_uses_the_recorder_and_the_report(target: str, users: set[str]):

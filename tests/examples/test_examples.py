@@ -27,7 +27,7 @@ def in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_examples_are_short_and_say_how_to_run_them():
     files = sorted(FOLDER.glob("*.py"))
-    assert [path.stem for path in files] == ["custom_advantage", "custom_engine", "custom_env"]
+    assert [path.stem for path in files] == ["custom_advantage", "custom_engine", "custom_env", "custom_method"]
     for path in files:
         text = path.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 70
@@ -91,3 +91,31 @@ def test_the_engine_plays_the_demo():
     assert match, done.stderr
     share = int(match[1]) / 512
     assert 0.05 < share < 0.6
+
+
+def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: Path, base: Path):
+    from helpers.grids import run_small
+    from helpers.runs import SMALL
+
+    from spa.experiments.compare import ablation, methods_compared
+
+    few = ["trainer.total_training_steps=1", "sft.trainer.total_training_steps=1", "generate.num_batches=1"]
+    overrides = [*SMALL, *few, f"model_path={base}", f"trainer.run_dir={tmp_path / 'run'}"]
+    own = "custom_method:short_sight"
+    summary = run_small(methods_compared("base", [*overrides, f"compare.arms=[spa,'{own}']"]))
+    assert set(summary["methods"]) == {"spa", "short_sight"} and set(summary["difference"]) == {"short_sight"}
+    assert (tmp_path / "run" / "short_sight" / "sft").is_symlink()  # only PPO is its own
+    assert main(["report", str(tmp_path / "run")]) == 0
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "short_sight" in page and "later rewards count less" in page
+    assert ablation(own, "base", overrides).grid.missing == []
+    tried = ["try", "base", *overrides, "algorithm.lam=1.0,0.9", "--method", own, "--dry-run"]
+    assert main(tried) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("no_such_file:x", "cannot be loaded"), ("custom_env:GuessNumber", "is no")]
+)
+def test_what_is_no_method_is_named(name: str, said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["ablate", name, "demo", "--dry-run"]) == 2
+    assert said in capsys.readouterr().err

@@ -9,10 +9,10 @@ from helpers.play import answer, one_group, play, says
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
+from spa.experiments.methods import METHODS
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, format_reward
 from spa.recipes import setup
-from spa.recipes.arms import arm_config
 
 CELL = re.compile(r"\(\s*\d+\s*,\s*\d+\s*\)")
 GAMES: dict[str, dict[str, Any]] = {
@@ -53,9 +53,9 @@ def test_drawings_come_without_coordinates_and_coordinates_without_drawings(game
 
 
 @pytest.mark.parametrize("tag", ["SimpleSokoban", "FrozenLake", "Sudoku"])
-def test_the_vanilla_baseline_on_drawings_sees_no_coordinates(tag, tmp_path):
+def test_the_vanilla_baseline_on_drawings_sees_no_coordinates(tag):
     overrides = [f"es_manager.train.env_configs.tags=[{tag}]", f"es_manager.val.env_configs.tags=[{tag}]"]
-    cfg = arm_config(load_config("base", overrides), "vanilla_grid", tmp_path)
+    cfg = load_config("base", [*overrides, *METHODS["vanilla_grid"].overrides])
     player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=1, step=0)[:1]
     for episode in player.play(says(answer("Left"), answer("1,1,1")), specs, setup.train_sampling(cfg)):
@@ -64,9 +64,8 @@ def test_the_vanilla_baseline_on_drawings_sees_no_coordinates(tag, tmp_path):
 
 
 @pytest.mark.parametrize("arm", ["vanilla", "vanilla_wm", "spa", "spa_shuffled"])
-def test_the_arms_of_a_comparison_see_the_same_states(arm, tmp_path):
-    cfg = load_config("demo")
-    changed = arm_config(cfg, arm, tmp_path)
+def test_the_arms_of_a_comparison_see_the_same_states(arm):
+    cfg, changed = load_config("demo"), load_config("demo", METHODS[arm].overrides)
     assert changed.state_text == cfg.state_text == "coords"
     assert changed.ctx_manager.mode == ("base" if arm == "vanilla" else "add_worldmodel")
 

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from helpers.runs import make_base
 
 from spa.envs.registry import make_env
 from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
@@ -21,9 +20,3 @@ def untrained_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "untrained"
     save(new_model(len(tokenizer), 0, tokenizer), tokenizer, folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of 2 layers that writes the world-model format and plays at random."""
-    return make_base(tmp_path_factory.mktemp("models") / "base")

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from helpers.runs import small_config
+from helpers.runs import SMALL, small_config
 
-from spa.recipes import compare, generate, sft
+from spa.experiments.compare import methods_compared
+from spa.recipes import generate, sft
 from spa.recipes.copies import copies_of
 
 
@@ -30,13 +31,15 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
 
 
 def test_every_stage_of_every_arm_has_a_place_of_its_own(tmp_path):
-    cfg = small_config("none", tmp_path, "trainer.default_hdfs_dir=s3://bucket/run/", "compare.seeds=2")
+    url = "trainer.default_hdfs_dir=s3://bucket/run/"
+    cfg = small_config("none", tmp_path, url)
     assert copies_of(cfg, tmp_path / "sft" / "extra_1") == "s3://bucket/run/sft/extra_1"
     assert copies_of(cfg, Path("/elsewhere/ppo")) == "s3://bucket/run/ppo"
+    made = methods_compared("base", [*SMALL, "model_path=none", f"trainer.run_dir={tmp_path}", url], seeds=2)
     places = [
-        copies_of(job.config, Path(job.directory) / "ppo")
-        for job in compare.plan_jobs(cfg, tmp_path)
-        if job.arm != "data"
+        copies_of(training.ppo, training.folder / "ppo")
+        for trainings in made.trainings.values()
+        for training in trainings
     ]
     assert len(set(places)) == len(places) and "s3://bucket/run/seed_1/vanilla/ppo" in places
     assert copies_of(small_config("none", tmp_path), tmp_path / "ppo") is None

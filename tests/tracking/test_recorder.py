@@ -15,7 +15,8 @@ import torch
 
 from spa.config.schema import Config
 from spa.errors import ConfigError, TrainingError
-from spa.recipes.compare import Job, run_jobs
+from spa.experiments.grid import Plan, Task, run_grid
+from spa.identity import Identity
 from spa.tracking import console
 from spa.tracking.logfile import LogFile
 from spa.tracking.recorder import Recorder, read_metrics
@@ -211,13 +212,14 @@ def test_debug_says_how_long_each_part_took(verbosity, tmp_path: Path) -> None:
 @pytest.mark.parametrize("quiet", [False, True])
 def test_workers_say_as_much_as_their_parent(verbosity, capfd, quiet: bool) -> None:
     console.set_verbosity(quiet=quiet)
-    job = Job(seed=0, arm="data", directory="", data="", config=Config())
-    assert run_jobs([job], workers=1, work=_talk) == {7: 7}
+    identity = Identity(stage="selfplay", settings={}, content={})
+    task = Task(stage="selfplay", folder=Path("nowhere"), config=Config(), identity=identity)
+    assert run_grid(Plan(tasks=[task]), devices=["cpu"], work=_talk) == {7: 7}
     said = capfd.readouterr().err
     assert "warning: careful" in said and ("by the way" in said) is not quiet
 
 
-def _talk(job: Job) -> tuple[int, int]:
+def _talk(task: Task, device: str) -> tuple[int, int]:
     console.ensure_logging()
     logging.getLogger("spa.x").info("by the way")
     logging.getLogger("spa.x").warning("careful")

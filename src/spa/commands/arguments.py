@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from http.server import HTTPServer
 
 
+CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a folder with one"
+
+
 def split_overrides(args: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments proper, and the `key=value` overrides of the configuration among them."""
     overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]

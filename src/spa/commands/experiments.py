@@ -1,12 +1,61 @@
-"""`spa ablate` and `spa reproduce`: methods side by side, and the paper's tables."""
+"""Experiments: `spa compare`, `spa try`, `spa ablate`, and `spa reproduce` for the paper's tables."""
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, say, split_overrides
+from spa.commands.arguments import CONFIG_HELP, add_verbosity, apply_verbosity, result_file, say, split_overrides
 from spa.errors import ConfigError
+
+TRY_NEXT = "actor_rollout_ref.actor.optim.lr=3e-4,1e-4"
+"""What a finished demo proposes: its own learning rate of PPO, and a third of it."""
+
+
+def compare(args: list[str]) -> int:
+    """`spa compare CONFIG [--seeds N] [--controls]`."""
+    parser = argparse.ArgumentParser(
+        prog="spa compare", description="Methods side by side with the same number of PPO episodes."
+    )
+    parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
+    parser.add_argument("--seeds", type=int, metavar="N", help="full pipelines per method (self-play and SFT included)")
+    parser.add_argument(
+        "--controls",
+        action="store_true",
+        help="add vanilla in the world-model format and SPA with shuffled states",
+    )
+    options, overrides = _parse(parser, args)
+    from spa.experiments.compare import methods_compared
+    from spa.experiments.methods import CONTROLS
+
+    names = CONTROLS if options.controls else ()
+    made = methods_compared(options.config, overrides, names=names, seeds=options.seeds)
+    lines = []
+    if made.root.name == "demo":
+        lines = [f"next: spa try {options.config} {TRY_NEXT}"]
+    return _compared(made, options, lines)
+
+
+def try_values(args: list[str]) -> int:
+    """`spa try CONFIG KEY=a,b [KEY=c,d] [--seeds N]`."""
+    parser = argparse.ArgumentParser(
+        prog="spa try",
+        description="The recipe with several values of a key (of several keys: every combination), paired by puzzle "
+        "with the first one. Only the stages that the keys change are run; the others are those of the run itself, or "
+        "of its comparison, whose folder stays as it is.",
+    )
+    parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="trainings of each value")
+    parser.add_argument("--method", default="spa", metavar="NAME", help="what is trained (`spa ablate --list`)")
+    parser.add_argument("--root", metavar="FOLDER", help="where it goes (default: beside the run, RUN-try-KEY)")
+    _add_parallel(parser)
+    options, overrides = _parse(parser, args)
+    from spa.experiments.compare import values_tried
+
+    root = Path(options.root) if options.root else None
+    made = values_tried(options.config, overrides, name=options.method, root=root, seeds=options.seeds)
+    return _compared(made, options)
 
 
 def ablate(args: list[str]) -> int:
@@ -16,34 +65,58 @@ def ablate(args: list[str]) -> int:
         description="Run the recipe with one thing changed, and the recipe itself beside it. Both share every stage "
         "that the change does not touch; what is finished is kept.",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="see --list")
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="see --list, or a method of your own as module:name")
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help=CONFIG_HELP)
     parser.add_argument("--list", action="store_true", help="all names with what they change")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="trainings of each")
-    parser.add_argument("--parallel", type=int, default=2, metavar="N", help="CPU processes at a time")
+    _add_parallel(parser)
+    options, overrides = _parse(parser, args)
+    if options.list:
+        from spa.experiments.methods import METHODS
+
+        return _list(METHODS)
+    if options.name is None or options.config is None:
+        raise ConfigError("usage: spa ablate NAME CONFIG [key=value ...]; `spa ablate --list` has the names")
+    from spa.experiments.compare import ablation
+
+    return _compared(ablation(options.name, options.config, overrides, seeds=options.seeds), options)
+
+
+def _parse(parser: argparse.ArgumentParser, args: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the overrides of the configuration."""
     parser.add_argument("--dry-run", action="store_true", help="list the stages and stop")
     add_verbosity(parser)
     words, overrides = split_overrides(args)
     options = parser.parse_args(words)
-    from spa.recipes import ablations
-
-    if options.list:
-        return _list(ablations.METHODS)
-    if options.name is None or options.config is None:
-        raise ConfigError("usage: spa ablate NAME CONFIG [key=value ...]; `spa ablate --list` has the names")
-    from spa.recipes import ablate as recipe
-
     apply_verbosity(options)
-    plan = recipe.make_plan(options.name, options.config, overrides, seeds=options.seeds)
+    return options, overrides
+
+
+def _add_parallel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all of them"
+    )
+
+
+def _compared(made: Any, options: argparse.Namespace, more: Sequence[str] = ()) -> int:
+    """Run a comparison, print its table, and say what can be done with its folder."""
     if options.dry_run:
-        return say([f"{stage.folder}: {_state(stage)} ({stage.label})" for stage in plan.stages])
-    result = recipe.run(plan, parallel=options.parallel)
-    return say([*recipe.table(result), f"result: {plan.root / recipe.RESULTS}"])
+        return say(made.grid.lines())
+    from spa.experiments.compare import run_comparison
+    from spa.experiments.tables import print_table
+
+    print_table(run_comparison(made, parallel=getattr(options, "parallel", None)))
+    lines = [
+        f"summary: {made.root / 'summary.json'}",
+        f"report: spa report {made.root}",
+        f"replay: spa view {made.root}",
+    ]
+    return say([*lines, *more])
 
 
 def reproduce(args: list[str]) -> int:
     """`spa reproduce TABLE ... --scale tiny|full`."""
-    from spa.recipes.paper_tables import NAMES
+    from spa.experiments.paper import NAMES
 
     parser = argparse.ArgumentParser(
         prog="spa reproduce",
@@ -59,17 +132,11 @@ def reproduce(args: list[str]) -> int:
     parser.add_argument("--root", metavar="FOLDER", help="where everything goes (default: runs/reproduce-SCALE)")
     parser.add_argument("--page", metavar="FILE", help="where the page goes (default: results.md in that folder)")
     parser.add_argument("--notes", metavar="FILE", help="JSON: a claim, or claim (environment) -> a remark")
-    parser.add_argument(
-        "--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all of them"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="list experiments, stages and hours, and stop")
     parser.add_argument("--no-training", action="store_true", help="results and page of what is finished, and stop")
-    add_verbosity(parser)
-    words, overrides = split_overrides(args)
-    options = parser.parse_args(words)
-    from spa.recipes import reproduce as recipe
+    _add_parallel(parser)
+    options, overrides = _parse(parser, args)
+    from spa.experiments import reproduce as recipe
 
-    apply_verbosity(options)
     root = Path(options.root or f"runs/reproduce-{options.scale}")
     plan = recipe.make_plan(
         options.tables, options.scale, root, seeds=options.seeds, only=options.only, overrides=overrides
@@ -79,7 +146,7 @@ def reproduce(args: list[str]) -> int:
     notes = _notes(options.notes)
     page = result_file(Path(options.page) if options.page else root / "results.md")
     result_file(root / recipe.RESULTS)
-    result = recipe.run(plan, train=not options.no_training, parallel=options.parallel, page=page, notes=notes)
+    result = recipe.run_tables(plan, train=not options.no_training, parallel=options.parallel, page=page, notes=notes)
     verdicts = [
         f"{finding['verdict']}: {finding['text']} ({finding['environment']}). {finding.get('sentence', '')}".rstrip()
         for table in result["tables"].values()
@@ -89,19 +156,18 @@ def reproduce(args: list[str]) -> int:
 
 
 def _plan_lines(plan: Any, parallel: int) -> list[str]:
-    from spa.recipes.grid import free_devices
-    from spa.recipes.reproduce import command
-    from spa.recipes.results_page import hours_text
+    from spa.experiments.grid import free_devices
+    from spa.experiments.page import hours_text
+    from spa.experiments.reproduce import command
 
     lines = []
     for row in plan.experiments:
         paper = "" if row.paper is None else f"  paper: Pass@1 {row.paper[0]:g}, Pass@8 {row.paper[1]:g}"
         lines += [f"{row.id}  {len(plan.trainings[row.id])} seeds{paper}", f"    {command(plan, row)}"]
     lines += [f"state perplexity of {model}" for model in plan.models]
-    stages = plan.stages
-    done = sum(stage.done for stage in stages)
-    lines.append(f"{len(stages)} stages, {done} of them done:")
-    lines += [f"    {stage.folder}: {_state(stage)} ({stage.label})" for stage in stages]
+    tasks, missing = plan.grid.tasks, plan.grid.missing
+    lines.append(f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done:")
+    lines += [f"    {line}" for line in plan.grid.lines()]
     lines.append(hours_text(plan.scale, plan.hours, len(free_devices(parallel))))
     return lines
 
@@ -116,10 +182,6 @@ def _notes(path: str | None) -> dict[str, str]:
     if not isinstance(notes, dict):
         raise ConfigError(f"--notes {path}: expected an object of texts")
     return {str(key): str(value) for key, value in notes.items()}
-
-
-def _state(stage: Any) -> str:
-    return "done" if stage.done else "to do"
 
 
 def _list(methods: Any) -> int:

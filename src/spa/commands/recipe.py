@@ -1,23 +1,21 @@
-"""Commands that run the recipe: run, generate, sft, ppo, baseline, compare, pretrain-tiny."""
+"""Commands that run the recipe: run, generate, sft, ppo, baseline, pretrain-tiny."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, say, split_overrides
+from spa.commands.arguments import CONFIG_HELP, add_verbosity, apply_verbosity, say, split_overrides
 from spa.errors import ConfigError
 
 if TYPE_CHECKING:  # imports the configuration, which `--help` has no use for
     from spa.config.check import Stage
 
-_CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a folder with one"
 _TRUTH = {"true": True, "false": False}
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"spa {name}", description=description)
-    parser.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
+    parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
     return parser
 
 
@@ -72,6 +70,9 @@ def run(args: list[str]) -> int:
         raise ConfigError(f"GENERATE_DATA is {wanted!r}; use True (all three stages) or False (PPO only)")
     if options.ckpt != "last" and not options.ckpt.isdigit():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
+    from spa.experiments.methods import of_comparison
+
+    cfg = of_comparison(cfg)
     if options.dry_run:
         from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
 
@@ -120,44 +121,14 @@ def baseline(args: list[str]) -> int:
         help="vanilla: base format, the configuration's state text; state_estimation: drawing and coordinates; "
         "vanilla_grid: drawing only; vanilla_wm: world-model format",
     )
-    options, cfg = _finish(parser, args, ("ppo",))
-    from spa.recipes.arms import BASELINES, baseline_config
+    options, _ = _finish(parser, args, ("ppo",))
+    from spa.experiments.methods import baseline_config
 
-    if options.method not in BASELINES:
-        raise ConfigError(f"no baseline {options.method!r}; choose from {', '.join(BASELINES)}")
-    arm = baseline_config(cfg, options.method, options.overrides)
+    arm = baseline_config(options.config, options.overrides, options.method)
     if options.dry_run:
         where = f"; {options.method} would run in {arm.trainer.default_local_dir}"
         return _dry_run(options, arm, ("ppo",), where)
     return _launch(arm, "ppo")
-
-
-def compare(args: list[str]) -> int:
-    """`spa compare CONFIG [--seeds N] [--controls]`."""
-    parser = _parser("compare", "Methods side by side with the same number of PPO episodes.")
-    parser.add_argument("--seeds", type=int, metavar="N", help="full pipelines per method (self-play and SFT included)")
-    parser.add_argument(
-        "--controls",
-        action="store_true",
-        help="add vanilla in the world-model format and SPA with shuffled states",
-    )
-    options, cfg = _finish(parser, args, ("selfplay", "sft", "ppo"))
-    from spa.recipes import compare as recipe
-
-    if options.controls:
-        cfg = recipe.controls(cfg)
-    if options.seeds is not None:
-        if options.seeds < 1:
-            raise ConfigError(f"--seeds is {options.seeds}; it must be at least 1")
-        cfg = replace(cfg, compare=replace(cfg.compare, seeds=options.seeds))
-    if options.dry_run:
-        jobs = recipe.plan_jobs(cfg, Path(cfg.trainer.run_dir))
-        return say([f"seed {job.seed}: {job.arm} in {job.directory}" for job in jobs])
-    summary = recipe.main(cfg)
-    from spa.recipes.table import print_table
-
-    print_table(summary)
-    return say([f"summary: {Path(cfg.trainer.run_dir) / 'summary.json'}"])
 
 
 def pretrain_tiny(args: list[str]) -> int:

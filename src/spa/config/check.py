@@ -89,6 +89,8 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         ):
             if wanted:
                 problems.add(path, "needs predictions, which agent_proxy.reply_order no_prediction leaves out")
+    if cfg.generate.reply_format == "base" and (cfg.generate.states != "truth" or cfg.generate.shuffle_next_states):
+        problems.add("generate.reply_format", "cannot be base: there are no states in it that could be others")
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":
         problems.add("generate.states", "cannot be random_coords: state_text grid has no coordinates")
 

@@ -82,6 +82,19 @@ def load_config(
     return config
 
 
+def choices(text: str) -> tuple[str, tuple[str, ...]]:
+    """The key of an override and its values: several if it is `key=a,b`, as in Hydra's multirun.
+
+    Raises ConfigError if it cannot be read.
+    """
+    try:
+        parsed = OverridesParser.create().parse_override(text)
+        several = tuple(parsed.sweep_string_iterator()) if parsed.is_sweep_override() else (text.partition("=")[2],)
+    except HydraException as error:
+        raise ConfigError(f"cannot read the override {text!r}; write key=value or key=a,b") from error
+    return parsed.key_or_group, several
+
+
 def to_yaml(cfg: Config) -> str:
     """The whole configuration as YAML that `load_config` reads back."""
     return yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True, width=120)

@@ -56,6 +56,10 @@ class GenerateConfig:
         Literal["truth", "believed", "random_coords"],
         Key("states in the replies; controls: what the model had written, random coordinates", affects="result"),
     ] = "truth"
+    reply_format: Annotated[
+        Literal["world_model", "base"],
+        Key("format of the rows; base: the same conversations with plans and answers only", affects="result"),
+    ] = "world_model"
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
 
@@ -308,8 +312,8 @@ class CompareConfig:
     """`spa compare`: the same number of episodes for every arm."""
 
     arms: Annotated[
-        tuple[Literal["vanilla", "vanilla_wm", "vanilla_grid", "state_estimation", "spa", "spa_shuffled"], ...],
-        Key("methods that are compared", affects="display"),
+        tuple[str, ...],
+        Key("methods that are compared: names of `spa ablate --list`, or one's own as module:name", affects="display"),
     ] = ("vanilla", "spa")
     seeds: Annotated[int, Key("full pipelines per arm", affects="display", ge=1)] = 1
     parallel: Annotated[int, Key("processes at a time", affects="rounding", ge=1)] = 2

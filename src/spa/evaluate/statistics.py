@@ -1,6 +1,6 @@
 """Intervals for success rates and for differences between methods. The same seed gives the same interval."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -13,6 +13,7 @@ Floats = NDArray[np.float64]
 Strata = Sequence[ArrayLike] | NDArray[np.floating]
 """One array of numbers per training seed (or environment); the arrays may differ in length."""
 
+MANY_SEEDS = 3  # from here on seeds are resampled, too
 _CHUNK = 1_000_000  # draws held in memory at once
 
 
@@ -90,6 +91,26 @@ def paired_difference(
         raise ValueError("paired_difference: both methods need the same puzzles, in the same order, for every seed")
     differences = [a - b for a, b in pairs]
     return bootstrap_mean(differences, seed=seed, level=level, resamples=resamples, resample_seeds=resample_seeds)
+
+
+def paired_by_puzzle(
+    pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]], *, seed: int, resamples: int = 10_000
+) -> Interval | None:
+    """Mean of the first minus the second over the puzzles that both have, paired inside each training seed, with a
+    bootstrap interval over puzzles, and over seeds if there are `MANY_SEEDS`; None if there is nothing to pair.
+
+    Args:
+        pairs: per training seed, puzzle -> number of the first and of the second method.
+        seed: of the bootstrap.
+        resamples: bootstrap samples.
+    """
+    shared = [sorted(first.keys() & second.keys()) for first, second in pairs]
+    if not pairs or not all(shared):
+        return None
+    firsts, seconds = (
+        [[pair[side][name] for name in names] for pair, names in zip(pairs, shared, strict=True)] for side in (0, 1)
+    )
+    return paired_difference(firsts, seconds, seed=seed, resamples=resamples, resample_seeds=len(pairs) >= MANY_SEEDS)
 
 
 def rate_interval(values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:

@@ -29,7 +29,7 @@ from spa.evaluate.episode_metrics import tokens_in
 from spa.evaluate.outcomes import Group, group_of
 from spa.recipes import setup
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
-from spa.recipes.summary import versions
+from spa.recipes.versions import versions
 from spa.tracking.encoding import dump_line, read_lines, write_atomic
 from spa.tracking.progress import Progress
 from spa.tracking.watchdog import Watchdog

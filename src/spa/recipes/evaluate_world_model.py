@@ -34,7 +34,7 @@ from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.evaluate import settings
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
-from spa.recipes.summary import versions
+from spa.recipes.versions import versions
 from spa.seeds import stream_seed
 from spa.tracking.encoding import write_atomic
 from spa.tracking.progress import Progress

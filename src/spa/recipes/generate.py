@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.engines.expert import MixedEngine, expert_engine, require_solver, with_strays
@@ -29,6 +30,7 @@ from spa.signals import uninterrupted
 from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.recorder import Recorder, read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
+from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.branches import branch_rows
 from spa.worldmodel.rows import (
     coverage_sample,
@@ -50,16 +52,19 @@ def main(
     first_batch: int = 0,
     num_batches: int | None = None,
     identity: Identity | None = None,
+    episodes: Path | None = None,
 ) -> Path:
     """Play `generate.num_batches` batches and write the data set; returns its folder.
 
     Every batch plays new puzzles; `first_batch` continues where an earlier call stopped. Puzzles that validation uses
-    are left out of the data, so that nothing is fine-tuned on them.
+    are left out of the data, so that nothing is fine-tuned on them. `episodes`: a finished folder of the same
+    self-play, of which other rows are made.
     """
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     with run_context(out):
         known = identity or stage_identity(cfg, "selfplay")
-        if not current_world().broadcast(lambda: begun(cfg, out, known)):
+        fetched = current_world().broadcast(lambda: begun(cfg, out, known))
+        if not fetched and (episodes is None or not rows_of(cfg, episodes, out)):
             play_batches(cfg, out, first_batch, cfg.generate.num_batches if num_batches is None else num_batches)
         return out
 
@@ -117,12 +122,30 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None
         world.barrier()
 
 
+def rows_of(cfg: Config, source: Path, out: Path) -> bool:
+    """Write the data set that this configuration makes of self-play in another folder; False if that is not whole."""
+    episodes, played = recorded_episodes(cfg, source, 0, cfg.generate.num_batches)
+    if played < cfg.generate.num_batches:
+        return False
+    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    held_out = setup.validation_hashes(cfg, player)
+    write_dataset(cfg, out, *make_rows(cfg, episodes, held_out, player), episodes)
+    write_atomic(out / "config.yaml", [to_yaml(cfg)])
+    return True
+
+
 def played_before(cfg: Config, out: Path, first: int, last: int) -> tuple[list[Episode], int]:
     """The episodes of an interrupted call's finished batches, and the batch to go on with; (nothing, `first`) at a
     beginning."""
     logged = {line["step"] for line in read_metrics(out / "metrics.jsonl")}
     if cfg.trainer.resume_mode == "disable" or first + 1 not in logged:
         return [], first
+    return recorded_episodes(cfg, out, first, last)
+
+
+def recorded_episodes(cfg: Config, out: Path, first: int, last: int) -> tuple[list[Episode], int]:
+    """The episodes of the batches from `first` on that are whole, and the batch to go on with."""
+    logged = {line["step"] for line in read_metrics(out / "metrics.jsonl")}
     episodes: list[Episode] = []
     size = cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size
     for batch in range(first, last):
@@ -183,6 +206,7 @@ def make_rows(
     """All rows that can be relabelled, and how many turns were dropped for which reason."""
     rows: list[WorldModelRow] = []
     counts: Counter[str] = Counter()
+    base = setup.make_player(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
     for episode in episodes:
         if episode.puzzle_hash in held_out:
             counts["validation_puzzle"] += len(episode.turns)
@@ -191,9 +215,13 @@ def make_rows(
             counts["not_successful"] += len(episode.turns)
             continue
         found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag))
+        if found and base is not None:
+            env = base.make_env(episode.tag)
+            env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False})
+            found = in_base_format(found, episode, base.prompters[episode.tag], env)
         rows += found
         counts += dropped
-        if policy_of(cfg, episode.episode_id) == "branched":
+        if base is None and policy_of(cfg, episode.episode_id) == "branched":
             rows += branch_rows(
                 episode,
                 make=partial(player.make_env, episode.tag),

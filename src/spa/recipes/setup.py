@@ -49,6 +49,7 @@ __all__ = [
     "probe_specs",
     "selfplay_sampling",
     "shift_group",
+    "taught_mode",
     "train_sampling",
     "val_sampling",
     "validation_hashes",
@@ -142,6 +143,11 @@ def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode,
         workers=EnvWorkers(workers, timeout_s=timeout) if workers else None,
         lost=LostEpisodes(lost),
     )
+
+
+def taught_mode(cfg: Config) -> PromptMode:
+    """The format of the rows that stage 1 makes and stage 2 teaches."""
+    return "base" if cfg.generate.reply_format == "base" else "add_worldmodel"
 
 
 def episode_specs(groups: GroupsConfig, purpose: str, *, base_seed: int, step: int) -> list[EpisodeSpec]:

@@ -352,14 +352,14 @@ def validation_loss(
 def world_model_check(
     cfg: Config, model: Any, template: ChatTemplate, rec: Recorder, step: int, device: torch.device
 ) -> Metrics:
-    """World-model accuracy and entropy on held-out puzzles, by playing them in the world-model format.
+    """World-model accuracy and entropy on held-out puzzles, by playing them in the format that the rows teach.
 
     The puzzles belong neither to training nor to validation (they come from a stream of their own), so that a decision
     taken on these numbers does not touch the puzzles that the final comparison is made on.
     """
     if cfg.sft.trainer.eval_episodes == 0:
         return {}
-    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    player = setup.make_player(cfg, template, mode=setup.taught_mode(cfg))
     engine = LocalEngine(model, template, autocast=setup.engine_autocast(cfg, device))
     started = time.monotonic()
     specs = setup.probe_specs(cfg, cfg.sft.trainer.eval_episodes)

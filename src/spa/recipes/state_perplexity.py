@@ -19,7 +19,7 @@ from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.policies import load_model
-from spa.recipes.summary import versions
+from spa.recipes.versions import versions
 from spa.tracking.encoding import write_atomic
 from spa.tracking.progress import Progress
 

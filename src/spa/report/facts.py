@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spa.evaluate.statistics import Interval, paired_difference, rate_interval
+from spa.evaluate.statistics import Interval, paired_by_puzzle, rate_interval
 from spa.report.reading import Stage, heads, last_validation
 from spa.report.replay import observation_wrong, prediction_wrong
 
@@ -99,13 +99,8 @@ def difference(first: Wins, second: Wins) -> Interval | None:
     """Pass@1 of `first` minus `second` over the puzzles that both played; None if there are none."""
     pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys(), key=str)]
     if len(first) == len(second) == 1:  # two runs of one seed each, whatever they call it
-        pairs = [(*first.values(), *second.values())]
-    a, b = [], []
-    for mine, theirs in pairs:
-        if puzzles := sorted(mine.keys() & theirs.keys()):
-            a.append([mine[puzzle] for puzzle in puzzles])
-            b.append([theirs[puzzle] for puzzle in puzzles])
-    return paired_difference(a, b, seed=SEED) if a else None
+        pairs = [(next(iter(first.values())), next(iter(second.values())))]
+    return paired_by_puzzle([pair for pair in pairs if pair[0].keys() & pair[1].keys()], seed=SEED)
 
 
 def what_went_wrong(name: str, behaviour: Behaviour) -> str:

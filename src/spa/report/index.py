@@ -134,7 +134,7 @@ class EpisodeIndex:
         present = set()
         for stage in run.stages:
             for file in stage.trajectory_files():
-                name = str(file.path.resolve().relative_to(self.root))
+                name = str(file.path.relative_to(self.root))
                 present.add(name)
                 status = file.path.stat()
                 if known.get(name, ())[:2] != (status.st_size, status.st_mtime_ns):

@@ -161,7 +161,7 @@ def is_stage(path: Path) -> bool:
 
 def _find_stages(root: Path) -> Iterator[Stage]:
     if is_stage(root):
-        yield _stage(root, root.resolve().parent)
+        yield _stage(root.resolve(), root.resolve().parent)
     yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH) if is_stage(path))
 
 
@@ -173,7 +173,7 @@ def _walk(root: Path, depth: int) -> Iterator[Path]:
 
 
 def _stage(path: Path, root: Path) -> Stage:
-    *parents, name = path.resolve().relative_to(root.resolve()).parts
+    *parents, name = path.absolute().relative_to(root.absolute()).parts  # a stage may be a link to where it lies
     seed = None
     arm = []
     for part in parents:

@@ -107,7 +107,7 @@ def rows(
         row = _row(method, outcomes[method.label][1], steps[method.label], summaries[method.run], wanted_k)
         if row.after is not None:
             found.append(row)
-    rank = {"spa": 0, "vanilla": 1}
+    rank = {summaries[found[0].run].get("reference", "spa"): 0, "vanilla": 1} if found else {}
     several = len({method.run for method in methods}) > 1
     found.sort(key=lambda row: (0 if several else rank.get(row.arm, 2), -(row.after or 0)))
     if not found:
@@ -115,7 +115,8 @@ def rows(
     first, table = found[0], found[:1]
     for row in found[1:]:
         summary = summaries[row.run]
-        lead = _recorded_lead(summary, row.arm) if (first.arm, first.run) == ("spa", row.run) else None
+        recorded = (first.arm, first.run) == (summary.get("reference", "spa"), row.run)
+        lead = _recorded_lead(summary, row.arm) if recorded else None
         lead = lead or facts.difference(outcomes[first.label][1], outcomes[row.label][1])
         table.append(replace(row, lead=lead))
         if longer := _longer(row, summary):
@@ -134,7 +135,7 @@ def _row(method: Method, wins: facts.Wins, step: int | None, summary: dict[str, 
     seconds = [s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{method.arm}/")]
     return Row(
         label=method.label,
-        what=ARMS.get(method.arm, ("", ""))[1],
+        what=ARMS[method.arm][1] if method.arm in ARMS else summary.get("descriptions", {}).get(method.arm, ""),
         arm=method.arm,
         run=method.run,
         color=method.color,

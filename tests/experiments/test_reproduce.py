@@ -3,25 +3,19 @@
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from helpers.runs import SMALL
+from helpers.grids import in_this_process
 
 from spa import cli
 from spa.errors import ConfigError, ModelError, TrainingError
-from spa.recipes import ablate, reproduce
-from spa.recipes.ablations import METHODS
-from spa.recipes.experiment_results import SeedResult, difference, interquartile_means, judge, mean_curve, rates
-from spa.recipes.grid import Stage
-from spa.recipes.paper_tables import B15, NAMES, SCALES, Finding, paper_table
+from spa.experiments import reproduce
+from spa.experiments.grid import Task
+from spa.experiments.methods import METHODS
+from spa.experiments.page import write_page
+from spa.experiments.paper import B15, NAMES, SCALES, Finding, paper_table
+from spa.experiments.results import SeedResult, difference, interquartile_means, judge, mean_curve, rates
 from spa.recipes.pipeline import DONE
-from spa.recipes.results_page import write_page
-
-
-def one_thread(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=1)
 
 
 def seed_result(seed: int, successes: Sequence[int], before: Sequence[int] | None = None) -> SeedResult:
@@ -29,9 +23,8 @@ def seed_result(seed: int, successes: Sequence[int], before: Sequence[int] | Non
     won = {f"t/{1000 * seed + i}": (8, c) for i, c in enumerate(successes)}
     old = {f"t/{1000 * seed + i}": (8, c) for i, c in enumerate(before or [4] * len(successes))}
     share = sum(successes) / 8 / len(successes)
-    return SeedResult(
-        seed=seed, before=old, after=won, curve={0: (0.5, 1.0), 10: (share, 1.0)}, world_model={}, folders=()
-    )
+    curve = {0: (0.5, 1.0), 10: (share, 1.0)}
+    return SeedResult(seed=seed, moments={"before": old, "after": won}, curve=curve, world_model={})
 
 
 HIGH = [seed_result(seed, [7, 8, 6, 8, 7, 8]) for seed in range(3)]
@@ -91,7 +84,7 @@ def test_a_verdict_says_how_much():
 
 
 def test_curves_keep_the_steps_that_all_seeds_have():
-    other = SeedResult(seed=9, before={}, after={}, curve={10: (0.0, 0.0)}, world_model={}, folders=())
+    other = SeedResult(seed=9, moments={}, curve={10: (0.0, 0.0)}, world_model={})
     (row,) = mean_curve([HIGH[0], other])
     assert row["step"] == 10 and row["pass@1"] == pytest.approx(44 / 96, abs=1e-3) and row["low"] == 0.0
     assert mean_curve([]) == []
@@ -132,14 +125,14 @@ def test_only_takes_an_id_or_a_part_of_one(tmp_path):
         reproduce.make_plan(["main"], "tiny", tmp_path, only=["Chess"])
 
 
-def finish(stage: Stage, device: str) -> None:
+def finish(stage: Task, device: str) -> tuple[int, int]:
     """A stage as its recipe leaves it, with outcomes that depend on what it is."""
-    folder = Path(stage.folder)
+    folder = stage.folder
     folder.mkdir(parents=True)
-    if stage.kind == "sft":
+    if stage.stage == "sft":
         gate = {"observation_exact": 0.9, "prediction_exact": 0.5, "entropy": 0.3}
         (folder / "gate.json").write_text(json.dumps(gate))
-    if stage.kind == "ppo":
+    if stage.stage == "ppo":
         (folder / "trajectories").mkdir()
         won = 6 if stage.source else 2
         cfg, lines = stage.config, []
@@ -153,13 +146,15 @@ def finish(stage: Stage, device: str) -> None:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
             lines.append({"step": step, "val-env/t/pass@1": won / 8, "val-env/t/pass@8": 1.0})
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / DONE).write_text(json.dumps({"result": stage.folder, "seconds": 1.0}))
+    (folder / DONE).write_text(json.dumps({"result": ".", "seconds": 1.0, "identity": stage.identity.to_json()}))
+    return 1, 1
 
 
 def test_results_and_page_of_a_table(tmp_path):
     plan = reproduce.make_plan(["main", "dynamics"], "tiny", tmp_path, seeds=3)
     assert plan.hours > 1
-    result = reproduce.run(plan, pool=one_thread, work=finish)
+    result = reproduce.run_tables(plan, pool=in_this_process, work=finish)
+    plan = reproduce.make_plan(["main", "dynamics"], "tiny", tmp_path, seeds=3)
     assert plan.hours == 0
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(result))
     row = next(row for row in result["tables"]["main"]["rows"] if row["id"] == "builtin:tiny/FrozenLake/spa")
@@ -188,7 +183,7 @@ def test_results_and_page_of_a_table(tmp_path):
 
 def test_unfinished_experiments_are_left_out(tmp_path):
     plan = reproduce.make_plan(["dynamics"], "tiny", tmp_path, seeds=1)
-    result = reproduce.run(plan, train=False)
+    result = reproduce.run_tables(plan, train=False)
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(result))
     assert all(row["seeds"] == 0 and row["after"] == {} for row in result["tables"]["dynamics"]["rows"])
     write_page(result, tmp_path / "page.md")
@@ -197,29 +192,17 @@ def test_unfinished_experiments_are_left_out(tmp_path):
 
 
 def test_a_failure_leaves_results_and_page_of_the_rest(tmp_path):
-    def work(stage: Stage, device: str) -> None:
+    def work(stage: Task, device: str) -> tuple[int, int]:
         if stage.source:
             raise ModelError("out of luck")
-        finish(stage, device)
+        return finish(stage, device)
 
     plan = reproduce.make_plan(["dynamics"], "tiny", tmp_path, seeds=1)
     with pytest.raises(TrainingError, match="out of luck"):
-        reproduce.run(plan, page=tmp_path / "page.md", pool=one_thread, work=work)
+        reproduce.run_tables(plan, page=tmp_path / "page.md", pool=in_this_process, work=work)
     rows = json.loads((tmp_path / "results.json").read_text())["tables"]["dynamics"]["rows"]
     assert {row["method"]: row["seeds"] for row in rows} == {"vanilla_grid": 1, "vanilla": 1, "spa": 0}
     assert "Not run: builtin:tiny/FrozenLake/spa." in (tmp_path / "page.md").read_text()
-
-
-def test_an_ablation_from_end_to_end(base, tmp_path):
-    overrides = [*SMALL, f"model_path={base}", f"trainer.run_dir={tmp_path}"]
-    plan = ablate.make_plan("masked_states", "demo", overrides, seeds=1)
-    result = ablate.run(plan, pool=one_thread)
-    assert set(result["methods"]) == {"spa", "masked_states"} and result["sentence"]
-    kinds = sorted(path.name.partition("-")[0] for path in plan.root.iterdir() if path.is_dir())
-    assert kinds == ["data", "ppo", "ppo", "sft", "sft"]  # one data set for both
-    assert json.loads((plan.root / "ablations.json").read_text())["masked_states"] == json.loads(json.dumps(result))
-    assert ablate.run(plan, pool=one_thread) == result
-    assert any(line.startswith("masked_states: Pass@1 before") for line in ablate.table(result))
 
 
 def test_command_lines(capsys, tmp_path, monkeypatch):

@@ -1,38 +1,42 @@
 """The paper's tables as one resumable grid of trainings: plan, run, judge, one results file and one page."""
 
 import json
-import logging
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from spa.config.load import load_config
-from spa.errors import ConfigError
-from spa.recipes import ablations, state_perplexity
-from spa.recipes.experiment_results import (
-    SeedResult,
-    interquartile_means,
-    judge,
-    mean_curve,
-    rates,
-    read_training,
+from spa.errors import ConfigError, TrainingError
+from spa.experiments.grid import (
+    Plan,
+    PoolOf,
+    Training,
+    Work,
+    do_task,
+    fetch_models,
+    free_devices,
+    plan_grid,
+    processes,
+    run_grid,
 )
-from spa.recipes.grid import PoolOf, Stage, Training, Work, distinct, do_stage, processes, with_results
-from spa.recipes.paper_tables import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
-from spa.recipes.results_page import write_page
-from spa.recipes.summary import versions
+from spa.experiments.methods import configured, method, placed
+from spa.experiments.page import write_page
+from spa.experiments.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
+from spa.experiments.results import SeedResult, interquartile_means, judge, mean_curve, rates, read_training
+from spa.recipes import state_perplexity
+from spa.recipes.versions import versions
 from spa.tracking.encoding import write_atomic
-
-log = logging.getLogger(__name__)
 
 RESULTS = "results.json"
 PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
     """What is to be run: tables, and for every experiment its trainings, one per seed."""
 
     scale: str
@@ -48,15 +52,15 @@ class Plan:
         found = {row.id: row for table in self.tables for row in table.experiments if row.id in self.trainings}
         return list(found.values())
 
-    @property
-    def stages(self) -> list[Stage]:
+    @cached_property
+    def grid(self) -> Plan:
         """Every stage of every training once."""
-        return distinct([training for parts in self.trainings.values() for training in parts], self.root)
+        return plan_grid([training for parts in self.trainings.values() for training in parts], [self.root])
 
     @property
     def hours(self) -> float:
         """About how long what is missing takes, on one device."""
-        return sum(SCALES[self.scale].hours[stage.kind] for stage in self.stages if not stage.done)
+        return sum(SCALES[self.scale].hours[task.stage] for task in self.grid.missing)
 
 
 def make_plan(
@@ -67,7 +71,7 @@ def make_plan(
     seeds: int | None = None,
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),
-) -> Plan:
+) -> Reproduction:
     """The plan of some tables (`all` for all of them) at a scale. `only` keeps the experiments of these ids, or with
     one of these texts in their id; `overrides` go to every training.
 
@@ -80,74 +84,86 @@ def make_plan(
         raise ConfigError(f"--seeds is {count}; it must be at least 1")
     rows = {row.id: row for table in tables for row in table.experiments}
     trainings = {
-        key: tuple(training_of(row, scale, overrides, seed) for seed in range(count))
+        key: tuple(training_of(row, scale, root, overrides, seed) for seed in range(count))
         for key, row in rows.items()
         if not only or any(text == key or (text not in rows and text in key) for text in only)
     }
     models = SCALES[scale].models if "perplexity" in wanted else ()
     if not trainings and not models:
         raise ConfigError(f"no experiment of {', '.join(wanted)} has one of {', '.join(only)} in its name")
-    return Plan(scale=scale, root=root, tables=tables, trainings=trainings, models=models, overrides=tuple(overrides))
+    return Reproduction(
+        scale=scale, root=root, tables=tables, trainings=trainings, models=models, overrides=tuple(overrides)
+    )
 
 
-def training_of(row: Experiment, scale: str, overrides: Sequence[str], seed: int) -> Training:
-    """The training of an experiment with one seed."""
-    setting = SCALES[scale].settings[row.environment]
-    changes = [*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides]
-    return ablations.training(row.method, setting.preset, changes, seed=seed, label=f"{row.id}/seed {seed}")
+def training_of(row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int) -> Training:
+    """The training of an experiment with one seed, in `<root>/<model>/<environment>/seed_<n>/<method>`."""
+    setting, chosen = SCALES[scale].settings[row.environment], method(row.method)
+    changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides, *chosen.overrides)
+    folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
+    folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
+    first, ppo = (
+        placed(configured(setting.preset, (*changes, *own), seed), folder, f"{row.id}/seed {seed}", root=root)
+        for own in (chosen.world_model, chosen.ppo)
+    )
+    return Training(folder=folder, world_model=first if chosen.fine_tuned else None, ppo=ppo)
 
 
-def run(
-    plan: Plan,
+def run_tables(
+    made: Reproduction,
     *,
     train: bool = True,
     parallel: int = 2,
     page: Path | None = None,
     notes: Mapping[str, str] | None = None,
     pool: PoolOf = processes,
-    work: Work = do_stage,
+    work: Work = do_task,
 ) -> dict[str, Any]:
-    """Run what is missing unless `train` is off, write `results.json` (and a page with `notes`, see `write_page`) of
+    """Do what is missing unless `train` is off, write `results.json` (and a page with `notes`, see `write_page`) of
     what is finished, return the results. When a stage fails, both are written before TrainingError is raised."""
-    plan.root.mkdir(parents=True, exist_ok=True)
-    stages = plan.stages if train else []
-    return with_results(stages, lambda: _written(plan, page, notes), parallel=parallel, pool=pool, work=work)
-
-
-def _written(plan: Plan, page: Path | None, notes: Mapping[str, str] | None) -> dict[str, Any]:
-    perplexity = {model: _perplexity(plan, model) for model in plan.models}
-    result = results(plan, perplexity)
-    write_atomic(plan.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    made.root.mkdir(parents=True, exist_ok=True)
+    failed = None
+    if train:
+        fetch_models(one for trainings in made.trainings.values() for one in trainings)
+        made = replace(made)  # with a new plan, now that models are here
+        try:
+            run_grid(made.grid, devices=free_devices(parallel), pool=pool, work=work)
+        except TrainingError as error:
+            failed = error
+    result = results(made, {model: _perplexity(made, model) for model in made.models})
+    write_atomic(made.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
     if page is not None:
         write_page(result, page, notes=notes)
+    if failed is not None:
+        raise failed
     return result
 
 
-def _perplexity(plan: Plan, model: str) -> dict[str, Any]:
+def _perplexity(made: Reproduction, model: str) -> dict[str, Any]:
     """State perplexity of a model, measured once."""
-    path = plan.root / f"perplexity-{model.rpartition('/')[2].replace(':', '-')}.json"
+    path = made.root / f"perplexity-{model.rpartition('/')[2].replace(':', '-')}.json"
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
-    cfg = load_config("base", [override for override in plan.overrides if override.startswith("trainer.")])
+    cfg = load_config("base", [override for override in made.overrides if override.startswith("trainer.")])
     return state_perplexity.main(cfg, model, PERPLEXITY_TAGS, output=path)
 
 
-def results(plan: Plan, perplexity: Mapping[str, Any]) -> dict[str, Any]:
+def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]:
     """The content of `results.json`: per table its rows and findings. Trainings that are not finished are left out."""
     found: dict[str, list[SeedResult]] = {}
-    for key, trainings in plan.trainings.items():
-        read = [read_training(training, plan.root, seed) for seed, training in enumerate(trainings)]
+    for key, trainings in made.trainings.items():
+        read = [read_training(training, seed) for seed, training in enumerate(trainings)]
         found[key] = [result for result in read if result is not None]
     return {
-        "scale": plan.scale,
-        "overrides": list(plan.overrides),
-        "tables": {table.name: _table(plan, table, found) for table in plan.tables if table.name != "perplexity"},
+        "scale": made.scale,
+        "overrides": list(made.overrides),
+        "tables": {table.name: _table(made, table, found) for table in made.tables if table.name != "perplexity"},
         "perplexity": {model: _beside_paper(measured) for model, measured in perplexity.items()},
         "versions": versions(),
     }
 
 
-def _table(plan: Plan, table: PaperTable, found: Mapping[str, list[SeedResult]]) -> dict[str, Any]:
+def _table(made: Reproduction, table: PaperTable, found: Mapping[str, list[SeedResult]]) -> dict[str, Any]:
     by_model: dict[str, dict[tuple[str, str], list[SeedResult]]] = defaultdict(dict)
     for row in table.experiments:
         if found.get(row.id):
@@ -161,20 +177,20 @@ def _table(plan: Plan, table: PaperTable, found: Mapping[str, list[SeedResult]])
             judged.append({"model": model, **judge(finding, here)})
     return {
         "title": table.title,
-        "rows": [_row(plan, row, found.get(row.id, [])) for row in table.experiments if row.id in plan.trainings],
+        "rows": [_row(made, row, found.get(row.id, [])) for row in table.experiments if row.id in made.trainings],
         "findings": judged,
         "interquartile_mean": {model: interquartile_means(part) for model, part in by_model.items()},
     }
 
 
-def _row(plan: Plan, row: Experiment, parts: list[SeedResult]) -> dict[str, Any]:
-    setting = SCALES[plan.scale].settings[row.environment]
+def _row(made: Reproduction, row: Experiment, parts: list[SeedResult]) -> dict[str, Any]:
+    setting = SCALES[made.scale].settings[row.environment]
     return {
         "id": row.id,
         "model": row.model,
         "environment": row.environment,
         "method": row.method,
-        "description": ablations.METHODS[row.method].description,
+        "description": method(row.method).description,
         "preset": [setting.preset, *setting.overrides],
         "paper": row.paper,
         "seeds": len(parts),
@@ -183,17 +199,17 @@ def _row(plan: Plan, row: Experiment, parts: list[SeedResult]) -> dict[str, Any]
         "each_seed": [rates([part], "after") for part in parts],
         "world_model": [dict(part.world_model) for part in parts],
         "curve": mean_curve(parts),
-        "folders": [list(part.folders) for part in parts],
-        "command": command(plan, row),
+        "folders": [str(training.folder.relative_to(made.root)) for training in made.trainings[row.id]],
+        "command": command(made, row),
     }
 
 
-def command(plan: Plan, row: Experiment) -> str:
+def command(made: Reproduction, row: Experiment) -> str:
     """The command that makes this row again."""
-    table = next(table.name for table in plan.tables if row in table.experiments)
-    seeds = len(plan.trainings[row.id])
-    extra = "".join(f" '{override}'" for override in plan.overrides)
-    return f"spa reproduce {table} --scale {plan.scale} --seeds {seeds} --only '{row.id}'{extra}"
+    table = next(table.name for table in made.tables if row in table.experiments)
+    seeds = len(made.trainings[row.id])
+    extra = "".join(f" '{override}'" for override in made.overrides)
+    return f"spa reproduce {table} --scale {made.scale} --seeds {seeds} --only '{row.id}'{extra}"
 
 
 def _beside_paper(measured: dict[str, Any]) -> list[dict[str, Any]]:

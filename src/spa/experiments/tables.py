@@ -4,7 +4,6 @@ from typing import Any
 
 from rich.table import Table
 
-from spa.recipes.arms import DESCRIPTIONS
 from spa.tracking.console import results_console
 
 
@@ -22,24 +21,25 @@ def print_table(summary: dict[str, Any]) -> None:
             extra = max(sum(other.values()) for other in summary["episodes"].values())
             table.add_row(f"{arm}, trained longer", *_cells(moments, "after_total", extra, extra))
     console.print(table)
-    for arm in summary["methods"]:
-        console.print(f"  {arm}: {DESCRIPTIONS[arm]}")
+    for arm, description in summary["descriptions"].items():
+        console.print(f"  {arm}: {description}", markup=False)
     for sentence in sentences(summary):
-        console.print(sentence)
+        console.print(sentence, markup=False)
 
 
 def sentences(summary: dict[str, Any]) -> list[str]:
     """What the comparison shows, in plain words."""
     out = []
+    first = "SPA" if summary["reference"] == "spa" else summary["reference"]
     for arm, gap in summary["difference"].items():
         mean, low, high = (100 * gap[name] for name in ("mean", "low", "high"))
         against = arm.replace("_same_total_episodes", " with as many episodes in all")
         if low > 0:
-            claim = f"SPA is better than {against} by {mean:.0f} points"
+            claim = f"{first} is better than {against} by {mean:.0f} points"
         elif high < 0:
-            claim = f"SPA is worse than {against} by {-mean:.0f} points"
+            claim = f"{first} is worse than {against} by {-mean:.0f} points"
         else:
-            claim = f"No difference found between SPA and {against} ({mean:+.0f} points)"
+            claim = f"No difference found between {first} and {against} ({mean:+.0f} points)"
         out.append(f"{claim} (95 % interval {low:.0f} to {high:.0f}, {gap['n']} puzzles).")
     world = summary.get("world_model") or {}
     if world:

@@ -5,8 +5,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from spa.recipes.experiment_results import MARGIN
-from spa.recipes.paper_tables import NAMES, SCALES
+from spa.experiments.paper import NAMES, SCALES
+from spa.experiments.results import MARGIN
 from spa.report.charts import HEIGHT, WIDTH, Chart, Series, legend_mark, line_chart
 from spa.tracking.encoding import write_atomic
 

@@ -113,7 +113,7 @@ SCALES: Mapping[str, Scale] = {
         state_estimation="vanilla",
         from_lake="from_FrozenLakeNoSlip",
         lakes=("3x3", "4x4"),
-        hours={"data": 0.015, "sft": 0.06, "ppo": 0.05},
+        hours={"selfplay": 0.015, "sft": 0.06, "ppo": 0.05},
         seeds=3,
         # Boards of 3x3 free cells, like the demo's lake, and fewer steps: the grid is to fit into an evening. Every
         # method has the same SFT: the gate only measures.
@@ -137,7 +137,7 @@ SCALES: Mapping[str, Scale] = {
         state_estimation="state_estimation",
         from_lake="from_FrozenLake",
         lakes=("4x4", "6x6"),
-        hours={"data": 0.3, "sft": 0.8, "ppo": 12.0},
+        hours={"selfplay": 0.3, "sft": 0.8, "ppo": 12.0},
         seeds=3,
     ),
 }

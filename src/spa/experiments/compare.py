@@ -1,0 +1,212 @@
+"""Trainings side by side on the same puzzles, with one table: `spa compare`, `spa try` and `spa ablate`.
+
+All of them are a few arms of one configuration. Methods of `spa compare` play the same number of PPO episodes; those
+without self-play then go on until they have played as many in all as SPA, which is a line of its own.
+"""
+
+import itertools
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from spa.config.convert import schema_keys
+from spa.config.load import choices, to_yaml
+from spa.config.schema import Config
+from spa.errors import ConfigError
+from spa.experiments.grid import (
+    FOLDERS,
+    Plan,
+    PoolOf,
+    Training,
+    Work,
+    do_task,
+    fetch_models,
+    free_devices,
+    peak_bytes,
+    plan_grid,
+    processes,
+    run_grid,
+)
+from spa.experiments.methods import REFERENCE, Method, configured, label, method, placed
+from spa.experiments.results import summarise
+from spa.recipes.resume import run_context
+from spa.tracking.encoding import write_atomic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A method with settings of its own. `longer`: it goes on until it has played as many episodes as SPA in all."""
+
+    name: str
+    method: Method
+    overrides: tuple[str, ...] = ()
+    longer: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Arms of one configuration in a folder. `reference`: the arm that the others are held against."""
+
+    cfg: Config
+    root: Path
+    arms: dict[str, Arm]
+    reference: str
+    trainings: dict[str, list[Training]]  # one per seed
+    nearby: list[Path]  # where stages may be finished
+
+    @cached_property
+    def grid(self) -> Plan:
+        """The stages that are to be done, the longest first."""
+        arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)
+        seeds = range(self.cfg.compare.seeds)
+        return plan_grid([self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.nearby)
+
+
+def comparison(
+    preset: str, overrides: Sequence[str], arms: Sequence[Arm], *, root: Path, reference: str, seeds: int
+) -> Comparison:
+    """The trainings of every seed. Stages that are finished in the run's own folder, or beside it in folders whose name
+    begins like its own, are not done again.
+
+    Raises ConfigError if the arms do not go with the configuration, or if there is less than one seed.
+    """
+    if seeds < 1:
+        raise ConfigError(f"--seeds is {seeds}; it must be at least 1")
+    cfg = configured(preset, tuple(overrides))
+    trainings = {
+        arm.name: [_training(preset, tuple(overrides), arm, seed, root, several=seeds > 1) for seed in range(seeds)]
+        for arm in arms
+    }
+    home = Path(cfg.trainer.run_dir)
+    return Comparison(
+        cfg=replace(cfg, compare=replace(cfg.compare, seeds=seeds)),
+        root=root,
+        arms={arm.name: arm for arm in arms},
+        reference=reference,
+        trainings=trainings,
+        nearby=[home, *sorted(home.parent.glob(f"{home.name}-*/"))],
+    )
+
+
+def _training(preset: str, overrides: tuple[str, ...], arm: Arm, seed: int, root: Path, *, several: bool) -> Training:
+    folder = (root / f"seed_{seed}" if several else root) / arm.name
+    common = (*overrides, *arm.method.overrides)
+    stages = [
+        placed(configured(preset, (*common, *own, *arm.overrides), seed), folder, arm.name, root=root)
+        for own in (arm.method.world_model, arm.method.ppo)
+    ]
+    ppo = longer(stages[1]) if arm.longer else stages[1]
+    return Training(folder=folder, world_model=stages[0] if arm.method.fine_tuned else None, ppo=ppo)
+
+
+def longer(cfg: Config) -> Config:
+    """As many more PPO steps as self-play has batches (both play `es_manager.train` once), with a validation where the
+    others stop."""
+    steps = cfg.trainer.total_training_steps
+    more = steps + cfg.generate.num_batches
+    return replace(cfg, trainer=replace(cfg.trainer, total_training_steps=more, also_test_at=steps))
+
+
+def methods_compared(
+    preset: str, overrides: Sequence[str], *, names: Sequence[str] = (), seeds: int | None = None
+) -> Comparison:
+    """`spa compare`: the methods of `compare.arms`, and `names` too."""
+    cfg = configured(preset, tuple(overrides))
+    found = {name: method(name) for name in dict.fromkeys((*cfg.compare.arms, *names))}
+    arms = [Arm(name=label(name), method=one, longer=not one.fine_tuned) for name, one in found.items()]
+    reference = REFERENCE if REFERENCE in found else arms[0].name
+    root = Path(cfg.trainer.run_dir)
+    seeds = cfg.compare.seeds if seeds is None else seeds
+    return comparison(preset, overrides, arms, root=root, reference=reference, seeds=seeds)
+
+
+def ablation(name: str, preset: str, overrides: Sequence[str], *, seeds: int = 1) -> Comparison:
+    """`spa ablate`: a method beside the recipe, in a folder beside the run's own."""
+    arms = [Arm(name=label(one), method=method(one)) for one in dict.fromkeys((REFERENCE, name))]
+    root = beside(configured(preset, tuple(overrides)), f"ablate-{label(name)}")
+    return comparison(preset, overrides, arms, root=root, reference=REFERENCE, seeds=seeds)
+
+
+def values_tried(
+    preset: str, overrides: Sequence[str], *, name: str = REFERENCE, root: Path | None = None, seeds: int = 1
+) -> Comparison:
+    """`spa try`: one method with several values of some keys, every combination of them, in a folder beside the run's
+    own.
+
+    Raises ConfigError if no key has several values, or if two arms are the same training.
+    """
+    parsed = [(text, *choices(text)) for text in overrides]
+    tried = {key: values for _, key, values in parsed if len(values) > 1}
+    if not tried:
+        raise ConfigError("give one key several values, as in actor_rollout_ref.actor.optim.lr=1e-4,3e-4")
+    fixed = [text for text, _, values in parsed if len(values) == 1]
+    short = {key: short_name(key) for key in tried}
+    arms = []
+    for values in itertools.product(*tried.values()):
+        pairs = list(zip(tried, values, strict=True))
+        shown = ",".join(f"{short[key]}={value}" for key, value in pairs)
+        arms.append(
+            Arm(
+                name=re.sub(r"[^\w.=,+-]", "-", shown),
+                method=method(name),
+                overrides=tuple(f"{key}={value}" for key, value in pairs),
+            )
+        )
+    root = root or beside(configured(preset, tuple(fixed)), "-".join(["try", *short.values()]))
+    made = comparison(preset, fixed, arms, root=root, reference=arms[0].name, seeds=seeds)
+    ppo = [one.folder / FOLDERS["ppo"] for one, *_ in made.trainings.values()]
+    if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
+        raise ConfigError(
+            f"some values of {', '.join(tried)} give the same training: the key affects memory, speed, places or what "
+            "is shown, and no result (docs/configuration.md says which)"
+        )
+    return made
+
+
+def beside(cfg: Config, name: str) -> Path:
+    """A folder beside the run's own."""
+    home = Path(cfg.trainer.run_dir)
+    return home.with_name(f"{home.name}-{name}")
+
+
+def short_name(key: str) -> str:
+    """The shortest end of a key that no other key of the configuration has."""
+    parts, known = key.split("."), [name for name, _, _ in schema_keys()]
+    ends = (".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
+    return next((end for end in ends if sum(f".{name}".endswith(f".{end}") for name in known) <= 1), key)
+
+
+def run_comparison(
+    made: Comparison, *, parallel: int | None = None, pool: PoolOf = processes, work: Work = do_task
+) -> dict[str, Any]:
+    """Do what is missing, write summary.json, return it. What is already done is kept; if all is, nothing is written
+    that says the same as before."""
+    with run_context(made.root):
+        started = time.monotonic()
+        path, old = made.root / "summary.json", _read(made.root / "summary.json")
+        peaks: dict[int, int] = {}
+        fetch_models(one for trainings in made.trainings.values() for one in trainings)
+        made = replace(made)  # with a new plan: others may have worked, and models have been fetched
+        if made.grid.missing or made.grid.links:
+            at_a_time = made.cfg.compare.parallel if parallel is None else parallel
+            devices = free_devices(at_a_time, made.cfg.trainer.device)
+            peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
+        seconds = time.monotonic() - started if peaks else 0.0
+        summary = summarise(made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old)
+        if summary != old:
+            write_atomic(made.root / "config.yaml", [to_yaml(made.cfg)])
+            write_atomic(path, [json.dumps(summary, indent=1, sort_keys=True)])
+    return summary
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,309 @@
+"""Many trainings that share their stages: every stage is done once, by whoever needs it first, on whatever is free.
+
+A stage lies with its training, in `<method>/{data,sft,ppo}`. Where another training of the grid does the same one (of
+the same identity), or one is finished nearby, a link stands instead. So a grid that was broken off goes on where it
+stopped, and trainings that differ only in PPO have one data set and one world model.
+"""
+
+import logging
+import os
+import resource
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from spa.config.schema import Config, GenerateConfig
+from spa.config.stages import Stage
+from spa.errors import ConfigError, ModelError, SpaError, TrainingError
+from spa.identity import Identity, differences, identity_of, read_identity
+from spa.models.load import model_source
+from spa.recipes import generate, pipeline
+from spa.recipes.pipeline import archive_stage, digest_of
+from spa.recipes.resume import DONE, changes, check_identity, result_of
+from spa.signals import stoppable, stopping_children
+from spa.tracking.console import same_verbosity
+
+log = logging.getLogger(__name__)
+
+FOLDERS: dict[Stage, str] = {"selfplay": "data", "sft": "sft", "ppo": "ppo"}
+ROWS_ONLY = ("shuffle_next_states", "states", "success_only", "val_fraction", "split_seed", "reply_format", "coverage")
+"""Settings of stage 1 that do not touch self-play, only what rows are made of it."""
+_DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A method as it is trained once, in a folder: the configuration of stages 1 and 2 (None: PPO from the base model)
+    and of stage 3."""
+
+    folder: Path
+    world_model: Config | None
+    ppo: Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One stage that is to be done. `source`: the folder of the stage before it. `episodes`: where the same self-play
+    lies, of which only other rows are to be made."""
+
+    stage: Stage
+    folder: Path
+    config: Config
+    identity: Identity
+    source: Path | None = None
+    episodes: Path | None = None
+
+    @property
+    def digest(self) -> str:
+        """Of its identity."""
+        return self.identity.digest
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.config.trainer.experiment_name}, {FOLDERS[self.stage]}"
+
+    @property
+    def done(self) -> bool:
+        """Whether its result is there."""
+        return self.there(self.folder)
+
+    def there(self, folder: Path) -> bool:
+        """Whether a folder holds the result of this task: the same identity, validated at the steps that are read."""
+        trainer = self.config.trainer
+        steps = {trainer.total_training_steps, trainer.also_test_at or 0} - {0} if self.stage == "ppo" else ()
+        known = read_identity(folder / DONE)
+        same = known is not None and not differences(known, self.identity)
+        return same and all(validation(folder, step).is_file() for step in steps)
+
+
+def validation(folder: Path, step: int) -> Path:
+    """The file of a PPO stage's validation episodes."""
+    return folder / "trajectories" / f"val-{step:06d}.jsonl"
+
+
+def recorded_digest(folder: Path) -> str:
+    """The identity of a finished stage; empty if it is not finished."""
+    identity = read_identity(folder / DONE)
+    return identity.digest if identity else ""
+
+
+def tasks_of(training: Training) -> list[Task]:
+    """The stages of a training in their order, PPO last."""
+    wanted: list[tuple[Stage, Config]] = [("ppo", training.ppo)]
+    if training.world_model is not None:
+        wanted = [("selfplay", training.world_model), ("sft", training.world_model), *wanted]
+    tasks: list[Task] = []
+    for stage, cfg in wanted:
+        before = tasks[-1] if tasks else None
+        identity = identity_of(cfg, stage, parent=before and digest_of(before.folder, before.identity))
+        folder = training.folder / FOLDERS[stage]
+        tasks.append(Task(stage=stage, folder=folder, config=cfg, identity=identity, source=before and before.folder))
+    return tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a grid has to do: tasks, sources before what needs them, and links to what is done elsewhere."""
+
+    tasks: list[Task]
+    links: dict[Path, Path] = field(default_factory=dict)  # place of a stage -> where the same one lies
+
+    @property
+    def missing(self) -> list[Task]:
+        """What is not done."""
+        return [task for task in self.tasks if not task.done]
+
+    def lines(self) -> list[str]:
+        """What would be done, for --dry-run."""
+        tasks = [f"{task.folder}: {'done' if task.done else 'to do'} ({task.name})" for task in self.tasks]
+        return [*tasks, *(f"{place}: the same as {target}" for place, target in self.links.items())]
+
+
+def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Plan:
+    """Every stage of all trainings once. Finished ones in the folders `nearby` are used where they lie."""
+    known = {digest: folder for root in nearby for folder, digest in finished_stages(root)}
+    plan = Plan(tasks=[])
+    owners: dict[str, list[Task]] = {}
+    played: dict[str, Path] = {}
+    for task in [task for training in trainings for task in tasks_of(training)]:
+        own = recorded_digest(task.folder) and not task.folder.is_symlink()
+        same = [other.folder for other in owners.get(task.digest, ()) if _as_long(other, task)]
+        if not same and not own and task.digest in known and task.there(known[task.digest]):
+            same = [known[task.digest]]
+        if same and not own:
+            plan.links[task.folder] = same[0]
+        else:
+            owners.setdefault(task.digest, []).append(task)
+            plan.tasks.append(replace(task, episodes=_episodes(task, played)))
+        if task.stage == "selfplay":
+            played.setdefault(_selfplay_digest(task.config), same[0] if same and not own else task.folder)
+    return plan
+
+
+def fetch_models(trainings: Iterable[Training]) -> None:
+    """Models of the Hub into the local cache: what is there counts by its content."""
+    for cfg in {
+        one.model_path: one for training in trainings for one in (training.world_model, training.ppo) if one
+    }.values():
+        if cfg.model_path not in cfg.model_info:
+            with suppress(ModelError):  # said where it is loaded
+                model_source(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
+
+
+def _as_long(other: Task, task: Task) -> bool:
+    """Whether another task of the same identity gives everything that is read of this one."""
+    trainers = [part.config.trainer for part in (other, task)]
+    steps = [(trainer.total_training_steps, trainer.also_test_at) for trainer in trainers]
+    return task.stage != "ppo" or steps[0] == steps[1]
+
+
+def _selfplay_digest(cfg: Config) -> str:
+    """The identity of self-play alone, whatever rows are made of it."""
+    plain = {name: getattr(GenerateConfig(), name) for name in ROWS_ONLY}
+    return identity_of(replace(cfg, generate=replace(cfg.generate, **plain)), "selfplay").digest
+
+
+def _episodes(task: Task, played: dict[str, Path]) -> Path | None:
+    return played.get(_selfplay_digest(task.config)) if task.stage == "selfplay" and not task.done else None
+
+
+def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
+    """The finished stages in and below a folder with their identities; links are followed by nobody."""
+    for pattern in ("", *_DEPTH):
+        for mark in sorted(root.glob(f"{pattern}{DONE}")):
+            if not mark.parent.is_symlink() and (digest := recorded_digest(mark.parent)):
+                yield mark.parent, digest
+
+
+Work = Callable[[Task, str], tuple[int, int]]
+PoolOf = Callable[[int], Executor]
+
+
+def processes(count: int) -> Executor:
+    """Workers that are processes of their own, each with a fresh interpreter."""
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=same_verbosity())
+
+
+def do_task(task: Task, device: str) -> tuple[int, int]:
+    """Do one stage in this process; returns its process id and peak memory in bytes. Asked to stop, it saves and raises
+    StopRequested."""
+    with stoppable():
+        _do(replace(task.config, trainer=replace(task.config.trainer, device=device)), task)
+    return os.getpid(), peak_bytes()
+
+
+def _do(cfg: Config, task: Task) -> None:
+    folder, source, identity = task.folder, task.source, task.identity
+    if task.stage == "selfplay":
+        played = partial(generate.main, cfg, directory=folder, identity=identity, episodes=task.episodes)
+        pipeline.stage(folder, played, identity=identity)
+    elif task.stage == "sft":
+        assert source is not None
+        pipeline.stage(folder, partial(pipeline.world_model, cfg, source, folder, identity=identity), identity=identity)
+    else:
+        start = result_of(source) if source else None
+        if source and start is None:
+            raise TrainingError(f"{source}: its checkpoint is gone or damaged. Start the same command again: the stage "
+                                "is done anew.")  # fmt: skip
+        pipeline.ppo_stage(cfg, folder, start=start, identity=identity)
+
+
+def peak_bytes() -> int:
+    """Peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = processes, work: Work = do_task) -> dict[int, int]:
+    """Do every task that is not done, one at a time per device, each after its source; returns the peak memory in bytes
+    of each process that worked.
+
+    A stage that fails costs what depends on it; the others go on. Raises TrainingError at the end if any failed, and
+    ConfigError, before anything is done, if a folder holds the work of another identity.
+    """
+    waiting, peaks = plan.missing, dict[int, int]()
+    own = [task for task in waiting if not task.folder.is_symlink()]
+    for task in own:
+        if task.config.trainer.resume_mode == "disable" and changes(task.folder, task.identity):
+            archive_stage(task.folder)
+    check_identity([(task.folder, task.identity) for task in own])
+    _make_links(plan.links)
+    for task in waiting:
+        if task.folder.is_symlink():  # to what is no longer the same: nothing is written there
+            task.folder.unlink()
+    missing = {task.folder.resolve() for task in waiting}
+    free, running, failed = list(devices), dict[Future, tuple[Task, str]](), dict[Path, str]()
+    with pool(len(devices)) as workers, stopping_children():
+        while waiting or running:
+            for task in [task for task in waiting if _needs(task) & failed.keys()]:
+                waiting.remove(task)
+                failed[task.folder.resolve()] = f"{task.name}: what it needs has failed"
+            for task in [task for task in waiting if not _needs(task) & missing][: len(free)]:
+                waiting.remove(task)
+                device = free.pop(0)
+                running[workers.submit(work, task, device)] = (task, device)
+            for future in wait(running, return_when=FIRST_COMPLETED).done if running else ():
+                task, device = running.pop(future)
+                free.insert(0, device)
+                if problem := _problem(future):
+                    failed[task.folder.resolve()] = f"{task.name}: {problem}"
+                    log.warning("%s failed: %s", task.name, problem)
+                else:
+                    missing.discard(task.folder.resolve())
+                    pid, peak = future.result()
+                    peaks[pid] = max(peak, peaks.get(pid, 0))
+    if failed:
+        raise TrainingError(
+            f"{len(failed)} of {len(plan.tasks)} stages could not be done; the others are kept, and the same command "
+            "tries again:\n  " + "\n  ".join(failed.values())
+        )
+    return peaks
+
+
+def _needs(task: Task) -> set[Path]:
+    return {folder.resolve() for folder in (task.source, task.episodes) if folder is not None}
+
+
+def _make_links(links: dict[Path, Path]) -> None:
+    """A relative link in each place, so that a grid can be moved as a whole. What stood there is put away."""
+    for place, target in links.items():
+        if place.is_symlink():
+            place.unlink()
+        archive_stage(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(os.path.relpath(target, place.parent.resolve()), target_is_directory=True)
+
+
+def _problem(future: Future) -> str:
+    """Why a task failed; empty if it did not. Errors that are not the user's to solve are raised."""
+    error = future.exception()
+    if error is None:
+        return ""
+    if isinstance(error, SpaError | MemoryError):
+        return str(error) or "out of memory"
+    if isinstance(error, BrokenProcessPool):
+        raise TrainingError(
+            "a process of the grid was killed, probably for want of memory. Use fewer at a time (--parallel, or "
+            "compare.parallel), then start the same command again: finished stages are kept."
+        ) from error
+    raise error
+
+
+def free_devices(parallel: int, wanted: str = "auto") -> list[str]:
+    """One device per process: every GPU, or the CPU `parallel` times; the `wanted` one alone if it is a certain GPU.
+
+    Raises ConfigError if that is less than once.
+    """
+    if parallel < 1:
+        raise ConfigError(f"--parallel is {parallel}; it must be at least 1")
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() and wanted != "cpu" else 0
+    if ":" in wanted:
+        return [wanted]
+    return [f"cuda:{index}" for index in range(gpus)] or [wanted if wanted == "cuda" else "cpu"] * parallel

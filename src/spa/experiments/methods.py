@@ -1,0 +1,244 @@
+"""The methods that experiments set side by side: the recipe, its baselines, and the recipe with one thing changed.
+
+Each is a few overrides of a configuration, in one table; `module:name` is a `Method` of the user's own.
+"""
+
+import os
+import pkgutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from spa.config.load import load_config
+from spa.config.schema import Config
+from spa.envs.options import nearest
+from spa.errors import ConfigError
+from spa.recipes.copies import copies_of
+from spa.recipes.pipeline import stage_folders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What a method changes. `overrides` are of the whole training, `world_model` of stages 1 and 2 alone, `ppo` of
+    stage 3 alone; without `fine_tuned`, PPO starts from the base model."""
+
+    description: str
+    overrides: tuple[str, ...] = ()
+    world_model: tuple[str, ...] = ()
+    ppo: tuple[str, ...] = ()
+    fine_tuned: bool = True
+
+
+REFERENCE = "spa"
+BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
+"""What `spa baseline` trains: PPO alone."""
+CONTROLS = ("vanilla_wm", "spa_shuffled")
+"""What `spa compare --controls` adds."""
+
+_RECIPE: Mapping[str, Method] = {
+    "vanilla": Method(
+        description="PPO from the base model, base format", overrides=("ctx_manager.mode=base",), fine_tuned=False
+    ),
+    "vanilla_wm": Method(
+        description="PPO from the base model, world-model format, no SFT",
+        overrides=("ctx_manager.mode=add_worldmodel",),
+        fine_tuned=False,
+    ),
+    "vanilla_grid": Method(
+        description="PPO from the base model, base format, drawing only",
+        overrides=("ctx_manager.mode=base", "state_text=grid"),
+        fine_tuned=False,
+    ),
+    "state_estimation": Method(
+        description="PPO from the base model, base format, drawing and coordinates",
+        overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
+        fine_tuned=False,
+    ),
+    "vanilla_format": Method(
+        description="as SPA, but the conversations of self-play are fine-tuned on in base format, without states",
+        overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
+    ),
+    "spa": Method(description="self-play, world-model SFT, PPO"),
+    "spa_shuffled": Method(
+        description="control: SFT on next states of other turns, then PPO",
+        overrides=("generate.shuffle_next_states=true",),
+    ),
+}
+
+_ALL_EPISODES = (
+    "actor_rollout_ref.rollout.rollout_filter_ratio=1",
+    "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+)
+
+_ABLATIONS: Mapping[str, Method] = {
+    "masked_states": Method(description="SFT without loss on the states", overrides=("sft.data.loss_on=no_states",)),
+    "states_only": Method(description="SFT with loss on the states alone", overrides=("sft.data.loss_on=states_only",)),
+    "believed_states": Method(
+        description="SFT on the states that the model believed, not the true ones",
+        overrides=("generate.states=believed",),
+    ),
+    "random_coordinates": Method(
+        description="SFT on random coordinates in the right format", overrides=("generate.states=random_coords",)
+    ),
+    "shuffled_states": _RECIPE["spa_shuffled"],  # its name in the paper's tables
+    "random_data": Method(
+        description="world-model data of uniformly random play", overrides=("generate.policy=random",)
+    ),
+    "mixed_data": Method(description="self-play with half of the turns at random", overrides=("generate.epsilon=0.5",)),
+    "expert_data": Method(description="world-model data of the solver's play", overrides=("generate.policy=expert",)),
+    "mixed_expert_data": Method(
+        description="the solver's play with half of the turns at random",
+        overrides=("generate.policy=expert", "generate.epsilon=0.5"),
+    ),
+    "success_data": Method(
+        description="self-play, only turns of successful episodes", overrides=("generate.success_only=true",)
+    ),
+    **{
+        f"sft_epochs_{epochs}": Method(
+            description=f"SFT of {epochs} epoch{'s' if epochs > 1 else ''}",
+            overrides=(
+                f"sft.trainer.total_epochs={epochs}",
+                "sft.trainer.total_training_steps=null",
+                "gate.enable=false",
+            ),
+        )
+        for epochs in range(1, 6)
+    },
+    "group_size_4": Method(
+        description="PPO in groups of 4 instead of 8, twice as many puzzles",
+        ppo=("es_manager.train.env_groups=64", "es_manager.train.group_size=4"),
+    ),
+    "group_size_16": Method(
+        description="PPO in groups of 16 instead of 8, half as many puzzles",
+        ppo=("es_manager.train.env_groups=16", "es_manager.train.group_size=16"),
+    ),
+    "no_filter": Method(description="PPO on all groups, also those without a spread", ppo=_ALL_EPISODES),
+    "answer_only": Method(
+        description="PPO loss on the tokens of the answers alone",
+        ppo=("actor_rollout_ref.actor.loss_mask=answer_only",),
+    ),
+    "base_format": Method(description="PPO in the base format after SFT", ppo=("ctx_manager.mode=base",)),
+    "world_model_format": Method(
+        description="PPO in the world-model format after SFT", ppo=("ctx_manager.mode=add_worldmodel",)
+    ),
+    "online_world_model": Method(
+        description="no SFT; a reward for right observations and predictions during PPO",
+        overrides=(
+            "ctx_manager.mode=add_worldmodel",
+            "agent_proxy.world_model_reward.observation=0.5",
+            "agent_proxy.world_model_reward.prediction=0.5",
+        ),
+        fine_tuned=False,
+    ),
+}
+
+_TRANSFERS: Mapping[str, Method] = {
+    f"from_{tag}": Method(
+        description=f"world model learnt on {tag}",
+        world_model=tuple(
+            f"es_manager.{split}.env_configs={{tags: [{tag}], n_groups: null}}" for split in ("train", "val")
+        ),
+    )
+    for tag in ("FrozenLakeNoSlip", "FrozenLake", "SimpleSokoban", "Sudoku")
+}
+
+METHODS: Mapping[str, Method] = {**_RECIPE, **_ABLATIONS, **_TRANSFERS}
+
+
+def method(name: str) -> Method:
+    """The method of this name, or the user's own at `module:name`, where modules beside the user are found.
+
+    Raises ConfigError that names the nearest one if there is none.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if ":" not in name:
+        raise ConfigError(
+            f"there is no method {name!r}; {nearest(name, METHODS)} (`spa ablate --list` has them all), or a method of "
+            "your own as module:name"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"method {name!r} cannot be loaded ({error}); the form is module:name") from error
+    if not isinstance(found, Method):
+        raise ConfigError(f"method {name!r} is no spa.experiments.methods.Method")
+    return found
+
+
+def label(name: str) -> str:
+    """What a method is called in folders and tables: a user's own by its name in the module."""
+    return name.rpartition(":")[2]
+
+
+@lru_cache(maxsize=256)
+def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config:
+    """A configuration as training number `seed`, counted from 0: the same experiment with other seeds and other
+    validation puzzles. A grid asks for the same one often, and reading one takes a while."""
+    cfg = load_config(preset, overrides)
+    return replace(
+        cfg,
+        seed=replace(cfg.seed, train=cfg.seed.train + 1_000_000 * seed, val=cfg.seed.val + 100_000 * seed),
+        sft=replace(cfg.sft, trainer=replace(cfg.sft.trainer, seed=cfg.sft.trainer.seed + seed)),
+    )
+
+
+def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
+    """The configuration of a method that lives in `folder`, inside the experiment's folder `root`."""
+    experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))
+    return replace(
+        cfg,
+        generate=replace(cfg.generate, output_dir=None),
+        sft=replace(cfg.sft, trainer=replace(cfg.sft.trainer, default_local_dir=str(folder / "sft"))),
+        trainer=replace(
+            cfg.trainer,
+            run_dir=str(folder),
+            default_local_dir=str(folder / "ppo"),
+            default_hdfs_dir=copies_of(experiment, folder),
+            experiment_name=f"{cfg.trainer.experiment_name}-{name}",
+        ),
+    )
+
+
+def of_comparison(cfg: Config) -> Config:
+    """The configuration of a run whose folder holds a comparison: that one's recipe is this run, in its place.
+
+    Otherwise, and if the run has stages of its own or elsewhere, the configuration as it is.
+    """
+    root, (data, *_) = Path(cfg.trainer.run_dir), stage_folders(cfg)
+    folder = next((place for place in (root / REFERENCE, root / "seed_0" / REFERENCE) if place.is_dir()), None)
+    if folder is None or data.exists() or not data.is_relative_to(root):
+        return cfg
+    return placed(cfg, folder, REFERENCE, root=root)
+
+
+def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
+    """The configuration of PPO alone by one of the baselines, in a folder of its own inside the run's.
+
+    Raises ConfigError if one of the user's overrides contradicts the method. PPO's checkpoints go where
+    `trainer.default_local_dir` says if that was chosen.
+    """
+    if name not in BASELINES:
+        raise ConfigError(f"no baseline {name!r}; choose from {', '.join(BASELINES)}")
+    cfg, own = load_config(preset, overrides), load_config(preset, [*overrides, *METHODS[name].overrides])
+    keys = {text.partition("=")[0].lstrip("+") for text in overrides}
+    if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != own.ctx_manager.mode:
+        other = "vanilla" if name == "vanilla_wm" else "vanilla_wm"
+        raise ConfigError(
+            f"ctx_manager.mode={cfg.ctx_manager.mode} contradicts the baseline {name}, which plays in the mode "
+            f"{own.ctx_manager.mode}. Leave it out, or take the baseline {other} (the variable MODE sets this key too)."
+        )
+    if keys & {"state_text", "render_mode"} and cfg.state_text != own.state_text:
+        raise ConfigError(
+            f"state_text={cfg.state_text} contradicts the baseline {name}, which is shown {own.state_text}. Leave it "
+            "out, or take the baseline vanilla (the variable RENDER_MODE sets this key too)."
+        )
+    root = Path(cfg.trainer.run_dir)
+    arm = placed(own, root / name, name, root=root)
+    if "trainer.default_local_dir" in keys:
+        arm = replace(arm, trainer=replace(arm.trainer, default_local_dir=cfg.trainer.default_local_dir))
+    return arm

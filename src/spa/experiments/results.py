@@ -1,0 +1,309 @@
+"""From finished trainings to numbers: Pass@k with intervals, paired differences, curves, verdicts, and one summary."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spa.evaluate.aggregate import interval_json
+from spa.evaluate.passk import pass_at_k
+from spa.evaluate.statistics import (
+    MANY_SEEDS,
+    Interval,
+    bootstrap_mean,
+    iqm_interval,
+    paired_by_puzzle,
+    rate_interval,
+    sentence,
+)
+from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
+from spa.recipes.versions import versions
+from spa.tracking.encoding import read_lines
+
+if TYPE_CHECKING:
+    from spa.experiments.compare import Comparison
+    from spa.experiments.paper import Finding
+
+KS = (1, 8)
+MARGIN = 0.05  # that nothing is gained or lost takes an interval that leaves less than this
+Puzzles = dict[str, tuple[int, int]]
+"""Puzzle -> (attempts, successes)."""
+Curve = dict[int, tuple[float, float]]
+"""Validation step -> Pass@1 and Pass@8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedResult:
+    """One training: outcomes per puzzle `before` PPO, `after` the steps that all methods have, and `after_total`, where
+    it went on; Pass@k at every validation."""
+
+    seed: int
+    moments: Mapping[str, Puzzles]
+    curve: Curve
+    world_model: Mapping[str, float]
+
+
+def read_training(training: Training, seed: int) -> SeedResult | None:
+    """What training number `seed` gave; None if it is not finished."""
+    tasks = tasks_of(training)
+    if not all(task.done for task in tasks):
+        return None
+    ppo, trainer = tasks[-1].folder, training.ppo.trainer
+    steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
+    if trainer.also_test_at:
+        steps["after_total"] = trainer.total_training_steps
+    return SeedResult(
+        seed=seed,
+        moments={name: puzzles_of(path) for name, step in steps.items() if (path := validation(ppo, step)).is_file()},
+        curve=read_curve(ppo / "metrics.jsonl"),
+        world_model=_world_model(training.folder / FOLDERS["sft"] / "gate.json") if training.world_model else {},
+    )
+
+
+def puzzles_of(path: Path) -> Puzzles:
+    """Attempts and successes per puzzle in a file of recorded episodes."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for _, episode in read_lines(path):
+        entry = counts[f"{episode['tag']}/{episode['puzzle_seed']}"]
+        entry[0] += 1
+        entry[1] += bool(episode["success"])
+    return {puzzle: (n, c) for puzzle, (n, c) in sorted(counts.items())}
+
+
+def _world_model(path: Path) -> dict[str, float]:
+    """What the gate measured after SFT."""
+    if not path.is_file():
+        return {}
+    gate = json.loads(path.read_text(encoding="utf-8"))
+    names = ("observation_exact", "prediction_exact", "entropy", "rounds")
+    found = {name: round(float(gate[name]), 4) for name in names if name in gate}
+    return found | {"gate_passed": float(gate.get("passed", True))}
+
+
+def read_curve(path: Path) -> Curve:
+    """Pass@1 and Pass@8 of every validation in a `metrics.jsonl`, averaged over environment tags."""
+    curve: Curve = {}
+    for _, line in read_lines(path):
+        found = [_mean_of(line, f"pass@{k}") for k in KS]
+        if found[0] is not None:
+            curve[int(line["step"])] = (found[0], found[1] if found[1] is not None else found[0])
+    return curve
+
+
+def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
+    values = [value for key, value in line.items() if key.startswith("val-env/") and key.endswith(f"/{name}")]
+    return float(np.mean(values)) if values else None
+
+
+def per_puzzle(puzzles: Puzzles, k: int) -> dict[str, float]:
+    """Unbiased Pass@k of every puzzle with at least k attempts."""
+    return {name: float(pass_at_k(n, c, k)) for name, (n, c) in puzzles.items() if n >= k}
+
+
+def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, float | int]]:
+    """`pass@k` -> interval over puzzles, and over seeds if there are enough of them."""
+    out = {}
+    for k in KS:
+        strata = [list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results]
+        if strata and all(strata):
+            out[f"pass@{k}"] = interval_json(_interval(strata))
+    return out
+
+
+def _interval(strata: list[list[float]]) -> Interval:
+    mean = np.mean([np.mean(part) for part in strata])
+    if len(strata) < MANY_SEEDS or mean in (0.0, 1.0):
+        return rate_interval(strata, seed=0)
+    return bootstrap_mean(strata, seed=0, resample_seeds=True)
+
+
+def difference(
+    first: Sequence[SeedResult],
+    second: Sequence[SeedResult],
+    *,
+    k: int = 1,
+    second_moment: str = "after",
+    resamples: int = 10_000,
+) -> Interval | None:
+    """Pass@k after PPO of the first minus that of the second, paired by puzzle inside the seeds that both have; None if
+    there is nothing to pair."""
+    others = {result.seed: result for result in second}
+    pairs = [
+        (per_puzzle(one.moments.get("after", {}), k), per_puzzle(others[one.seed].moments.get(second_moment, {}), k))
+        for one in first
+        if one.seed in others
+    ]
+    return paired_by_puzzle(pairs, seed=0, resamples=resamples)
+
+
+def summarise(made: "Comparison", *, seconds: float, peak_bytes: int, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of summary.json. With one seed, `methods` stands at the top; with several, in `seeds`, and at the top
+    is the mean over seeds. Seconds are added to those of `before`, the summary that there was; the largest memory of
+    both counts."""
+    found = {
+        name: [result for seed, one in enumerate(trainings) if (result := read_training(one, seed)) is not None]
+        for name, trainings in made.trainings.items()
+    }
+    seeds = [
+        {
+            "seed": seed,
+            "methods": {name: _means(parts[seed]) for name, parts in found.items()},
+            "world_model": dict(found[made.reference][seed].world_model),
+        }
+        for seed in range(made.cfg.compare.seeds)
+    ]
+    old_total = float(before.get("seconds", {}).get("total", 0.0))
+    summary: dict[str, Any] = {
+        "name": made.cfg.trainer.experiment_name,
+        "seed": made.cfg.seed.train,
+        "reference": made.reference,
+        "descriptions": {name: _description(arm) for name, arm in made.arms.items()},
+        "methods": mean_over_seeds([entry["methods"] for entry in seeds]),
+        "world_model": mean_over_seeds([entry["world_model"] for entry in seeds]),
+        "difference": _differences(made, found),
+        "episodes": {name: _episodes(trainings[0]) for name, trainings in made.trainings.items()},
+        "seconds": {**stage_seconds(made), "total": round(old_total + seconds, 1)},
+        "peak_memory_gb": max(round(peak_bytes / 2**30, 2), before.get("peak_memory_gb", 0.0)),
+        "versions": versions(),
+    }
+    if not seconds and before:
+        summary |= {key: before[key] for key in ("peak_memory_gb", "versions") if key in before}
+    if made.cfg.compare.seeds > 1:
+        summary["seeds"] = seeds
+    return summary
+
+
+def _description(arm: Any) -> str:
+    return " ".join([arm.method.description, *(f"({text})" for text in arm.overrides)])
+
+
+def _means(result: SeedResult) -> dict[str, dict[str, float]]:
+    """Pass@1 and Pass@8 of each moment; of Pass@8 only if every puzzle has enough attempts."""
+    out: dict[str, dict[str, float]] = {}
+    for name, puzzles in result.moments.items():
+        values = {k: per_puzzle(puzzles, k) for k in KS}
+        out[name] = {
+            f"pass@{k}": round(float(np.mean(list(found.values()))), 4)
+            for k, found in values.items()
+            if len(found) == len(puzzles)
+        }
+    return out
+
+
+def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
+    """Pass@1 of the reference minus each other arm's, with a 95 % bootstrap interval."""
+    out: dict[str, Any] = {}
+    for name, parts in found.items():
+        for moment, key in (("after", name), ("after_total", f"{name}_same_total_episodes")):
+            gap = difference(found[made.reference], parts, second_moment=moment, resamples=made.cfg.compare.bootstrap)
+            if name != made.reference and gap is not None:
+                out[key] = {**{part: round(getattr(gap, part), 4) for part in ("mean", "low", "high")}, "n": gap.n}
+    return out
+
+
+def _episodes(training: Training) -> dict[str, int]:
+    """Episodes of PPO up to the moment `after`, and of self-play."""
+    ppo, first = training.ppo, training.world_model
+    steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
+    per_step, per_batch = (
+        cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size for cfg in (ppo, first or ppo)
+    )
+    return {"ppo": steps * per_step, "self_play": first.generate.num_batches * per_batch if first else 0}
+
+
+def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of equal trees of numbers."""
+    out: dict[str, Any] = {}
+    for key, value in entries[0].items():
+        others = [entry[key] for entry in entries if key in entry]
+        out[key] = mean_over_seeds(others) if isinstance(value, dict) else round(float(np.mean(others)), 4)
+    return out
+
+
+def stage_seconds(made: "Comparison") -> dict[str, float]:
+    """Seconds of each stage of each arm, summed over seeds; a stage that lies elsewhere took none here."""
+    out: dict[str, float] = defaultdict(float)
+    for name, trainings in made.trainings.items():
+        for task in [task for training in trainings for task in tasks_of(training)]:
+            if not task.folder.is_symlink():
+                mark = json.loads((task.folder / "done.json").read_text(encoding="utf-8"))
+                out[f"{name}/{task.folder.name}"] += float(mark["seconds"])
+    return {name: round(value, 1) for name, value in out.items()}
+
+
+def judge(finding: "Finding", results: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
+    """Whether a claim was found here, JSON-ready. `results` are those of the finding's environment by method.
+
+    `reproduced`, `contradicted` (the interval lies on the other side), `no difference found`, or `not run`. A claim
+    that nothing is gained, or lost, is reproduced if the interval leaves no gain, or loss, of `MARGIN` or more;
+    otherwise it is `undecided`: not to have found a difference is no evidence that there is none.
+    """
+    first = results.get(finding.first) or ()
+    second = results.get(finding.second) or ()
+    base = {"text": finding.text, "environment": finding.environment, "kind": finding.kind}
+    if finding.kind == "keeps":
+        second = first
+        gap = difference(first, first, k=8, second_moment="before")
+        names = (f"Pass@8 of {finding.first} after PPO", "before")
+    else:
+        gap = difference(first, second)
+        names = (finding.first, finding.second)
+    if gap is None:
+        return {**base, "verdict": "not run"}
+    if finding.kind == "better":
+        verdict = "reproduced" if gap.low > 0 else "contradicted" if gap.high < 0 else "no difference found"
+    elif finding.kind == "no_gain":
+        verdict = "contradicted" if gap.low > 0 else "reproduced" if gap.high < MARGIN else "undecided"
+    else:
+        verdict = "contradicted" if gap.high < 0 else "reproduced" if gap.low > -MARGIN else "undecided"
+    return {
+        **base,
+        "verdict": verdict,
+        "difference": interval_json(gap),
+        "sentence": sentence(*names, gap),
+        "seeds": len({result.seed for result in first} & {result.seed for result in second}),
+    }
+
+
+def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]]) -> dict[str, Any]:
+    """Per method the interquartile mean of Pass@1 over environments and seeds, of methods that ran in all of them.
+
+    `results` by (environment, method).
+    """
+    environments = dict.fromkeys(environment for environment, _ in results)
+    out = {}
+    for method in dict.fromkeys(method for _, method in results):
+        scores = [
+            [
+                float(np.mean(list(per_puzzle(r.moments["after"], 1).values())))
+                for r in results.get((environment, method), ())
+            ]
+            for environment in environments
+        ]
+        if len(environments) > 1 and all(scores):
+            out[method] = interval_json(iqm_interval(scores, seed=0))
+    return out
+
+
+def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
+    """Validation steps that all seeds have, with the means over seeds and the range of Pass@1."""
+    if not results:
+        return []
+    shared = sorted(set.intersection(*(set(result.curve) for result in results)))
+    rows = []
+    for step in shared:
+        values = np.array([result.curve[step] for result in results])
+        rows.append(
+            {
+                "step": step,
+                "pass@1": round(float(values[:, 0].mean()), 4),
+                "pass@8": round(float(values[:, 1].mean()), 4),
+                "low": round(float(values[:, 0].min()), 4),
+                "high": round(float(values[:, 0].max()), 4),
+            }
+        )
+    return rows

@@ -1,0 +1,17 @@
+"""Which versions compute the numbers."""
+
+import platform
+from importlib import metadata
+
+PACKAGES = ("spa", "torch", "transformers", "numpy", "gymnasium", "tokenizers")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the numbers."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

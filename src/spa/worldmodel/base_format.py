@@ -1,0 +1,62 @@
+"""The same conversations in the base format: no states in the replies, and prompts that ask for none.
+
+Fine-tuned on them, a model has seen the games, plans and answers that the world model saw, in a format of its own, and
+has been told nothing about states: the baseline `vanilla_format`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spa.envs.base import StateText, TextEnv
+from spa.prompts.render import Prompter
+from spa.types import Episode, Turn, WorldModelRow
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An environment at a recorded turn, as far as prompts look at it: what never changes, and the state shown then."""
+
+    env: TextEnv
+    state: str
+
+    def state_text(self, kind: StateText) -> str:
+        """The recorded state; it was written in the kind that the prompts show."""
+        return self.state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+
+def in_base_format(
+    rows: Sequence[WorldModelRow], episode: Episode, prompter: Prompter, env: TextEnv
+) -> list[WorldModelRow]:
+    """The rows of an episode with the prompts of `prompter`, a base one, and replies of thoughts and answer alone.
+
+    `env`: an environment of the episode's tag that has been reset to its puzzle.
+    """
+    views: list[Any] = [Recorded(env, turn.state) for turn in episode.turns]
+    messages = [*prompter.first_messages(views[0])]
+    for index, turn in enumerate(episode.turns[1:], start=1):
+        before = episode.turns[index - 1]
+        messages += [
+            {"role": "assistant", "content": without_states(before, prompter)},
+            prompter.next_message(views[index], turn=index + 1, actions_left=turn.actions_left, reward=before.reward),
+        ]
+    return [
+        replace(
+            row,
+            prompt=tuple(messages[: 2 * row.turn + 2]),
+            response=without_states(episode.turns[row.turn], prompter),
+        )
+        for row in rows
+    ]
+
+
+def without_states(turn: Turn, prompter: Prompter) -> str:
+    """A turn's reply as a base one: its thoughts, and the actions that were executed. Of a reply in no good format only
+    the actions that could be read are left."""
+    thoughts = (turn.reply.think or "") if turn.reply.well_formed else ""
+    actions = turn.executed if turn.reply.well_formed else turn.reply.actions
+    answer = f"<answer>{f' {prompter.action_sep} '.join(actions)}</answer>"
+    return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer

@@ -1,0 +1,187 @@
+"""Methods side by side: what they share, what they differ in, and what the summary says."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from helpers.grids import in_this_process, run_small
+from helpers.runs import SMALL
+
+from spa import cli
+from spa.errors import ConfigError
+from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
+from spa.experiments.grid import FOLDERS
+from spa.experiments.methods import CONTROLS, METHODS, configured
+from spa.experiments.tables import print_table
+
+STEPS = (
+    "trainer.total_training_steps=1",
+    "sft.trainer.total_training_steps=2",
+    "sft.trainer.eval_episodes=4",
+    "generate.num_batches=1",
+)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def overrides(base: Path | str, root: Path, *more: str) -> list[str]:
+    return [*SMALL, f"model_path={base}", f"trainer.run_dir={root}", *STEPS, *more]
+
+
+@pytest.fixture(scope="module")
+def compared(base, tmp_path_factory) -> tuple[Path, dict]:
+    """SPA, plain PPO, two controls and the format alone, in this process, and their summary."""
+    root = tmp_path_factory.mktemp("compare") / "run"
+    made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
+    return root, json.loads(json.dumps(run_small(made)))
+
+
+def test_every_arm_plays_as_many_episodes_and_the_same_puzzles(compared):
+    root, summary = compared
+    assert set(summary["methods"]) == {"vanilla", "vanilla_wm", "vanilla_format", "spa", "spa_shuffled"}
+    assert {arm: played["ppo"] for arm, played in summary["episodes"].items()} == dict.fromkeys(summary["methods"], 12)
+    assert {arm: played["self_play"] for arm, played in summary["episodes"].items()} == {
+        "vanilla": 0,
+        "vanilla_wm": 0,
+        "vanilla_format": 12,
+        "spa": 12,
+        "spa_shuffled": 12,
+    }
+    seen = {}
+    for arm in summary["methods"]:
+        for step in (0, 1):
+            path = root / arm / "ppo" / "trajectories" / f"val-{step:06d}.jsonl"
+            seen[arm, step] = [(row["puzzle_hash"], row["turns"][0]["state"]) for row in lines(path)]
+        # Arms without self-play go on until they have played as many episodes in all.
+        steps = [row["step"] for row in lines(root / arm / "ppo" / "metrics.jsonl")]
+        assert steps == ([0, 1, 2] if arm in ("vanilla", "vanilla_wm") else [0, 1])
+    assert len({json.dumps(value) for value in seen.values()}) == 1
+
+
+def test_the_arms_differ_in_what_they_are_meant_to_differ_in(compared):
+    root, summary = compared
+    modes = {
+        arm: lines(root / arm / "ppo" / "trajectories" / "val-000000.jsonl")[0]["mode"] for arm in summary["methods"]
+    }
+    known = dict.fromkeys(("vanilla_wm", "spa", "spa_shuffled"), "add_worldmodel")
+    assert modes == {"vanilla": "base", "vanilla_format": "base", **known}
+    true = (root / "spa" / "data" / "wm_train.parquet").read_bytes()
+    for arm in ("spa_shuffled", "vanilla_format"):  # other rows of the same self-play
+        assert (root / arm / "data" / "wm_train.parquet").read_bytes() != true
+        assert not (root / arm / "data" / "trajectories").exists()
+
+
+def test_the_format_alone_gets_as_many_steps_of_the_same_conversations(compared):
+    from spa.worldmodel.rows import read_parquet
+
+    root, _ = compared
+    taught, true = (read_parquet(root / arm / "data" / "wm_train.parquet") for arm in ("vanilla_format", "spa"))
+    assert [(row.episode_id, row.turn) for row in taught] == [(row.episode_id, row.turn) for row in true]
+    played = lines(root / "vanilla_format" / "ppo" / "trajectories" / "val-000000.jsonl")[0]["messages"]
+    for row, other in zip(taught, true, strict=True):
+        text = json.dumps([*row.prompt, row.response])
+        assert "<observation>" not in text and "<prediction>" not in text
+        assert row.response.partition("<answer>")[2] == other.response.partition("<answer>")[2]
+        assert row.prompt[0] == played[0] and "your thoughts" in row.prompt[1]["content"]
+        assert row.state in row.prompt[-1]["content"] and len(row.prompt) == len(other.prompt)
+    steps = [len(lines(root / arm / "sft" / "metrics.jsonl")) for arm in ("vanilla_format", "spa")]
+    assert steps == [2, 2]
+
+
+def test_the_summary_holds_what_its_readers_need(compared):
+    root, summary = compared
+    for moments in summary["methods"].values():
+        assert {"before", "after"} <= moments.keys()
+        assert all(0 <= moment["pass@1"] <= 1 for moment in moments.values())
+    assert {"observation_exact", "prediction_exact"} <= summary["world_model"].keys()
+    assert {"vanilla", "vanilla_same_total_episodes", "vanilla_wm", "spa_shuffled"} <= summary["difference"].keys()
+    for gap in summary["difference"].values():
+        assert gap["low"] <= gap["mean"] <= gap["high"]
+        assert math.isfinite(gap["mean"])
+    assert summary["seconds"]["total"] > summary["seconds"]["spa/sft"] > 0
+    assert summary["peak_memory_gb"] > 0 and summary["reference"] == "spa"
+    assert {"python", "torch", "transformers"} <= summary["versions"].keys()
+    assert summary == json.loads((root / "summary.json").read_text())
+
+
+def test_the_table_names_every_method(compared, capsys):
+    print_table(compared[1])
+    shown = capsys.readouterr().out
+    for arm in compared[1]["methods"]:
+        assert arm in shown
+
+
+def test_a_finished_comparison_is_not_touched_by_the_same_command(compared, base):
+    root, summary = compared
+    files = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
+    made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
+    assert made.grid.missing == [] and run_small(made) == summary
+    again = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert again == files
+
+
+def test_an_ablation_uses_what_the_comparison_has_done(compared, base):
+    root, _ = compared
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
+    made = ablation("masked_states", "base", overrides(base, root))
+    assert [(task.folder.parent.name, task.stage) for task in made.grid.missing] == [
+        ("masked_states", "sft"),
+        ("masked_states", "ppo"),
+    ]
+    summary = run_small(made)
+    assert set(summary["methods"]) == {"spa", "masked_states"} and set(summary["difference"]) == {"masked_states"}
+    assert (made.root / "spa" / "ppo").resolve() == (root / "spa" / "ppo").resolve()
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != ".lock"} == before
+
+
+def test_seeds_differ_in_everything_that_is_drawn_and_in_nothing_else(tmp_path):
+    made = methods_compared("base", overrides("builtin:tiny", tmp_path), seeds=3)
+    configs = [training.ppo for training in made.trainings["spa"]]
+    assert [training.folder for training in made.trainings["spa"]] == [tmp_path / f"seed_{n}" / "spa" for n in range(3)]
+    assert len({config.seed.train for config in configs}) == len({config.seed.val for config in configs}) == 3
+    assert len({config.sft.trainer.seed for config in configs}) == 3
+    one, other = (configured("base", tuple(overrides("builtin:tiny", tmp_path)), seed) for seed in (0, 2))
+    from spa.config.load import config_diff
+
+    assert set(config_diff(one, other)) == {"seed.train", "seed.val", "sft.trainer.seed"}
+
+
+def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
+    cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, "generate.num_batches=7")))
+    assert (longer(cfg).trainer.total_training_steps, longer(cfg).trainer.also_test_at) == (8, 1)
+
+
+def test_baselines_change_the_format_and_the_state_text_alone():
+    chosen = {name: METHODS[name].overrides for name in ("vanilla", "vanilla_grid", "state_estimation")}
+    assert chosen == {
+        "vanilla": ("ctx_manager.mode=base",),
+        "vanilla_grid": ("ctx_manager.mode=base", "state_text=grid"),
+        "state_estimation": ("ctx_manager.mode=base", "state_text=grid_and_coords"),
+    }
+
+
+def test_the_plan_of_a_comparison_is_printed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["compare", "demo", "--controls", "--dry-run"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    places = [f"runs/demo/{arm}/{folder}" for arm in ("spa", "spa_shuffled") for folder in FOLDERS.values()]
+    assert [line.partition(":")[0] for line in printed] == [
+        *places,
+        "runs/demo/vanilla/ppo",
+        "runs/demo/vanilla_wm/ppo",
+    ]
+    assert all(": to do (" in line for line in printed) and not (tmp_path / "runs").exists()
+
+
+def test_a_method_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"there is no method 'vanila'.*vanilla"):
+        methods_compared("base", overrides("builtin:tiny", tmp_path, "compare.arms=[vanila,spa]"))
+
+
+def test_a_comparison_needs_a_process(compared, base, tmp_path):
+    made = methods_compared("base", overrides(base, tmp_path / "run"))
+    with pytest.raises(ConfigError, match="--parallel is 0"):
+        run_comparison(made, parallel=0, pool=in_this_process)

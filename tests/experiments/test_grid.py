@@ -1,0 +1,183 @@
+"""The grid: which stages are shared, in which order they are done, and what a failure costs."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from helpers.grids import in_this_process
+
+from spa.errors import ConfigError, ModelError, TrainingError
+from spa.experiments.compare import Arm, comparison
+from spa.experiments.grid import Plan, Task, free_devices, plan_grid, run_grid, tasks_of
+from spa.experiments.methods import METHODS, method
+from spa.recipes.pipeline import DONE, result_of
+
+TINY = "model_path=builtin:tiny"
+
+
+def digests(name: str, *overrides: str, preset: str = "demo") -> list[str]:
+    """The identities of a method's stages."""
+    return [task.digest for task in tasks_of(training(name, *overrides, preset=preset))]
+
+
+def training(name: str, *overrides: str, preset: str = "demo", root: Path = Path("runs/x"), seed: int = 0):
+    arms = [Arm(name=name, method=method(name))]
+    made = comparison(preset, [TINY, *overrides], arms, root=root, reference=name, seeds=seed + 1)
+    return made.trainings[name][seed]
+
+
+class Worker:
+    """Marks stages as done, and remembers the order."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.order, self.devices = fails, [], set()
+        self.lock = threading.Lock()
+
+    def __call__(self, task: Task, device: str) -> tuple[int, int]:
+        with self.lock:
+            self.order.append(task.folder)
+            self.devices.add(device)
+        if task.source is not None:
+            assert (task.source / DONE).is_file()
+        if self.fails and self.fails in str(task.folder):
+            raise ModelError("out of luck")
+        finish(task)
+        return 1, len(self.order)
+
+
+def finish(task: Task) -> None:
+    """What a stage leaves that the grid looks at."""
+    (task.folder / "trajectories").mkdir(parents=True)
+    trainer = task.config.trainer
+    for step in {trainer.total_training_steps, trainer.also_test_at or 0}:
+        (task.folder / "trajectories" / f"val-{step:06d}.jsonl").touch()
+    mark = {"result": ".", "seconds": 1.0, "identity": task.identity.to_json()}
+    (task.folder / DONE).write_text(json.dumps(mark))
+
+
+@pytest.mark.parametrize("preset", ["demo", "_2_sokoban"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_with_the_presets(name, preset):
+    assert [task.stage for task in tasks_of(training(name, preset=preset))][-1] == "ppo"
+
+
+def test_methods_share_what_they_do_not_change():
+    spa = digests("spa")
+    for name in ("masked_states", "states_only", "sft_epochs_1", "sft_epochs_5"):
+        own = digests(name)
+        assert own[0] == spa[0] and own[1] != spa[1] and own[2] != spa[2]
+    for name in ("group_size_4", "no_filter", "answer_only", "base_format"):
+        own = digests(name)
+        assert own[:2] == spa[:2] and own[2] != spa[2]
+    for name in ("believed_states", "random_coordinates", "shuffled_states", "vanilla_format", "expert_data"):
+        assert not set(digests(name)) & set(spa)
+    for name in ("vanilla", "vanilla_grid", "state_estimation", "vanilla_wm", "online_world_model"):
+        assert len(digests(name)) == 1
+    assert digests("world_model_format") == spa  # what the demo does anyway
+
+
+def test_methods_that_only_write_other_rows_share_the_self_play():
+    names = ("spa", "shuffled_states", "believed_states", "vanilla_format", "random_data")
+    plan = plan_grid([training(name, root=Path("runs/x")) for name in names])
+    played = {task.folder.parent.name: task.episodes for task in plan.tasks if task.stage == "selfplay"}
+    source = Path("runs/x/spa/data")
+    assert played == {
+        "spa": None,
+        "shuffled_states": source,
+        "believed_states": source,
+        "vanilla_format": source,
+        "random_data": None,
+    }
+
+
+def test_every_seed_has_stages_of_its_own():
+    first, second = (tasks_of(training("spa", seed=seed)) for seed in (0, 1))
+    assert not {task.digest for task in first} & {task.digest for task in second}
+
+
+def test_names_and_places_do_not_matter_and_validation_puzzles_do():
+    same = ("trainer.experiment_name=x", "trainer.run_dir=y", "sft.trainer.keep=3", "trainer.logger=[]")
+    assert digests("spa", *same) == digests("spa")
+    assert not set(digests("spa", "seed.val=1")) & set(digests("spa"))
+
+
+def test_world_models_learnt_elsewhere_play_here():
+    made = training("from_SimpleSokoban")
+    assert made.world_model is not None
+    assert made.world_model.es_manager.train.env_configs.tags == ("SimpleSokoban",)
+    assert made.ppo.es_manager.train.env_configs.tags == ("FrozenLakeNoSlip",)
+
+
+def test_unknown_methods_are_named():
+    with pytest.raises(ConfigError, match="masked_states"):
+        method("masked_state")
+
+
+def grid(tmp_path: Path) -> Plan:
+    return plan_grid([training(name, root=tmp_path) for name in ("spa", "masked_states", "vanilla")], [tmp_path])
+
+
+def test_every_stage_is_done_once_after_its_source(tmp_path):
+    work, todo = Worker(), grid(tmp_path)
+    assert len(todo.tasks) == 6 and todo.links == {tmp_path / "masked_states" / "data": tmp_path / "spa" / "data"}
+    peaks = run_grid(todo, devices=["cpu", "gpu"], pool=two_threads, work=work)
+    assert sorted(work.order) == sorted(task.folder for task in todo.tasks)
+    assert work.devices == {"cpu", "gpu"} and peaks == {1: 6}
+    run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker(fails="x"))  # nothing is left to do
+    link = tmp_path / "masked_states" / "data"
+    assert link.is_symlink() and (link / DONE).is_file() and not Path(link.readlink()).is_absolute()
+
+
+def two_threads(count: int):
+    from concurrent.futures import ThreadPoolExecutor
+
+    assert count == 2
+    return ThreadPoolExecutor(max_workers=count)
+
+
+def test_a_failure_costs_what_depends_on_it_and_is_tried_again(tmp_path):
+    todo = grid(tmp_path)
+    broken = tmp_path / "masked_states" / "sft"
+    with pytest.raises(TrainingError, match="2 of 6 stages") as caught:
+        run_grid(todo, devices=["cpu"], pool=in_this_process, work=Worker(fails=str(broken)))
+    assert "out of luck" in str(caught.value) and "what it needs" in str(caught.value)
+    assert [task.folder.name for task in grid(tmp_path).missing] == ["sft", "ppo"]
+    again = Worker()
+    run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=again)
+    assert len(again.order) == 2
+
+
+def test_nothing_is_written_through_a_link_to_what_is_no_longer_the_same(tmp_path):
+    run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker())
+    changed = plan_grid([training("masked_states", "generate.num_batches=9", root=tmp_path)], [tmp_path])
+    (tmp_path / "masked_states" / "sft").rename(tmp_path / "old")
+    (tmp_path / "masked_states" / "ppo").rename(tmp_path / "older")
+    run_grid(changed, devices=["cpu"], pool=in_this_process, work=Worker())
+    assert not (tmp_path / "masked_states" / "data").is_symlink() and grid(tmp_path).tasks[0].done
+
+
+def test_errors_of_ours_are_not_hidden(tmp_path):
+    def work(task: Task, device: str) -> tuple[int, int]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=work)
+
+
+def test_each_process_has_a_device_of_its_own(monkeypatch):
+    assert free_devices(2) == ["cpu", "cpu"]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    assert free_devices(2) == free_devices(2, "cuda") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert free_devices(2, "cpu") == ["cpu", "cpu"] and free_devices(2, "cuda:1") == ["cuda:1"]
+    with pytest.raises(ConfigError, match="--parallel is 0"):
+        free_devices(0)
+
+
+def test_results_are_found_after_the_grid_was_moved(tmp_path):
+    folder = tmp_path / "new" / "sft-abc"
+    (folder / "extra_1" / "global_step_3").mkdir(parents=True)
+    (folder / "extra_1" / "global_step_3" / "complete.json").write_text('{"sha256": {}}')
+    (folder / DONE).write_text(json.dumps({"result": "/elsewhere/sft-abc/extra_1/global_step_3"}))
+    assert result_of(folder) == folder / "extra_1" / "global_step_3"

@@ -1,0 +1,16 @@
+"""Grids without processes of their own."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from spa.experiments.compare import Comparison, run_comparison
+
+
+def in_this_process(count: int) -> ThreadPoolExecutor:
+    """One worker, whatever is asked for."""
+    return ThreadPoolExecutor(max_workers=1)
+
+
+def run_small(made: Comparison) -> dict[str, Any]:
+    """A comparison in this process."""
+    return run_comparison(made, parallel=1, pool=in_this_process)
