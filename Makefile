@@ -5,6 +5,7 @@
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
 #   make test-ray        the Ray launcher for real, on CPU workers, in an environment of its own (1.8 GB)
+#   make test-bridges    bridges to other libraries' games against the real libraries, an environment for each (0.5 GB)
 #   make test-hosts      torchrun and Ray across two hosts, made of network namespaces: needs Linux, root and ip
 #   make chaos           a run killed 20 times and harmed in every way ends like an undisturbed one, about ten minutes
 #                        (with .venv-ray of make test-ray)
@@ -22,7 +23,7 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo smollm2 test test-browser test-vllm test-ray test-hosts chaos lint docs bench
+.PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos lint docs bench
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -44,6 +45,13 @@ test-vllm:
 test-ray:
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
 	$(ONE_THREAD) GLOO_SOCKET_IFNAME=lo .venv-ray/bin/python -m pytest tests/ray/ray_launcher.py
+
+BRIDGES := reasoning_gym
+test-bridges: $(BRIDGES:%=test-bridge-%)
+
+test-bridge-%: $(READY)
+	tests/bridges/install.sh $(VENV) $* .venv-bridges/$*
+	$(ONE_THREAD) .venv-bridges/$*/bin/python -m pytest tests/bridges/test_$*.py tests/bridges/test_bridges.py
 
 test-hosts:
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray

@@ -15,6 +15,9 @@ from spa.errors import ConfigError
 def main(args: list[str]) -> int:
     """Print the table of tags, sample puzzles, or measure cards anew. Raises ConfigError."""
     options = _parser().parse_args(args)
+    if options.action == "list":
+        _list(options.bridge)
+        return 0
     specs = load_config(options.config).custom_envs
     if options.action == "sample":
         _sample(options, specs)
@@ -35,10 +38,26 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--seed", type=_count, default=0, help="seed of the first one; the others follow")
     sample.add_argument("--json", action="store_true", help="one JSON object per line: seed, state, optimal_steps")
     sample.add_argument("--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid")
+    listing = actions.add_parser("list", help="list the tasks of another library, for env_type LIBRARY:TASK")
+    listing.add_argument("bridge", nargs="?", metavar="LIBRARY", help="all libraries if none is named")
     measure = actions.add_parser("measure", help="measure cards on the first 1,000 puzzles of each tag")
     measure.add_argument("tags", nargs="*", help="all tags if none is named")
     measure.add_argument("--write", metavar="FILE", help="write the cards to this file instead of printing them")
     return parser
+
+
+def _list(bridge: str | None) -> None:
+    from spa.envs.bridges import BRIDGES, list_tasks
+
+    if bridge is None:
+        width = max(map(len, BRIDGES))
+        for name, row in BRIDGES.items():
+            needs = f", with pip install 'spa[{row.extra}]'" if row.extra else ""
+            sys.stdout.write(f"{name:<{width}}  {row.says}{needs}\n")
+        return
+    if bridge not in BRIDGES:
+        raise ConfigError(f"no bridge to {bridge!r}; {nearest(bridge, BRIDGES)}")
+    sys.stdout.write("".join(f"{bridge}:{task}\n" for task in list_tasks(bridge)))
 
 
 def _count(text: str) -> int:
@@ -75,7 +94,7 @@ def _table(specs: Mapping[str, EnvSpec]) -> None:
     sys.stdout.write(
         "\noptimum: success of the best policy within the cap of actions; random and score: success and score of "
         "uniformly\nrandom legal actions. All on the puzzles of seeds 0 to 999. spa envs sample TAG prints puzzles, "
-        "spa play TAG plays one.\n"
+        "spa play TAG plays one,\nspa envs list names other libraries' tasks.\n"
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spa.envs.base import TextEnv
+from spa.envs.bridges import BRIDGES
 from spa.envs.options import nearest
 from spa.errors import ConfigError
 
@@ -25,14 +26,18 @@ ENVS: dict[str, str] = {
 
 
 def env_class(env_type: str) -> type[TextEnv]:
-    """The class of an environment type: a name of `ENVS`, or a dotted path `my_pkg.env:MyEnv`.
+    """The class of an environment type: a name of `ENVS`, a bridge's `library:task`, or a path `my_pkg.env:MyEnv`.
 
     Raises ConfigError if there is no such type, module or class, or if it is no TextEnv.
     """
     if not isinstance(env_type, str) or (env_type not in ENVS and ":" not in env_type):
         raise ConfigError(f"unknown env_type {env_type!r}; {nearest(env_type, ENVS)} or a path 'package.module:Class'")
-    module_name, _, class_name = ENVS.get(env_type, env_type).partition(":")
-    if env_type not in ENVS and os.getcwd() not in sys.path:
+    bridge, _, task = env_type.partition(":")
+    if bridge in BRIDGES and not task:
+        raise ConfigError(f"env_type {env_type!r} names no task; `spa envs list {bridge}` lists them")
+    shipped = BRIDGES[bridge].path if bridge in BRIDGES else ENVS.get(env_type)
+    module_name, _, class_name = (shipped or env_type).partition(":")
+    if shipped is None and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a module beside the user is found, as with `python -m`
     try:
         module = importlib.import_module(module_name)
@@ -51,6 +56,9 @@ def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> Text
     """
     found = env_class(env_type)
     options = {str(name): value for name, value in (env_config or {}).items()}
+    bridge, _, task = env_type.partition(":")
+    if bridge in BRIDGES:
+        return found(**{"task": task, **options})  # the options that are its own only the library knows
     parameters = inspect.signature(found).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         valid = [parameter.name for parameter in parameters]

@@ -1,0 +1,37 @@
+"""Libraries that draw from global generators: each game gets its own, and everybody else's are left as they were."""
+
+import random
+from typing import Any
+
+import numpy as np
+
+
+class OwnRandomness:
+    """Python's and NumPy's global generators of one game. A `with` block draws from them; outside of it they rest.
+
+    Seeded by `seed`; a deep copy goes on alike. Not reentrant; environments of one process are stepped in turn.
+    """
+
+    def __init__(self, seed: int) -> None:
+        outside = _state()
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        self.own = _state()
+        _set_state(outside)
+
+    def __enter__(self) -> None:
+        self.outside = _state()
+        _set_state(self.own)
+
+    def __exit__(self, *_: object) -> None:
+        self.own = _state()
+        _set_state(self.outside)
+
+
+def _state() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()
+
+
+def _set_state(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])

@@ -1,0 +1,50 @@
+"""What Gymnasium environments show and say, as text: coloured drawings, small values, rules, names of actions."""
+
+import inspect
+import re
+from typing import Any
+
+from gymnasium import spaces
+
+from spa.envs.bridges.text import clean
+
+NAMES = {
+    "Blackjack": ("Stick", "Hit"),
+    "CliffWalking": ("Up", "Right", "Down", "Left"),
+    "CliffWalkingSlippery": ("Up", "Right", "Down", "Left"),
+    "FrozenLake": ("Left", "Down", "Right", "Up"),
+    "FrozenLake8x8": ("Left", "Down", "Right", "Up"),
+    "Taxi": ("South", "North", "East", "West", "Pickup", "Dropoff"),
+}
+"""What Gymnasium's pages call the actions, which the environments themselves only number."""
+MARKS = {4: "[{}]", 34: "({})", 35: "{{{}}}"}
+"""How a colour is written: a background (41 to 47), blue, magenta; any other in asterisks."""
+MARKED = "Marked cells: [x] by the background, (x) blue, {x} magenta, *x* otherwise."
+MOST_NUMBERS = 200
+"""Numbers of the largest array that is written out."""
+
+
+def uncoloured(drawing: str) -> str:
+    """A terminal drawing with its colours as marks."""
+    return re.sub(r"\x1b\[[\d;]*m", "", re.sub(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", _mark, drawing, flags=re.S))
+
+
+def _mark(match: re.Match[str]) -> str:
+    codes = [int(code) // 10 if 40 < int(code) < 48 else int(code) for code in match[1].split(";") if code]
+    return next((MARKS[code] for code in sorted(codes) if code in MARKS), "*{}*").format(match[2])
+
+
+def is_small(space: Any) -> bool:
+    """Whether a space's values are text, or few whole numbers."""
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        return all(map(is_small, space.values() if isinstance(space, spaces.Dict) else space))
+    if isinstance(space, spaces.Box):
+        return space.dtype is not None and space.dtype.kind in "iu" and int(space.high.size) <= MOST_NUMBERS
+    return isinstance(space, spaces.Text | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+
+
+def rules(env: Any, *, drawn: bool) -> str:
+    """What the environment's own documentation says before its tables, at most 1,500 characters."""
+    text = re.split(r"\n#+ (?:Action|Observation) Space", inspect.getdoc(type(env)) or type(env).__name__)[0]
+    text = clean(re.sub(r"!\[.*?\]\(.*?\)|^#+ .*$", "", text, flags=re.M)[:1500])
+    return f"{text}\n{MARKED}" if drawn else text

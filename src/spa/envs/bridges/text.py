@@ -1,0 +1,54 @@
+"""What bridges share: texts that fit between tags, and a puzzle's content as text."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from spa.envs.options import nearest
+from spa.errors import ConfigError
+
+ANSWER_LIMIT = 1000
+"""Characters of the longest action that is read."""
+
+_TAGS = re.compile(r"<(/?(?:think|answer|observation|prediction))>", re.I)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def clean(text: str) -> str:
+    """A foreign text as a state: no white space at its ends or before line ends, no control characters, and tags of
+    the reply format in round brackets. Never empty."""
+    text = _CONTROL.sub("", text.encode("utf-8", "replace").decode())
+    text = "\n".join(line.rstrip() for line in text.splitlines())
+    return _TAGS.sub(r"(\1)", text).strip() or "(nothing)"
+
+
+def content(value: Any) -> str:
+    """Plain data as text that depends on nothing but its content: mappings and sets are sorted, other objects count by
+    their attributes."""
+    return json.dumps(_plain(value, 0), ensure_ascii=False, sort_keys=True)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if depth > 8:
+        return type(value).__name__
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(item, depth + 1) for item in value), key=str)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return {"type": type(value).__name__, **_plain(getattr(value, "__dict__", {}), depth + 1)}
+
+
+def require_task(bridge: str, task: object, known: Any) -> str:
+    """`task` if it is one of `known`; raises ConfigError that names the nearest."""
+    if task not in known:
+        close = nearest(task, known)
+        hint = close if close.startswith("did") else f"`spa envs list {bridge}` lists them"
+        raise ConfigError(f"env_type '{bridge}:{task}': there is no such task; {hint}")
+    return str(task)

@@ -1,0 +1,91 @@
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import spa.envs.bridges
+from spa.commands.envs import main as envs
+from spa.config.load import load_config
+from spa.envs.bridges import BRIDGES
+from spa.envs.bridges.randomness import OwnRandomness
+from spa.envs.bridges.text import clean, content
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+from spa.prompts.parse import contains_marker
+
+NEEDING = sorted(name for name, row in BRIDGES.items() if row.extra)
+
+
+@pytest.mark.parametrize("bridge", NEEDING)
+def test_a_missing_library_is_one_message_that_names_the_extra(bridge, monkeypatch):
+    monkeypatch.setitem(sys.modules, BRIDGES[bridge].package, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'spa\[{BRIDGES[bridge].extra}\]'"):
+        make_env(f"{bridge}:any")
+
+
+def test_a_bridge_without_a_task_says_how_to_list_them():
+    with pytest.raises(ConfigError, match="spa envs list gymnasium"):
+        make_env("gymnasium:")
+
+
+def test_every_bridge_is_one_file_under_120_lines():
+    folder = Path(spa.envs.bridges.__file__).parent
+    files = {row.path.partition(":")[0].rpartition(".")[2] for row in BRIDGES.values()}
+    assert {name for name in files if len((folder / f"{name}.py").read_text().splitlines()) >= 120} == set()
+
+
+def test_importing_the_table_imports_no_library():
+    assert not {row.package for row in BRIDGES.values() if row.extra} & set(sys.modules) or "pytest" in sys.modules
+    source = Path(spa.envs.bridges.__file__).read_text()
+    assert not any(f"import {row.package}" in source for row in BRIDGES.values())
+
+
+def test_libraries_and_their_tasks_are_listed(capsys):
+    envs(["list"])
+    out = capsys.readouterr().out
+    assert all(name in out for name in BRIDGES)
+    envs(["list", "gymnasium"])
+    assert "gymnasium:Taxi-v" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="did you mean 'gymnasium'"):
+        envs(["list", "gymnasum"])
+
+
+def test_a_configuration_names_a_bridge_like_any_type(tmp_path):
+    file = tmp_path / "taxi.yaml"
+    file.write_text("defaults: [base]\ncustom_envs:\n  Taxi:\n    env_type: gymnasium:Taxi-v4\n")
+    assert load_config(str(file)).custom_envs["Taxi"].env_type == "gymnasium:Taxi-v4"
+
+
+def test_each_game_draws_from_its_own_generators_and_leaves_the_global_ones():
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    first, second = OwnRandomness(7), OwnRandomness(7)
+    with first:
+        a = [random.random(), float(np.random.rand())]
+    with second:
+        b = [random.random(), float(np.random.rand())]
+    with first:
+        a.append(random.random())
+    with second:
+        b.append(random.random())
+    assert a == b and a[0] != a[2]
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_foreign_texts_fit_between_tags():
+    assert clean("  a \n\x00b<answer>c</Answer>\r\n ") == "a\nb(answer)c(/Answer)"
+    assert clean(" \n ") and not contains_marker(clean("<think>"))
+    assert clean("\ud800") == "?"
+
+
+def test_content_depends_on_nothing_but_the_content():
+    class Card:
+        def __init__(self, rank):
+            self.rank = rank
+
+    assert content({"b": {3, 1, 2}, "a": Card(1)}) == content({"a": Card(1), "b": {2, 3, 1}})
+    assert content(Card(1)) != content(Card(2))
+    assert content(np.array([1, 2])) == "[1, 2]"

@@ -1,0 +1,98 @@
+import gymnasium
+import pytest
+from gymnasium import spaces
+
+from spa.envs.bridges.shown import uncoloured
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+from tests.bridges.conformance import failures
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def newest(name):
+    """The id of the newest version of an environment that this Gymnasium has."""
+    return max(key for key in gymnasium.registry if key.rpartition("-v")[0] == name)
+
+
+@pytest.mark.parametrize("name", ["Taxi", "FrozenLake", "CliffWalking", "Blackjack"])
+def test_small_games_conform(name):
+    assert failures(f"gymnasium:{newest(name)}") == []
+
+
+def test_the_seed_is_gymnasiums_own():
+    env, plain = make_env(f"gymnasium:{newest('Taxi')}"), gymnasium.make(newest("Taxi"))
+    for seed in range(5):
+        env.reset(seed=seed)
+        assert env.state_text("coords") == f"Observation: {plain.reset(seed=seed)[0]}"
+
+
+def test_colours_of_a_drawing_become_marks():
+    env = make_env("gymnasium:FrozenLake-v1", {"is_slippery": False})
+    assert env.reset(seed=0)[0] == "[S]FFF\nFHFH\nFFFH\nHFFG"
+    assert env.step("Right")[0] == "S[F]FF\nFHFH\nFFFH\nHFFG"
+    assert uncoloured("\x1b[34;1mR\x1b[0m \x1b[35mG\x1b[0m \x1b[32m_\x1b[0m") == "(R) {G} *_*"
+
+
+def test_the_way_to_the_goal_is_a_success_and_a_hole_is_not():
+    env = make_env("gymnasium:FrozenLake-v1", {"is_slippery": False})
+    for way, won in (("Down Down Right Right Down Right", True), ("Right Down", False)):
+        env.reset(seed=0)
+        results = [env.step(label) for label in way.split()]
+        assert (results[-1][2], results[-1][4]["success"]) == (True, won)
+
+
+def test_legal_actions_follow_the_mask():
+    env = make_env(f"gymnasium:{newest('Taxi')}")
+    env.reset(seed=0)
+    assert set(env.legal_actions()) < set(env.action_names()) and env.legal_actions()
+
+
+def test_noise_is_its_own():
+    env = make_env("gymnasium:FrozenLake-v1")
+
+    def walk(noise):
+        env.reset(seed=0, options={"noise_seed": noise})
+        return [env.step("Right")[0] for _ in range(4)]
+
+    assert walk(1) == walk(1) and len({tuple(walk(noise)) for noise in range(8)}) > 1
+
+
+class Spoken(gymnasium.Env):
+    """Says a word; the same word back ends it."""
+
+    observation_space, action_space = spaces.Text(20), spaces.Discrete(2, start=5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.word = "left" if self.np_random.random() < 0.5 else "right"
+        return self.word, {}
+
+    def step(self, action):
+        return self.word, 1.0, True, False, {"is_success": (action == 6) == (self.word == "right")}
+
+
+def test_observations_that_are_text_and_labels_of_ones_own():
+    gymnasium.register("SpaTestSpoken-v0", entry_point=Spoken)
+    try:
+        env = make_env("gymnasium:SpaTestSpoken-v0", {"action_names": ["go left", "go right"]})
+        word, _ = env.reset(seed=1)
+        assert word in ("left", "right") and env.step(f"go {word}")[4]["success"]
+        assert failures("gymnasium:SpaTestSpoken-v0") == []
+        with pytest.raises(ConfigError, match="3 action_names"):
+            make_env("gymnasium:SpaTestSpoken-v0", {"action_names": ["a", "b", "c"]})
+    finally:
+        del gymnasium.registry["SpaTestSpoken-v0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("CartPole-v1", {}, "few whole numbers"),
+        ("FrozenLake-v9", {}, "did you mean 'FrozenLake-v1'"),
+        ("FrozenLake-v1", {"sizes": 3}, "sizes"),
+    ],
+)
+def test_what_cannot_be_played_is_said(name, options, says):
+    with pytest.raises(ConfigError, match=says):
+        make_env(f"gymnasium:{name}", options)
