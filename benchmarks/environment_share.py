@@ -24,6 +24,7 @@ from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.recipes import ppo, setup
 from spa.recipes.ppo_models import load_models
+from spa.training.update import update
 
 TAGS = ("SimpleSokoban", "HarderSokoban", "FrozenLake", "Sudoku", "Countdown", "WebShop", "2048", "RubiksCube")
 TIMED = ("reset", "step", "state_text", "to_action", "instruction", "legend", "action_names", "puzzle_text")
@@ -93,7 +94,8 @@ def one_step(cfg: Config) -> dict[str, float]:
         assert kept is not None
         scored, _ = ppo.score(cfg, models, kept, device)
         ready, _ = ppo.with_advantages(cfg, models, scored)
-        ppo.train(cfg, models, ready, 1, device)
+        for _, part, part_cfg, loss_fn in ppo.updated(cfg, models, 1):
+            update(part, ready, loss_fn, **ppo.cut(cfg, part_cfg, len(ready), 1), device=device)
         whole = time.process_time() - start
     finally:
         setup.make_env = made.__wrapped__

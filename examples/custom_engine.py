@@ -1,24 +1,30 @@
 """An engine of your own: a player without a model, on the validation puzzles of the demo.
 
+spa eval builtin:tiny demo actor_rollout_ref.rollout.name=custom_engine:Dice
 python custom_engine.py
 """
-
-# ruff: noqa: D102 (what each method is for is said in Engine)
 
 from collections.abc import Sequence
 from pathlib import Path
 
 # ruff: noqa: D102 (what each method is for is said in Engine)
 import numpy as np
+import torch
 from torch import nn
 
 from spa.config.load import load_config
+from spa.engines.factory import EngineRequest
 from spa.recipes import setup
 from spa.types import Completion, Prompt, SamplingParams
 
 
 class Dice:
     """Answers every prompt with a random move. An engine with a model would also return token ids and log-probs."""
+
+    template = None  # it works on text alone
+
+    def __init__(self, request: EngineRequest) -> None:
+        """`request` has the configuration, the model's name and the device; a trained policy would be there, too."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         moves = (np.random.default_rng(prompt.seed).choice(["Right", "Down"]) for prompt in prompts)
@@ -39,5 +45,6 @@ if __name__ == "__main__":
     cfg = load_config("demo")
     player = setup.make_player(cfg, None, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
-    episodes = player.play(Dice(), specs, setup.val_sampling(cfg))
+    request = EngineRequest(cfg=cfg, model_name=cfg.model_path, device=torch.device("cpu"))
+    episodes = player.play(Dice(request), specs, setup.val_sampling(cfg))
     print(f"success in {sum(episode.success for episode in episodes)} of {len(episodes)} episodes")

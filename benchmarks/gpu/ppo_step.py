@@ -15,7 +15,7 @@ import common
 import numpy as np
 import torch
 
-from spa.algo.advantages import estimate_advantages
+from spa.algo.advantages import gae
 from spa.algo.filters import select_groups
 from spa.algo.losses import entropy_bonus, policy_loss, value_loss
 from spa.algo.masked import whiten
@@ -183,9 +183,8 @@ def score(actor: Trainable, critic: Trainable, kept: EpisodeBatch, size: Size, c
 
 def with_advantages(batch: ScoredBatch) -> PPOBatch:
     """GAE with gamma = lambda = 1, whitened."""
-    advantages, returns = estimate_advantages(
-        "gae", batch, batch.rewards, gamma=1.0, lam=1.0, high_level_gamma=0.95, bi_level=False, norm_by_std=True
-    )
+    assert batch.values is not None
+    advantages, returns = gae(batch.rewards, batch.values, batch.mask, 1.0, 1.0)
     known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}
     return PPOBatch(**known, advantages=whiten(advantages, batch.mask), returns=returns)
 

@@ -46,7 +46,9 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How an engine samples. `logprobs` are always those of the raw logits, whatever these say."""
+    """How an engine samples, and so the policy whose log-probs are meant: the softmax of the logits divided by the
+    temperature, without what top-k and then top-p leave out. Greedy sampling is no distribution; its log-probs are
+    those of the raw logits."""
 
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
@@ -78,7 +80,7 @@ class Completion:
 
     text: str  # without the opener and without the end marker
     token_ids: np.ndarray | None  # int32 [L], end marker included if sampled; None only for text-only APIs
-    logprobs: np.ndarray | None  # float32 [L], log-softmax of the raw logits at the sampled ids
+    logprobs: np.ndarray | None  # float32 [L], of the ids under the distribution that they were sampled from
     finish_reason: Literal["stop", "length", "error"]
     version: int = 0  # of the weights that produced it
 
@@ -243,6 +245,7 @@ class EpisodeBatch:
     group_ids: torch.Tensor  # int64   [B]
     tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalisation
     sampler_logprobs: torch.Tensor  # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
+    truncated: torch.Tensor | None = None  # bool [B]  cut off by max_turn or max_model_len, not ended by the game
     images: Any = None  # the rows' pictures as spa.models.vision.RowImages, if there are any
 
     def __post_init__(self) -> None:
@@ -264,6 +267,7 @@ class EpisodeBatch:
             ("sampler_logprobs", "float32"),
         ):
             _check(name, getattr(self, name), (rows, actions), dtype)
+        _check("truncated", self.truncated, (rows,), "bool")
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
@@ -276,10 +280,11 @@ class ScoredBatch(EpisodeBatch):
     old_logprobs: torch.Tensor  # float32 [B, A]
     ref_logprobs: torch.Tensor | None = None  # float32 [B, A]
     values: torch.Tensor | None = None  # float32 [B, A]
+    importance: torch.Tensor | None = None  # float32 [B, A]  weights of the policy loss, see spa.algo.sampled
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("old_logprobs", "ref_logprobs", "values"):
+        for name in ("old_logprobs", "ref_logprobs", "values", "importance"):
             _check(name, getattr(self, name), tuple(self.mask.shape), "float32")
 
 

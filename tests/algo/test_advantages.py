@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from spa.algo.advantages import (
     bi_level_gae,
-    estimate_advantages,
     gae,
     grpo,
     length_weighted,
@@ -16,11 +15,19 @@ from spa.algo.advantages import (
     reinforce_plus_plus_baseline,
     rloo,
 )
+from spa.algo.estimators import ESTIMATORS, Estimator, estimator_named
+from spa.config.check import ESTIMATORS as CHECKED
+from spa.config.check import GROUP_ESTIMATORS
 from spa.errors import ConfigError
 from spa.types import ScoredBatch
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "advantages.json").read_text())
-NAMES = ["gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"]
+NAMES = sorted(ESTIMATORS)
+SETTINGS = {"gamma": 1.0, "lam": 1.0, "high_level_gamma": 1.0, "bi_level_gae": False, "norm_adv_by_std_in_grpo": True}
+
+
+def estimate_advantages(name, batch, rewards, **settings):
+    return estimator_named(name, set(SETTINGS)).estimate(batch, rewards, SETTINGS | settings)
 
 
 def row(key):
@@ -164,7 +171,7 @@ def test_values_outside_the_mask_are_never_read():
     batch = random_batch(3)
     poisoned = torch.where(batch.mask, batch.values, float("nan"))
     for bi_level in (False, True):
-        factors = {"gamma": 0.9, "lam": 0.8, "high_level_gamma": 0.7, "bi_level": bi_level}
+        factors = {"gamma": 0.9, "lam": 0.8, "high_level_gamma": 0.7, "bi_level_gae": bi_level}
         clean = estimate_advantages("gae", batch, batch.rewards, **factors)
         dirty = estimate_advantages("gae", ScoredBatch(**{**vars(batch), "values": poisoned}), batch.rewards, **factors)
         assert torch.equal(clean[0], dirty[0])
@@ -185,7 +192,7 @@ def test_rewards_and_turn_ends_outside_the_mask_are_refused():
 def test_order_of_rows_does_not_matter(seed, name, order):
     batch = random_batch(seed)
     moved = ScoredBatch(**{k: v if v is None else v[torch.tensor(order)] for k, v in vars(batch).items()})
-    args = {"gamma": 0.9, "lam": 0.95, "high_level_gamma": 0.8, "bi_level": name == "bi_level"}
+    args = {"gamma": 0.9, "lam": 0.95, "high_level_gamma": 0.8, "bi_level_gae": name == "bi_level"}
     name = "gae" if name == "bi_level" else name
     for ours, theirs in zip(
         estimate_advantages(name, batch, batch.rewards, **args),
@@ -213,6 +220,31 @@ def wrong_shape(batch, rewards, *, gamma, lam):
     return rewards[:, :1], rewards
 
 
+def asks_for_too_much(batch, rewards, *, temperature):
+    return rewards, rewards
+
+
+def values_and_turns(batch, rewards, *, high_level_gamma):
+    return batch.values * high_level_gamma, rewards
+
+
+judged = Estimator(function=values_and_turns, settings=("high_level_gamma",), needs_values=True, whitened=True)
+
+
+def test_a_record_of_ones_own_has_the_rights_of_a_shipped_one():
+    batch, name = random_batch(5), f"{__name__}:judged"
+    assert estimator_named(name, set(SETTINGS)) is judged
+    advantages, _ = estimate_advantages(name, batch, batch.rewards, high_level_gamma=0.5)
+    torch.testing.assert_close(advantages, torch.where(batch.mask, batch.values, 0.0) * 0.5)
+    plain = estimator_named(f"{__name__}:twice_the_reward", set(SETTINGS))
+    assert (plain.needs_values, plain.whitened, plain.settings) == (False, False, ("gamma", "lam"))
+
+
+def test_the_check_of_configurations_knows_the_table():
+    assert set(CHECKED) == set(ESTIMATORS)
+    assert set(GROUP_ESTIMATORS) == {name for name, found in ESTIMATORS.items() if found.needs_groups}
+
+
 def test_a_dotted_path_is_a_custom_estimator():
     batch = random_batch(5)
     advantages, returns = estimate_advantages(f"{__name__}:twice_the_reward", batch, batch.rewards, gamma=0.5, lam=1.0)
@@ -226,7 +258,8 @@ def test_a_dotted_path_is_a_custom_estimator():
         ("remax", "is not known"),
         ("no_such_package.module:fn", "cannot load"),
         (f"{__name__}:missing", "cannot load"),
-        (f"{__name__}:GOLDEN", "not a function"),
+        (f"{__name__}:GOLDEN", "neither an Estimator nor a function"),
+        (f"{__name__}:asks_for_too_much", "asks for .*temperature"),
         (f"{__name__}:wrong_shape", "shape"),
     ],
 )

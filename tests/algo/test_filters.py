@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spa.algo.filters import kept_scale, select_groups, soft_group_weights
+from spa.algo.filters import select_groups
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "filters.json").read_text())["cases"]
 
@@ -91,10 +91,10 @@ def test_unusable_options_are_refused():
             select_groups(scores, ids, **options)
 
 
-def test_scales():
-    assert [kept_scale(0.25, mode) for mode in ("none", "linear", "sqrt")] == [1.0, 0.25, 0.5]
-    scores, ids = pairs([1, 4, 0])
-    torch.testing.assert_close(
-        soft_group_weights(scores, ids), torch.tensor([0.25, 0.25, 1, 1, 0, 0]), atol=1e-6, rtol=0
-    )
-    assert len(soft_group_weights(scores[:0], ids[:0])) == 0
+def test_groups_without_spread_are_dropped_whatever_the_ratio():
+    scores, ids = pairs([2, 0, 1])
+    for ratio, strategy in ((1.0, "top_k"), (2.0, "top_k"), (1.0, "top_p"), (1.0, "top_p_softmax")):
+        keep, _ = select_groups(scores, ids, ratio=ratio, strategy=strategy)
+        assert kept_groups(keep, ids) == [0, 2]
+        keep, _ = select_groups(scores, ids, ratio=ratio, strategy=strategy, include_zero=True)
+        assert keep.all()

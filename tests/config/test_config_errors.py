@@ -42,7 +42,7 @@ MESSAGES = {
     "actor_rollout_ref.rollout.rollout_filter_ratio=1.5": "actor_rollout_ref.rollout.rollout_filter_ratio: is a share here, at most 1, got 1.5",
     "sft.data.micro_batch_size_per_gpu=32": "sft.data.micro_batch_size_per_gpu: is 32, more than train_batch_size 16",
     "sft.data.train_files=a.parquet": "sft.data: train_files and val_files must be given together, or both be null",
-    "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline or a path package.module:function; got 'remax'",
+    "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, reinforce_plus_plus, turn_gae, grpo, rloo, reinforce_plus_plus_baseline, turn_rloo or a path package.module:name; got 'remax'",
     "es_manager.train.group_size=9223372036854775807": "es_manager.train.group_size: must be at most 9.0072e+15, got 9223372036854775807",
     "es_manager.val.group_size=1000000": "es_manager.val.group_size: 128 groups x 1000000 episodes are more than 1,000,000 at a time",
     "es_manager.train.group_size=1": "es_manager.train.group_size: is 1: a group of one has no spread, so nothing would be trained on; use 2 or more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",
@@ -51,6 +51,10 @@ MESSAGES = {
     "trainer.run_dir=-5": "trainer.run_dir: must be a folder, got '-5'; a name that begins with - would be taken for an option",
     "model_path='${..}'": "model_path: its value cannot be read: extraneous input '}' expecting {INTER_OPEN, BRACKET_OPEN, ID, '.', INTER_KEY}",
     "custom_envs='${custom_envs.FrozenLake}'": "custom_envs: cannot resolve ${custom_envs.FrozenLake}: it leads back to itself",
+    "actor_rollout_ref.actor.policy_loss=gspo": "actor_rollout_ref.actor.policy_loss: must be ppo or a path package.module:name; got 'gspo'",
+    "actor_rollout_ref.actor.use_kl_loss=true": "actor_rollout_ref.actor.kl_loss_coef: is 0, so that use_kl_loss=true does nothing; give both",
+    "algorithm.use_kl_in_reward=true": "algorithm.kl_ctrl.kl_coef: is 0, so that use_kl_in_reward=true does nothing; give both",
+    "actor_rollout_ref.rollout.name=vlm": "actor_rollout_ref.rollout.name: must be one of auto, local, vllm, openai, random, scripted or a path package.module:name, got 'vlm'; did you mean 'vllm'?",
     "agent_proxy.action_sep=' '": "agent_proxy.action_sep: must not be blank; actions could not be told apart",
     "actor_rollout_ref.rollout.response_length=3600": "actor_rollout_ref.rollout.response_length: is 3600, which leaves no room for a prompt in max_model_len 3600",
     "trainer.resume_mode=resume_path": "trainer.resume_from_path: must name a checkpoint when resume_mode is resume_path",
@@ -78,6 +82,10 @@ def test_pairs_that_exclude_each_other():
         (
             ("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.use_ref=false"),
             "actor_rollout_ref.actor.use_ref: must be true",
+        ),
+        (
+            ("algorithm.adv_estimator=grpo", "es_manager.train.group_size=1", "ppo_mini_batch_size=8"),
+            "es_manager.train.group_size: is 1, and grpo compares the episodes of a group",
         ),
         (
             (

@@ -54,11 +54,22 @@ def test_top_p_is_taken_after_temperature_and_top_k():
     assert shares(top_k=3, top_p=0.5) == [0.571, 0.429, 0, 0]
 
 
-def test_logprobs_are_those_of_the_raw_logits():
-    for settings in ({}, {"temperature": 0.3}, {"top_k": 1}, {"top_p": 0.5}, {"temperature": 0.0}):
-        ids, logprobs = sample_tokens(3 + LOGITS.repeat(1000, 1), GRID, SamplingParams(**settings))
-        torch.testing.assert_close(logprobs, LOGITS[ids])
-        assert logprobs.dtype == torch.float32
+@pytest.mark.parametrize(
+    ("settings", "probabilities"),
+    [
+        ({}, [0.4, 0.3, 0.2, 0.1]),
+        ({"temperature": 0.5}, [16 / 30, 9 / 30, 4 / 30, 1 / 30]),
+        ({"top_k": 2}, [4 / 7, 3 / 7]),
+        ({"top_p": 0.69}, [4 / 7, 3 / 7]),
+        ({"temperature": 0.5, "top_k": 3, "top_p": 0.8}, [16 / 25, 9 / 25]),
+        ({"temperature": 0.0}, [0.4]),  # greedy: of the raw logits
+    ],
+)
+def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(settings, probabilities):
+    ids, logprobs = sample_tokens(3 + LOGITS.repeat(1000, 1), GRID, SamplingParams(**settings))
+    assert set(ids.tolist()) == set(range(len(probabilities)))
+    torch.testing.assert_close(logprobs, torch.tensor(probabilities).log()[ids])
+    assert logprobs.dtype == torch.float32
 
 
 def test_every_row_uses_its_own_draw():

@@ -66,6 +66,7 @@ class Faulty(FrozenLake):
         text, reward, terminated, truncated, info = super().step(action)
         return {
             "nan": (text, float("nan"), terminated, truncated, info),
+            "overflow": (text, 1e308, terminated, truncated, info),
             "words": (text, "much", terminated, truncated, info),
             "none": None,
             "four": (text, reward, terminated, info),

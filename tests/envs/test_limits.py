@@ -25,6 +25,7 @@ from spa.types import Episode, Stop
 FAULTS = {
     "raise": "the ice broke",
     "nan": "the reward nan",
+    "overflow": "the reward 1e+308; rewards must be finite and at most 1e+06 in size",
     "words": "the reward 'much' instead of a number",
     "none": "step returned None instead of",
     "four": "instead of (text, reward, terminated, truncated, info)",

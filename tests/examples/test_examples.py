@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from spa.algo.estimators import estimator_named
 from spa.cli import main
 from spa.config.load import load_config
+from spa.engines.factory import make_engine
 from spa.engines.scripted import random_engine
 from spa.envs.checker import check
 from spa.recipes import setup
@@ -73,14 +75,25 @@ def test_the_advantage_centres_outcomes():
 
     batch = type("Batch", (), {"mask": torch.tensor([[True, False, True], [False, True, True]])})
     rewards = torch.tensor([[0.0, 0.0, 3.0], [0.0, 0.0, 1.0]])
-    advantages, returns = centred(batch, rewards, gamma=1.0, lam=1.0)
+    advantages, returns = centred(batch, rewards, gamma=1.0)
     assert advantages.tolist() == [[1.0, 0.0, 1.0], [0.0, -1.0, -1.0]]
     assert returns is advantages
 
 
-def test_a_configuration_takes_the_advantage(capsys: pytest.CaptureFixture[str]):
-    assert main(["ppo", "demo", "algorithm.adv_estimator=custom_advantage:centred", "--dry-run"]) == 0
+@pytest.mark.parametrize("name", ["centred", "centred_and_whitened"])
+def test_a_configuration_takes_the_advantage(name: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["ppo", "demo", f"algorithm.adv_estimator=custom_advantage:{name}", "--dry-run"]) == 0
     assert "is valid" in capsys.readouterr().out
+    found = estimator_named(f"custom_advantage:{name}", {"gamma"})
+    assert (found.needs_values, found.whitened) == (False, name == "centred_and_whitened")
+
+
+def test_the_engine_is_taken_by_its_name():
+    cfg = load_config("demo", ["actor_rollout_ref.rollout.name=custom_engine:Dice"])
+    engine = make_engine(cfg, "builtin:tiny")
+    player = setup.make_player(cfg, engine.template, mode="base")
+    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=0, step=0)[:4]
+    assert all(episode.stop is not Stop.ERROR for episode in player.play(engine, specs, setup.val_sampling(cfg)))
 
 
 def test_the_engine_plays_the_demo():

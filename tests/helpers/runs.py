@@ -11,8 +11,7 @@ from spa.engines.scripted import random_engine
 from spa.envs.pool import group_specs
 from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
 from spa.prompts.template import ChatTemplate
-from spa.recipes import setup
-from spa.recipes.sft import train_step
+from spa.recipes import setup, sft
 from spa.seeds import stream
 from spa.training.optim import make_optimizer
 from spa.training.update import MicroBatching, Trainable
@@ -109,7 +108,7 @@ def make_base(folder: Path) -> Path:
     rng = stream(0, "warm")
     for _ in range(40):
         batch = [rows[i] for i in rng.choice(len(rows), size=8, replace=False)]
-        train_step(part, batch, MicroBatching(), torch.device("cpu"))
+        sft.update(part, batch, MicroBatching(), torch.device("cpu"))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

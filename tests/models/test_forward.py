@@ -4,9 +4,11 @@ import pytest
 import torch
 from helpers.families import small_model
 
+from spa.algo.sampled import policy_logits
 from spa.models import attention, forward
 from spa.models.forward import micro_batches, token_logprobs, token_values
 from spa.models.load import Critic
+from spa.types import SamplingParams
 
 NAMES = ("qwen2", "qwen3", "llama3", "gemma", "mistral")
 
@@ -120,3 +122,21 @@ def test_micro_batches_by_hand():
     lengths = torch.tensor([3, 9, 4, 4, 1])
     assert [p.tolist() for p in micro_batches(lengths, rows=None, max_tokens=9)] == [[1], [2, 3], [0, 4]]
     assert [p.tolist() for p in micro_batches(lengths, rows=2, max_tokens=None)] == [[1, 2], [3, 0], [4]]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.6}, {"temperature": 2.0, "top_p": 0.9}]
+)
+def test_logprobs_and_entropy_are_those_of_the_policy_that_samples(settings):
+    """Against the distribution written out; with a top-k of 5, only tokens of the set and the one that is there."""
+    sampling = SamplingParams(**settings)
+    model = small_model("qwen2")
+    ids = torch.arange(12)[None] * 5 % 200
+    mask = torch.ones((1, 11), dtype=torch.bool)
+    found, entropy = token_logprobs(model, ids, mask, with_entropy=True, sampling=sampling)
+    logits = policy_logits(model(input_ids=ids).logits[0, :-1].float(), sampling, keep=ids[0, 1:])
+    expected = torch.distributions.Categorical(logits=logits)
+    torch.testing.assert_close(found[0], expected.log_prob(ids[0, 1:]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy[0], expected.entropy(), atol=1e-5, rtol=1e-5)
+    found.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)

@@ -21,8 +21,8 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     monkeypatch.delattr(generate, "play_batches")  # nothing is played again
     again = generate.main(other, directory=places[1] / "data")
     assert (again / "wm_train.parquet").read_bytes() == (data / "wm_train.parquet").read_bytes()
-    steps, real = [], sft.train_step
-    monkeypatch.setattr(sft, "train_step", lambda *args: steps.append(1) or real(*args))
+    steps, real = [], sft.update
+    monkeypatch.setattr(sft, "update", lambda *args: steps.append(1) or real(*args))
     last = sft.main(other, directory=places[1] / "sft", data=again)
     assert len(steps) == 2  # from step 2 on
     for name in ("global_step_4/model.safetensors", "global_step_4/state/tensors.safetensors", "metrics.jsonl"):

@@ -1,13 +1,17 @@
 """PPO as a whole: deterministic, resumable, cut as one likes, and stopped where it would go wrong."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.families import random_model
-from helpers.runs import small_config
+from helpers.runs import SMALL, small_config
 from helpers.stages import metrics, weights
 
+from spa import cli
+from spa.algo.estimators import Estimator
+from spa.engines.factory import EngineKind
 from spa.engines.local import LocalEngine
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError, TrainingError
@@ -77,15 +81,15 @@ def test_another_seed_gives_another_run(base, four_steps, tmp_path):
 def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(base, four_steps, tmp_path, monkeypatch):
     cfg = small_config(base, tmp_path, *FOUR)
     with monkeypatch.context() as patch:
-        real, calls = ppo.train, []
+        real, calls = ppo.update, []
 
-        def killed(*args):
+        def killed(*args, **settings):
             calls.append(1)
-            if len(calls) == 4:
+            if len(calls) == 8:  # the policy's update in step 4, after the critic's
                 raise KeyboardInterrupt
-            return real(*args)
+            return real(*args, **settings)
 
-        patch.setattr(ppo, "train", killed)
+        patch.setattr(ppo, "update", killed)
         with pytest.raises(KeyboardInterrupt):
             ppo.main(cfg)
     assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0, 1, 2, 3]  # step 3 was not saved
@@ -115,6 +119,137 @@ def test_warm_up_and_cosine_count_ppo_steps_whatever_the_mini_batches(base, tmp_
         ppo.main(cfg)
         rates = [line["actor/lr"] for line in metrics(tmp_path / str(count) / "ppo")]
         assert rates == pytest.approx([1e-3, 1e-3, 7.5e-4, 2.5e-4])
+
+
+ONE = ("trainer.total_training_steps=1", "trainer.val_before_train=false", "trainer.test_freq=-1")
+
+
+def test_the_policy_that_is_trained_is_the_one_that_sampled(base, tmp_path):
+    """Temperature, top-k and top-p: both sides mean the same distribution, and the first ratio is 1."""
+    cfg = small_config(
+        base,
+        tmp_path,
+        *ONE,
+        "actor_rollout_ref.rollout.temperature=0.7",
+        "actor_rollout_ref.rollout.top_p=0.95",
+        "actor_rollout_ref.rollout.top_k=20",
+        "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+        "actor_rollout_ref.actor.ppo_num_mini_batches=1",
+    )
+    ppo.main(cfg)
+    (line,) = metrics(tmp_path / "ppo")
+    assert abs(line["rollout/kl_trainer_sampler"]) < 1e-6
+    assert line["rollout/logprob_gap_max"] < 1e-4
+    assert abs(line["actor/ppo_kl"]) < 1e-6
+    assert line["actor/entropy"] < 1.5
+    assert line["rollout/is_ess"] == pytest.approx(1)
+
+
+def own_engine(request):
+    """An engine of one's own that plays with the policy."""
+    return LocalEngine(request.model, request.template)
+
+
+def half_loss(logprobs, old_logprobs, advantages, weights, *, clip_ratio_low):
+    """A loss of one's own."""
+    live = weights > 0
+    ratio = torch.where(live, logprobs - old_logprobs, 0.0).exp().clamp(max=1 + clip_ratio_low)
+    return -(weights * ratio * torch.where(live, advantages, 0.0)).sum() / 2, {"ratio": ratio[live].sum()}
+
+
+def to_come(batch, rewards, *, gamma):
+    """An estimator of one's own that wants a critic and whitening."""
+    assert batch.values is not None
+    return rewards.flip(1).cumsum(1).flip(1) * gamma - batch.values, rewards.flip(1).cumsum(1).flip(1)
+
+
+trainable = EngineKind(make=own_engine, trainable=True)
+raw = EngineKind(make=own_engine, trainable=True, raw_logprobs=True)
+with_critic = Estimator(function=to_come, settings=("gamma",), needs_values=True, whitened=True)
+
+
+def test_estimator_loss_and_engine_of_ones_own_train(base, tmp_path):
+    cfg = small_config(
+        base,
+        tmp_path,
+        *ONE,
+        f"algorithm.adv_estimator={__name__}:with_critic",
+        f"actor_rollout_ref.actor.policy_loss={__name__}:half_loss",
+        f"actor_rollout_ref.rollout.name={__name__}:trainable",
+        "algorithm.rollout_correction.level=sequence",
+        "algorithm.bootstrap_truncated=true",
+    )
+    last = ppo.main(cfg)
+    (line,) = metrics(tmp_path / "ppo")
+    assert line["actor/grad_norm"] > 0 and line["critic/grad_norm"] > 0
+    assert line["actor/ratio"] == pytest.approx(1, abs=0.1)
+    assert (last / "critic").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["actor_rollout_ref.rollout.do_sample=false"], "greedy replies cannot be trained on"),
+        (["es_manager.train.group_size=1"], "group_size: is 1"),
+        (["algorithm.bootstrap_truncated=true", "algorithm.adv_estimator=grpo"], "needs a critic"),
+        ([f"actor_rollout_ref.rollout.name={__name__}:own_engine"], "cannot be trained.*EngineKind"),
+        ([f"actor_rollout_ref.rollout.name={__name__}:nothing"], "cannot load"),
+        (
+            [f"actor_rollout_ref.rollout.name={__name__}:raw", "actor_rollout_ref.rollout.temperature=0.5"],
+            "log-probs of the raw logits",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_played(base, tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        ppo.main(small_config(base, tmp_path, *overrides))
+    assert not (tmp_path / "ppo" / "trajectories").exists()
+
+
+def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path):
+    cfg = small_config(base, tmp_path, "algorithm.gamma=0.5", "algorithm.bootstrap_truncated=true")
+    models = load_models(cfg, str(base), None, torch.device("cpu"))
+    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
+    specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
+    episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
+    batch = ppo.to_batch(cfg, episodes, 0)
+    assert batch is not None and batch.truncated is not None
+    capped = [episode.stop in ("turn_cap", "context") for episode in episodes]
+    assert batch.truncated.tolist() == capped and 0 < sum(capped) < len(capped)
+    found = ppo.bootstrapped(cfg, batch, torch.full((len(batch),), 8.0))
+    torch.testing.assert_close(found.rewards.sum(1) - batch.rewards.sum(1), torch.tensor(capped) * 4.0)
+    assert torch.equal((found.rewards != batch.rewards).any(1), batch.truncated)
+    assert not found.rewards[~batch.mask].any()
+
+
+def test_turn_scores_survive_normalisation(base, tmp_path):
+    settings = ("agent_proxy.use_turn_scores=true", "agent_proxy.reward_normalization.method=mean_std")
+    cfg = small_config(base, tmp_path, *settings)
+    models = load_models(cfg, str(base), None, torch.device("cpu"))
+    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
+    specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
+    episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
+    by_turn = ppo.to_batch(cfg, episodes, 0)
+    at_the_end = ppo.to_batch(small_config(base, tmp_path, settings[1]), episodes, 0)
+    assert by_turn is not None and at_the_end is not None
+    torch.testing.assert_close(by_turn.rewards.sum(1), at_the_end.rewards.sum(1), atol=1e-5, rtol=1e-4)
+    assert ((by_turn.rewards != 0) & (at_the_end.rewards == 0)).any()
+
+
+def test_from_the_command_to_the_backward_pass_are_ten_calls(base, tmp_path, monkeypatch):
+    source, real, chains = str(Path(ppo.__file__).parents[1]), torch.Tensor.backward, set()
+
+    def backward(self, *args, **settings):
+        frames = [frame for frame in inspect.stack()[1:] if frame.filename.startswith(source)]
+        chains.add(tuple(frame.function for frame in frames[: [f.function for f in frames].index("main", 3) + 1]))
+        return real(self, *args, **settings)
+
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    words = [*SMALL, *ONE, f"model_path={base}", f"trainer.run_dir={tmp_path}"]
+    assert cli.main(["ppo", "base", *words]) == 0
+    assert chains == {
+        ("train_step", "update", "main", "stage", "ppo_stage", "perform", "launch", "_launch", "ppo", "main")
+    }
 
 
 def test_shorter_replies_may_count_more(base, tmp_path):

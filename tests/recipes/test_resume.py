@@ -72,7 +72,7 @@ def whole(base, tmp_path_factory) -> Path:
     ("where", "call", "saved"),
     [
         ("rollout", 4, 3),  # the fourth: validation, step 1, step 2, step 3 ... of the turns that are played
-        ("update", 3, 3),
+        ("update", 5, 3),  # of critic and policy each
         ("validation", 2, 3),
         ("first validation", 1, None),
         ("save", 1, 2),
@@ -83,7 +83,7 @@ def test_sigterm_in_ppo_saves_and_the_run_goes_on(base, whole, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         target, name = {
             "rollout": (setup, "training_specs"),
-            "update": (ppo, "train"),
+            "update": (ppo, "update"),
             "validation": (ppo, "validate"),
             "first validation": (ppo, "validate"),
             "save": (ppo, "save_models"),
@@ -102,7 +102,7 @@ def test_sigterm_in_ppo_saves_and_the_run_goes_on(base, whole, tmp_path, monkeyp
 
 def test_sigterm_in_fine_tuning(base, whole, tmp_path, monkeypatch):
     cfg = small_config(base, tmp_path)
-    for target, name, call in ((sft, "train_step", 1), (sft, "world_model_check", 1), (sft, "train_step", 1)):
+    for target, name, call in ((sft, "update", 1), (sft, "world_model_check", 1), (sft, "update", 1)):
         with monkeypatch.context() as patch:
             asking_at(patch, target, name, call)
             with pytest.raises(StopRequested):

@@ -150,7 +150,7 @@ def test_the_same_seed_gives_the_same_model(base, data, four_steps, tmp_path):
 def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(base, data, four_steps, tmp_path, monkeypatch):
     cfg = small_config(base, tmp_path)
     with monkeypatch.context() as patch:
-        real, calls = sft.train_step, []
+        real, calls = sft.update, []
 
         def killed(*args):
             calls.append(1)
@@ -158,7 +158,7 @@ def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(base, data, fo
                 raise KeyboardInterrupt
             return real(*args)
 
-        patch.setattr(sft, "train_step", killed)
+        patch.setattr(sft, "update", killed)
         with pytest.raises(KeyboardInterrupt):
             sft.main(cfg, directory=tmp_path, data=data)
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3]
@@ -190,7 +190,7 @@ def one_step(cfg: Config, base: Path, data: Path, micro: MicroBatching) -> tuple
     model = load_policy(str(base))
     sequences, _ = sft.load_data(cfg, ChatTemplate(load_tokenizer(str(base))), data)
     optimizer = Recording(model)
-    found = sft.train_step(Trainable(model=model, optimizer=optimizer, grad_clip=1e9), sequences, micro, CPU)
+    found = sft.update(Trainable(model=model, optimizer=optimizer, grad_clip=1e9), sequences, micro, CPU)
     return found, optimizer.seen[0]
 
 

@@ -122,11 +122,10 @@ def test_one_sequence_that_does_not_fit_ends_training_with_advice():
 
 
 def test_other_errors_are_not_taken_for_memory():
-    def work(cut):
-        raise RuntimeError("shapes do not match")
-
     with pytest.raises(RuntimeError, match="shapes"):
-        oom_retry(Scorer(model=None), MicroBatching(), torch.tensor([3, 4]), work, packed=False)
+        for attempt in oom_retry(Scorer(model=None), MicroBatching(), torch.tensor([3, 4]), packed=False):
+            with attempt:
+                raise RuntimeError("shapes do not match")
     assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"))
     assert not is_out_of_memory(ValueError("can't allocate memory"))
 

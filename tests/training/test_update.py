@@ -14,7 +14,7 @@ from spa.config.schema import ActorConfig, CriticConfig
 from spa.engines.local import LocalEngine
 from spa.errors import TrainingError
 from spa.models.load import Critic
-from spa.recipes.ppo import actor_loss, critic_loss
+from spa.recipes.ppo_losses import actor_loss, critic_loss
 from spa.training.batch import batch_episodes
 from spa.training.optim import Optimizer, make_optimizer
 from spa.training.update import (
@@ -23,6 +23,7 @@ from spa.training.update import (
     Scorer,
     Trainable,
     plan_mini_batches,
+    score_last_values,
     score_logprobs,
     score_values,
     update,
@@ -278,3 +279,37 @@ def test_ratios_are_taken_without_dropout_and_activations_are_still_recomputed()
     assert abs(metrics["ppo_kl"]) < 1e-6
     assert losses == [(True, True)]
     assert model.config.attention_dropout == 0.5
+
+
+def test_the_value_after_the_last_token_is_the_critics():
+    batch, (judge, _) = episodes(), critic()
+    with torch.no_grad():
+        everywhere = judge(batch.input_ids)
+    expected = everywhere.gather(1, batch.lengths[:, None] - 1)[:, 0]
+    found = score_last_values(Scorer(model=judge), batch, MicroBatching(rows=2), CPU)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert len(set(batch.lengths.tolist())) > 1
+
+
+def test_weights_of_a_correction_scale_the_policy_loss_and_nothing_else():
+    batch = ready()
+    model, _ = actor()
+    grads = {}
+    for name, importance in {"none": None, "one": 1.0, "half": 0.5}.items():
+        weights = None if importance is None else torch.full_like(batch.old_logprobs, importance)
+        cfg = ActorConfig(entropy_coeff=0.0)
+        optimizer = Recording(model)
+        metrics = update(
+            Trainable(model=model, optimizer=optimizer, grad_clip=1e9),
+            replace(batch, importance=weights),
+            actor_loss(cfg),
+            mini_batches=[[torch.arange(len(batch))]],
+            micro=MicroBatching(rows=2),
+            loss_agg_mode="token-mean",
+            horizon=30,
+            device=CPU,
+        )
+        grads[name] = (optimizer.seen[0], metrics["entropy"])
+    assert torch.equal(grads["none"][0], grads["one"][0])
+    torch.testing.assert_close(grads["half"][0], grads["one"][0] / 2, atol=1e-6, rtol=1e-4)
+    assert grads["none"][1] == grads["half"][1]

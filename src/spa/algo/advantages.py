@@ -1,27 +1,17 @@
-"""Advantage estimators. None of them whitens: see `WHITENED`.
+"""Advantage estimators. None of them whitens; `spa.algo.estimators` says whose advantages are.
 
 Rewards, values and results are float `[B, A]`, masks bool `[B, A]`. Positions outside the mask (prompts, environment
 text, padding) are skipped: what is carried backwards in time passes over them unchanged, so time is counted in
 sampled tokens.
 """
 
-import pkgutil
-from collections.abc import Callable
-from typing import cast
-
 import torch
 from torch import Tensor
 
 from spa.algo.groups import group_stats
-from spa.errors import ConfigError
-from spa.types import ScoredBatch
 
 Estimate = tuple[Tensor, Tensor]
 """(advantages, returns), both [B, A], 0 outside the mask."""
-
-NEEDS_VALUES = frozenset({"gae"})
-WHITENED = frozenset({"gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline"})
-"""Estimators whose advantages are whitened over the masked tokens of the whole batch (all ranks) before the update."""
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Estimate:
@@ -146,82 +136,6 @@ def reinforce_plus_plus_baseline(scores: Tensor, group_ids: Tensor, mask: Tensor
 def _broadcast(per_row: Tensor, like: Tensor, mask: Tensor) -> Estimate:
     advantages = per_row.to(like.dtype).unsqueeze(1) * mask
     return advantages, advantages.clone()
-
-
-def estimate_advantages(
-    name: str,
-    batch: ScoredBatch,
-    rewards: Tensor,
-    *,
-    gamma: float = 1.0,
-    lam: float = 1.0,
-    high_level_gamma: float = 1.0,
-    bi_level: bool = False,
-    norm_by_std: bool = True,
-) -> Estimate:
-    """Advantages and returns by the estimator called `name`, not whitened (whiten afterwards if `name in WHITENED`).
-
-    Args:
-        name: gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, or a dotted path
-            "package.module:function" of a function `(batch, rewards, *, gamma, lam) -> (advantages, returns)`.
-        batch: scored episodes; group estimators need whole groups, in any order of rows.
-        rewards: float32 `[B, A]` inside `batch.mask`: normalised, and with the KL penalty if that is part of the
-            reward.
-        gamma: discount per sampled token.
-        lam: trace decay.
-        high_level_gamma: discount per turn, for `bi_level`.
-        bi_level: with gae, estimate over turns and then over tokens.
-        norm_by_std: with grpo, divide by the group's standard deviation.
-
-    Raises:
-        ConfigError: the name is unknown, its module does not load, a critic is missing, or shapes do not fit.
-    """
-    if ":" in name:
-        return _custom(name)(batch, rewards, gamma=gamma, lam=lam)
-    outcomes = torch.where(batch.mask, rewards, 0.0).sum(dim=1)
-    match name:
-        case "gae":
-            if batch.values is None:
-                raise ConfigError("algorithm.adv_estimator: gae needs a critic; enable it or choose another estimator")
-            if bi_level:
-                ends = batch.turn_ends
-                return bi_level_gae(rewards, batch.values, batch.mask, ends, gamma, lam, high_level_gamma)
-            return gae(rewards, batch.values, batch.mask, gamma, lam)
-        case "grpo":
-            return grpo(outcomes, batch.group_ids, batch.mask, norm_by_std)
-        case "rloo":
-            return rloo(outcomes, batch.group_ids, batch.mask)
-        case "reinforce_plus_plus":
-            return reinforce_plus_plus(rewards, batch.mask, gamma)
-        case "reinforce_plus_plus_baseline":
-            return reinforce_plus_plus_baseline(outcomes, batch.group_ids, batch.mask)
-    raise ConfigError(
-        f"algorithm.adv_estimator: {name!r} is not known; use gae, grpo, rloo, reinforce_plus_plus, "
-        "reinforce_plus_plus_baseline, or your own function as 'package.module:function'"
-    )
-
-
-def _custom(path: str) -> Callable[..., Estimate]:
-    try:
-        function = pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"algorithm.adv_estimator: cannot load {path!r} ({error}); "
-            "the form is 'package.module:function', importable from here"
-        ) from error
-    if not callable(function):
-        raise ConfigError(f"algorithm.adv_estimator: {path!r} is not a function")
-    estimator = cast(Callable[..., Estimate], function)
-
-    def checked(batch: ScoredBatch, rewards: Tensor, *, gamma: float, lam: float) -> Estimate:
-        advantages, returns = estimator(batch, rewards, gamma=gamma, lam=lam)
-        for label, value in (("advantages", advantages), ("returns", returns)):
-            if value.shape != rewards.shape:
-                shapes = f"{tuple(value.shape)} instead of {tuple(rewards.shape)}"
-                raise ConfigError(f"algorithm.adv_estimator: {path!r} returned {label} of shape {shapes}")
-        return torch.where(batch.mask, advantages, 0.0), torch.where(batch.mask, returns, 0.0)
-
-    return checked
 
 
 def length_weighted(advantages: Tensor, mask: Tensor) -> Tensor:

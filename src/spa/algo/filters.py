@@ -30,14 +30,14 @@ def select_groups(
     maximum minus its mean (max_mean). Groups whose scores are all equal are dropped unless `include_zero`. Of the G
     groups:
 
-    * top_k keeps max(1, int(ratio G)); with ratio >= 1 it filters nothing, groups without signal included.
+    * top_k keeps max(1, int(ratio G)).
     * top_k_abs keeps int(ratio), at least 1.
     * top_p keeps, from the strongest on, as many as it takes to reach ratio * sum(s) - eps; never a group with s = 0.
-    * top_p_softmax keeps the smallest number of the strongest whose softmax(s) add up to ratio. Both top_p strategies
-      filter nothing with ratio >= 1 and `include_zero`.
+    * top_p_softmax keeps the smallest number of the strongest whose softmax(s) add up to ratio.
     * min_p keeps s >= ratio max(s), or s <= min(s) / ratio for std_rev.
 
-    At least one group is kept as long as one is eligible. If none is, nothing is kept: the caller skips the update.
+    With ratio >= 1 and `include_zero`, top_k and both top_p strategies filter nothing. At least one group is kept as
+    long as one is eligible. If none is, nothing is kept: the caller skips the update.
 
     Args:
         scores: float `[B]`, un-normalised; pass episode lengths or entropies instead to filter by these.
@@ -63,7 +63,7 @@ def select_groups(
     stats = group_stats(scores, group_ids)
     signal = stats.max - stats.mean if kind == "max_mean" else stats.std
     zero = stats.std <= _ZERO
-    off = ratio >= 1 and (strategy == "top_k" or (strategy in ("top_p", "top_p_softmax") and include_zero))
+    off = ratio >= 1 and include_zero and strategy in ("top_k", "top_p", "top_p_softmax")
     if off:
         chosen = torch.ones_like(zero)
     else:
@@ -120,28 +120,3 @@ def _choose(
 def _first_true(reached: Tensor) -> int:
     """How many leading entries it takes to include the first True; all if there is none."""
     return int((~reached).sum()) + 1
-
-
-def kept_scale(kept_ratio: float, mode: Literal["none", "linear", "sqrt"]) -> float:
-    """Factor on the advantages after filtering: 1, the kept fraction of the groups, or its square root.
-
-    Raises:
-        ValueError: the mode is unknown.
-    """
-    match mode:
-        case "none":
-            return 1.0
-        case "linear":
-            return kept_ratio
-        case "sqrt":
-            return kept_ratio**0.5
-    raise ValueError(f"kept_scale: unknown mode {mode!r}; use none, linear or sqrt")
-
-
-def soft_group_weights(scores: Tensor, group_ids: Tensor) -> Tensor:
-    """The soft alternative to dropping groups: each row's in-group std over the largest one. `[B]`, `[B]` -> float32
-    `[B]`."""
-    stats = group_stats(scores, group_ids)
-    if len(stats) == 0:
-        return torch.zeros_like(scores, dtype=torch.float32)
-    return (stats.std / (stats.std.max() + 1e-6))[stats.index].float()

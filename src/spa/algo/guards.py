@@ -43,12 +43,6 @@ def low_success_guard(limit: int = 5, threshold: float = 0.01) -> StreakGuard:
     return StreakGuard(limit=limit, advice=advice)
 
 
-def nonfinite_guard(limit: int = 5) -> StreakGuard:
-    """For updates that were skipped because loss or gradient was not finite: `observe(skipped)`."""
-    advice = "loss or gradient was not finite. Lower the learning rate, or train in float32"
-    return StreakGuard(limit=limit, advice=advice)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceGuard:
     """Trips when the in-group standard deviation of the scores stays far below that of the first updates.

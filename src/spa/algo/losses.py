@@ -6,11 +6,16 @@ are never read. `info` holds plain sums over the tokens of weight > 0 and their 
 of all micro-batches and ranks, then divide by "tokens".
 """
 
-from collections.abc import Mapping
-from typing import Literal
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+
+from spa.errors import ConfigError
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
@@ -104,6 +109,59 @@ def policy_loss(
         "tokens": live.sum(),
     }
     return (weights * per_token).sum(), info
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLoss:
+    """A loss of the policy.
+
+    function: (logprobs, old_logprobs, advantages, weights, **settings) -> (loss, info), as `policy_loss`. settings: the
+    function's parameter -> key of the section `actor_rollout_ref.actor` that it is given.
+    """
+
+    function: Callable[..., tuple[Tensor, Info]]
+    settings: Mapping[str, str]
+
+    def compute(
+        self, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, weights: Tensor, settings: object
+    ) -> tuple[Tensor, Info]:
+        """The loss and its sums, with the values that `settings` has for the keys asked for."""
+        chosen: dict[str, Any] = {name: getattr(settings, key) for name, key in self.settings.items()}
+        return self.function(logprobs, old_logprobs, advantages, weights, **chosen)
+
+
+POLICY_LOSSES: dict[str, PolicyLoss] = {
+    "ppo": PolicyLoss(
+        function=policy_loss,
+        settings={"clip_low": "clip_ratio_low", "clip_high": "clip_ratio_high", "clip_c": "clip_ratio_c"},
+    )
+}
+
+
+def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss:
+    """The loss that `actor_rollout_ref.actor.policy_loss` names: one of `POLICY_LOSSES`, or `package.module:name` of a
+    `PolicyLoss` or of a function, which is given the keys (of those `known`) that its keyword-only parameters name.
+
+    Raises ConfigError for an unknown name, a module that does not load, or a setting that does not exist.
+    """
+    key = "actor_rollout_ref.actor.policy_loss"
+    if name in POLICY_LOSSES:
+        return POLICY_LOSSES[name]
+    try:
+        found = pkgutil.resolve_name(name) if ":" in name else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key}: cannot load {name!r} ({error}); the form is 'package.module:name'") from error
+    if not isinstance(found, PolicyLoss):
+        if not callable(found):
+            shipped = ", ".join(POLICY_LOSSES)
+            raise ConfigError(f"{key}: {name!r} is not known; use {shipped}, or your own as 'package.module:name'")
+        parameters = inspect.signature(found).parameters.values()
+        names = {p.name: p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        found = PolicyLoss(function=cast(Callable[..., tuple[Tensor, Info]], found), settings=names)
+    unknown = [setting for setting in found.settings.values() if setting not in known]
+    if unknown:
+        raise ConfigError(f"{key}: {name!r} asks for the setting {unknown[0]!r}, which the section has not")
+    return found
 
 
 def value_loss(

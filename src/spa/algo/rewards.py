@@ -45,3 +45,37 @@ def normalize_scores(
     if method == "asym_clip":
         relative = relative.clamp(-1.0, 3.0)
     return relative.to(scores.dtype)
+
+
+def normalize_turn_rewards(
+    rewards: Tensor,
+    last: Tensor,
+    scores: Tensor,
+    group_ids: Tensor,
+    tag_ids: Tensor,
+    *,
+    grouping: Grouping,
+    method: Method,
+) -> Tensor:
+    """Rewards per turn whose sum is the normalised score of the episode.
+
+    Each reward is divided by what the score is divided by; what is left of the normalised score (the mean that is
+    subtracted, the clamp) stands on the last token, so that a turn's reward says the same about it in every episode.
+
+    Args:
+        rewards: float `[B, A]`, on the last token of each turn; each row adds up to its score.
+        last: bool `[B, A]`, the last of these tokens in each row.
+        scores, group_ids, tag_ids, grouping, method: as for `normalize_scores`.
+
+    Returns:
+        `[B, A]` in the dtype of `rewards`.
+    """
+    wanted = normalize_scores(scores, group_ids, tag_ids, grouping=grouping, method=method).to(rewards.dtype)
+    by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}[grouping]
+    stats = group_stats(scores, by)
+    scale = torch.ones_like(scores, dtype=torch.float64)
+    if method in ("mean_std", "asym_clip") and not bool((stats.count <= 1).all()):
+        std = stats.std[stats.index]
+        scale = torch.where(std > 1e-6, 1 / (std + 1e-6), 0.0)
+    scaled = rewards * scale.to(rewards.dtype)[:, None]
+    return torch.where(last, scaled + (wanted - scaled.sum(dim=1))[:, None], scaled)

@@ -4,13 +4,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from spa.algo.advantages import NEEDS_VALUES
+from spa.algo.estimators import estimator_named
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.models import memory
 from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
 from spa.models.shapes import known_config
+from spa.recipes.ppo_models import keys_of
 
 GB = 1e9
 USABLE = 0.92  # of a GPU's memory; the rest is CUDA's own and lost between blocks
@@ -78,7 +79,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     wide = FULL if model.dtype == "float32" else HALF
     kv = memory.cache(shape, train.env_groups * train.group_size, rollout.max_model_len, width=wide)
     policy = memory.training_state(shape, lora_rank=model.lora_rank)
-    critic = cfg.algorithm.adv_estimator in NEEDS_VALUES or ":" in cfg.algorithm.adv_estimator
+    critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
     value = memory.training_state(shape, lora_rank=cfg.critic.model.lora_rank) if critic else 0
     wants_ref = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
     ref = FULL * shape.parameters if wants_ref and model.lora_rank == 0 else 0

@@ -9,7 +9,11 @@ from spa.config.schema import Config, EnvSpec, GroupsConfig
 from spa.envs.options import nearest
 from spa.envs.registry import ENVS
 
-ESTIMATORS = ("gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
+# These names are those of the tables in spa.algo.estimators, spa.algo.losses and spa.engines.factory, which need torch.
+GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo")
+ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
+POLICY_LOSSES = ("ppo",)
+ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
 
 
 POLICIES = ("self", "random", "branched", "expert")
@@ -189,8 +193,19 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
     if name not in ESTIMATORS and ":" not in name:
         problems.add(
             "algorithm.adv_estimator",
-            f"must be one of {', '.join(ESTIMATORS)} or a path package.module:function; got {name!r}",
+            f"must be one of {', '.join(ESTIMATORS)} or a path package.module:name; got {name!r}",
         )
+    if name in GROUP_ESTIMATORS and cfg.es_manager.train.group_size == 1:
+        problems.add("es_manager.train.group_size", f"is 1, and {name} compares the episodes of a group; play several")
+    if actor.policy_loss not in POLICY_LOSSES and ":" not in actor.policy_loss:
+        problems.add(
+            "actor_rollout_ref.actor.policy_loss",
+            f"must be {', '.join(POLICY_LOSSES)} or a path package.module:name; got {actor.policy_loss!r}",
+        )
+    if actor.use_kl_loss and actor.kl_loss_coef == 0:
+        problems.add("actor_rollout_ref.actor.kl_loss_coef", "is 0, so that use_kl_loss=true does nothing; give both")
+    if algorithm.use_kl_in_reward and algorithm.kl_ctrl.kl_coef == 0:
+        problems.add("algorithm.kl_ctrl.kl_coef", "is 0, so that use_kl_in_reward=true does nothing; give both")
     if algorithm.bi_level_gae and name != "gae":
         problems.add("algorithm.bi_level_gae", f"needs adv_estimator gae, got {name}")
     if (actor.use_kl_loss or algorithm.use_kl_in_reward) and not actor.use_ref:
@@ -199,6 +214,12 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
 
 def _check_engine(cfg: Config, problems: Problems) -> None:
     rollout = cfg.actor_rollout_ref.rollout
+    if rollout.name not in ENGINES and ":" not in rollout.name:
+        problems.add(
+            "actor_rollout_ref.rollout.name",
+            f"must be one of {', '.join(ENGINES)} or a path package.module:name, got {rollout.name!r}; "
+            f"{nearest(rollout.name, ENGINES)}",
+        )
     if rollout.tensor_model_parallel_size > 1 and rollout.name not in ("vllm", "auto"):
         problems.add(
             "actor_rollout_ref.rollout.tensor_model_parallel_size",

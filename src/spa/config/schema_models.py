@@ -124,6 +124,7 @@ class ActorConfig:
     grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
     clip_ratio_low: Annotated[float, Key("ratio is clipped below 1 - this", affects="result", ge=0, le=1)] = 0.2
     clip_ratio_high: Annotated[float, Key("ratio is clipped above 1 + this", affects="result", ge=0)] = 0.28
+    policy_loss: Annotated[str, Key("ppo, or a path `package.module:name`", affects="result")] = "ppo"
     clip_ratio_c: Annotated[
         float, Key("dual clip: bound of the loss where the advantage is negative", affects="result", gt=1)
     ] = 3.0
@@ -177,8 +178,12 @@ class RolloutConfig:
     """The engine that plays, its sampling, and which groups are kept for training."""
 
     name: Annotated[
-        Literal["auto", "local", "vllm", "openai", "random", "scripted"],
-        Key("engine; auto: vllm if it is installed and CUDA is there, else local", affects="result"),
+        str,
+        Key(
+            "local, vllm, openai, random, a path `package.module:name`, or auto: vllm if it is installed and CUDA is "
+            "there, else local",
+            affects="result",
+        ),
     ] = "auto"
     temperature: Annotated[float, Key("of training rollouts", affects="result", ge=0)] = 1.0
     top_p: Annotated[float, Key("of training rollouts", affects="result", gt=0, le=1)] = 1.0
@@ -265,24 +270,49 @@ class KLCtrlConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutCorrectionConfig:
+    """Importance weights for the difference between the policy that is trained and the one that sampled."""
+
+    level: Annotated[
+        Literal["off", "token", "sequence"], Key("one weight per token, or per episode", affects="result")
+    ] = "off"
+    mode: Annotated[
+        Literal["truncate", "mask"],
+        Key("weights beyond `cap`: cut (truncated importance sampling) or 0 (IcePop)", affects="result"),
+    ] = "truncate"
+    cap: Annotated[float, Key("largest weight", affects="result", gt=1)] = 2.0
+    floor: Annotated[float, Key("smallest weight, for `mode: mask`", affects="result", ge=0, le=1)] = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig:
     """Advantages and rewards."""
 
     adv_estimator: Annotated[
         str,
         Key(
-            "gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, or a path `package.module:function`",
+            "gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, turn_rloo, turn_gae, or a path "
+            "`package.module:name`",
             affects="result",
         ),
     ] = "gae"
     gamma: Annotated[float, Key("discount per token", affects="result", ge=0, le=1)] = 1.0
     lam: Annotated[float, Key("GAE lambda", affects="result", ge=0, le=1)] = 1.0
     bi_level_gae: Annotated[bool, Key("GAE over turns, then over the tokens of a turn", affects="result")] = False
-    high_level_gamma: Annotated[float, Key("discount per turn of bi-level GAE", affects="result", ge=0, le=1)] = 0.95
+    high_level_gamma: Annotated[
+        float, Key("discount per turn: bi-level GAE, turn_gae, turn_rloo", affects="result", ge=0, le=1)
+    ] = 0.95
     whiten_advantages: Annotated[bool, Key("zero mean, unit variance over the trained tokens", affects="result")] = True
     norm_adv_by_std_in_grpo: Annotated[bool, Key("divide group advantages by the group's spread", affects="result")] = (
         True
     )
     use_kl_in_reward: Annotated[bool, Key("subtract KL to the reference from the reward", affects="result")] = False
     kl_penalty: Annotated[KLKind, Key("estimator of that KL", affects="result")] = "kl"
+    bootstrap_truncated: Annotated[
+        bool,
+        Key(
+            "episodes cut off by max_turn or max_model_len go on with the critic's value instead of 0", affects="result"
+        ),
+    ] = False
+    rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)
     kl_ctrl: KLCtrlConfig = field(default_factory=KLCtrlConfig)

@@ -21,7 +21,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "ray_init": STAGES,
     "seed": ("selfplay", "ppo"),
     "seed.val": ("selfplay", "ppo", "eval"),  # self-play leaves out the puzzles of validation
-    "lora": ("ppo",),
+    "lora": ("sft", "ppo"),
     "agent_proxy": ("selfplay", "ppo", "eval"),
     "agent_proxy.use_turn_scores": ("ppo",),
     "agent_proxy.reward_normalization": ("ppo",),

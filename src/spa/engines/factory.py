@@ -1,8 +1,11 @@
 """The engine that the configuration asks for."""
 
 import logging
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -31,6 +34,30 @@ class PlayingEngine(Engine, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """What an engine is made from. `model` and `template` are there if they are loaded already: in training always."""
+
+    cfg: Config
+    model_name: str  # a model or checkpoint as in `model_path`, or a name of `model_info`
+    device: torch.device
+    model: Any = None  # the policy that is trained
+    template: ChatTemplate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """How an engine is made, and whether it may play in training.
+
+    trainable: `load_weights` takes the policy's weights, and completions have token ids and log-probs. raw_logprobs:
+    these are of the raw logits, whatever temperature, top-k and top-p were asked for.
+    """
+
+    make: Callable[[EngineRequest], PlayingEngine]
+    trainable: bool = False
+    raw_logprobs: bool = False
+
+
 def make_engine(
     cfg: Config, model_name: str, template: ChatTemplate | None = None, device: torch.device | None = None
 ) -> PlayingEngine:
@@ -42,21 +69,56 @@ def make_engine(
 
     Raises ModelError if the model cannot be used, ConfigError if the engine cannot be made from a configuration.
     """
-    name = engine_name(cfg, model_name)
-    if name == RANDOM:
-        return random_engine(template, max_actions=cfg.agent_proxy.max_actions_per_turn)
-    if name == "openai":
-        return api_engine(cfg, model_name if model_name in cfg.model_info else cfg.model_config.model_name)
-    if name == "scripted":
-        raise ConfigError(
-            "actor_rollout_ref.rollout.name=scripted has no replies to give: make a "
-            "spa.engines.scripted.ScriptedEngine in code"
-        )
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "vllm":
-        return vllm_engine(cfg, model_name, template or load_template(cfg, model_name), device)
-    model, own_template = load_actor(cfg, model_name, device)
-    return local_engine(cfg, model, template or own_template, device)
+    request = EngineRequest(cfg=cfg, model_name=model_name, device=device, template=template)
+    return engine_kind(engine_name(cfg, model_name)).make(request)
+
+
+def engine_kind(name: str) -> EngineKind:
+    """The engine that `actor_rollout_ref.rollout.name` means: one of `ENGINES`, or `package.module:name` of an
+    `EngineKind`, or of a class or function that makes an engine from an `EngineRequest` (and is not trained on).
+
+    Raises ConfigError if it does not load.
+    """
+    if ":" not in name:
+        return ENGINES[name]
+    key = "actor_rollout_ref.rollout.name"
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{key}: cannot load {name!r} ({error}); the form is 'package.module:name', importable from here"
+        ) from error
+    if not isinstance(found, EngineKind) and not callable(found):
+        raise ConfigError(f"{key}: {name!r} is neither an EngineKind nor a class or function that makes an engine")
+    if isinstance(found, EngineKind):
+        return found
+    return EngineKind(make=cast(Callable[[EngineRequest], PlayingEngine], found))
+
+
+def trained_kind(cfg: Config) -> EngineKind:
+    """The engine that plays with the weights that are being trained.
+
+    Raises ConfigError for an engine that cannot, or whose log-probs are not those of the policy that samples.
+    """
+    name, rollout = engine_name(cfg), cfg.actor_rollout_ref.rollout
+    kind, sampling = engine_kind(name), rollout.temperature == 1 and rollout.top_p >= 1 and rollout.top_k < 1
+    if not kind.trainable:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.name={name} cannot be trained: PPO needs the tokens and weights of the policy. "
+            "Use auto, local, vllm, or an engine of your own whose EngineKind says trainable."
+        )
+    if not rollout.do_sample or rollout.temperature == 0:
+        raise ConfigError(
+            "actor_rollout_ref.rollout: greedy replies cannot be trained on, as all episodes of a group are the same; "
+            "set do_sample=true and a temperature above 0 (val_kwargs has its own)"
+        )
+    if kind.raw_logprobs and not sampling:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout: {name} reports log-probs of the raw logits, which are not those of a policy "
+            "sampled with this temperature, top_p and top_k; train with 1, 1 and -1"
+        )
+    return kind
 
 
 def engine_name(cfg: Config, model_name: str = "") -> str:
@@ -68,6 +130,45 @@ def engine_name(cfg: Config, model_name: str = "") -> str:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     clamped, _ = clamp_to_hardware(cfg, gpus=gpus)
     return clamped.actor_rollout_ref.rollout.name
+
+
+def _make_random(request: EngineRequest) -> PlayingEngine:
+    return random_engine(request.template, max_actions=request.cfg.agent_proxy.max_actions_per_turn)
+
+
+def _make_scripted(request: EngineRequest) -> PlayingEngine:
+    raise ConfigError(
+        "actor_rollout_ref.rollout.name=scripted has no replies to give: make a spa.engines.scripted.ScriptedEngine in "
+        "code"
+    )
+
+
+def _make_local(request: EngineRequest) -> PlayingEngine:
+    cfg, model, template = request.cfg, request.model, request.template
+    if model is None:
+        model, own = load_actor(cfg, request.model_name, request.device)
+        template = template or own
+    assert template is not None
+    return local_engine(cfg, model, template, request.device)
+
+
+def _make_vllm(request: EngineRequest) -> PlayingEngine:
+    cfg, name = request.cfg, request.model_name
+    return vllm_engine(cfg, name, request.template or load_template(cfg, name), request.device)
+
+
+def _make_api(request: EngineRequest) -> PlayingEngine:
+    cfg, name = request.cfg, request.model_name
+    return api_engine(cfg, name if name in cfg.model_info else cfg.model_config.model_name)
+
+
+ENGINES: dict[str, EngineKind] = {
+    "local": EngineKind(make=_make_local, trainable=True),
+    "vllm": EngineKind(make=_make_vllm, trainable=True),
+    "openai": EngineKind(make=_make_api),
+    RANDOM: EngineKind(make=_make_random),
+    "scripted": EngineKind(make=_make_scripted),
+}
 
 
 def vllm_engine(cfg: Config, model_name: str, template: ChatTemplate, device: torch.device) -> VllmEngine:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
+from spa.algo.sampled import policy_logits
 from spa.engines.sampling import sample_tokens
 from spa.models.vision import ImageReader
 from spa.types import Prompt, SamplingParams
@@ -25,14 +26,16 @@ class _Draw(LogitsProcessor):
         allowed = scores.clone()
         allowed[:, self.barred] = float("-inf")  # a picture's token without a picture
         ids, _ = sample_tokens(allowed, self.uniforms[:, len(self.logprobs)], self.sampling)
-        self.logprobs.append(scores.float().log_softmax(-1).gather(-1, ids[:, None])[:, 0])
+        # The trainer does not bar the picture's token, and compares its log-probs with these.
+        logits = policy_logits(scores.float(), self.sampling, keep=ids)
+        self.logprobs.append(logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0])
         return torch.full_like(scores, float("-inf")).scatter(-1, ids[:, None], 0.0)
 
 
 def sample_seeing(
     model: Any, prompts: Sequence[Prompt], sampling: SamplingParams, *, reader: ImageReader, stop_ids: Sequence[int]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Ids, int32 [L], and log-probs under the raw logits, float32 [L], of one reply per prompt."""
+    """Ids, int32 [L], and their log-probs, float32 [L], of one reply per prompt."""
     device = next(model.parameters()).device
     width, pad = max(len(prompt.token_ids) for prompt in prompts), min(stop_ids)
     ids = torch.full((len(prompts), width), pad, dtype=torch.int64)

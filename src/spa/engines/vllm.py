@@ -1,6 +1,6 @@
 """vLLM as the engine: paged attention and prefix caching, beside the trainer on the same GPU or on a CPU.
 
-* Prompts are token ids, replies come back as the sampled ids with their raw log-probs.
+* Prompts are token ids, replies come back as the sampled ids with the log-probs that they were sampled with.
 * `load_weights` hands over the trainer's weights in place, drops the prefix cache, and then compares both on a short
   text: an engine that samples from other numbers than are trained is an error, not a warning.
 * When no episode is being played, the engine sleeps: on a GPU its memory is the trainer's.
@@ -69,7 +69,7 @@ class VllmEngine:
             "enable_sleep_mode": sleeps,
             "trust_remote_code": trust_remote_code,
             "worker_extension_cls": EXTENSION,
-            "logprobs_mode": "raw_logprobs",
+            "logprobs_mode": "processed_logprobs",  # after temperature, top-k and top-p
             "disable_log_stats": True,
         }
         try:

@@ -1,6 +1,5 @@
 """Environments are other people's code: one boundary around it, time limits, and checks of what it returns."""
 
-import math
 import signal
 import threading
 import traceback
@@ -25,6 +24,9 @@ MOST_DEPTH = 8
 
 MAKING_S = 120.0
 """More than a turn may take: an environment may load data when it is made."""
+
+MOST_REWARD = 1e6
+"""Larger rewards leave no digits for the others: sums and squares are taken in float32."""
 
 AGAIN_S = 1.0
 """Code that swallows the first alarm gets another one after this."""
@@ -120,8 +122,8 @@ def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
         reward = float(reward)
     except (TypeError, ValueError):
         raise EnvFault(f"step returned the reward {_short(reward)} instead of a number") from None
-    if not math.isfinite(reward):
-        raise EnvFault(f"step returned the reward {reward}")
+    if not abs(reward) <= MOST_REWARD:  # NaN too
+        raise EnvFault(f"step returned the reward {reward}; rewards must be finite and at most {MOST_REWARD:g} in size")
     if not isinstance(info, dict):
         raise EnvFault(f"step returned the info {_short(info)} instead of a dict")
     return reward, bool(terminated) or bool(truncated), {str(key): plain(item) for key, item in info.items()}

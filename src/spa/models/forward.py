@@ -8,11 +8,14 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from spa.algo.sampled import policy_logits
 from spa.models.load import Critic
 from spa.models.vision import RowImages, sees
+from spa.types import SamplingParams
 
 log = logging.getLogger(__name__)
 
+PLAIN = SamplingParams()
 PACKING_TOLERANCE = 1e-2  # float32 differs by 1e-6, bfloat16 by a few 1e-3; mixed rows by 0.1 and more
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
 
@@ -25,8 +28,11 @@ def token_logprobs(
     images: RowImages | None = None,
     with_entropy: bool = False,
     entropy_grad: bool = False,
+    sampling: SamplingParams = PLAIN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob and entropy (in nats) of the masked predictions under the raw logits.
+    """Log-prob and entropy (in nats) of the masked predictions: under the raw logits, or under the distribution that
+    `sampling` draws from. What top-k and top-p leave out follows from the weights that are scored here; the token of
+    `input_ids` itself always counts as kept.
 
     input_ids: int64 [B, T], right-padded; mask: bool [B, A], True where the prediction of the next token is wanted;
     images: the rows' pictures, for a model that sees.
@@ -38,12 +44,12 @@ def token_logprobs(
     targets = input_ids[:, 1:][mask]  # [N]
     head = model.get_output_embeddings()
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
-    entropy = (with_entropy, entropy_grad)
+    how = (head, softcap, (with_entropy, entropy_grad), sampling)
     rows = max(1, LOGITS_CHUNK // head.weight.shape[0])
     parts = [
-        checkpoint(_chunk, picked[i : i + rows], targets[i : i + rows], head, softcap, entropy, use_reentrant=False)
+        checkpoint(_chunk, picked[i : i + rows], targets[i : i + rows], *how, use_reentrant=False)
         if torch.is_grad_enabled() and len(picked) > rows
-        else _chunk(picked[i : i + rows], targets[i : i + rows], head, softcap, entropy)
+        else _chunk(picked[i : i + rows], targets[i : i + rows], *how)
         for i in range(0, len(picked), rows)
     ]
     logprobs = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
@@ -55,18 +61,27 @@ def token_logprobs(
 
 
 def _chunk(
-    hidden: torch.Tensor, targets: torch.Tensor, head: Any, softcap: float | None, entropy: tuple[bool, bool]
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    head: Any,
+    softcap: float | None,
+    entropy: tuple[bool, bool],
+    sampling: SamplingParams,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits = head(hidden).float()
     if softcap:
         logits = torch.tanh(logits / softcap) * softcap
+    logits = policy_logits(logits, sampling, keep=targets)
     normalizer = logits.logsumexp(-1)
     logprobs = logits.gather(-1, targets[:, None])[:, 0] - normalizer
     with_entropy, entropy_grad = entropy
     if not with_entropy:
         return logprobs, torch.zeros_like(logprobs)
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_grad):
-        return logprobs, normalizer - (logits.softmax(-1) * logits).sum(-1)
+        probs = logits.softmax(-1)
+        if sampling.top_k > 0 or sampling.top_p < 1:
+            logits = logits.masked_fill(logits == -torch.inf, 0.0)  # 0 times infinity
+        return logprobs, normalizer - (probs * logits).sum(-1)
 
 
 def token_values(

@@ -5,6 +5,7 @@ top to bottom; everything it calls is a pure function or one of the things it ho
 """
 
 import logging
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 
 import torch
 
-from spa.algo.advantages import WHITENED, estimate_advantages, length_weighted
+from spa.algo.advantages import length_weighted
 from spa.algo.filters import select_groups
 from spa.algo.health import StepHealth
 from spa.algo.kl import kl_in_reward
-from spa.algo.losses import entropy_bonus, kl_penalty, policy_loss, value_loss
+from spa.algo.losses import kl_penalty
 from spa.algo.masked import explained_variance, masked_mean, whiten
-from spa.algo.rewards import normalize_scores
+from spa.algo.rewards import normalize_scores, normalize_turn_rewards
+from spa.algo.sampled import rollout_weights
 from spa.config.convert import to_plain
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.distributed.world import current_world
@@ -26,11 +28,11 @@ from spa.envs.lost import LOST
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.identity import Identity
-from spa.models.forward import token_logprobs, token_values
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
-from spa.recipes.ppo_models import Models, load_models, save_models
+from spa.recipes.ppo_losses import actor_loss, critic_loss
+from spa.recipes.ppo_models import Models, load_models, named_estimator, save_models
 from spa.recipes.resume import (
     Progress,
     resume_point,
@@ -44,15 +46,16 @@ from spa.seeds import torch_stream
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
-from spa.training.checkpoint import last_checkpoint, step_of
+from spa.training.checkpoint import last_checkpoint
 from spa.training.loss_masks import loss_masks
 from spa.training.memory import limit_kernel_caches, release_memory
 from spa.training.token_scores import token_scores
 from spa.training.update import (
     LossFn,
-    LossInfo,
     MicroBatching,
+    Trainable,
     plan_mini_batches,
+    score_last_values,
     score_logprobs,
     score_values,
     update,
@@ -71,94 +74,108 @@ def main(
 ) -> Path:
     """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint.
 
-    With several ranks each plays, scores and trains on its share; everything that stands here is the same on all.
-    Raises StopRequested, when it has saved what there is, if the process is asked to stop.
+    The loop: play, keep, score, estimate, update, hand the weights over, look, save. With several ranks each plays,
+    scores and trains on its share; everything that stands here is the same on all. Raises StopRequested, when it has
+    saved what there is, if the process is asked to stop.
     """
-    out = directory or Path(cfg.trainer.default_local_dir)
+    out, world = directory or Path(cfg.trainer.default_local_dir), current_world()
     with run_context(out):
+        limit_kernel_caches()
+        device, sampling = setup.pick_device(cfg), setup.train_sampling(cfg)
         path = model_path or cfg.model_path
-        return run_steps(cfg, path, out, identity or stage_identity(replace(cfg, model_path=path), "ppo"))
+        identity = identity or stage_identity(replace(cfg, model_path=path), "ppo")
+        progress, resume = begin(cfg, out, identity)
+        if resume is not None and resume.parent == out and progress.finished(cfg.trainer.total_training_steps):
+            return resume
+        models = load_models(cfg, path, resume, device)
+        models.progress = progress
+        models.engine.load_weights(models.actor.full_model(), version=progress.step)
+        player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode, lost=out / LOST)
+        held_out = setup.validation_hashes(cfg, player)
+        with (
+            recorder(cfg, out, progress.step) as rec,
+            saved_when_stopped(progress, partial(save_models, cfg, out, models)),
+        ):
+            look_at_the_beginning(cfg, models, player, rec)
+            barren = 0
+            for step in range(progress.step + 1, cfg.trainer.total_training_steps + 1):
+                with rec.timer("rollout"):
+                    specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
+                    episodes = player.play(models.engine, specs, sampling)
+                barren = barren_steps(episodes, barren)
+                with uninterrupted():  # from here on the step is one piece
+                    metrics = episode_metrics(episodes, "train")
+                    pad = models.template.tokenizer.pad_token_id or 0
+                    kept, found = keep_groups(cfg, to_batch(cfg, episodes, pad, models.template))
+                    metrics |= found
+                    if kept is not None:
+                        with rec.timer("score"):
+                            scored, found = score(cfg, models, kept, device)
+                        metrics |= found
+                        check_sampler(cfg, found["rollout/kl_trainer_sampler"], models, step, rec)
+                        batch, found = with_advantages(cfg, models, scored)
+                        metrics |= found
+                        with rec.timer("update"):
+                            for name, part, part_cfg, loss_fn in updated(cfg, models, step):
+                                found = update(
+                                    part, batch, loss_fn, **cut(cfg, part_cfg, len(batch), step), device=device
+                                )
+                                metrics |= {f"{name}/{key}": value for key, value in found.items()}
+                                metrics[f"{name}/lr"] = part.optimizer.lr
+                        rec.token_scores(step, "train", token_scores(batch, episodes[:SHOWN_EPISODES]))
+                    models.engine.load_weights(models.actor.full_model(), version=step)
+                    release_memory()
+                    rec.trajectories(step, "train", episodes)
+                    progress.made(step, metrics)
+                finish_step(cfg, models, player, rec, metrics, tokens=tokens_in(episodes))
+                stop_together(world)
+        return last_checkpoint(out, world)
 
 
-def run_steps(cfg: Config, path: str, out: Path, identity: Identity) -> Path:
-    """The loop: play, keep, score, estimate, update, hand the weights over, look, save."""
-    limit_kernel_caches()
-    device, world = setup.pick_device(cfg), current_world()
+def begin(cfg: Config, out: Path, identity: Identity) -> tuple[Progress, Path | None]:
+    """How far the run is, and the checkpoint that it goes on from."""
     named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
     anew = cfg.trainer.resume_mode == "disable"
     resume = resume_point(identity, out, anew=anew, mirror=mirror_of(cfg, out), named=named)
-    progress = Progress.begin(resume, out, identity)
-    total = cfg.trainer.total_training_steps
-    if resume is not None and resume.parent == out and progress.finished(total):
-        return resume
-    models = load_models(cfg, path, resume, device)
-    models.progress = progress
-    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode, lost=out / LOST)
-    held_out = setup.validation_hashes(cfg, player)
-    first = step_of(resume) if resume else 0
-    models.engine.load_weights(models.actor.full_model(), version=first)
-    with (
-        Recorder(
-            out,
-            stage="ppo",
-            config=cfg,
-            loggers=cfg.trainer.logger,
-            total_steps=total,
-            enabled=world.is_main,
-            resume_step=first if resume else None,
-            project=cfg.trainer.project_name,
-            name=cfg.trainer.experiment_name,
-            stall_timeout_s=cfg.trainer.stall_timeout_s,
-            sample_episodes=to_plain(cfg.trainer.generations_to_log_to_wandb),
-        ) as rec,
-        saved_when_stopped(progress, partial(save_models, cfg, out, models)),
-    ):
-        if first == 0 and cfg.trainer.val_before_train:
-            rec.log(0, validate(cfg, player, models.engine, rec, 0))
-        if progress.unlogged is not None:  # stopped while its last step was validated
-            finish_step(cfg, models, player, rec, progress.unlogged)
-        barren = 0
-        for step in range(first + 1, total + 1):
-            with rec.timer("rollout"):
-                specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
-                episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
-            barren = barren + 1 if all(episode.stop is Stop.ERROR for episode in episodes) else 0
-            if barren == MOST_BARREN_STEPS:
-                raise TrainingError(
-                    f"not one episode of {barren} steps in a row could be played; the last reason: {episodes[0].error} "
-                    "Mend the environment, then start the same command again: it goes on from the last checkpoint."
-                )
-            with uninterrupted():  # from here on the step is one piece
-                metrics = learn(cfg, models, episodes, step, rec, device)
-                models.engine.load_weights(models.actor.full_model(), version=step)
-                release_memory()
-                rec.trajectories(step, "train", episodes)
-                progress.made(step, metrics)
-            finish_step(cfg, models, player, rec, metrics, tokens=tokens_in(episodes))
-            stop_together(world)
-    return last_checkpoint(out, world)
+    return Progress.begin(resume, out, identity), resume
 
 
-def learn(
-    cfg: Config, models: Models, episodes: list[Episode], step: int, rec: Recorder, device: torch.device
-) -> Metrics:
-    """Update critic and policy on the groups of a step that differ; returns what there is to say about it."""
-    metrics = episode_metrics(episodes, "train")
-    batch = to_batch(cfg, episodes, models.template.tokenizer.pad_token_id or 0, models.template)
-    kept, filter_metrics = keep_groups(cfg, batch)
-    metrics |= filter_metrics
-    if kept is None:
-        return metrics
-    with rec.timer("score"):
-        scored, score_metrics = score(cfg, models, kept, device)
-    trained = models.actor.optimizer.steps > 0
-    check_sampler(cfg, score_metrics["rollout/kl_trainer_sampler"], step, rec, trained=trained)
-    ready, advantage_metrics = with_advantages(cfg, models, scored)
-    metrics |= score_metrics | advantage_metrics
-    with rec.timer("update"):
-        metrics |= train(cfg, models, ready, step, device)
-    rec.token_scores(step, "train", token_scores(ready, episodes[:SHOWN_EPISODES]))
-    return metrics
+def recorder(cfg: Config, out: Path, first: int) -> Recorder:
+    """The recorder of a run that goes on after step `first`."""
+    return Recorder(
+        out,
+        stage="ppo",
+        config=cfg,
+        loggers=cfg.trainer.logger,
+        total_steps=cfg.trainer.total_training_steps,
+        enabled=current_world().is_main,
+        resume_step=first or None,
+        project=cfg.trainer.project_name,
+        name=cfg.trainer.experiment_name,
+        stall_timeout_s=cfg.trainer.stall_timeout_s,
+        sample_episodes=to_plain(cfg.trainer.generations_to_log_to_wandb),
+    )
+
+
+def look_at_the_beginning(cfg: Config, models: Models, player: setup.Player, rec: Recorder) -> None:
+    """Validate the policy that a run begins with, or finish the step that it was stopped in."""
+    if models.progress.step == 0 and cfg.trainer.val_before_train:
+        rec.log(0, validate(cfg, player, models.engine, rec, 0))
+    if models.progress.unlogged is not None:  # stopped while its last step was validated
+        finish_step(cfg, models, player, rec, models.progress.unlogged)
+
+
+def barren_steps(episodes: list[Episode], before: int) -> int:
+    """How many steps in a row had no episode without an error, this one included; raises TrainingError if these are too
+    many."""
+    if any(episode.stop is not Stop.ERROR for episode in episodes):
+        return 0
+    if before + 1 == MOST_BARREN_STEPS:
+        raise TrainingError(
+            f"not one episode of {before + 1} steps in a row could be played; the last reason: {episodes[0].error} "
+            "Mend the environment, then start the same command again: it goes on from the last checkpoint."
+        )
+    return before + 1
 
 
 def finish_step(
@@ -227,9 +244,14 @@ def to_batch(
     norm = proxy.reward_normalization
     if norm.method == "identity":
         return batch
-    scores = normalize_scores(batch.scores, batch.group_ids, batch.tag_ids, grouping=norm.grouping, method=norm.method)
     last = batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
-    return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))
+    given = (batch.scores, batch.group_ids, batch.tag_ids)
+    if proxy.use_turn_scores:
+        rewards = normalize_turn_rewards(batch.rewards, last, *given, grouping=norm.grouping, method=norm.method)
+    else:
+        scores = normalize_scores(*given, grouping=norm.grouping, method=norm.method)
+        rewards = torch.where(last, scores[:, None], 0.0)
+    return replace(batch, rewards=rewards)
 
 
 def keep_groups(cfg: Config, batch: EpisodeBatch | None) -> tuple[EpisodeBatch | None, Metrics]:
@@ -264,35 +286,61 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device
     """What policy, reference and critic say about the episodes before anything is updated."""
     actor, ref_cfg = cfg.actor_rollout_ref.actor, cfg.actor_rollout_ref.ref
     micro = micro_batching(actor, cfg.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu)
-    old = score_logprobs(models.actor, batch, micro, device)
+    sampling, algorithm = setup.train_sampling(cfg), cfg.algorithm
+    old = score_logprobs(models.actor, batch, micro, device, sampling)
     ref = values = None
     if models.ref is not None:
         micro = micro_batching(actor, ref_cfg.log_prob_micro_batch_size_per_gpu)
-        ref = score_logprobs(models.ref, batch, micro, device)
+        ref = score_logprobs(models.ref, batch, micro, device, sampling)
     if models.critic is not None:
         micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
         values = score_values(models.critic, batch, micro, device)
+        if algorithm.bootstrap_truncated and batch.truncated is not None:
+            batch = bootstrapped(cfg, batch, score_last_values(models.critic, batch, micro, device))
     # k3 estimate of KL(trainer || sampler): zero if both compute the same numbers from the same weights.
     gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
     sampled = batch.mask
     if actor.loss_mask == "all_after_system":  # the environment's tokens have no sampler
         sampled = sampled & (batch.sampler_logprobs < 0)
+    correction = algorithm.rollout_correction
+    importance, weighed = rollout_weights(
+        old,
+        batch.sampler_logprobs,
+        sampled,
+        level=correction.level,
+        mode=correction.mode,
+        cap=correction.cap,
+        floor=correction.floor,
+    )
     metrics = {
         "rollout/kl_trainer_sampler": float(masked_mean(gap, sampled)),
         "rollout/logprob_gap_max": float(((old - batch.sampler_logprobs).abs() * sampled).max()),
         "rollout/old_log_prob": float(masked_mean(old, batch.mask)),
+        **weighed,
     }
     known = {f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)}
-    return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values), metrics
+    return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values, importance=importance), metrics
 
 
-def check_sampler(cfg: Config, kl: float, step: int, rec: Recorder, *, trained: bool) -> None:
+def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:
+    """The batch with `values` [B], discounted once, added to the last reward of the episodes that were cut off: what
+    follows them is not 0, only unseen."""
+    algorithm = cfg.algorithm
+    per_turn = algorithm.bi_level_gae or algorithm.adv_estimator.startswith("turn_")
+    following = values * (algorithm.high_level_gamma if per_turn else algorithm.gamma)
+    last = batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
+    assert batch.truncated is not None
+    return replace(batch, rewards=batch.rewards + last * (following * batch.truncated)[:, None])
+
+
+def check_sampler(cfg: Config, kl: float, models: Models, step: int, rec: Recorder) -> None:
     """Warn if the engine samples from other numbers than the trainer computes; stop if that is so from the start."""
-    if kl > cfg.trainer.kl_stop and not trained:
+    if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
             f"KL(trainer || sampler) is {kl:.3g} per token before anything is trained (limit trainer.kl_stop = "
             f"{cfg.trainer.kl_stop}). The engine does not sample from the weights that are trained: check that both "
-            "load the same model in the same precision, and that sampling uses temperature 1 and top_p 1."
+            "load the same model in the same precision, and that the engine's log-probs are those of the policy after "
+            "temperature, top_k and top_p."
         )
     if kl > cfg.trainer.kl_warn:
         rec.message(f"step {step}: KL(trainer || sampler) is {kl:.3g} per token, above {cfg.trainer.kl_warn}")
@@ -308,16 +356,8 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
         mean_kl = float(masked_mean(kl, batch.mask))
         metrics |= {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_coef": models.kl.coef}
         models.kl = models.kl.update(mean_kl, len(batch))
-    advantages, returns = estimate_advantages(
-        alg.adv_estimator,
-        batch,
-        rewards,
-        gamma=alg.gamma,
-        lam=alg.lam,
-        high_level_gamma=alg.high_level_gamma,
-        bi_level=alg.bi_level_gae,
-        norm_by_std=alg.norm_adv_by_std_in_grpo,
-    )
+    estimator = named_estimator(cfg)
+    advantages, returns = estimator.estimate(batch, rewards, {key: getattr(alg, key) for key in estimator.settings})
     if cfg.actor_rollout_ref.actor.grpo_advantage_length_weight and alg.adv_estimator == "grpo":
         advantages = length_weighted(advantages, batch.mask)
     metrics["critic/returns/mean"] = float(masked_mean(returns, batch.mask))
@@ -325,89 +365,41 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
     if batch.values is not None:
         metrics["critic/values/mean"] = float(masked_mean(batch.values, batch.mask))
         metrics["critic/vf_explained_var"] = float(explained_variance(batch.values, returns, batch.mask))
-    if alg.whiten_advantages and alg.adv_estimator in WHITENED:
+    if alg.whiten_advantages and estimator.whitened:
         advantages = whiten(advantages, batch.mask)
     known = {f.name: getattr(batch, f.name) for f in fields(ScoredBatch)}
     return PPOBatch(**known, advantages=advantages, returns=returns), metrics
 
 
-def train(cfg: Config, models: Models, batch: PPOBatch, step: int, device: torch.device) -> Metrics:
-    """Update the critic, then (after its warm-up) the policy."""
-    metrics: Metrics = {}
-    jobs: list[tuple[str, Any, Any, LossFn]] = []
+def updated(
+    cfg: Config, models: Models, step: int
+) -> Iterator[tuple[str, Trainable, ActorConfig | CriticConfig, LossFn]]:
+    """What a step updates: the critic, then (after its warm-up) the policy, each at the rate of this PPO step."""
+    actor = cfg.actor_rollout_ref.actor
     if models.critic is not None:
-        jobs.append(("critic", models.critic, cfg.critic, critic_loss(cfg.critic)))
+        models.critic.optimizer.at(step - 1)
+        yield "critic", models.critic, cfg.critic, critic_loss(cfg.critic)
     if step > cfg.trainer.critic_warmup:
-        jobs.append(("actor", models.actor, cfg.actor_rollout_ref.actor, actor_loss(cfg.actor_rollout_ref.actor)))
-    for name, part, part_cfg, loss_fn in jobs:
-        part.optimizer.at(step - 1)
-        plan = plan_mini_batches(
-            len(batch),
-            size=part_cfg.ppo_mini_batch_size,
+        models.actor.optimizer.at(step - 1)
+        yield "actor", models.actor, actor, actor_loss(actor, setup.train_sampling(cfg))
+
+
+def cut(cfg: Config, part: ActorConfig | CriticConfig, rows: int, step: int) -> dict[str, Any]:
+    """How the rows of a step are cut for `update`, and how its losses are added up."""
+    return {
+        "mini_batches": plan_mini_batches(
+            rows,
+            size=part.ppo_mini_batch_size,
             count=cfg.actor_rollout_ref.actor.ppo_num_mini_batches,
-            epochs=part_cfg.ppo_epochs,
-            shuffle=part_cfg.shuffle,
+            epochs=part.ppo_epochs,
+            shuffle=part.shuffle,
             generator=torch_stream(cfg.seed.train, "minibatch", step),  # the same cut for both
-        )
-        result = update(
-            part,
-            batch,
-            loss_fn,
-            mini_batches=plan,
-            micro=micro_batching(part_cfg, part_cfg.ppo_micro_batch_size_per_gpu),
-            loss_agg_mode=part_cfg.loss_agg_mode,
-            horizon=cfg.actor_rollout_ref.rollout.response_length
-            * max(cfg.max_turn(tag) for tag in cfg.es_manager.train.env_configs.tags),
-            device=device,
-        )
-        metrics |= {f"{name}/{key}": value for key, value in result.items()}
-        metrics[f"{name}/lr"] = part.optimizer.lr
-    return metrics
-
-
-def actor_loss(cfg: ActorConfig) -> LossFn:
-    """Clipped policy loss, minus the entropy bonus, plus KL to the reference if asked for."""
-
-    def loss_fn(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, LossInfo]:
-        logprobs, entropy = token_logprobs(
-            model,
-            batch.input_ids,
-            batch.mask,
-            images=batch.images,
-            with_entropy=True,
-            entropy_grad=cfg.entropy_coeff > 0,
-        )
-        loss, sums = policy_loss(
-            logprobs,
-            batch.old_logprobs,
-            batch.advantages,
-            weights,
-            clip_low=cfg.clip_ratio_low,
-            clip_high=cfg.clip_ratio_high,
-            clip_c=cfg.clip_ratio_c,
-        )
-        info = dict(sums)
-        info["entropy"] = (entropy.detach() * batch.mask).sum()
-        if cfg.entropy_coeff > 0:
-            loss = loss - cfg.entropy_coeff * entropy_bonus(entropy, weights)
-        if cfg.use_kl_loss and batch.ref_logprobs is not None:
-            kl = kl_penalty(logprobs, batch.ref_logprobs, cfg.kl_loss_type)
-            loss = loss + cfg.kl_loss_coef * (weights * kl).sum()
-            info["kl_loss"] = (kl.detach() * batch.mask).sum()
-        return loss, info
-
-    return loss_fn
-
-
-def critic_loss(cfg: CriticConfig) -> LossFn:
-    """Squared error of the values, clipped around the old ones if asked for."""
-
-    def loss_fn(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, LossInfo]:
-        values = token_values(model, batch.input_ids, batch.mask, images=batch.images)
-        old = batch.values if batch.values is not None else torch.zeros_like(values)
-        return value_loss(values, old, batch.returns, weights, clip=cfg.cliprange_value)
-
-    return loss_fn
+        ),
+        "micro": micro_batching(part, part.ppo_micro_batch_size_per_gpu),
+        "loss_agg_mode": part.loss_agg_mode,
+        "horizon": cfg.actor_rollout_ref.rollout.response_length
+        * max(cfg.max_turn(tag) for tag in cfg.es_manager.train.env_configs.tags),
+    }
 
 
 def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:

@@ -1,19 +1,20 @@
 """What PPO trains and plays with: policy, critic, reference, engine, loaded and saved together."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from spa.algo.advantages import NEEDS_VALUES
+from spa.algo.estimators import Estimator, estimator_named
 from spa.algo.health import Health
 from spa.algo.kl import KLController
+from spa.algo.losses import policy_loss_named
 from spa.config.schema import Config, OptimConfig
 from spa.distributed.world import current_world
 from spa.engines.base import Engine
-from spa.engines.factory import engine_name, local_engine, vllm_engine
+from spa.engines.factory import EngineRequest, trained_kind
 from spa.errors import ConfigError
 from spa.models.load import load_critic
 from spa.models.lora import ADAPTER, has_adapters
@@ -42,9 +43,34 @@ class Models:
     health: Health = field(default_factory=Health)
 
 
+def keys_of(section: Any) -> set[str]:
+    """The keys of a section of the configuration that have a value of their own."""
+    return {f.name for f in fields(section) if not is_dataclass(getattr(section, f.name))}
+
+
+def named_estimator(cfg: Config) -> Estimator:
+    """The estimator of the configuration. Raises ConfigError if it cannot be used with its other settings."""
+    name = cfg.algorithm.adv_estimator
+    estimator = estimator_named(name, keys_of(cfg.algorithm))
+    if cfg.algorithm.bootstrap_truncated and not estimator.needs_values:
+        raise ConfigError(f"algorithm.bootstrap_truncated needs a critic, and adv_estimator {name} trains none")
+    if cfg.es_manager.train.group_size == 1 and estimator.needs_groups:
+        raise ConfigError(
+            f"es_manager.train.group_size is 1, and adv_estimator {name} compares the episodes of a group; play several"
+        )
+    return estimator
+
+
+def check_trained(cfg: Config) -> None:
+    """Raises ConfigError if PPO cannot train with the estimator, the loss or the engine that are named."""
+    named_estimator(cfg)
+    trained_kind(cfg)
+    policy_loss_named(cfg.actor_rollout_ref.actor.policy_loss, keys_of(cfg.actor_rollout_ref.actor))
+
+
 def load_models(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Models:
     """Policy, critic, reference and engine; after a crash, as they were at the checkpoint `resume`."""
-    check_engine(cfg)
+    check_trained(cfg)
     note_published(path)
     model_cfg, actor_cfg, total = (
         cfg.actor_rollout_ref.model,
@@ -65,7 +91,7 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
         autocast=autocast,
     )
     critic = None
-    if cfg.algorithm.adv_estimator in NEEDS_VALUES or ":" in cfg.algorithm.adv_estimator:
+    if named_estimator(cfg).needs_values:
         critic = make_critic(cfg, path, resume, device)
     wants_ref = (actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
     ref = None
@@ -81,7 +107,9 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     kl = KLController(
         coef=ctrl.kl_coef, target=ctrl.target_kl if ctrl.type == "adaptive" else None, horizon=ctrl.horizon
     )
-    engine = make_training_engine(cfg, actor.full_model(), template, source, device)
+    engine = trained_kind(cfg).make(
+        EngineRequest(cfg=cfg, model_name=source, device=device, model=actor.full_model(), template=template)
+    )
     models = Models(actor=actor, critic=critic, ref=ref, engine=engine, template=template, kl=kl)
     if resume:
         state = load_state(resume)
@@ -91,16 +119,6 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
         models.kl = replace(kl, coef=state["kl_coef"])
         models.health = Health.from_state(state["health"]) if "health" in state else Health()
     return models
-
-
-def make_training_engine(cfg: Config, policy: Any, template: ChatTemplate, source: str, device: torch.device) -> Engine:
-    """The engine that plays with the weights that are being trained."""
-    name = engine_name(cfg)
-    if name == "vllm":
-        engine = vllm_engine(cfg, source, template, device)
-        engine.load_weights(policy, version=0)
-        return engine
-    return local_engine(cfg, policy, template, device)
 
 
 def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Trainable:
@@ -126,16 +144,6 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
         grad_clip=critic_cfg.grad_clip,
         autocast=autocast,
     )
-
-
-def check_engine(cfg: Config) -> None:
-    """Raises ConfigError for an engine that cannot play with weights that are being trained."""
-    name = engine_name(cfg)
-    if name not in ("local", "vllm"):
-        raise ConfigError(
-            f"actor_rollout_ref.rollout.name={name} cannot be trained: PPO needs the tokens and weights of the policy. "
-            "Use auto, local or vllm."
-        )
 
 
 def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:

@@ -24,7 +24,7 @@ from spa.models.load import model_config, model_source
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.ppo_models import check_engine
+from spa.recipes.ppo_models import check_trained
 from spa.recipes.published import data_files
 from spa.training.checkpoint import damage
 
@@ -115,7 +115,7 @@ def _check_checkpoint(key: str, folder: Path) -> None:
 def _engine_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[], None]]:
     yield lambda: _check_device(cfg)
     if "ppo" in stages:
-        yield lambda: check_engine(cfg)
+        yield lambda: check_trained(cfg)
     if "ppo" in stages or ("selfplay" in stages and "self" in _policies(cfg)):
         yield lambda: _check_installed(engine_name(cfg))
 

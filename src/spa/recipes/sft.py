@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from spa import heartbeat
 from spa.config.schema import Config, SFTConfig
 from spa.distributed.world import current_world
 from spa.engines.local import LocalEngine
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.identity import Identity
-from spa.models.forward import packs_rows, token_logprobs
+from spa.models.forward import token_logprobs
 from spa.models.lora import ADAPTER
 from spa.models.vision import ImageReader, RowImages
 from spa.prompts.template import ChatTemplate
@@ -44,9 +43,9 @@ from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.checkpoint import last_checkpoint, load_state, save_checkpoint, step_of
 from spa.training.memory import limit_kernel_caches, release_memory
-from spa.training.oom_retry import MicroBatching, oom_retry
+from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
-from spa.training.update import Trainable
+from spa.training.update import Trainable, forward_passes, train_step
 from spa.types import Metrics
 from spa.worldmodel.rows import read_parquet
 from spa.worldmodel.sequences import TrainingSequence, batch_order, row_sequences, spread_evenly
@@ -155,7 +154,7 @@ def run_steps(cfg: Config, out: Path, data: Path | None, identity: Identity) -> 
             batch = [train_rows[i] for i in next(batches)]
             with uninterrupted(), rec.timer("update"):
                 part.optimizer.at(step - 1)
-                metrics = train_step(part, batch, micro, device, template.images)
+                metrics = update(part, batch, micro, device, template.images)
                 progress.made(step, metrics)
             finish_step(metrics, int(lengths_of(batch).sum()))
             stop_together(world)
@@ -249,7 +248,7 @@ def make_sft_optimizer(sft: SFTConfig, model: Any, total: int) -> Optimizer:
     )
 
 
-def train_step(
+def update(
     part: Trainable,
     batch: list[TrainingSequence],
     micro: MicroBatching,
@@ -257,45 +256,24 @@ def train_step(
     reader: ImageReader | None = None,
 ) -> Metrics:
     """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many ranks share it."""
-    targets = sum(int(sequence.mask[1:].sum()) for sequence in batch)
-    lengths, replica = lengths_of(batch), part.replica
-    mine, dummy = replica.world.deal(lengths), lengths.argmin()[None]
-    part.model.train()
+    targets = max(1, sum(int(sequence.mask[1:].sum()) for sequence in batch))
 
-    def nll(
-        model: Any, ids: torch.Tensor, mask: torch.Tensor, images: RowImages | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def nll(model: Any, rows: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        ids, mask, images = inputs(batch, rows, device, reader)
         logprobs, entropy = token_logprobs(model, ids, mask, images=images, with_entropy=True)
-        return -logprobs.sum() / max(1, targets), entropy.detach().sum()
+        return -logprobs.sum() / targets, {"entropy": entropy.detach().sum()}
 
-    def work(cut: list[torch.Tensor]) -> dict[str, float]:
-        part.optimizer.zero_grad()  # of an attempt that ran out of memory
-        sums = {"loss": 0.0, "entropy": 0.0}
-        passes = list(replica.passes([mine[picked] for picked in cut], dummy, backward=True))
-        for number, (rows, counts) in enumerate(passes, start=1):
-            heartbeat.beat()
-            picked = [batch[i] for i in rows.tolist()]
-            ids, mask = padded(picked, device)
-            with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-                loss, entropy = replica.run(nll, ids, mask, images_of(picked, reader), last=number == len(passes))
-            # The loss is a sum over ranks; gradients are averaged over them.
-            (loss * (counts * replica.world.size)).backward()
-            sums["loss"] += loss.item() * counts
-            sums["entropy"] += float(entropy) * counts
-        return sums
-
-    alone = replica.world.size == 1
-    sums = replica.world.all_reduce_sums(
-        oom_retry(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=alone)
-    )
-    metrics = {
+    rate = part.optimizer.lr
+    part.model.train()
+    sums, result = train_step(part, lengths_of(batch), micro, device, nll)
+    return {
         "train/loss": sums["loss"],
-        "train/entropy": sums["entropy"] / max(1, targets),
+        "train/entropy": sums["entropy"] / targets,
         "train/tokens": float(targets),
         "train/rows": float(sum(sequence.rows for sequence in batch)),
-        "train/lr": part.optimizer.lr,
+        "train/lr": rate,
+        **{f"train/{name}": value for name, value in result.items()},
     }
-    return metrics | {f"train/{name}": value for name, value in part.step(sums["loss"]).items()}
 
 
 def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
@@ -303,50 +281,37 @@ def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
     return torch.tensor([len(sequence.token_ids) for sequence in sequences])
 
 
-def padded(sequences: Sequence[TrainingSequence], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded ids int64 [b, T] and prediction masks bool [b, A]."""
-    width = max(len(sequence.token_ids) for sequence in sequences)
-    ids = np.zeros((len(sequences), width), dtype=np.int64)
-    mask = np.zeros((len(sequences), width), dtype=bool)
-    for r, sequence in enumerate(sequences):
+def inputs(
+    batch: Sequence[TrainingSequence], rows: torch.Tensor, device: torch.device, reader: ImageReader | None
+) -> tuple[torch.Tensor, torch.Tensor, RowImages | None]:
+    """Right-padded ids int64 [b, T], prediction masks bool [b, A] and pictures of the rows."""
+    picked = [batch[i] for i in rows.tolist()]
+    width = max(len(sequence.token_ids) for sequence in picked)
+    ids = np.zeros((len(picked), width), dtype=np.int64)
+    mask = np.zeros((len(picked), width), dtype=bool)
+    for r, sequence in enumerate(picked):
         ids[r, : len(sequence.token_ids)] = sequence.token_ids
         mask[r, : len(sequence.mask)] = sequence.mask
-    return torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device)
-
-
-def images_of(sequences: Sequence[TrainingSequence], reader: ImageReader | None) -> RowImages | None:
-    """The sequences' pictures as the model takes them; None for a model that reads only text."""
-    return None if reader is None else reader.rows([sequence.images for sequence in sequences])
+    images = None if reader is None else reader.rows([sequence.images for sequence in picked])
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device), images
 
 
 def validation_loss(
     part: Trainable,
-    rows: list[TrainingSequence],
+    batch: list[TrainingSequence],
     micro: MicroBatching,
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> float:
     """Mean negative log-likelihood over all response tokens of the validation rows, of which there is at least one."""
-    lengths, replica = lengths_of(rows), part.replica
-    mine, dummy = replica.world.deal(lengths), lengths.argmin()[None]
 
-    def nll(model: Any, ids: torch.Tensor, mask: torch.Tensor, images: RowImages | None) -> float:
+    def nll(model: Any, rows: torch.Tensor) -> float:
+        ids, mask, images = inputs(batch, rows, device, reader)
         return -float(token_logprobs(model, ids, mask, images=images)[0].sum())
 
-    def work(cut: list[torch.Tensor]) -> dict[str, float]:
-        sums = {"nll": 0.0, "tokens": 0.0}
-        for indices, counts in replica.passes([mine[part] for part in cut], dummy, backward=False):
-            picked = [rows[i] for i in indices.tolist()]
-            ids, mask = padded(picked, device)
-            sums["nll"] += replica.run(nll, ids, mask, images_of(picked, reader)) * counts
-            sums["tokens"] += int(mask.sum()) * counts
-        return sums
-
-    part.model.eval()
-    with torch.no_grad(), torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-        sums = oom_retry(part, micro, lengths[mine], work, packs_rows(part.model), repeatable=not replica.in_step)
-    sums = replica.world.all_reduce_sums(sums)
-    return sums["nll"] / max(1.0, sums["tokens"])
+    found = forward_passes(part, lengths_of(batch), micro, device, nll)
+    sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in found), 0.0)})
+    return sums["nll"] / max(1, sum(int(sequence.mask[1:].sum()) for sequence in batch))
 
 
 def world_model_check(

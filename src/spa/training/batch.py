@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from spa.models.vision import ImageReader
-from spa.types import Episode, EpisodeBatch
+from spa.types import Episode, EpisodeBatch, Stop
 
 LossMask = Literal["sampled", "answer_only", "no_states", "all_after_system"]
 Batch = TypeVar("Batch", bound=EpisodeBatch)
@@ -61,6 +61,7 @@ def batch_episodes(
         group_ids=torch.tensor([episode.group for episode in episodes]),
         tag_ids=torch.tensor([tags.index(episode.tag) for episode in episodes]),
         sampler_logprobs=torch.from_numpy(logprobs[:, shift].copy()),
+        truncated=torch.tensor([episode.stop in (Stop.TURN_CAP, Stop.CONTEXT) for episode in episodes]),
         images=None if reader is None else reader.rows([episode.images for episode in episodes]),
     )
 

@@ -2,9 +2,9 @@
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 
@@ -12,8 +12,6 @@ from spa.errors import TrainingError
 from spa.models.forward import micro_batches
 
 log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,45 +41,56 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def oom_retry(
-    part: Halving,
-    micro: MicroBatching,
-    lengths: torch.Tensor,
-    work: Callable[[list[torch.Tensor]], Result],
-    packed: bool,
-    *,
-    repeatable: bool = True,
-) -> Result:
-    """`work` on micro-batches (lists of row indices) that fit into memory.
+class Attempt:
+    """One attempt at a piece of work: `with attempt as cut` gives its micro-batches, as lists of row indices. Running
+    out of memory ends the block, not the program."""
 
-    When memory runs out, `work` is done again from its beginning, with micro-batches half as large, here and from now
-    on; it must not keep anything of a broken-off attempt. Raises TrainingError if single rows do not fit, or if the
-    work is not `repeatable` because other ranks wait in the middle of it.
+    def __init__(self, cut: list[torch.Tensor]) -> None:
+        self.cut, self.reason = cut, ""
+
+    def __enter__(self) -> list[torch.Tensor]:
+        return self.cut
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if error is None or not is_out_of_memory(error):
+            return False
+        self.reason = str(error).splitlines()[0] if str(error) else "out of memory"
+        return True
+
+
+def oom_retry(
+    part: Halving, micro: MicroBatching, lengths: torch.Tensor, *, packed: bool, repeatable: bool = True
+) -> Iterator[Attempt]:
+    """Attempts at a piece of work on sequences of these `lengths`, until one fits into memory:
+
+        for attempt in oom_retry(...):
+            with attempt as cut:
+                ...  # from its beginning: nothing is kept of an attempt that was broken off
+
+    When memory runs out, the next attempt has micro-batches half as large, here and from now on. Raises TrainingError
+    if single rows do not fit, or if the work is not `repeatable` because other ranks wait in the middle of it.
     """
     while True:
-        cut = list(micro.split(lengths, halvings=part.halvings, packed=packed))
-        try:
-            return work(cut)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            reason = str(error).splitlines()[0] if str(error) else "out of memory"
-        # Only here, outside the handler, has the traceback let go of the activations.
+        attempt = Attempt(list(micro.split(lengths, halvings=part.halvings, packed=packed)))
+        yield attempt
+        if not attempt.reason:
+            return
+        # Only here, outside the block, has the traceback let go of the activations.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        largest = max(len(rows) for rows in cut)
+        largest = max(len(rows) for rows in attempt.cut)
         if not repeatable:
             raise TrainingError(
-                f"out of memory with {largest} rows at a time ({reason}). Ranks must stay in step, so micro-batches "
-                "are not halved while others wait: lower micro_batch_size_per_gpu (or ppo_max_token_len_per_gpu), then "
-                "start the same command again."
+                f"out of memory with {largest} rows at a time ({attempt.reason}). Ranks must stay in step, so "
+                "micro-batches are not halved while others wait: lower micro_batch_size_per_gpu (or "
+                "ppo_max_token_len_per_gpu), then start the same command again."
             )
         if largest == 1:
             raise TrainingError(
-                f"one sequence of {int(lengths.max())} tokens does not fit into memory ({reason}). Turn on "
+                f"one sequence of {int(lengths.max())} tokens does not fit into memory ({attempt.reason}). Turn on "
                 "enable_gradient_checkpointing, train LoRA adapters (lora.rank=64), use shorter episodes or a smaller "
                 "model; `spa doctor --fit CONFIG` estimates what is needed."
             )
         part.halvings += 1
-        log.warning("out of memory with %d rows at a time; from now on half as many (%s)", largest, reason)
+        log.warning("out of memory with %d rows at a time; from now on half as many (%s)", largest, attempt.reason)

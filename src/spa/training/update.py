@@ -4,8 +4,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import InitVar, dataclass, field
-from typing import Any
+from dataclasses import InitVar, dataclass, field, fields
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -15,17 +16,20 @@ from spa.algo.losses import LossAggMode, loss_units, loss_weights
 from spa.distributed.replicas import Replica
 from spa.distributed.shards import norm_of
 from spa.errors import TrainingError
-from spa.models.forward import packs_rows, switch_off_dropout, token_logprobs, token_values
+from spa.models.forward import PLAIN, packs_rows, switch_off_dropout, token_logprobs, token_values
 from spa.models.lora import adapters_off
 from spa.training.batch import select, to_device
 from spa.training.oom_retry import MicroBatching, oom_retry
 from spa.training.optim import Optimizer
-from spa.types import EpisodeBatch, Metrics, PPOBatch
+from spa.types import EpisodeBatch, Metrics, PPOBatch, SamplingParams
 
 LossInfo = Mapping[str, torch.Tensor]
 LossFn = Callable[[Any, PPOBatch, torch.Tensor], tuple[torch.Tensor, LossInfo]]
 """(model, micro-batch, weights [b, A]) -> (loss, sums over tokens to report as means, "tokens" among them). Weights
 belong to the whole mini-batch."""
+Compute = Callable[..., tuple[torch.Tensor, LossInfo]]
+"""(model, *, rows) -> (part of the loss, parts of the sums to report)."""
+Result = TypeVar("Result")
 
 MAX_BAD_STEPS = 3
 
@@ -93,22 +97,102 @@ class Trainable:
         return {"grad_norm": norm if math.isfinite(norm) else -1.0, "skipped": float(not finite)}
 
 
+def train_step(
+    part: Trainable, lengths: torch.Tensor, micro: MicroBatching, device: torch.device, compute: Compute
+) -> tuple[dict[str, float], Metrics]:
+    """One optimiser step on sequences of these `lengths` (int64 [B]), however they are cut and shared among ranks.
+
+    `compute(model, rows)` gives the rows' part of the loss, which is a sum over the whole batch, and of the sums to
+    report. Returns the sums of all ranks, the loss among them, and what `Trainable.step` says.
+    """
+    replica = part.replica
+    mine, dummy = replica.world.deal(lengths), lengths.argmin()[None]
+    sums: dict[str, float] = {}
+    alone = replica.world.size == 1
+    for attempt in oom_retry(part, micro, lengths[mine], packed=packs_rows(part.model), repeatable=alone):
+        part.optimizer.zero_grad()  # of an attempt that ran out of memory
+        sums, loss = defaultdict[str, float](float), None  # lets go of a graph that was too large
+        with attempt as cut:
+            passes = list(replica.passes([mine[picked] for picked in cut], dummy, backward=True))
+            for number, (rows, counts) in enumerate(passes, start=1):
+                heartbeat.beat()
+                with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
+                    loss, info = replica.run(partial(compute, rows=rows), last=number == len(passes))
+                # The loss is a sum over ranks; gradients are averaged over them.
+                (loss * (counts * replica.world.size)).backward()
+                for name, value in {"loss": loss, **info}.items():
+                    sums[name] += float(value.detach()) * counts
+    sums = replica.world.all_reduce_sums(sums)
+    return sums, part.step(sums["loss"])
+
+
+def forward_passes(
+    part: Scorer | Trainable,
+    lengths: torch.Tensor,
+    micro: MicroBatching,
+    device: torch.device,
+    compute: Callable[..., Result],
+) -> list[tuple[torch.Tensor, Result]]:
+    """`compute(model, rows)` without gradients and without dropout, on this rank's share of sequences of these
+    `lengths`; returns the rows of each pass with its result."""
+    replica, off = part.replica, isinstance(part, Scorer) and part.without_adapters
+    mine, dummy = replica.world.deal(lengths), lengths.argmin()[None]
+    part.model.eval()
+    found: list[tuple[torch.Tensor, Result]] = []
+    with (
+        adapters_off(part.model) if off else nullcontext(),
+        torch.no_grad(),
+        torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None),
+    ):
+        packed, repeatable = packs_rows(part.model), not replica.in_step
+        for attempt in oom_retry(part, micro, lengths[mine], packed=packed, repeatable=repeatable):
+            found = []
+            with attempt as cut:
+                for rows, counts in replica.passes([mine[picked] for picked in cut], dummy, backward=False):
+                    heartbeat.beat()
+                    result = replica.run(partial(compute, rows=rows))
+                    if counts:
+                        found.append((rows, result))
+    return found
+
+
 def score_logprobs(
-    part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
+    part: Scorer | Trainable,
+    batch: EpisodeBatch,
+    micro: MicroBatching,
+    device: torch.device,
+    sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
-    """float32 [B, A] on the CPU: log-probs of the sampled tokens under the policy."""
-    return _score(
-        part, batch, micro, device, lambda model, b: token_logprobs(model, b.input_ids, b.mask, images=b.images)[0]
-    )
+    """float32 [B, A] on the CPU: log-probs of the sampled tokens under the policy that samples like this."""
+
+    def logprobs(model: Any, small: EpisodeBatch) -> torch.Tensor:
+        return token_logprobs(model, small.input_ids, small.mask, images=small.images, sampling=sampling)[0]
+
+    return _score(part, batch, micro, device, logprobs)
 
 
 def score_values(
     part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B, A] on the CPU: the critic's values before each sampled token."""
-    return _score(
-        part, batch, micro, device, lambda model, b: token_values(model, b.input_ids, b.mask, images=b.images)
-    )
+
+    def values(model: Any, small: EpisodeBatch) -> torch.Tensor:
+        return token_values(model, small.input_ids, small.mask, images=small.images)
+
+    return _score(part, batch, micro, device, values)
+
+
+def score_last_values(
+    part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
+) -> torch.Tensor:
+    """float32 [B] on the CPU: the critic's values after each row's last token."""
+    longer: dict[str, Any] = {f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)}
+    for name, value in longer.items():
+        if isinstance(value, torch.Tensor) and value.ndim == 2:
+            longer[name] = nn.functional.pad(value, (0, 1))
+    ends = nn.functional.one_hot(batch.lengths - 1, batch.input_ids.shape[1]).bool()  # of a token that follows
+    longer |= {"mask": ends, "lengths": batch.lengths + 1}
+    return score_values(part, EpisodeBatch(**longer), micro, device).sum(dim=1)
 
 
 def _score(
@@ -118,29 +202,13 @@ def _score(
     device: torch.device,
     forward: Callable[[Any, EpisodeBatch], torch.Tensor],
 ) -> torch.Tensor:
-    replica = scorer.replica
-    mine, dummy = replica.world.deal(batch.lengths), batch.lengths.argmin()[None]
+    def compute(model: Any, rows: torch.Tensor) -> torch.Tensor:
+        return forward(model, to_device(select(batch, rows), device)).float().cpu()
 
-    def work(cut: list[torch.Tensor]) -> torch.Tensor:
-        out = torch.zeros(batch.mask.shape, dtype=torch.float32)
-        for rows, counts in replica.passes([mine[picked] for picked in cut], dummy, backward=False):
-            heartbeat.beat()
-            values = replica.run(forward, to_device(select(batch, rows), device)).float().cpu()
-            if counts:
-                out[rows, : values.shape[1]] = values
-        return out
-
-    scorer.model.eval()
-    off = isinstance(scorer, Scorer) and scorer.without_adapters
-    with (
-        adapters_off(scorer.model) if off else nullcontext(),
-        torch.no_grad(),
-        torch.autocast(device.type, dtype=scorer.autocast, enabled=scorer.autocast is not None),
-    ):
-        scores = oom_retry(
-            scorer, micro, batch.lengths[mine], work, packs_rows(scorer.model), repeatable=not replica.in_step
-        )
-    return replica.world.all_reduce_sum(scores)
+    out = torch.zeros(batch.mask.shape, dtype=torch.float32)
+    for rows, values in forward_passes(scorer, batch.lengths, micro, device, compute):
+        out[rows, : values.shape[1]] = values
+    return scorer.replica.world.all_reduce_sum(out)
 
 
 def update(
@@ -160,63 +228,30 @@ def update(
     Dropout is off: ratios and clipped values compare with scores that were taken without it.
     """
     sums: dict[str, float] = defaultdict(float)
-    norms: list[float] = []
-    loss_sum = skipped = 0.0
+    steps: list[Metrics] = []
     part.model.train()
     switch_off_dropout(part.model)
-    for epoch in mini_batches:
-        for rows in epoch:
-            mini = select(batch, rows)
-            mine = part.replica.world.deal(mini.lengths)
-            weights = loss_weights(mini.mask, loss_agg_mode, loss_units(mini.mask, loss_agg_mode), horizon=horizon)
+    for picked in (picked for epoch in mini_batches for picked in epoch):
+        mini = select(batch, picked)
+        weights = loss_weights(mini.mask, loss_agg_mode, loss_units(mini.mask, loss_agg_mode), horizon=horizon)
 
-            def work(
-                cut: list[torch.Tensor],
-                mini: PPOBatch = mini,
-                weights: torch.Tensor = weights,
-                mine: torch.Tensor = mine,
-            ) -> dict[str, float]:
-                return _accumulate(part, mini, weights, [mine[picked] for picked in cut], loss_fn, device)
+        def compute(
+            model: Any, rows: torch.Tensor, mini: PPOBatch = mini, weights: torch.Tensor = weights
+        ) -> tuple[torch.Tensor, LossInfo]:
+            small = to_device(select(mini, rows), device)
+            return loss_fn(model, small, weights[rows][:, : small.mask.shape[1]].to(device))
 
-            alone = part.replica.world.size == 1
-            info = oom_retry(part, micro, mini.lengths[mine], work, packs_rows(part.model), repeatable=alone)
-            info = part.replica.world.all_reduce_sums(info)
-            loss = info.pop("loss")
-            loss_sum += loss
-            for name, value in info.items():
-                sums[name] += value
-            result = part.step(loss)
-            norms.append(result["grad_norm"])
-            skipped += result["skipped"]
-    steps, tokens = max(1, len(norms)), max(1.0, sums.pop("tokens", 0.0))
-    metrics = {name: value / tokens for name, value in sums.items()}
-    return {**metrics, "loss": loss_sum / steps, "grad_norm": sum(norms) / steps, "skipped": skipped}
-
-
-def _accumulate(
-    part: Trainable,
-    mini: PPOBatch,
-    weights: torch.Tensor,
-    cut: list[torch.Tensor],
-    loss_fn: LossFn,
-    device: torch.device,
-) -> dict[str, float]:
-    """Gradients of this rank's rows of a mini-batch, micro-batch by micro-batch; returns their part of the loss and of
-    the sums to report."""
-    part.optimizer.zero_grad()  # of an attempt that ran out of memory
-    sums = defaultdict[str, float](float)
-    passes = list(part.replica.passes(cut, mini.lengths.argmin()[None], backward=True))
-    for number, (rows, counts) in enumerate(passes, start=1):
-        heartbeat.beat()
-        small = to_device(select(mini, rows), device)
-        small_weights = weights[rows][:, : small.mask.shape[1]].to(device) * counts
-        with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-            loss, info = part.replica.run(loss_fn, small, small_weights, last=number == len(passes))
-        # The loss is a sum over ranks; gradients are averaged over them.
-        (loss * part.replica.world.size).backward()
-        for name, value in {"loss": loss.detach(), **info}.items():
-            sums[name] += float(value) * counts
-    return sums
+        found, result = train_step(part, mini.lengths, micro, device, compute)
+        steps.append(result)
+        for name, value in found.items():
+            sums[name] += value
+    count, loss, tokens = max(1, len(steps)), sums.pop("loss", 0.0), max(1.0, sums.pop("tokens", 0.0))
+    return {
+        **{name: value / tokens for name, value in sums.items()},
+        "loss": loss / count,
+        "grad_norm": sum(step["grad_norm"] for step in steps) / count,
+        "skipped": sum(step["skipped"] for step in steps),
+    }
 
 
 def plan_mini_batches(

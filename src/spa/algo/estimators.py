@@ -1,0 +1,150 @@
+"""Advantage estimators by name: what each needs, and what is made of its result.
+
+An estimator of one's own is a record like those of `ESTIMATORS`, or a plain function, named as `module:name`.
+"""
+
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from spa.algo.advantages import (
+    Estimate,
+    gae,
+    grpo,
+    reinforce_plus_plus,
+    reinforce_plus_plus_baseline,
+    rloo,
+)
+from spa.algo.advantages import bi_level_gae as two_levels
+from spa.algo.turn_credit import turn_gae, turn_rloo
+from spa.errors import ConfigError
+from spa.types import ScoredBatch
+
+KEY = "algorithm.adv_estimator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimator:
+    """An advantage estimator.
+
+    function: (batch, rewards, **settings) -> (advantages, returns), all `[B, A]`; rewards are normalised, and hold the
+    KL penalty if that is part of the reward. settings: keys of the section `algorithm` that it is given.
+    """
+
+    function: Callable[..., Estimate]
+    settings: tuple[str, ...] = ()
+    needs_values: bool = False  # a critic is trained, and batch.values are its values
+    needs_groups: bool = False  # compares episodes of one puzzle, so that a group of one says nothing
+    whitened: bool = False  # advantages are whitened over the masked tokens of the whole batch before the update
+
+    def estimate(self, batch: ScoredBatch, rewards: Tensor, settings: Mapping[str, Any]) -> Estimate:
+        """Advantages and returns, 0 outside the mask, not whitened. `settings` has at least the keys asked for.
+
+        Raises ConfigError if a critic is missing or the results have another shape than `rewards`.
+        """
+        if self.needs_values and batch.values is None:
+            raise ConfigError(f"{KEY}: this estimator needs a critic, and the batch has no values")
+        results = self.function(batch, rewards, **{name: settings[name] for name in self.settings})
+        for label, value in zip(("advantages", "returns"), results, strict=True):
+            if value.shape != rewards.shape:
+                shapes = f"{tuple(value.shape)} instead of {tuple(rewards.shape)}"
+                raise ConfigError(f"{KEY}: the estimator returned {label} of shape {shapes}")
+        advantages, returns = (torch.where(batch.mask, value, 0.0) for value in results)
+        return advantages, returns
+
+
+def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
+    """The estimator that `algorithm.adv_estimator` names: one of `ESTIMATORS`, or `package.module:name` of an
+    `Estimator` or of a function. A function gets the settings that its keyword-only parameters name, and neither a
+    critic nor whitening. `known` are the keys that there are settings of.
+
+    Raises ConfigError for an unknown name, a module that does not load, or a setting that does not exist.
+    """
+    found = ESTIMATORS.get(name) or _own(name)
+    unknown = [setting for setting in found.settings if setting not in known]
+    if unknown:
+        raise ConfigError(
+            f"{KEY}: {name!r} asks for {unknown[0]!r}; the section algorithm has {', '.join(sorted(known))}"
+        )
+    return found
+
+
+def _own(name: str) -> Estimator:
+    if ":" not in name:
+        raise ConfigError(
+            f"{KEY}: {name!r} is not known; use {', '.join(ESTIMATORS)}, or your own as 'package.module:name'"
+        )
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{KEY}: cannot load {name!r} ({error}); the form is 'package.module:name', importable from here"
+        ) from error
+    if isinstance(found, Estimator):
+        return found
+    if not callable(found):
+        raise ConfigError(f"{KEY}: {name!r} is neither an Estimator nor a function")
+    parameters = inspect.signature(found).parameters.values()
+    return Estimator(
+        function=cast(Callable[..., Estimate], found),
+        settings=tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
+    )
+
+
+def _outcomes(batch: ScoredBatch, rewards: Tensor) -> Tensor:
+    return torch.where(batch.mask, rewards, 0.0).sum(dim=1)
+
+
+def _gae(
+    batch: ScoredBatch, rewards: Tensor, *, gamma: float, lam: float, bi_level_gae: bool, high_level_gamma: float
+) -> Estimate:
+    assert batch.values is not None
+    if bi_level_gae:
+        return two_levels(rewards, batch.values, batch.mask, batch.turn_ends, gamma, lam, high_level_gamma)
+    return gae(rewards, batch.values, batch.mask, gamma, lam)
+
+
+def _grpo(batch: ScoredBatch, rewards: Tensor, *, norm_adv_by_std_in_grpo: bool) -> Estimate:
+    return grpo(_outcomes(batch, rewards), batch.group_ids, batch.mask, norm_adv_by_std_in_grpo)
+
+
+def _rloo(batch: ScoredBatch, rewards: Tensor) -> Estimate:
+    return rloo(_outcomes(batch, rewards), batch.group_ids, batch.mask)
+
+
+def _reinforce_plus_plus(batch: ScoredBatch, rewards: Tensor, *, gamma: float) -> Estimate:
+    return reinforce_plus_plus(rewards, batch.mask, gamma)
+
+
+def _reinforce_plus_plus_baseline(batch: ScoredBatch, rewards: Tensor) -> Estimate:
+    return reinforce_plus_plus_baseline(_outcomes(batch, rewards), batch.group_ids, batch.mask)
+
+
+def _turn_rloo(batch: ScoredBatch, rewards: Tensor, *, high_level_gamma: float) -> Estimate:
+    return turn_rloo(rewards, batch.turns, batch.mask, batch.group_ids, high_level_gamma)
+
+
+def _turn_gae(batch: ScoredBatch, rewards: Tensor, *, high_level_gamma: float, lam: float) -> Estimate:
+    assert batch.values is not None
+    return turn_gae(rewards, batch.values, batch.turns, batch.mask, high_level_gamma, lam)
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "gae": Estimator(
+        function=_gae,
+        settings=("gamma", "lam", "bi_level_gae", "high_level_gamma"),
+        needs_values=True,
+        whitened=True,
+    ),
+    "grpo": Estimator(function=_grpo, settings=("norm_adv_by_std_in_grpo",), needs_groups=True),
+    "rloo": Estimator(function=_rloo, needs_groups=True),
+    "reinforce_plus_plus": Estimator(function=_reinforce_plus_plus, settings=("gamma",), whitened=True),
+    "reinforce_plus_plus_baseline": Estimator(function=_reinforce_plus_plus_baseline, needs_groups=True, whitened=True),
+    "turn_rloo": Estimator(function=_turn_rloo, settings=("high_level_gamma",), needs_groups=True),
+    "turn_gae": Estimator(function=_turn_gae, settings=("high_level_gamma", "lam"), needs_values=True, whitened=True),
+}

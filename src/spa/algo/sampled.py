@@ -1,0 +1,85 @@
+"""The distribution that tokens are sampled from, and what is left between it and the one that is trained."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spa.algo.masked import masked_mean
+from spa.types import Metrics, SamplingParams
+
+Level = Literal["off", "token", "sequence"]
+Mode = Literal["truncate", "mask"]
+
+
+def is_plain(sampling: SamplingParams) -> bool:
+    """Whether tokens are drawn from the softmax of the raw logits."""
+    return sampling.temperature == 1 and sampling.top_p >= 1 and sampling.top_k < 1
+
+
+def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None = None) -> Tensor:
+    """Logits `[N, V]` whose softmax is the distribution that `sampling` draws from.
+
+    They are divided by the temperature; outside the top-k set, and then outside the smallest set whose mass reaches
+    top_p, they are minus infinity. `keep` int64 `[N]` names one token per row that stays inside: what was sampled with
+    other weights, or in another precision, has a probability. Greedy sampling (temperature 0) is no distribution; its
+    logits come back as they are.
+    """
+    if sampling.temperature == 0:
+        return logits
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    kept = logits
+    if 0 < sampling.top_k < logits.shape[-1]:
+        smallest = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
+        kept = logits.masked_fill(logits < smallest, float("-inf"))
+    if sampling.top_p < 1:
+        ordered, order = kept.sort(dim=-1, descending=True)
+        probs = ordered.softmax(-1)
+        outside = probs.cumsum(-1) - probs >= sampling.top_p
+        kept = kept.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), float("-inf"))
+    if keep is not None and kept is not logits:
+        kept = kept.scatter(-1, keep[:, None], logits.gather(-1, keep[:, None]))
+    return kept
+
+
+def rollout_weights(
+    logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, *, level: Level, mode: Mode, cap: float, floor: float
+) -> tuple[Tensor | None, Metrics]:
+    """Importance weights of what another sampler drew, for the policy loss.
+
+    w = exp(logprobs - sampler_logprobs) of a token, or of all sampled tokens of its episode (`sequence`). `truncate`
+    takes min(w, cap) (truncated importance sampling, verl's rollout correction); `mask` takes w inside [floor, cap] and
+    0 outside (IcePop).
+
+    Args:
+        logprobs: `[B, A]`, of the policy that is about to be updated.
+        sampler_logprobs: `[B, A]`, of the distribution that the engine sampled from.
+        mask: bool `[B, A]`, the sampled tokens.
+        level: what a weight belongs to; off gives None instead of weights, and measures tokens.
+        mode: what becomes of extreme weights.
+        cap: the largest weight.
+        floor: with `mask`, the smallest.
+
+    Returns:
+        float32 `[B, A]`, 1 outside the mask, or None. Metrics over the mask: rollout/is_mean and is_max of w,
+        is_outside (share beyond cap, with `mask` also below floor), is_ess (effective sample size as a share).
+    """
+    difference = torch.where(mask, logprobs - sampler_logprobs, 0.0)
+    if level == "sequence":
+        difference = difference.sum(dim=1, keepdim=True).expand_as(difference)
+    weights = torch.where(mask, difference.clamp(-20.0, 20.0).exp(), 1.0)
+    outside = weights > cap
+    if mode == "mask":
+        outside = outside | (weights < floor)
+    total, squares = weights[mask].sum(), weights[mask].square().sum()
+    metrics: Metrics = {
+        "rollout/is_mean": float(masked_mean(weights, mask)),
+        "rollout/is_max": float(weights[mask].max()) if mask.any() else 1.0,
+        "rollout/is_outside": float(masked_mean(outside.float(), mask)),
+        "rollout/is_ess": float(total.square() / (squares * mask.sum()).clamp(min=1e-12)),
+    }
+    if level == "off":
+        return None, metrics
+    weights = torch.where(outside, 0.0, weights) if mode == "mask" else weights.clamp(max=cap)
+    return torch.where(mask, weights, 1.0), metrics
