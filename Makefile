@@ -1,6 +1,7 @@
 # Each target works as the first command on a fresh clone: what it needs is installed into .venv first.
 #   make demo            the three stages beside plain PPO, about ten minutes on two cores
 #   make smollm2         fetches SmolLM2-135M-Instruct, 100 MB, to where model_path=smollm2 finds it
+#   make smol            that model on the 4x4 lake: SPA beside its baseline, one seed; hours, resumes when run again
 #   make test            all tests but those in a browser
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
@@ -23,13 +24,16 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos lint docs bench
+.PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos lint docs bench smol
 
 demo: $(READY)
 	$(BIN)/spa compare demo
 
 smollm2: $(READY)
 	$(BIN)/spa import-gguf smollm2
+
+smol: smollm2
+	$(BIN)/spa compare smol_frozen_lake
 
 test: $(READY)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal

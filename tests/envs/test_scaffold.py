@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from spa.cli import main as spa
 from spa.commands.new_env import main
 from spa.config.load import load_config
 from spa.envs.scaffold import write_env
@@ -33,6 +34,35 @@ def test_from_an_empty_folder_to_a_checked_environment(tmp_path, capsys):
     config = load_config(tmp_path / "my_game.yaml")
     assert config.custom_envs["MyGame"].env_type == "my_game:MyGame"
     assert config.es_manager.train.env_configs.tags == ("MyGame",)
+
+
+SHORT = (
+    "generate.num_batches=1",
+    "sft.trainer.total_training_steps=1",
+    "sft.trainer.eval_episodes=4",
+    "trainer.total_training_steps=1",
+    "trainer.logger=[]",
+    "es_manager.val.group_size=1",
+    "generate.sampling.response_length=16",
+    "actor_rollout_ref.rollout.response_length=16",
+    "actor_rollout_ref.model.dtype=float32",
+    "sft.model.dtype=float32",
+)
+
+
+@pytest.mark.parametrize("length", [3, 8])  # 6 and 56 puzzles: fewer than validation asks for, and more
+def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(length, tmp_path, monkeypatch, capsys):
+    """`spa run walk_way.yaml`, shortened and with the built-in model: stopped at the gate, then told to go on."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_env("walk_way", tmp_path)
+    options = ["model_path=builtin:tiny", f"custom_envs.WalkWay.env_config.length={length}", *SHORT]
+    assert spa(["run", "walk_way.yaml", *options]) == 2
+    told = capsys.readouterr().err
+    assert "builtin:tiny was made for frozen_lake, sokoban, sudoku and cannot learn WalkWay" in told
+    assert ("training plays these, too" in told) == (length == 3)
+    assert spa(["run", "walk_way.yaml", *options, "gate.on_failure=warn"]) == 0
+    assert (tmp_path / "runs/walk_way/ppo/global_step_1").is_dir()
 
 
 def test_the_class_is_short():

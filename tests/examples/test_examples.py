@@ -29,7 +29,8 @@ def in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_examples_are_short_and_say_how_to_run_them():
     files = sorted(FOLDER.glob("*.py"))
-    assert [path.stem for path in files] == ["custom_advantage", "custom_engine", "custom_env", "custom_method"]
+    names = ["custom_advantage", "custom_engine", "custom_env", "custom_method", "lamps"]
+    assert [path.stem for path in files] == names
     for path in files:
         text = path.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 70
@@ -54,6 +55,19 @@ def test_the_environment_answers_guesses():
     assert env.step("15")[4] == {"action_is_valid": False, "action_is_effective": False, "success": False}
     assert env.step("7")[:3] == ("Found: 7.", 1.0, True)
     assert GuessNumber().to_action("seven") is None
+
+
+def test_lamps_switch_their_neighbours():
+    from lamps import Lamps  # pyright: ignore[reportMissingImports]
+
+    assert [finding for finding in check(Lamps) if not finding.ok] == []
+    env = Lamps(count=4)
+    env.reset(seed=0)
+    env.lit = (True, True, False, False)
+    assert env.step(env.to_action("Press 4"))[0] == "Lamps: 1 on, 2 on, 3 on, 4 on."
+    env.lit = (True, True, False, False)
+    assert env.step(env.to_action("press 1"))[:3] == ("Lamps: 1 off, 2 off, 3 off, 4 off.", 1.0, True)
+    assert env.to_action("Press 5") is None
 
 
 def test_its_configuration_plays_in_the_world_model_format():

@@ -21,6 +21,7 @@ def main(args: list[str]) -> int:
         f"  spa check-env {options.name}:{cls}      every rule of an environment, explained\n"
         f"  pytest {test.name}\n"
         f"  spa play {cls} --config {config.name}\n"
+        f"  spa import-gguf smollm2        once: the model that {config.name} trains, 100 MB\n"
         f"  spa run {config.name}\n"
     )
     return 0

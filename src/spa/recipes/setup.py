@@ -58,6 +58,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MAX_REDRAWS = 100
+FRESH, FRESH_OF = 8, 32  # puzzles that are not held out, of so many drawn: below that a game has too few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,14 +205,34 @@ def probe_specs(cfg: Config, count: int) -> list[EpisodeSpec]:
 
 def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
     """Content hashes of all validation puzzles. Environments with a small finite set of puzzles are exempt: there,
-    training and validation share puzzles, and their cards say so."""
-    hashes: set[str] = set()
+    training and validation share puzzles. Their cards say so, and a warning does where they are found out here."""
+    hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
             look = player.look_at(spec) if spec.member == 0 else None
             if look is not None and not look.finite:
-                hashes.add(look.hash)
-    return frozenset(hashes)
+                hashes.setdefault(spec.tag, set()).add(look.hash)
+    for tag in [tag for tag, found in hashes.items() if not leaves_puzzles(cfg, player, tag, found)]:
+        log.warning(
+            "%s: of its puzzles few are left beside the %d of validation, so training plays these, too: what is "
+            "measured is not about unseen puzzles. Lower es_manager.val.env_groups if the game has more puzzles.",
+            tag,
+            len(hashes.pop(tag)),
+        )
+    return frozenset().union(*hashes.values())
+
+
+def leaves_puzzles(cfg: Config, player: Player, tag: str, held_out: set[str]) -> bool:
+    """Whether training has puzzles of its own: at least a quarter of those drawn are not among the held out."""
+    if tag not in cfg.es_manager.train.env_configs.tags:
+        return True
+    base, fresh = stream_seed(cfg.seed.train, "fresh") % 2**31, 0
+    for spec in group_specs("fresh", base_seed=base, step=0, tags=[tag], n_groups=[FRESH_OF], group_size=1):
+        look = player.look_at(spec)
+        fresh += look is None or look.hash not in held_out  # what fails is reported where it is played
+        if fresh >= FRESH:
+            return True
+    return False
 
 
 def shift_group(spec: EpisodeSpec, by: int) -> EpisodeSpec:
