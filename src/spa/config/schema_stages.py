@@ -25,6 +25,15 @@ class GenerateConfig:
     num_batches: Annotated[
         int, Key("times that all training groups are played, each time on new puzzles", affects="result", ge=1)
     ] = 5
+    rounds: Annotated[
+        int,
+        Key(
+            "times that `spa run` plays and fine-tunes: from the second on the fine-tuned model plays, and the rows of "
+            "all rounds count",
+            affects="result",
+            ge=1,
+        ),
+    ] = 1
     output_dir: Annotated[str | None, Key("null: `<trainer.run_dir>/data`", affects="place")] = None
     val_fraction: Annotated[float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)] = 0.2
     split_seed: Annotated[int, Key("of the split by puzzle", affects="result", ge=0)] = 42

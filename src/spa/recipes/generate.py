@@ -5,6 +5,7 @@ The policy writes what it believes to see and to cause; afterwards both are repl
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,21 +52,24 @@ def main(
     directory: Path | None = None,
     first_batch: int = 0,
     num_batches: int | None = None,
+    earlier: Sequence[tuple[Config, Path]] = (),
     identity: Identity | None = None,
     episodes: Path | None = None,
 ) -> Path:
     """Play `generate.num_batches` batches and write the data set; returns its folder.
 
     Every batch plays new puzzles; `first_batch` continues where an earlier call stopped. Puzzles that validation uses
-    are left out of the data, so that nothing is fine-tuned on them. `episodes`: a finished folder of the same
-    self-play, of which other rows are made.
+    are left out of the data, so that nothing is fine-tuned on them. `earlier`: configuration and folder of rounds of
+    self-play whose episodes make rows of this data set, too. `episodes`: a finished folder of the same self-play, of
+    which other rows are made.
     """
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     with run_context(out):
         known = identity or stage_identity(cfg, "selfplay")
         fetched = current_world().broadcast(lambda: begun(cfg, out, known))
         if not fetched and (episodes is None or not rows_of(cfg, episodes, out)):
-            play_batches(cfg, out, first_batch, cfg.generate.num_batches if num_batches is None else num_batches)
+            batches = cfg.generate.num_batches if num_batches is None else num_batches
+            play_batches(cfg, out, first_batch, batches, earlier)
         return out
 
 
@@ -82,7 +86,9 @@ def begun(cfg: Config, out: Path, identity: Identity) -> bool:
     return fetched
 
 
-def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None:
+def play_batches(
+    cfg: Config, out: Path, first_batch: int, batches: int, earlier: Sequence[tuple[Config, Path]] = ()
+) -> None:
     """Play what is not played yet and make rows of everything."""
     device, world = setup.pick_device(cfg), current_world()
     engine = selfplay_engine(cfg, device)
@@ -111,6 +117,11 @@ def play_batches(cfg: Config, out: Path, first_batch: int, batches: int) -> None
             stop_together(world)
         engine.close()
         rows, counts = make_rows(cfg, episodes, held_out, player)
+        for before, folder in earlier:
+            found, dropped = make_rows(before, stored_episodes(folder), held_out, player)
+            rows, counts = [*found, *rows], counts + dropped
+        if not rows:
+            raise nothing_usable(len(episodes), counts)
         if world.is_main:
             summary = write_dataset(cfg, out, rows, counts, episodes)
             if mirror := mirror_of(cfg, out):
@@ -129,7 +140,10 @@ def rows_of(cfg: Config, source: Path, out: Path) -> bool:
         return False
     player = setup.make_player(cfg, None, mode="add_worldmodel")
     held_out = setup.validation_hashes(cfg, player)
-    write_dataset(cfg, out, *make_rows(cfg, episodes, held_out, player), episodes)
+    rows, counts = make_rows(cfg, episodes, held_out, player)
+    if not rows:
+        raise nothing_usable(len(episodes), counts)
+    write_dataset(cfg, out, rows, counts, episodes)
     write_atomic(out / "config.yaml", [to_yaml(cfg)])
     return True
 
@@ -228,13 +242,23 @@ def make_rows(
                 prompter=player.prompters[episode.tag],
                 plans=cfg.generate.branches,
             )
-    if not rows:
-        raise DataError(
-            f"none of the {len(episodes)} episodes has a turn in the world-model format (dropped: {dict(counts)}). The "
-            "model does not follow the format: try an instruct model, a longer generate.sampling.response_length, or "
-            "generate.policy=random."
-        )
     return rows, counts
+
+
+def nothing_usable(episodes: int, counts: Counter[str]) -> DataError:
+    """What to say if no episode has given a row."""
+    return DataError(
+        f"none of the {episodes} episodes has a turn in the world-model format (dropped: {dict(counts)}). The "
+        "model does not follow the format: try an instruct model, begin with rows of random play "
+        "(generate.policy=random; with generate.rounds=2 the model plays next), or allow longer replies "
+        "(generate.sampling.response_length)."
+    )
+
+
+def stored_episodes(folder: Path) -> list[Episode]:
+    """All episodes of a finished data set's self-play."""
+    files = sorted((folder / "trajectories").glob("generate-*.jsonl"))
+    return [Episode.from_json(row) for path in files for _, row in read_lines(path)]
 
 
 def write_dataset(

@@ -27,6 +27,7 @@ from spa.recipes.resume import (
     run_context,
     stage_identity,
 )
+from spa.recipes.rounds import Round, first_round, next_round, round_folders, write_rounds
 from spa.signals import stoppable
 from spa.tracking.encoding import write_atomic
 from spa.tracking.logfile import LogFile
@@ -47,22 +48,51 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
 def _run(cfg: Config, ckpt: str, generate_data: bool | None) -> Path:
     data, sft_dir, ppo_dir = stage_folders(cfg)
     if generate_data is True:
-        _archive((data, sft_dir, ppo_dir))
+        _archive((*round_folders(cfg), data, sft_dir, ppo_dir))
     if generate_data is False:
         start = find_sft_checkpoint(cfg, sft_dir, ckpt)
         return ppo_stage(cfg, ppo_dir, start=start, identity=ppo_identity(cfg, start, sft_dir))
-    selfplay = stage_identity(cfg, "selfplay")
-    world = stage_identity(cfg, "sft", parent=digest_of(data, selfplay))
-    policy = stage_identity(cfg, "ppo", parent=digest_of(sft_dir, world))
-    chain = [(data, selfplay), (sft_dir, world), (ppo_dir, policy)]
+    own, parent = first_round(cfg, data, sft_dir), None
+    while own.number < cfg.generate.rounds:
+        chain = round_chain(own, parent)
+        _settle(cfg, chain)
+        checkpoint, parent = learn_world(own, chain), digest_of(*chain[1])
+        own = next_round(cfg, own, checkpoint, data, sft_dir)
+    chain = round_chain(own, parent)
+    policy = stage_identity(cfg, "ppo", parent=digest_of(*chain[1]))
+    _settle(cfg, [*chain, (ppo_dir, policy)])
+    start = learn_world(own, chain)
+    stop_at_gate(cfg, sft_dir)
+    return ppo_stage(cfg, ppo_dir, start=start, identity=policy)
+
+
+def round_chain(own: Round, parent: str | None) -> list[tuple[Path, Identity]]:
+    """Folder and identity of a round's two stages; `parent` is the digest of the round before."""
+    selfplay = stage_identity(own.cfg, "selfplay", parent=parent)
+    return [(own.data, selfplay), (own.sft, stage_identity(own.cfg, "sft", parent=digest_of(own.data, selfplay)))]
+
+
+def _settle(cfg: Config, chain: Sequence[tuple[Path, Identity]]) -> None:
+    """Archive changed work if the run is to begin anew, and refuse to go on with it otherwise (ConfigError)."""
     if cfg.trainer.resume_mode == "disable":  # what is finished as it is asked for is kept
         changed = current_world().broadcast(lambda: [bool(changes(*pair)) for pair in chain])
         _archive([folder for (folder, _), differs in zip(chain, changed, strict=True) if differs])
     current_world().broadcast(lambda: check_identity(chain))
-    stage(data, lambda: generate.main(cfg, directory=data, identity=selfplay), identity=selfplay)
-    start = stage(sft_dir, lambda: world_model(cfg, data, sft_dir, identity=world), identity=world)
-    stop_at_gate(cfg, sft_dir)
-    return ppo_stage(cfg, ppo_dir, start=start, identity=policy)
+
+
+def learn_world(own: Round, chain: Sequence[tuple[Path, Identity]]) -> Path:
+    """Stages 1 and 2 of a round; returns the fine-tuned checkpoint."""
+    (data, selfplay), (sft_dir, world) = chain
+    before = [(done.cfg, done.data) for done in own.before]
+
+    def play() -> Path:
+        return generate.main(own.cfg, directory=data, first_batch=own.first_batch, earlier=before, identity=selfplay)
+
+    stage(data, play, identity=selfplay)
+    start = stage(sft_dir, lambda: world_model(own.cfg, data, sft_dir, identity=world), identity=world)
+    if own.before and current_world().is_main:
+        write_rounds(sft_dir, (*own.before, own))
+    return start
 
 
 def _archive(folders: Sequence[Path]) -> None:

@@ -1,0 +1,68 @@
+"""Iterated self-play: the fine-tuned model plays the next round, and the rows of all rounds count."""
+
+import json
+
+import pytest
+import yaml
+from helpers.runs import small_config
+
+from spa.recipes import pipeline
+from spa.worldmodel.rows import read_parquet
+
+STEPS = (
+    "trainer.total_training_steps=1",
+    "sft.trainer.total_training_steps=2",
+    "generate.num_batches=1",
+    "generate.policy=random",
+)
+
+
+def rows_of(folder):
+    return [row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")]
+
+
+@pytest.fixture(scope="module")
+def run(base, tmp_path_factory):
+    root = tmp_path_factory.mktemp("rounds")
+    cfg = small_config(base, root, *STEPS, "generate.rounds=2")
+    assert pipeline.run(cfg) == root / "ppo" / "global_step_1"
+    return root
+
+
+def test_the_second_round_is_played_and_begun_by_the_model_of_the_first(run, base):
+    first = yaml.safe_load((run / "round_1/data/config.yaml").read_text())
+    second = yaml.safe_load((run / "data/config.yaml").read_text())
+    assert (first["generate"]["policy"], second["generate"]["policy"]) == ("random", "self")
+    assert second["model_path"] == str(run / "round_1/sft/global_step_2")
+    learnt = yaml.safe_load((run / "sft/config.yaml").read_text())
+    assert learnt["sft"]["model"]["partial_pretrain"] == str(run / "round_1/sft/global_step_2")
+
+
+def test_rows_of_both_rounds_are_learnt_from_and_no_puzzle_is_played_twice(run):
+    early, both = rows_of(run / "round_1/data"), rows_of(run / "data")
+    kept = {(row.episode_id, row.turn): row.response for row in both}
+    assert all(kept[row.episode_id, row.turn] == row.response for row in early)
+    new = {row.puzzle_seed for row in both} - {row.puzzle_seed for row in early}
+    assert new and len(both) > len(early)
+    assert len({(row.episode_id, row.turn) for row in both}) == len(both)
+
+
+def test_what_each_round_added_is_told(run):
+    first, second = json.loads((run / "sft/rounds.json").read_text())
+    assert (first["policy"], second["policy"]) == ("random", "self")
+    assert first["rows_train"] + first["rows_val"] == len(rows_of(run / "round_1/data"))
+    assert second["rows_train"] > first["rows_train"]
+    assert {"format_rate", "prediction_exact", "diagnosis"} <= second["learnt"].keys()
+    assert first["played"]["format_rate"] == 1
+
+
+def test_a_finished_run_of_rounds_is_left_alone_and_goes_on_after_a_loss(run, base):
+    files = {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")}
+    cfg = small_config(base, run, *STEPS, "generate.rounds=2")
+    pipeline.run(cfg)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == files
+    before = rows_of(run / "data")
+    for name in ("done.json", "wm_train.parquet", "wm_val.parquet"):
+        (run / "data" / name).unlink()
+    pipeline.run(cfg)
+    assert rows_of(run / "data") == before
