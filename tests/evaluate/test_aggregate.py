@@ -2,7 +2,7 @@
 
 import pytest
 
-from spa.evaluate.aggregate import KS, by_difficulty, not_computed, tag_report
+from spa.evaluate.aggregate import KS, by_difficulty, not_computed, play_report
 from spa.evaluate.outcomes import Group, Outcome
 
 
@@ -38,7 +38,7 @@ def group(number: int, *successes: bool, difficulty: int | None = None) -> Group
 
 def test_figures_by_hand():
     groups = [group(0, True, False, difficulty=3), group(1, False, False, difficulty=5)]
-    report = tag_report(groups, ks=KS, world_model=True)
+    report = play_report(groups, ks=KS, world_model=True)
     assert report["pass@1"]["mean"] == 0.25 and report["pass@1"]["n"] == 2
     assert report["pass@2"]["mean"] == 0.5
     assert "pass@4" not in report
@@ -55,8 +55,8 @@ def test_figures_by_hand():
 
 
 def test_interval_holds_the_mean_and_narrows_with_puzzles():
-    few = tag_report([group(i, i % 2 == 0) for i in range(10)], ks=[1])["pass@1"]
-    many = tag_report([group(i, i % 2 == 0) for i in range(250)], ks=[1])["pass@1"]
+    few = play_report([group(i, i % 2 == 0) for i in range(10)], ks=[1])["pass@1"]
+    many = play_report([group(i, i % 2 == 0) for i in range(250)], ks=[1])["pass@1"]
     for found in (few, many):
         assert found["low"] < 0.5 < found["high"]
     assert many["high"] - many["low"] < (few["high"] - few["low"]) / 3
@@ -71,7 +71,7 @@ def test_broken_off_attempts_count_nowhere():
         difficulty=None,
         attempts=(attempt(True), attempt(False, stop="error", error="server gone")),
     )
-    report = tag_report([group(0, True, True), broken], ks=[1, 2])
+    report = play_report([group(0, True, True), broken], ks=[1, 2])
     assert (report["episodes"], report["errors"]) == (3, 1)
     assert report["pass@1"]["mean"] == 1.0 and report["pass@1"]["n"] == 2
     assert report["pass@2"]["n"] == 1
@@ -82,7 +82,7 @@ def test_nothing_played_is_said_and_not_divided_by():
     broken = Group(
         tag="T", group=0, puzzle_seed=0, puzzle_hash="", difficulty=None, attempts=(attempt(False, stop="error"),)
     )
-    assert tag_report([broken], ks=[1]) == {"puzzles": 1, "episodes": 0, "errors": 1}
+    assert play_report([broken], ks=[1]) == {"puzzles": 1, "episodes": 0, "errors": 1}
 
 
 def test_difficulty_strata():
@@ -107,7 +107,7 @@ def test_no_actions_have_no_ratio():
         difficulty=None,
         attempts=(attempt(False, actions=0, invalid=0, ineffective=0, well_formed=0),),
     )
-    report = tag_report([idle], ks=[1])
+    report = play_report([idle], ks=[1])
     assert report["invalid_per_action"] is None and report["format_rate"] == 0.0
     assert report["pass@1"]["mean"] == 0.0 and report["pass@1"]["high"] > 0.5  # Wilson: one puzzle says little
 

@@ -123,9 +123,40 @@ def test_a_finished_comparison_is_not_touched_by_the_same_command(compared, base
     assert again == files
 
 
+def checksums(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_changed_settings_are_refused_by_name_and_nothing_is_written(compared, base):
+    root, _ = compared
+    before = checksums(root)
+    made = methods_compared("base", overrides(base, root, "actor_rollout_ref.actor.optim.lr=0.5"))
+    with pytest.raises(ConfigError, match=r"actor_rollout_ref\.actor\.optim\.lr: 0.0003 → 0.5"):
+        run_small(made)
+    assert checksums(root) == before
+
+
+def test_a_run_in_the_folder_of_a_comparison_is_its_recipe(compared, base, capsys):
+    root, _ = compared
+    before = checksums(root)
+    assert cli.main(["run", "base", *overrides(base, root)]) == 0
+    assert capsys.readouterr().out == f"done: {root / 'spa' / 'ppo' / 'global_step_1'}\n"
+    assert checksums(root) == before
+
+
+def test_what_a_run_has_done_is_not_done_again(base, tmp_path):
+    root = tmp_path / "run"
+    assert cli.main(["run", "base", *overrides(base, root, "--quiet")]) == 0
+    made = methods_compared("base", overrides(base, root))
+    assert [str(task.folder.relative_to(root)) for task in made.grid.missing] == ["vanilla/ppo"]
+    assert {str(place.relative_to(root)): str(where.relative_to(root)) for place, where in made.grid.links.items()} == {
+        f"spa/{name}": name for name in ("data", "sft", "ppo")
+    }
+
+
 def test_an_ablation_uses_what_the_comparison_has_done(compared, base):
     root, _ = compared
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
+    before = checksums(root)
     made = ablation("masked_states", "base", overrides(base, root))
     assert [(task.folder.parent.name, task.stage) for task in made.grid.missing] == [
         ("masked_states", "sft"),
@@ -134,7 +165,7 @@ def test_an_ablation_uses_what_the_comparison_has_done(compared, base):
     summary = run_small(made)
     assert set(summary["methods"]) == {"spa", "masked_states"} and set(summary["difference"]) == {"masked_states"}
     assert (made.root / "spa" / "ppo").resolve() == (root / "spa" / "ppo").resolve()
-    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != ".lock"} == before
+    assert checksums(root) == before
 
 
 def test_seeds_differ_in_everything_that_is_drawn_and_in_nothing_else(tmp_path):

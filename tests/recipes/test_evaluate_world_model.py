@@ -12,7 +12,7 @@ from spa.engines.scripted import ScriptedEngine, formatted, random_engine
 from spa.errors import ConfigError, DataError
 from spa.evaluate.situations import ceiling, execute, has_chance, random_situation, replay
 from spa.recipes import evaluate_world_model, setup
-from spa.recipes.evaluate_world_model import Asking, find_situations, tag_report
+from spa.recipes.evaluate_world_model import Asking, find_situations, world_model_report
 from spa.recipes.policies import find_target
 
 DETERMINISTIC = ["FrozenLakeNoSlip", "SimpleSokoban", "Sudoku", "RubiksCube"]
@@ -40,7 +40,7 @@ def report(tag: str, reply, count: int = 40, state_text: str = "grid_and_coords"
     cfg = config(tag, state_text)
     who = asking(cfg, reply)
     situations, chance = find_situations(who, tag, count, frozenset())
-    return tag_report(cfg, who, situations, chance=chance, steps=3)
+    return world_model_report(cfg, who, situations, chance=chance, steps=3)
 
 
 def perfect(state_text: str = "grid_and_coords"):
@@ -77,7 +77,7 @@ def test_a_perfect_model_scores_one_in_every_order_of_its_reply(order):
     cfg = config("FrozenLakeNoSlip", "coords", f"agent_proxy.reply_order={order}")
     who = asking(cfg, perfect("coords"))
     situations, chance = find_situations(who, "FrozenLakeNoSlip", 20, frozenset())
-    found = tag_report(cfg, who, situations, chance=chance, steps=3)
+    found = world_model_report(cfg, who, situations, chance=chance, steps=3)
     assert found["format_rate"] == 1.0 and found["prediction_exact"]["mean"] == 1.0
     assert [part["prediction_exact"]["mean"] for part in found["open_loop"]] == [1.0] * len(found["open_loop"])
 

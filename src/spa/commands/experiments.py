@@ -9,9 +9,6 @@ from typing import Any
 from spa.commands.arguments import CONFIG_HELP, add_verbosity, apply_verbosity, result_file, say, split_overrides
 from spa.errors import ConfigError
 
-TRY_NEXT = "actor_rollout_ref.actor.optim.lr=3e-4,1e-4"
-"""What a finished demo proposes: its own learning rate of PPO, and a third of it."""
-
 
 def compare(args: list[str]) -> int:
     """`spa compare CONFIG [--seeds N] [--controls]`."""
@@ -31,10 +28,9 @@ def compare(args: list[str]) -> int:
 
     names = CONTROLS if options.controls else ()
     made = methods_compared(options.config, overrides, names=names, seeds=options.seeds)
-    lines = []
-    if made.root.name == "demo":
-        lines = [f"next: spa try {options.config} {TRY_NEXT}"]
-    return _compared(made, options, lines)
+    lr = made.cfg.actor_rollout_ref.actor.optim.lr
+    values = f"actor_rollout_ref.actor.optim.lr={lr:g},{lr / 3:.1g}"
+    return _compared(made, options, [f"change one setting and compare: spa try {options.config} {values}"])
 
 
 def try_values(args: list[str]) -> int:

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Collection
-from typing import Literal
 
 from spa.config.convert import Problems
 from spa.config.schema import Config, EnvSpec, GroupsConfig
+from spa.config.stages import STAGES, Stage
 from spa.envs.options import nearest
 from spa.envs.registry import ENVS
 
@@ -19,8 +19,6 @@ ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
 POLICIES = ("self", "random", "branched", "expert")
 """Who may play in `generate.mixture`."""
 
-Stage = Literal["selfplay", "sft", "ppo", "eval"]
-STAGES: tuple[Stage, ...] = ("selfplay", "sft", "ppo", "eval")
 
 MOST_EPISODES = 1_000_000
 """Of one step, or of one validation: all of them are held in memory."""

@@ -14,7 +14,7 @@ KS = (1, 2, 4, 8, 16, 32, 64)
 DIGITS = 6
 
 
-def tag_report(
+def play_report(
     groups: Sequence[Group], *, ks: Iterable[int], seed: int = 0, resamples: int = 10_000, world_model: bool = False
 ) -> dict[str, Any]:
     """Every figure of one environment tag, JSON-ready.

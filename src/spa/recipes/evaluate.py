@@ -24,14 +24,14 @@ from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError, DataError, ModelError
-from spa.evaluate.aggregate import KS, not_computed, tag_report
+from spa.evaluate.aggregate import KS, not_computed, play_report
 from spa.evaluate.episode_metrics import tokens_in
 from spa.evaluate.outcomes import Group, group_of
 from spa.recipes import setup
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
 from spa.tracking.encoding import dump_line, read_lines, write_atomic
-from spa.tracking.progress import Progress
+from spa.tracking.progress import ProgressLine
 from spa.tracking.watchdog import Watchdog
 from spa.types import Episode
 
@@ -147,7 +147,7 @@ def play_puzzles(
     size = max(1, CHUNK // samples)
     groups: list[Group] = []
     started, tokens = time.monotonic(), 0
-    with Progress("evaluate", total=len(puzzles)) as progress:
+    with ProgressLine("evaluate", total=len(puzzles)) as progress:
         for chunk in (puzzles[i : i + size] for i in range(0, len(puzzles), size)):
             finished = kept.find(chunk)
             if finished is None:
@@ -274,7 +274,7 @@ def settings_hash(cfg: Config, target: Target) -> str:
 def tag_result(cfg: Config, tag: str, groups: list[Group], ks: Sequence[int]) -> dict[str, Any]:
     """The figures of a tag, held against its card if that was measured with the same options."""
     spec = cfg.custom_envs[tag]
-    report = tag_report(groups, ks=ks, world_model=cfg.ctx_manager.mode == "add_worldmodel")
+    report = play_report(groups, ks=ks, world_model=cfg.ctx_manager.mode == "add_worldmodel")
     report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
     card = cards().get(tag)
     if card is None or not card.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj):

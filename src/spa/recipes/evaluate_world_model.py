@@ -37,7 +37,7 @@ from spa.recipes.policies import Target, behind_api, open_target, training_hashe
 from spa.recipes.versions import versions
 from spa.seeds import stream_seed
 from spa.tracking.encoding import write_atomic
-from spa.tracking.progress import Progress
+from spa.tracking.progress import ProgressLine
 from spa.types import SamplingParams
 
 Advance = Callable[[int, dict[str, str]], None]
@@ -91,7 +91,7 @@ def main(
     )
     known = training_hashes(target.run) if target.run else frozenset()
     tags = {}
-    with Progress("eval-world-model", total=3 * len(cfg.es_manager.val.env_configs.tags)) as progress:
+    with ProgressLine("eval-world-model", total=3 * len(cfg.es_manager.val.env_configs.tags)) as progress:
         for tag in cfg.es_manager.val.env_configs.tags:
             situations, chance = find_situations(asking, tag, transitions, known)
             done = 3 * len(tags)
@@ -99,7 +99,7 @@ def main(
             def advance(part: int, values: dict[str, str], done: int = done) -> None:
                 progress.update(done + part, values)
 
-            tags[tag] = tag_report(cfg, asking, situations, chance=chance, steps=steps, advance=advance)
+            tags[tag] = world_model_report(cfg, asking, situations, chance=chance, steps=steps, advance=advance)
     engine.close()
     result = {
         "policy": target.name,
@@ -139,7 +139,7 @@ def find_situations(asking: Asking, tag: str, count: int, known: frozenset[str])
     return found, chance
 
 
-def tag_report(
+def world_model_report(
     cfg: Config,
     asking: Asking,
     situations: list[Situation],

@@ -18,7 +18,7 @@ from spa.models.pretrain_documents import Documents, prompt_texts
 from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream, stream_seed
-from spa.tracking.progress import Progress
+from spa.tracking.progress import ProgressLine
 from spa.training.memory import release_memory
 from spa.training.optim import make_optimizer, warmup_cosine
 from spa.types import Message
@@ -65,7 +65,7 @@ def pretrain_tiny(
         model, name="muon", lr=lr, betas=(0.9, 0.95), weight_decay=0.01, muon_lr=muon_lr, schedule=schedule
     )
     started, tokens = time.monotonic(), 0
-    progress = Progress("pretrain", total=steps)
+    progress = ProgressLine("pretrain", total=steps)
     for step in range(steps):
         ids, mask = next(batches)
         optimizer.at(step)

@@ -21,7 +21,7 @@ from spa.recipes import setup
 from spa.recipes.policies import load_model
 from spa.recipes.versions import versions
 from spa.tracking.encoding import write_atomic
-from spa.tracking.progress import Progress
+from spa.tracking.progress import ProgressLine
 
 TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
 CONTEXTS = ("alone", "in the prompt")
@@ -38,17 +38,17 @@ def main(cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, s
             raise ConfigError(f"no environment tag {tag!r}; {nearest(tag, cfg.custom_envs)}")
     output.parent.mkdir(parents=True, exist_ok=True)
     model, template, device = load_model(cfg, model_name)
-    with Progress("state-perplexity", total=len(tags)) as progress:
+    with ProgressLine("state-perplexity", total=len(tags)) as progress:
         found = {}
         for number, tag in enumerate(tags, start=1):
-            found[tag] = tag_report(cfg, tag, model, template, device, states=states)
+            found[tag] = perplexity_of_tag(cfg, tag, model, template, device, states=states)
             progress.update(number, {"last": tag})
     result = {"model": model_name, "states": states, "seed": cfg.seed.val, "tags": found, "versions": versions()}
     write_atomic(output, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
     return result
 
 
-def tag_report(
+def perplexity_of_tag(
     cfg: Config, tag: str, model: Any, template: ChatTemplate, device: torch.device, *, states: int
 ) -> dict[str, Any]:
     """Every text of a tag's states in both contexts."""

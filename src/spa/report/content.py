@@ -6,9 +6,9 @@ from typing import Any
 
 from spa.report import facts, results
 from spa.report.charts import Bars, Chart, number
-from spa.report.curves import HEALTH, PASS_1, WORLD, Method, chart, time_bars
+from spa.report.curves import HEALTH, PASS_1, WORLD, RunArm, chart, time_bars
 from spa.report.gallery import Picture, choose
-from spa.report.reading import Run, Stage, flatten
+from spa.report.reading import Run, StageFolder, flatten
 from spa.report.results import Row
 from spa.tracking.console import printable
 
@@ -85,7 +85,7 @@ def build(runs: Sequence[Run]) -> Report:
     )
 
 
-def _setting(methods: list[Method], wins: dict[str, facts.Wins]) -> str:
+def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
     """What was played, by which model, on how many puzzles."""
     flats = [flatten(stage.config) for method in methods for stage in method.of("ppo") or method.of("eval")]
     tags = dict.fromkeys(str(tag) for flat in flats for tag in flat.get("es_manager.val.env_configs.tags") or ())
@@ -98,7 +98,7 @@ def _setting(methods: list[Method], wins: dict[str, facts.Wins]) -> str:
     return printable(text[:1].upper() + text[1:])
 
 
-def _failures(methods: list[Method], outcomes: Any) -> tuple[Bars | None, tuple[str, ...]]:
+def _failures(methods: list[RunArm], outcomes: Any) -> tuple[Bars | None, tuple[str, ...]]:
     counted = [(method.label, outcomes[method.label][0]) for method in methods if outcomes[method.label][0].episodes]
     if not counted:
         return None, ()
@@ -117,7 +117,7 @@ PLACES = {"trainer.run_dir", "trainer.default_local_dir", "trainer.experiment_na
 """Keys that say where a method's files lie: they differ by necessity and explain nothing."""
 
 
-def _differences(methods: list[Method]) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
+def _differences(methods: list[RunArm]) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
     """Keys whose value is not the same for all methods, compared in the stage that all of them have."""
     having = [(method, method.of("ppo")[0]) for method in methods if method.of("ppo")]
     flats = [flatten(stage.config) for _, stage in having]
@@ -148,12 +148,12 @@ def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[s
     return tuple(rows)
 
 
-def _place(stage: Stage) -> str:
+def _place(stage: StageFolder) -> str:
     seed = "" if stage.seed is None else f"seed {stage.seed}, "
     return f"{seed}{stage.arm + ' ' if stage.arm else ''}{stage.name}"
 
 
-def _configs(methods: list[Method]) -> tuple[tuple[str, str], ...]:
+def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
     found = []
     for method in methods:
         for stage in method.stages:

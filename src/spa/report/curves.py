@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spa.report.charts import Bars, Chart, Series
-from spa.report.reading import Stage
+from spa.report.reading import StageFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class RunArm:
     """One line of a report: an arm of a run, with its stages over all seeds. `color` is the same in every chart."""
 
     label: str
     arm: str
     run: str
     color: int
-    stages: tuple[Stage, ...]
+    stages: tuple[StageFolder, ...]
 
-    def of(self, name: str) -> list[Stage]:
+    def of(self, name: str) -> list[StageFolder]:
         """The method's stages of this name."""
         return [stage for stage in self.stages if stage.name == name]
 
@@ -114,7 +114,7 @@ HEALTH = (
 )
 
 
-def pass_k(methods: Sequence[Method], k: int | None = None) -> Wanted | None:
+def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
     """The chart of Pass@k for this k, or for the largest k above 1 that the runs recorded."""
     names = {name for method in methods for stage in method.of("ppo") for row in stage.metrics.values() for name in row}
     found = [int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))]
@@ -125,7 +125,7 @@ def pass_k(methods: Sequence[Method], k: int | None = None) -> Wanted | None:
     return Wanted(f"Pass@{k}", help_text, rf"val-env/.+/pass@{k}", percent=True)
 
 
-def chart(wanted: Wanted, methods: Sequence[Method]) -> Chart | None:
+def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
     """The chart, or None if no method has recorded its metric."""
     series = []
     for method in methods:
@@ -138,7 +138,7 @@ def chart(wanted: Wanted, methods: Sequence[Method]) -> Chart | None:
     return Chart(wanted.title, wanted.help, tuple(series), x_label=wanted.x_label, percent=wanted.percent)
 
 
-def _values(stage: Stage, pattern: str) -> dict[int, float]:
+def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
     """Step -> value; the mean where several environments have the metric. Validation goes before training."""
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
@@ -151,7 +151,7 @@ def _values(stage: Stage, pattern: str) -> dict[int, float]:
     return table
 
 
-def _average(method: Method, rows: Sequence[dict[int, float]]) -> Series:
+def _average(method: RunArm, rows: Sequence[dict[int, float]]) -> Series:
     at: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         for step, value in row.items():
@@ -162,14 +162,14 @@ def _average(method: Method, rows: Sequence[dict[int, float]]) -> Series:
     return Series(method.label, points, bands, method.color)
 
 
-def ends(wanted: Wanted, method: Method, step: int | None = None) -> tuple[float | None, float | None]:
+def ends(wanted: Wanted, method: RunArm, step: int | None = None) -> tuple[float | None, float | None]:
     """The metric at its first step and at its last one up to `step`, the mean over seeds; None where there is none."""
     drawn = chart(wanted, [method])
     points = [y for x, y in drawn.series[0].points if step is None or x <= step] if drawn else []
     return (points[0], points[-1]) if points else (None, None)
 
 
-def time_bars(methods: Sequence[Method]) -> Bars | None:
+def time_bars(methods: Sequence[RunArm]) -> Bars | None:
     """Seconds by phase and method, summed over seeds."""
     table = {method.label: _seconds(method) for method in methods}
     totals: dict[str, float] = defaultdict(float)
@@ -192,7 +192,7 @@ def time_bars(methods: Sequence[Method]) -> Bars | None:
     return Bars("Where the time went", help_text, categories, tuple(rows), unit=" s")
 
 
-def _seconds(method: Method) -> dict[str, float]:
+def _seconds(method: RunArm) -> dict[str, float]:
     totals: dict[str, float] = defaultdict(float)
     for stage in method.stages:
         for row in stage.timings.values():

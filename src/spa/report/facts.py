@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spa.evaluate.statistics import Interval, paired_by_puzzle, rate_interval
-from spa.report.reading import Stage, heads, last_validation
+from spa.report.reading import StageFolder, heads, last_validation
 from spa.report.replay import observation_wrong, prediction_wrong
 
 ENDINGS = {
@@ -72,7 +72,7 @@ Wins = dict[int | None, dict[str, float]]
 """Training seed -> puzzle -> share of its episodes that succeeded."""
 
 
-def behaviour_and_wins(stages: Sequence[Stage], step: int | None = None) -> tuple[Behaviour, Wins]:
+def behaviour_and_wins(stages: Sequence[StageFolder], step: int | None = None) -> tuple[Behaviour, Wins]:
     """Counts over the last validation (up to `step`) of these stages, one per seed, and the success of every puzzle."""
     behaviour = Behaviour()
     wins: Wins = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spa.report.curves import Method
+from spa.report.curves import RunArm
 from spa.report.facts import ENDINGS
 from spa.report.reading import last_validation, parse_head
 from spa.report.replay import any_wrong, replay
@@ -35,7 +35,7 @@ class _Found:
     start: int
 
 
-def choose(methods: Sequence[Method], order: Sequence[str], steps: dict[str, int | None]) -> Iterator[Picture]:
+def choose(methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int | None]) -> Iterator[Picture]:
     """Pictures of the first method of `order` and its rival, from the last validation up to their step in `steps`.
 
     The same puzzle won and lost, good and bad predictions, failures, malformed replies. No episode is shown twice.
@@ -45,7 +45,7 @@ def choose(methods: Sequence[Method], order: Sequence[str], steps: dict[str, int
     found = {method.label: _episodes(method, steps[method.label]) for method in leading}
     shown: set[tuple[Path, int]] = set()
 
-    def picture(method: Method, title: str, why: str, candidates: Sequence[_Found]) -> Iterator[Picture]:
+    def picture(method: RunArm, title: str, why: str, candidates: Sequence[_Found]) -> Iterator[Picture]:
         for episode in candidates:
             if (episode.path, episode.start) not in shown:
                 shown.add((episode.path, episode.start))
@@ -63,7 +63,9 @@ def choose(methods: Sequence[Method], order: Sequence[str], steps: dict[str, int
 
 
 def _of_method(
-    method: Method, episodes: list[_Found], picture: Callable[[Method, str, str, Sequence[_Found]], Iterator[Picture]]
+    method: RunArm,
+    episodes: list[_Found],
+    picture: Callable[[RunArm, str, str, Sequence[_Found]], Iterator[Picture]],
 ) -> Iterator[Picture]:
     def those(test: Callable[[Head], bool]) -> list[_Found]:
         return [episode for episode in episodes if test(episode.head)]
@@ -84,7 +86,7 @@ def _of_method(
     yield from picture(method, "A malformed reply", "The reply did not keep the asked format.", broken)
 
 
-def _episodes(method: Method, step: int | None, limit: int = 2000) -> list[_Found]:
+def _episodes(method: RunArm, step: int | None, limit: int = 2000) -> list[_Found]:
     """Episodes of the last validation, the shorter ones first (they are easier to read)."""
     found: list[_Found] = []
     for stage in method.of("ppo") or method.of("eval"):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spa.report.reading import Run, Stage, open_run, parse_head
+from spa.report.reading import Run, StageFolder, open_run, parse_head
 from spa.report.replay import any_wrong
 from spa.tracking.console import printable
 from spa.tracking.encoding import read_lines
@@ -174,7 +174,7 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
     return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)
 
 
-def _rows(path: Path, file: int, stage: Stage, split: str, step: int) -> Iterator[tuple[Any, ...]]:
+def _rows(path: Path, file: int, stage: StageFolder, split: str, step: int) -> Iterator[tuple[Any, ...]]:
     start = 0
     for line, row in _lines(path):
         try:
@@ -190,7 +190,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             yield line, parse_head(line)
 
 
-def _row(row: dict[str, Any], file: int, start: int, stage: Stage, split: str, step: int) -> tuple[Any, ...]:
+def _row(row: dict[str, Any], file: int, start: int, stage: StageFolder, split: str, step: int) -> tuple[Any, ...]:
     turns = row.get("turns") or []
     wrong = any_wrong(row)
     return (

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from spa.errors import DataError
-from spa.report.curves import PASS_1, Method, ends
-from spa.report.reading import NoRunError, Run, Stage, flatten, open_run
+from spa.report.curves import PASS_1, RunArm, ends
+from spa.report.reading import NoRunError, Run, StageFolder, flatten, open_run
 from spa.tracking.console import printable
 from spa.tracking.lock import LOCK, held
 
@@ -43,12 +43,12 @@ def list_runs(folder: Path, now: float) -> Iterator[Line]:
             yield Line(printable(path.name), "unreadable", printable(str(error))[:120], "", "")
 
 
-def _times(stages: Iterable[Stage]) -> list[float]:
+def _times(stages: Iterable[StageFolder]) -> list[float]:
     rows = [row for stage in stages for row in stage.timings.values()]
     return [row["unix_time"] for row in rows if "unix_time" in row]
 
 
-def _seconds(stages: Sequence[Stage]) -> float:
+def _seconds(stages: Sequence[StageFolder]) -> float:
     """How long stages worked, by a clock that does not jump; older runs wrote only the time of day."""
     spent = sum(row.get("elapsed_s", 0) for stage in stages for row in stage.timings.values())
     times = _times(stages)
@@ -85,7 +85,7 @@ def _result(run: Run) -> str:
     parts = []
     for number, arm in enumerate(run.arms()):
         stages = tuple(stage for stage in run.stages if stage.arm == arm)
-        before, after = ends(PASS_1, Method(arm, arm, run.name, number, stages))
+        before, after = ends(PASS_1, RunArm(arm, arm, run.name, number, stages))
         if before is not None and after is not None:
             parts.append(f"{arm + ' ' if arm else ''}{100 * before:.0f} → {100 * after:.0f} %")
     return printable(", ".join(parts)) or "–"
@@ -105,7 +105,7 @@ def _duration(run: Run) -> str:
     """Of the whole comparison if that is known, else of the arm that has worked longest."""
     total = (run.summary or {}).get("seconds", {}).get("total")
     if not isinstance(total, int | float):
-        arms = defaultdict[tuple[str, int | None], list[Stage]](list)
+        arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
         for stage in run.stages:
             arms[stage.arm, stage.seed].append(stage)
         total = max(map(_seconds, arms.values()), default=0)

@@ -39,7 +39,7 @@ class TrajectoryFile:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageFolder:
     """One stage directory of a run. `arm` is "" for a run without arms, `seed` None without seed directories."""
 
     path: Path
@@ -106,7 +106,7 @@ class Run:
     """A run directory."""
 
     path: Path
-    stages: tuple[Stage, ...]
+    stages: tuple[StageFolder, ...]
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ class Run:
         known = [arm for arm in ARM_ORDER if arm in found]
         return known + sorted(found - set(known))
 
-    def find(self, stage: str, arm: str | None = None) -> list[Stage]:
+    def find(self, stage: str, arm: str | None = None) -> list[StageFolder]:
         """The stages of this name (and arm), by seed."""
         found = [item for item in self.stages if item.name == stage and arm in (None, item.arm)]
         return sorted(found, key=lambda item: (item.arm, -1 if item.seed is None else item.seed))
@@ -159,7 +159,7 @@ def is_stage(path: Path) -> bool:
     return (path / "metrics.jsonl").exists() or (path / "trajectories").is_dir()
 
 
-def _find_stages(root: Path) -> Iterator[Stage]:
+def _find_stages(root: Path) -> Iterator[StageFolder]:
     if is_stage(root):
         yield _stage(root.resolve(), root.resolve().parent)
     yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH) if is_stage(path))
@@ -172,7 +172,7 @@ def _walk(root: Path, depth: int) -> Iterator[Path]:
             yield from _walk(path, depth - 1)
 
 
-def _stage(path: Path, root: Path) -> Stage:
+def _stage(path: Path, root: Path) -> StageFolder:
     *parents, name = path.absolute().relative_to(root.absolute()).parts  # a stage may be a link to where it lies
     seed = None
     arm = []
@@ -181,7 +181,7 @@ def _stage(path: Path, root: Path) -> Stage:
             seed = int(match[1])
         else:
             arm.append(part)
-    return Stage(path, name, "/".join(arm), seed)
+    return StageFolder(path, name, "/".join(arm), seed)
 
 
 def _by_step(path: Path, before: int) -> dict[int, dict[str, float]]:
@@ -221,7 +221,7 @@ def parse_head(line: bytes) -> dict[str, Any]:
     return {}
 
 
-def last_validation(stage: Stage, step: int | None = None) -> TrajectoryFile | None:
+def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFile | None:
     """The file of the stage's last validation episodes, up to and including `step`."""
     files = [file for file in stage.trajectory_files() if file.split == "val" and (step is None or file.step <= step)]
     return files[-1] if files else None

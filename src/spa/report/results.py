@@ -12,7 +12,7 @@ from typing import Any
 from spa.evaluate.statistics import Interval
 from spa.report import facts
 from spa.report.charts import number
-from spa.report.curves import PASS_1, Method, Wanted, ends, pass_k
+from spa.report.curves import PASS_1, RunArm, Wanted, ends, pass_k
 from spa.report.reading import Run, flatten, last_validation
 from spa.tracking.console import printable
 
@@ -60,9 +60,9 @@ def arm_name(arm: str) -> str:
     return ARMS.get(arm, (arm, ""))[0]
 
 
-def list_methods(runs: Sequence[Run]) -> list[Method]:
+def list_methods(runs: Sequence[Run]) -> list[RunArm]:
     """Every arm of every run, in the order of a report."""
-    methods: list[Method] = []
+    methods: list[RunArm] = []
     for run in runs:
         for arm in run.arms():
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
@@ -71,11 +71,11 @@ def list_methods(runs: Sequence[Run]) -> list[Method]:
                 continue
             name = arm_name(arm) or run.name
             label = f"{name} ({run.name})" if len(runs) > 1 and arm else name
-            methods.append(Method(printable(label), arm, run.name, len(methods), stages))
+            methods.append(RunArm(printable(label), arm, run.name, len(methods), stages))
     return methods
 
 
-def common_steps(methods: Sequence[Method]) -> dict[str, int | None]:
+def common_steps(methods: Sequence[RunArm]) -> dict[str, int | None]:
     """Label -> the step at which the method is judged: the last validation that all methods of its run have."""
     last: dict[str, list[int]] = {}
     for method in methods:
@@ -84,7 +84,7 @@ def common_steps(methods: Sequence[Method]) -> dict[str, int | None]:
     return {method.label: min(last[method.run], default=None) for method in methods}
 
 
-def which_k(methods: Sequence[Method], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
+def which_k(methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
     """The chart of Pass@k: of Pass@8 if a summary reports it, else of the largest k."""
     reported = any(
         "pass@8" in result.get("after", {})
@@ -95,7 +95,7 @@ def which_k(methods: Sequence[Method], summaries: dict[str, dict[str, Any]]) -> 
 
 
 def rows(
-    methods: Sequence[Method],
+    methods: Sequence[RunArm],
     outcomes: dict[str, tuple[facts.Behaviour, facts.Wins]],
     steps: dict[str, int | None],
     summaries: dict[str, dict[str, Any]],
@@ -124,7 +124,7 @@ def rows(
     return table
 
 
-def _row(method: Method, wins: facts.Wins, step: int | None, summary: dict[str, Any], wanted_k: Wanted | None) -> Row:
+def _row(method: RunArm, wins: facts.Wins, step: int | None, summary: dict[str, Any], wanted_k: Wanted | None) -> Row:
     recorded = summary.get("methods", {}).get(method.arm, {})
     k = wanted_k.title.lower() if wanted_k else ""
     found = ends(PASS_1, method, step)
@@ -286,7 +286,7 @@ def _gates(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def judged_at(steps: dict[str, int | None], methods: Sequence[Method]) -> list[str]:
+def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[str]:
     """A note for methods that went on after the step at which they are compared."""
     longer = [
         method.label
@@ -303,7 +303,7 @@ def judged_at(steps: dict[str, int | None], methods: Sequence[Method]) -> list[s
     ]
 
 
-def unfinished(methods: Sequence[Method]) -> list[str]:
+def unfinished(methods: Sequence[RunArm]) -> list[str]:
     """A note for every PPO stage that has not come to its last step."""
     notes = []
     for method in methods:

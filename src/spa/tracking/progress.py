@@ -10,7 +10,7 @@ from spa.tracking.console import get_console, is_quiet, printable
 SECONDS_BETWEEN_LINES = 2.0
 
 
-class Progress:
+class ProgressLine:
     """Stage, step, time used, time left and the latest values. Shows nothing when quiet. Also a context manager.
 
     Worker processes share a terminal, so they write lines too, with the name of their run in front.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spa.errors import ConfigError
 from spa.tracking.console import printable
 from spa.tracking.encoding import jsonable
-from spa.tracking.progress import Progress
+from spa.tracking.progress import ProgressLine
 
 if TYPE_CHECKING:
     from spa.types import Episode
@@ -148,7 +148,7 @@ class _ConsoleSink:
     """The progress line or bar."""
 
     def __init__(self, stage: str, name: str, total_steps: int | None, start_step: int) -> None:
-        self._progress = Progress(stage, total=total_steps, start=start_step, name=name)
+        self._progress = ProgressLine(stage, total=total_steps, start=start_step, name=name)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         self._progress.update(step, headline(metrics))
