@@ -12,7 +12,9 @@
 #                        (with .venv-ray of make test-ray)
 #   make lint            ruff and pyright
 #   make docs            the documentation site, in site/
-#   make bench           speed of the parts, as JSON
+#   make bench           our work beside that of others (transformers, TRL, vLLM, Gymnasium), about 20 minutes; peers get
+#                        environments of their own (6 GB); MODEL=FOLDER takes real weights, else random ones are used
+#   make bench-quick     the same small, without vLLM, about three minutes; fails if a ratio falls below the committed one
 # make demo PYTHON=python3.12 chooses the interpreter that .venv is made with; make test JOBS=8 tests in 8 processes.
 
 PYTHON ?= python3
@@ -25,6 +27,7 @@ JOBS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos lint docs bench smol
+.PHONY: bench-quick
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -74,9 +77,21 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]' --constraint constraints-cpu.txt
 	$(BIN)/mkdocs build --strict
 
-bench: $(READY)
+MODEL ?= random
+BENCH := $(ONE_THREAD) $(BIN)/python benchmarks/bench.py --model $(MODEL)
+
+bench: $(READY) .venv-bench-trl/.ready .venv-bench-vllm/.ready
+	$(BENCH) --trl .venv-bench-trl/bin/python --vllm .venv-bench-vllm/bin/python --output benchmarks/results/bench.json
 	$(ONE_THREAD) $(BIN)/python benchmarks/environments.py
 	$(ONE_THREAD) $(BIN)/python benchmarks/viewer.py --episodes 10000
+
+bench-quick: $(READY) .venv-bench-trl/.ready
+	$(BENCH) --quick --trl .venv-bench-trl/bin/python --check benchmarks/results/quick.json
+
+.venv-bench-%/.ready: benchmarks/requirements-%.txt
+	$(PYTHON) -m venv .venv-bench-$*
+	.venv-bench-$*/bin/python -m pip install --quiet --requirement $<
+	touch $@
 
 # Made anew whenever the dependencies or the tested versions change.
 $(READY): pyproject.toml constraints-cpu.txt

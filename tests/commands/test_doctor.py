@@ -6,7 +6,17 @@ from spa.commands import doctor
 def test_it_names_every_dependency_and_what_will_be_used(capsys):
     assert doctor.main([]) == 0
     out = capsys.readouterr().out
-    for name in ("torch", "transformers", "hydra-core", "device", "engine", "threads", "memory"):
+    for name in (
+        "torch",
+        "transformers",
+        "hydra-core",
+        "device",
+        "precision",
+        "attention",
+        "engine",
+        "threads",
+        "memory",
+    ):
         assert f"\n  {name} " in out
     assert out.endswith("Everything that spa needs is here.\n")
 

@@ -87,6 +87,24 @@ def test_the_ends_of_the_unit_interval_give_tokens_that_can_be_drawn():
         assert logprobs.isfinite().all()
 
 
+@pytest.mark.parametrize("last", [0, 300, 4999])
+def test_the_last_draw_of_a_large_vocabulary_is_a_token_that_can_be_drawn(last):
+    logits = torch.randn((50, 5000), generator=torch.Generator().manual_seed(last))
+    logits[:, last + 1 :] = float("-inf")
+    _, logprobs = sample_tokens(logits, torch.full((50,), 1 - 2**-53, dtype=torch.float64), SamplingParams())
+    assert logprobs.isfinite().all()
+
+
 def test_bfloat16_logits_are_drawn_in_full_precision():
     ids, logprobs = sample_tokens(LOGITS.bfloat16().repeat(1000, 1), GRID, SamplingParams())
     torch.testing.assert_close(logprobs, torch.log_softmax(LOGITS.bfloat16().float(), -1)[ids])
+
+
+@pytest.mark.parametrize("size", [5, 4097, 5000, 20 * 256])
+def test_ids_are_those_of_one_running_sum_over_the_vocabulary(size):
+    logits = torch.randn((400, size), generator=torch.Generator().manual_seed(size)) * 3
+    uniforms = torch.rand(400, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    ids, _ = sample_tokens(logits, uniforms, SamplingParams(max_tokens=1))
+    cumulative = torch.softmax(logits, -1).double().cumsum(-1)
+    expected = torch.searchsorted(cumulative, uniforms[:, None] * cumulative[:, -1:], right=True)[:, 0]
+    assert torch.equal(ids, expected)

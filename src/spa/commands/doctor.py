@@ -25,6 +25,12 @@ OPTIONAL = {
     "trackio": "tracking with trackio",
 }
 
+FEATURES = {
+    "amx": "the processor has AMX",
+    "avx512_bf16": "the processor has AVX-512 with bfloat16, no AMX",
+    "none": "the processor has neither AMX nor AVX-512 with bfloat16",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -102,7 +108,16 @@ def machine() -> Iterator[Line]:
         name = torch.cuda.get_device_name(0)
         yield Line("device", f"cuda x {gpus}", f"{name}, {_gb(free)} of {_gb(total)} free; weights in bfloat16")
     else:
-        yield Line("device", "cpu", "no CUDA device found; weights in float32")
+        from spa.models.precision import PRECISION, processor_feature
+
+        feature = processor_feature()
+        yield Line("device", "cpu", "no CUDA device found")
+        yield Line(
+            "precision",
+            PRECISION[feature],
+            f"{FEATURES[feature]}; small models: float32; the keys named dtype change it",
+        )
+        yield Line("attention", "sdpa", "small models: plain; actor_rollout_ref.model.attn_implementation changes it")
     engine = "vllm" if gpus and vllm_installed() else "local"
     yield Line("engine", engine, "chosen by actor_rollout_ref.rollout.name: auto")
     threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0

@@ -40,7 +40,9 @@ class ModelConfig:
     """A causal language model."""
 
     path: Annotated[str, Key("hub name, folder, or `builtin:tiny`", affects="place")] = "Qwen/Qwen2.5-1.5B-Instruct"
-    dtype: Annotated[Dtype, Key("of the weights; auto: bfloat16 on CUDA, float32 on CPU", affects="result")] = "auto"
+    dtype: Annotated[Dtype, Key("of forward passes; auto: by the machine, see performance.md", affects="result")] = (
+        "auto"
+    )
     attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it", affects="rounding")] = (
         "auto"
     )
@@ -195,7 +197,9 @@ class RolloutConfig:
     ] = 3600
     max_num_seqs: Annotated[int, Key("episodes decoded together", affects="rounding", ge=1)] = 1024
     max_num_batched_tokens: Annotated[int, Key("most tokens per engine step", affects="rounding", ge=1)] = 8192
-    dtype: Annotated[Dtype, Key("of the engine's copy of the weights (vllm)", affects="result")] = "auto"
+    dtype: Annotated[Dtype, Key("of the engine's copy of the weights (vllm, and local on CPUs)", affects="result")] = (
+        "auto"
+    )
     gpu_memory_utilization: Annotated[
         float, Key("share of GPU memory for the engine (vllm)", affects="rounding", gt=0, le=1)
     ] = 0.6

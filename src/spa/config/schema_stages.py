@@ -130,7 +130,7 @@ class SFTModelConfig:
     partial_pretrain: Annotated[str, Key("the model to start from", affects="result", content="model")] = (
         "Qwen/Qwen2.5-1.5B-Instruct"
     )
-    dtype: Annotated[Dtype, Key("of the forward pass; auto: bfloat16 on CUDA, float32 on CPU", affects="result")] = (
+    dtype: Annotated[Dtype, Key("of forward passes; auto: by the machine, see performance.md", affects="result")] = (
         "auto"
     )
     attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it", affects="rounding")] = (

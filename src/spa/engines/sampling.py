@@ -1,9 +1,13 @@
 """Drawing tokens from logits, with draws that belong to the row and not to the batch."""
 
 import torch
+from torch import nn
 
 from spa.algo.sampled import policy_logits
 from spa.types import SamplingParams
+
+DIRECT = 4096  # vocabularies up to this size are summed id by id
+BLOCK = 256  # ids that larger ones are summed in
 
 
 def sample_tokens(
@@ -18,9 +22,30 @@ def sample_tokens(
     allowed = policy_logits(logits.float(), sampling)
     if sampling.temperature == 0:
         ids = logits.argmax(-1)
-    else:
-        cumulative = torch.softmax(allowed, dim=-1).double().cumsum(-1)
+        return ids, torch.log_softmax(allowed, dim=-1).gather(-1, ids[:, None])[:, 0]
+    probs = torch.softmax(allowed, dim=-1)
+    ids = _invert(probs, uniforms.to(probs.device))
+    return ids, probs.gather(-1, ids[:, None])[:, 0].log()
+
+
+def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """The first id, int64 [B], at which the running sum of probs float32 [B, V] exceeds `uniforms` of the whole.
+
+    Summed in float64; a large vocabulary block by block first, then within the block that the draw falls into.
+    """
+    rows, size = probs.shape
+    if size <= DIRECT:
+        ends = probs.double().cumsum(-1)
         # Scaling by the last entry keeps the draw inside the distribution when rounding leaves its sum below 1.
-        targets = uniforms.to(cumulative.device)[:, None] * cumulative[:, -1:]
-        ids = torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
-    return ids, torch.log_softmax(allowed, dim=-1).gather(-1, ids[:, None])[:, 0]
+        return torch.searchsorted(ends, uniforms[:, None] * ends[:, -1:], right=True)[:, 0].clamp(max=size - 1)
+    blocks = -(-size // BLOCK)
+    split = nn.functional.pad(probs, (0, blocks * BLOCK - size)).view(rows, blocks, BLOCK)
+    ends = split.sum(-1, dtype=torch.float64).cumsum(-1)
+    targets = uniforms[:, None] * ends[:, -1:]
+    block = torch.searchsorted(ends, targets, right=True).clamp(max=blocks - 1)
+    before = torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), 0.0)
+    inside = split[torch.arange(rows, device=probs.device), block[:, 0]].double().cumsum(-1) + before
+    # The two sums may differ in the last digit; a draw at the very end of its block stays on an id that can be drawn.
+    targets = torch.minimum(targets, inside[:, -1:] * (1 - 2**-52))
+    place = torch.searchsorted(inside, targets, right=True).clamp(max=BLOCK - 1)
+    return (block * BLOCK + place)[:, 0].clamp(max=size - 1)

@@ -6,8 +6,9 @@ from typing import Literal
 
 from spa.config.check import Stage
 from spa.config.schema import Config
-from spa.distributed.world import joined
+from spa.distributed.world import current_world, joined
 from spa.errors import TrainingError
+from spa.models.precision import precision_of, with_precision
 from spa.recipes import pipeline
 from spa.recipes.preflight import preflight
 from spa.tracking.console import set_verbosity
@@ -39,6 +40,8 @@ def launch(cfg: Config, job: Job) -> Path | None:
 
 def perform(cfg: Config, job: Job) -> Path:
     """Do a job on this rank."""
+    folders = pipeline.stage_folders(cfg)
+    cfg = with_precision(cfg, current_world().broadcast(lambda: precision_of(cfg, folders)))
     if missing := missing_stages(cfg, job):
         begun = job.stage == "run" and missing == ["ppo"]
         preflight(cfg, missing, None if begun else cfg.model_path, thorough=False)

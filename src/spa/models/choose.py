@@ -46,15 +46,16 @@ def pick_device(cfg: Config) -> torch.device:
 
 def pick_autocast(name: Dtype, device: torch.device) -> torch.dtype | None:
     """The precision of forward passes in training, or None for that of the weights, which are always float32.
-    `auto` is bfloat16 on CUDA and float32 on a CPU."""
+    `auto` is bfloat16 on CUDA and float32 on a CPU, where runs have made it definite (`spa.models.precision`)."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else None
     return None if name == "float32" else getattr(torch, name)
 
 
 def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
-    """The precision of sampling. On a CPU it is float32: reading single tokens gains nothing from less."""
-    return pick_autocast(cfg.actor_rollout_ref.model.dtype, device) if device.type == "cuda" else None
+    """The precision of sampling by the local engine: on a CPU that of `rollout.dtype`, on CUDA that of training."""
+    asked = cfg.actor_rollout_ref
+    return pick_autocast(asked.model.dtype if device.type == "cuda" else asked.rollout.dtype, device)
 
 
 def pick_attention(name: str, model: str, device: torch.device, *, code: bool = False) -> str | None:

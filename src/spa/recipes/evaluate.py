@@ -27,6 +27,7 @@ from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluate.aggregate import KS, not_computed, play_report
 from spa.evaluate.episode_metrics import tokens_in
 from spa.evaluate.outcomes import Group, group_of
+from spa.models.precision import precision_of, with_precision
 from spa.recipes import setup
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
@@ -68,6 +69,7 @@ def main(
     if not ks or min(ks) < 1:
         raise ConfigError(f"k must be at least 1, got {', '.join(map(str, ks)) or 'none'}")
     output.parent.mkdir(parents=True, exist_ok=True)
+    cfg = with_precision(cfg, precision_of(cfg))
     target = behind_api(cfg, target)
     player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode, lost=output.with_suffix(".lost.jsonl"))
     known = training_hashes(target.run) if target.run else None

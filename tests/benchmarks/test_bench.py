@@ -1,0 +1,57 @@
+"""What the comparison with others makes of its rounds."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("bench")
+
+
+def times(*cpu: float, peak: float) -> list[dict[str, float]]:
+    return [{"cpu": seconds, "wall": 2 * seconds, "peak_mb": peak} for seconds in cpu]
+
+
+def test_a_ratio_is_the_median_of_rounds_that_stood_side_by_side(bench):
+    found = bench.summary(bench.ROWS[0], {"spa": times(1, 2, 4, peak=300), "hf": times(3, 4, 16, peak=600)})
+    assert found["peers"]["hf"]["ratio"] == 3  # of 3, 2 and 4
+    assert found["peers"]["hf"]["memory"] == 0.5
+    assert found["seconds"] == 2
+
+
+def test_only_ratios_below_the_noise_count_as_slower(bench):
+    def result(ratio: float) -> dict:
+        return {"rows": [{"row": "a", "peers": {"hf": {"ratio": ratio}}}]}
+
+    assert bench.lower(result(3.1), result(4)) == []
+    assert len(bench.lower(result(2.9), result(4))) == 1
+    assert bench.lower(result(1), {"rows": []}) == []
+
+
+def test_a_peer_that_is_not_installed_is_named_in_the_table(bench):
+    row = {"row": "rollout", "asked": 4, "peers": {}, "not_installed": ["vllm_bfloat16"]}
+    assert bench.table({"rows": [row]})[-1] == "| rollout | vllm, bfloat16 | not measured | | 4 |"
+
+
+def test_the_shares_are_of_what_the_same_run_measured(bench):
+    limits = {"bfloat16_gflops": 400.0, "read_gb_s": 30.0}
+    forward = {"prefill_gflops": 200.0, "decode_s": 0.02, "weight_gb": 0.3, "parameters": 1e8}
+    found = bench.shares(limits, forward, [{"row": "SFT step, 135M", "tokens_s": 200}])
+    assert list(found.values()) == [0.5, 2.0, 0.3]
+
+
+def test_a_side_is_a_process_that_says_why_it_ended(bench):
+    with pytest.raises(RuntimeError, match="no module named that"):
+        bench.Side([sys.executable, "-c", "raise SystemExit('no module named that')"]).round()
+    said = json.dumps({"cpu": 1})
+    side = bench.Side([sys.executable, "-c", f"input(); print({said!r})"])
+    assert side.round() == {"cpu": 1}
+    side.close()

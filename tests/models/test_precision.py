@@ -1,0 +1,53 @@
+"""The precision of a run on a CPU: by the processor, the model's size and what the run began with."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.families import small_model
+
+from spa.config.load import load_config, to_yaml
+from spa.models.precision import KEYS, precision_of, processor_feature, with_precision
+
+HUB = "owner/a-model-of-135M-parameters"
+
+
+def asked(*overrides: str):
+    return load_config("base", ["trainer.device=cpu", f"model_path={HUB}", *overrides])
+
+
+@pytest.mark.parametrize(("feature", "found"), [("amx", "bfloat16"), ("avx512_bf16", "bfloat16"), ("none", "float32")])
+def test_real_models_take_what_the_processor_is_fast_in(feature, found):
+    assert precision_of(asked(), feature=feature) == dict.fromkeys(KEYS, found)
+
+
+def test_small_models_stay_in_float32(tmp_path):
+    small_model("llama3").save_pretrained(tmp_path)
+    for model in ("builtin:tiny", str(tmp_path)):
+        assert set(precision_of(asked(f"model_path={model}"), feature="amx").values()) == {"float32"}
+
+
+def test_what_is_named_stays_and_the_engine_follows_a_trainer_in_float32():
+    named = precision_of(asked("actor_rollout_ref.model.dtype=float32"), feature="amx")
+    assert named["actor_rollout_ref.rollout.dtype"] == "float32"
+    named = precision_of(asked("actor_rollout_ref.rollout.dtype=float32"), feature="amx")
+    assert [named[key] for key in KEYS] == ["bfloat16", "float32", "bfloat16", "bfloat16"]
+
+
+def test_a_run_goes_on_in_its_own_precision_on_another_processor(tmp_path):
+    begun = with_precision(asked(), precision_of(asked(), feature="amx"))
+    assert begun.sft.model.dtype == "bfloat16"
+    (tmp_path / "config.yaml").write_text(to_yaml(begun), encoding="utf-8")
+    assert precision_of(asked(), [Path("nowhere"), tmp_path], feature="none") == dict.fromkeys(KEYS, "bfloat16")
+    (tmp_path / "config.yaml").write_text(to_yaml(asked()), encoding="utf-8")
+    assert precision_of(asked(), [tmp_path], feature="amx") == dict.fromkeys(KEYS, "auto")
+
+
+def test_on_cuda_the_configuration_stays_as_it_is():
+    cfg = asked()
+    cfg = replace(cfg, trainer=replace(cfg.trainer, device="cuda"))
+    assert with_precision(cfg, precision_of(cfg)) == cfg
+
+
+def test_this_processor_is_in_the_table():
+    assert processor_feature() in ("amx", "avx512_bf16", "none")
