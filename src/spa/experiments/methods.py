@@ -15,6 +15,7 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.options import nearest
 from spa.errors import ConfigError
+from spa.models.precision import precision_of, with_precision
 from spa.recipes.copies import copies_of
 from spa.recipes.pipeline import stage_folders
 
@@ -190,7 +191,7 @@ def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config
 def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
     """The configuration of a method that lives in `folder`, inside the experiment's folder `root`."""
     experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))
-    return replace(
+    found = replace(
         cfg,
         generate=replace(cfg.generate, output_dir=None),
         sft=replace(cfg.sft, trainer=replace(cfg.sft.trainer, default_local_dir=str(folder / "sft"))),
@@ -202,6 +203,7 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
             experiment_name=f"{cfg.trainer.experiment_name}-{name}",
         ),
     )
+    return with_precision(found, precision_of(found, stage_folders(found)))
 
 
 def of_comparison(cfg: Config) -> Config:
