@@ -27,8 +27,8 @@ from spa.engines.local import LocalEngine
 from spa.models import attention
 from spa.models.load import load_policy
 from spa.models.precision import PRECISION, processor_feature
-from spa.recipes.ppo import actor_loss
-from spa.recipes.sft import train_step
+from spa.recipes import sft
+from spa.recipes.ppo_losses import actor_loss
 from spa.training.memory import limit_kernel_caches
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
@@ -132,7 +132,7 @@ def ours_sft(it: Setting) -> Work:
     tokens = float(sum(len(row.token_ids) for row in batch))
 
     def work() -> dict[str, float]:
-        train_step(part, batch, micro, CPU)
+        sft.update(part, batch, micro, CPU)
         return {"tokens": tokens}
 
     return work

@@ -55,3 +55,10 @@ def test_a_side_is_a_process_that_says_why_it_ended(bench):
     side = bench.Side([sys.executable, "-c", f"input(); print({said!r})"])
     assert side.round() == {"cpu": 1}
     side.close()
+
+
+@pytest.mark.parametrize("row", ["rollout", "sft", "ppo"])
+def test_our_sides_do_a_round_with_the_built_in_model(bench, row):
+    sides = importlib.import_module("bench_ours")
+    work = sides.SIDES[row]["spa"](sides.Setting(size="small", model="random", quick=True))
+    assert (work() or {}).get("tokens", 1) > 0
