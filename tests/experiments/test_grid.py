@@ -109,6 +109,11 @@ def test_world_models_learnt_elsewhere_play_here():
     assert made.ppo.es_manager.train.env_configs.tags == ("FrozenLakeNoSlip",)
 
 
+def test_self_play_in_rounds_is_refused_and_not_quietly_shortened():
+    with pytest.raises(ConfigError, match=r"generate\.rounds is 2"):
+        digests("spa", "generate.rounds=2")
+
+
 def test_unknown_methods_are_named():
     with pytest.raises(ConfigError, match="masked_states"):
         method("masked_state")

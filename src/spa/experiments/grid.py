@@ -94,7 +94,15 @@ def recorded_digest(folder: Path) -> str:
 
 
 def tasks_of(training: Training) -> list[Task]:
-    """The stages of a training in their order, PPO last."""
+    """The stages of a training in their order, PPO last.
+
+    Raises ConfigError for self-play in several rounds, which has more stages than these.
+    """
+    if training.world_model is not None and training.world_model.generate.rounds > 1:
+        raise ConfigError(
+            f"generate.rounds is {training.world_model.generate.rounds}; experiments have one round of self-play. "
+            "Leave it out, or train with `spa run`."
+        )
     wanted: list[tuple[Stage, Config]] = [("ppo", training.ppo)]
     if training.world_model is not None:
         wanted = [("selfplay", training.world_model), ("sft", training.world_model), *wanted]
