@@ -1,5 +1,6 @@
-"""Old files make room for new ones without being deleted."""
+"""Old files make room for new ones without being deleted; names of files get to the disk."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,3 +16,12 @@ def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
     for path in paths:
         path.replace(target / path.name)
     return target
+
+
+def flush_directory(folder: Path) -> None:
+    """The names in a folder, on the disk: a file that was flushed may still be lost with its name."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

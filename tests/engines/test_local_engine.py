@@ -11,6 +11,7 @@ from helpers.play import groups, one_group, play
 
 from spa.engines import local
 from spa.engines.local import LocalEngine
+from spa.errors import ModelError
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Episode, Prompt, SamplingParams
 
@@ -280,3 +281,12 @@ def test_bfloat16_is_close_to_float32():
         expected = forward_logprobs(model, prompt.token_ids, completion.token_ids)
         np.testing.assert_allclose(completion.logprobs, expected, atol=0.3)
         assert np.abs(completion.logprobs - expected).max() > 0  # it did compute in less
+
+
+def test_a_model_whose_numbers_overflow_is_named_and_not_the_learning_rate():
+    model = small_model("qwen2")
+    engine = LocalEngine(model, template("qwen2"))
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("inf"))
+    with pytest.raises(ModelError, match="not finite, though its weights were finite when it was loaded"):
+        engine.generate(prompts(template("qwen2"), 2), SAMPLING)

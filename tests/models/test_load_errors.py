@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.families import tokenizer
 from helpers.model_folders import save_family
+from safetensors.torch import load_file, save_file
 
 from spa.config.load import load_config
 from spa.errors import ModelError
@@ -135,6 +136,27 @@ def test_weights_that_are_not_there(folder):
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3, "layer_types": layers}))
     with pytest.raises(ModelError, match=r"not in its files, model\.layers\.2"):
         load_policy(str(folder))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_finite(folder, bad):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    name = sorted(weights)[-1]
+    weights[name].view(-1)[3] = bad
+    save_file(weights, path, metadata={"format": "pt"})
+    for load in (load_policy, load_critic):
+        with pytest.raises(ModelError, match=r"hold numbers that are not finite \(1 of .*take another checkpoint"):
+            load(str(folder))
+
+
+def test_large_finite_weights_whose_sum_overflows_are_loaded(folder):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    name = next(name for name in sorted(weights) if weights[name].dim() == 2)
+    weights[name] = torch.full_like(weights[name], 3e38)
+    save_file(weights, path, metadata={"format": "pt"})
+    assert float(load_policy(str(folder)).state_dict()[name].max()) == pytest.approx(3e38)
 
 
 def test_an_architecture_that_is_not_known(folder):

@@ -108,3 +108,14 @@ def test_ppo_waits_until_somebody_says_to_go_on(base, tmp_path):
     assert not json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]
     going_on = small_config(base, tmp_path, *STEPS, "gate.enable=true", "gate.on_failure=warn")
     assert pipeline.run(going_on) == tmp_path / "ppo" / "global_step_1"
+
+
+@pytest.mark.parametrize("content", [None, "", '{"passed": tr', "[]", '{"passed": true}'])
+def test_a_lost_or_damaged_verdict_is_judged_again_and_not_taken_for_a_yes(tmp_path, content):
+    cfg = load_config("_3_frozen_lake", ["gate.enable=true", "model_path=a/b"])
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(GOOD | {"val/wm/obs_exact": 0.3}) + "\n")
+    if content is not None:
+        (tmp_path / gate.GATE_FILE).write_text(content)
+    with pytest.raises(TrainingError, match="cannot read the state yet"):
+        gate.stop_at_gate(cfg, tmp_path)
+    assert json.loads((tmp_path / gate.GATE_FILE).read_text())["diagnosis"] == "cannot_read"

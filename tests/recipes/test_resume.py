@@ -135,6 +135,30 @@ def test_a_batch_whose_episodes_are_damaged_is_played_again(base, whole, tmp_pat
     assert content(tmp_path / "data") == content(whole / "data")
 
 
+@pytest.mark.parametrize("harm", ["broken", "missing", "gone", "torn", "again"])
+@pytest.mark.parametrize("stage", ["sft", "ppo"])
+def test_lines_that_a_checkpoint_counts_on_are_named_and_restored(base, whole, tmp_path, stage, harm, caplog):
+    shutil.copytree(whole / stage, tmp_path / stage)
+    path = tmp_path / stage / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    changed = {
+        "broken": [lines[0][:-9] + "x" + lines[0][-8:], *lines[1:]],
+        "missing": lines[1:],
+        "gone": [],
+        "torn": [*lines[:-1], lines[-1][:20]],
+        "again": [*lines, lines[-1]],
+    }[harm]
+    path.write_text("".join(changed)) if changed else path.unlink()
+    cfg = small_config(base, tmp_path, *FOUR)
+    if stage == "ppo":
+        ppo.main(cfg)
+    else:
+        sft.main(cfg, directory=tmp_path / "sft", data=whole / "data")
+    assert content(tmp_path / stage) == content(whole / stage)
+    said = [record.getMessage() for record in caplog.records if "damaged or lost" in record.getMessage()]
+    assert len(said) == (0 if harm == "again" else 1)
+
+
 def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(base, whole, tmp_path):
     cfg = small_config(base, tmp_path, *FOUR)
     ppo.main(cfg)

@@ -24,6 +24,7 @@ from spa.engines.kv_cache import EpisodeKV, GrowingCache
 from spa.engines.sampling import sample_tokens
 from spa.engines.static_step import StaticStep
 from spa.engines.vision import sample_seeing
+from spa.errors import ModelError
 from spa.models.attention import attends_to_everything
 from spa.models.low_precision import low_precision_copy, refresh_copy
 from spa.models.vision import ImageReader
@@ -97,6 +98,12 @@ class LocalEngine:
 
     def _completion(self, ids: np.ndarray, logprobs: np.ndarray) -> Completion:
         """A reply from its ids, int32 [L], and their log-probs, float32 [L]."""
+        if not np.isfinite(logprobs).all():
+            raise ModelError(
+                "the model answers with numbers that are not finite, though its weights were finite when it was "
+                "loaded: they overflow in this precision, or training has driven them apart. Play and train in "
+                "float32 or bfloat16 (actor_rollout_ref.model.dtype); the last saved checkpoint is unharmed."
+            )
         stopped = len(ids) > 0 and int(ids[-1]) in self.template.stop_ids
         return Completion(
             text=self.template.decode_reply(ids),

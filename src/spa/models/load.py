@@ -158,7 +158,23 @@ def load_policy(
             f"{name}: the weights of {len(found['missing_keys'])} parameters are not in its files, "
             f"{min(found['missing_keys'])} among them. The folder is incomplete, or not a causal language model."
         )
+    check_finite(model, name)
     return model
+
+
+@torch.no_grad()
+def check_finite(model: nn.Module, name: str) -> None:
+    """Raise ModelError if a weight is NaN or infinite: such a model plays noise, and no setting would mend it.
+
+    A sum shows it in one pass over the memory; only a sum that overflows is looked into.
+    """
+    for key, weight in model.named_parameters():
+        if weight.is_meta or torch.isfinite(weight.sum(dtype=torch.float32)) or torch.isfinite(weight).all():
+            continue
+        raise ModelError(
+            f"{name}: the weights {key} hold numbers that are not finite ({int((~torch.isfinite(weight)).sum()):,} of "
+            f"{weight.numel():,}). What saved this model had diverged, or the file is damaged: take another checkpoint."
+        )
 
 
 def _only_sees(source: Path) -> bool:
@@ -176,6 +192,7 @@ def _with_adapter(folder: Path, **settings: Any) -> Any:
     except ModelError as error:
         raise ModelError(f"{folder}: the adapter's base model cannot be loaded. {error}") from error
     apply_adapter(model, folder)
+    check_finite(model, str(folder))
     return model
 
 
@@ -221,6 +238,7 @@ def load_critic(
     model = load_policy(name, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code, head=not saved)
     critic = Critic(model if saved else model.base_model)
     critic.load_head(source)
+    check_finite(critic.value_head, name)
     return critic
 
 

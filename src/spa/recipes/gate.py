@@ -1,6 +1,7 @@
 """The look at the world model between fine-tuning and PPO: what the model can do by now, and what would help."""
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,8 @@ from spa.errors import TrainingError
 from spa.models.load import BUILTIN, BUILTIN_GAMES
 from spa.tracking.encoding import read_lines, write_atomic
 from spa.types import Metrics
+
+log = logging.getLogger(__name__)
 
 GATE_FILE = "gate.json"
 
@@ -152,7 +155,7 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
     """Raises TrainingError if the gate is on and closed, and the configuration does not say to go on all the same."""
     if not cfg.gate.enable or cfg.gate.on_failure == "warn":
         return
-    gate: dict[str, Any] = current_world().broadcast(lambda: _read_gate(directory))
+    gate: dict[str, Any] = current_world().broadcast(lambda: _read_gate(cfg, directory))
     if gate and not gate["passed"]:
         raise TrainingError(
             f"PPO is not started, because the world model is too weak for it (the gate, {directory / GATE_FILE}). "
@@ -161,6 +164,17 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
         )
 
 
-def _read_gate(directory: Path) -> dict[str, Any]:
-    path = directory / GATE_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
+    """gate.json; if that is lost or damaged, the same verdict from the last measurements."""
+    try:
+        found = json.loads((directory / GATE_FILE).read_text(encoding="utf-8"))
+        return {"passed": bool(found["passed"]), "text": str(found["text"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        folders = [directory, *(directory / f"extra_{n}" for n in range(1, cfg.gate.max_extra_rounds + 1))]
+        last = [folder for folder in folders if (folder / "metrics.jsonl").is_file()]
+        if not last:
+            return {}
+        gate = judge(cfg, measurements(last[-1] / "metrics.jsonl"), folders.index(last[-1]))
+        log.warning("%s is lost or damaged; judged again", directory / GATE_FILE)
+        write_gate(directory, gate)
+        return {"passed": gate.passed, "text": gate.text}

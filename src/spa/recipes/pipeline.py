@@ -23,6 +23,7 @@ from spa.recipes.resume import (
     check_identity,
     read_mark,
     recorded_identity,
+    restore_records,
     result_of,
     run_context,
     stage_identity,
@@ -188,7 +189,10 @@ def stage(directory: Path, work: Callable[[], Path], *, identity: Identity, step
 
 def _finished(directory: Path, identity: Identity) -> Path | None:
     check_identity([(directory, identity)])
-    return result_of(directory)
+    found = result_of(directory)
+    if found is not None:
+        restore_records(directory)
+    return found
 
 
 def archive_stage(directory: Path) -> None:

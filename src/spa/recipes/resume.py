@@ -38,8 +38,10 @@ from spa.tracking.lock import run_lock
 from spa.tracking.recorder import read_metrics
 from spa.training.checkpoint import (
     MARKER,
+    RECORD,
     archive_later_checkpoints,
     damage,
+    kept_record,
     latest_checkpoint,
     load_note,
     step_of,
@@ -250,6 +252,7 @@ def _resume_point(
         found = _usable(Path(named).expanduser())
     if found is not None and found.parent == directory:
         check_identity([(directory, identity)])
+        restore_record(found)
     elif (directory / DONE).exists():
         archive_files(directory, [directory / DONE])  # of a result that is gone
     archive_later_checkpoints(directory, step_of(found) if found is not None else -1)
@@ -263,6 +266,27 @@ def record_identity(directory: Path, identity: Identity, *, kept: bool) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     write_atomic(directory / IDENTITY, [json.dumps({"identity": identity.to_json()}, indent=1)])
+
+
+def restore_records(directory: Path) -> None:
+    """Mend the records of a finished stage and of its extra rounds."""
+    for folder in (directory, *sorted(directory.glob("extra_*"))):
+        if steps := steps_in(folder):
+            restore_record(folder / f"global_step_{max(steps)}")
+
+
+def restore_record(checkpoint: Path) -> None:
+    """Make the `metrics.jsonl` beside a checkpoint what the checkpoint counts on: later lines go, because their steps
+    are made again, and lines that were damaged or lost come back from its own copy, which is said."""
+    path, kept = checkpoint.parent / RECORD, kept_record(checkpoint)
+    found = path.read_bytes() if path.is_file() else b""
+    if kept is None or found == kept:
+        return
+    if not found.startswith(kept):
+        there = set(found.splitlines())
+        lost = ", ".join(str(json.loads(line)["step"]) for line in kept.splitlines() if line not in there)
+        log.warning("%s: lines of steps %s were damaged or lost; restored from %s", path, lost or "?", checkpoint.name)
+    write_atomic(path, [kept.decode()])
 
 
 def archive_work(directory: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from spa.archive import flush_directory
+
 
 def scalar(value: Any) -> int | float | str | bool | None:
     """A metric's value as JSON can hold it: NaN is null, infinities are strings. One-element tensors count."""
@@ -76,6 +78,7 @@ def write_atomic(path: Path, lines: Iterable[str]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        flush_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from spa.archive import archive_files
+from spa.archive import archive_files, flush_directory
 from spa.errors import TrainingError
 from spa.tracking.console import ensure_logging
 from spa.tracking.encoding import dump_line, read_lines, save_config, scalar, write_atomic
@@ -176,6 +176,9 @@ class Recorder:
         with _disk_errors(self.directory / name), (self.directory / name).open("a", encoding="utf-8") as file:
             file.write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
             _sync(file)
+            if self.directory / name not in self._written:
+                flush_directory(self.directory)
+                self._written.add(self.directory / name)
 
     def _write_rows(self, folder: str, step: int, split: str, rows: Iterator[dict[str, Any]]) -> None:
         path = self.directory / folder / f"{split}-{step:06d}.jsonl"

@@ -3,7 +3,8 @@
     global_step_30/
       config.json, model.safetensors, tokenizer.json …   the policy, loadable by transformers and vLLM
       critic/                                            the critic: body and value head
-      state/                                             optimisers, schedule, counters: tensors.safetensors, state.json
+      state/                                             tensors.safetensors, state.json: optimisers, schedule …
+                                                         metrics.jsonl: the lines of the stage so far
       complete.json                                      written last: the checksums of all files
 
 A checkpoint is written under a temporary name, flushed to the disk and renamed; one without a valid `complete.json` is
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from spa.archive import archive_files
+from spa.archive import archive_files, flush_directory
 from spa.distributed.world import World
 from spa.errors import ModelError, TrainingError
 from spa.models.lora import save_model
@@ -32,6 +33,8 @@ from spa.models.lora import save_model
 log = logging.getLogger(__name__)
 
 MARKER = "complete.json"
+RECORD = "metrics.jsonl"
+"""The lines that training counts on; every checkpoint has its own copy."""
 _NAME = re.compile(r"global_step_(\d+)")
 
 
@@ -63,6 +66,8 @@ def save_checkpoint(
             critic.save_pretrained(temporary / "critic")
         if state is not None:
             _save_state(temporary / "state", state)
+            if (directory / RECORD).is_file():
+                shutil.copyfile(directory / RECORD, temporary / "state" / RECORD)
         sums = {str(path.relative_to(temporary)): _sum_and_flush(path) for path in sorted(_files(temporary))}
         marker = temporary / MARKER
         content = {"step": step, "sha256": sums} | ({"passing": True} if preemption else {})
@@ -71,7 +76,7 @@ def save_checkpoint(
         _flush_directories(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
-        _flush_directory(directory)  # before anything older goes
+        flush_directory(directory)  # before anything older goes
     except Exception as error:  # safetensors and tokenizers report a full disk as errors of their own
         shutil.rmtree(temporary, ignore_errors=True)
         if not isinstance(error, OSError) and "os error" not in str(error):
@@ -183,6 +188,17 @@ def damage(folder: Path) -> str | None:
     return None
 
 
+def kept_record(folder: Path) -> bytes | None:
+    """The lines of `metrics.jsonl` that a checkpoint was saved with; None if it has none that are whole."""
+    path = folder / "state" / RECORD
+    try:
+        expected = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"][f"state/{RECORD}"]
+        content = path.read_bytes()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return content if hashlib.sha256(content).hexdigest() == expected else None
+
+
 def _is_preemption(folder: Path) -> bool:
     """Whether the checkpoint was written only because its run was asked to stop."""
     try:
@@ -227,16 +243,7 @@ def _flush_file(path: Path) -> None:
 
 def _flush_directories(folder: Path) -> None:
     for inside in {folder, *(path.parent for path in _files(folder))}:
-        _flush_directory(inside)
-
-
-def _flush_directory(folder: Path) -> None:
-    """The names in a folder, on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush_directory(inside)
 
 
 def _save_state(folder: Path, state: Mapping[str, Any]) -> None:

@@ -208,7 +208,14 @@ def _score(
     out = torch.zeros(batch.mask.shape, dtype=torch.float32)
     for rows, values in forward_passes(scorer, batch.lengths, micro, device, compute):
         out[rows, : values.shape[1]] = values
-    return scorer.replica.world.all_reduce_sum(out)
+    scores = scorer.replica.world.all_reduce_sum(out)
+    if not torch.isfinite(scores).all():
+        raise TrainingError(
+            f"the {type(scorer.model).__name__} scores episodes with numbers that are not finite, before anything is "
+            "updated: it overflows in this precision. Compute in float32 or bfloat16 (actor_rollout_ref.model.dtype, "
+            "critic.model.dtype); the last saved checkpoint is unharmed."
+        )
+    return scores
 
 
 def update(
