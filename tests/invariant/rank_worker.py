@@ -14,17 +14,18 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from helpers.runs import small_config
 
 from spa.distributed.world import current_world, joined
+from spa.engines.factory import EngineKind
 from spa.engines.scripted import random_engine
-from spa.recipes import ppo, ppo_models, sft
+from spa.recipes import ppo, sft
 
 OVERRIDES = (
     "es_manager.train.env_groups=5",
     "es_manager.train.group_size=3",
     "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    "actor_rollout_ref.rollout.name=rank_worker:fixed_episodes",
     "actor_rollout_ref.actor.optim.lr=1e-4",
     "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.actor.kl_loss_coef=0.1",
@@ -44,9 +45,8 @@ OVERRIDES = (
 """Nothing divides evenly: 5 groups, 15 episodes in 2 mini-batches, 7 sequences in micro-batches of 2."""
 
 
-def fixed_episodes(cfg: Any, policy: Any, template: Any, source: str, device: torch.device) -> Any:
-    """An engine that plays the same whatever the weights are."""
-    return random_engine(template, max_actions=3)
+fixed_episodes = EngineKind(make=lambda request: random_engine(request.template, max_actions=3), trainable=True)
+"""An engine that plays the same whatever the weights are."""
 
 
 @contextmanager
@@ -67,7 +67,6 @@ def spoiled_once() -> Iterator[None]:
 
 def run(jobs: list[list[Any]]) -> None:
     """Run stages one after the other, on the ranks that this process has joined."""
-    ppo_models.make_training_engine = fixed_episodes
     for stage, base, folder, overrides in jobs:
         cfg = small_config(base, Path(folder), *OVERRIDES, *overrides)
         if stage in ("sft", "spoiled"):

@@ -67,9 +67,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both stages in this process."""
     root = tmp_path_factory.mktemp("alone")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_worker.ppo_models, "make_training_engine", rank_worker.fixed_episodes)
-        rank_worker.run([job(stage, base, root) for stage in ("sft", "ppo")])
+    rank_worker.run([job(stage, base, root) for stage in ("sft", "ppo")])
     return root
 
 
@@ -103,8 +101,7 @@ def test_how_a_model_is_cut_changes_nothing(alone, two):
     assert_close(two / "cut" / "ppo", alone / "ppo")
 
 
-def test_adapters_train_in_shards_as_they_do_in_one_process(base, two, tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_worker.ppo_models, "make_training_engine", rank_worker.fixed_episodes)
+def test_adapters_train_in_shards_as_they_do_in_one_process(base, two, tmp_path):
     rank_worker.run([["ppo", str(base), str(tmp_path), LORA]])
     assert_close(two / "lora" / "ppo", tmp_path / "ppo")
 
@@ -126,8 +123,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_a_step_that_both_skip(base, tw
 
 
 @pytest.mark.parametrize(("stage", "strategy"), KINDS)
-def test_what_two_ranks_saved_goes_on_alone(base, alone, two, stage, strategy, tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_worker.ppo_models, "make_training_engine", rank_worker.fixed_episodes)
+def test_what_two_ranks_saved_goes_on_alone(base, alone, two, stage, strategy, tmp_path):
     cut_off(two, stage, strategy, tmp_path)
     rank_worker.run([job(stage, base, tmp_path / strategy)])
     assert_close(tmp_path / strategy / stage, alone / stage)
