@@ -1,11 +1,14 @@
 """`spa eval` of a model behind an API that breaks off half-way: partial results are kept, nothing is paid for twice."""
 
+import json
+
 import pytest
 from api_server import Server, failing, good
 
 from spa import cli
 from spa.config.load import load_config
 from spa.errors import ModelError
+from spa.identity import Identity
 from spa.recipes import evaluate, generate
 from spa.recipes.policies import find_target
 from spa.worldmodel.rows import read_parquet
@@ -99,3 +102,25 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
     rows = [row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")]
     assert len(server.requests) == len(rows) == 2
     assert all("player (P) is at" in row.response and "I see ice" not in row.response for row in rows)
+
+
+def test_an_alias_with_two_runs_keeps_both_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with Server() as server:
+        entry = f"{{provider_name: custom, model_name: m, base_url: '{server.address}'}}"
+        words = [
+            f"+model_info.mine={entry}",
+            "es_manager.val.env_configs={tags: [FrozenLakeNoSlip], n_groups: null}",
+            "agent_proxy.max_turn=1",
+        ]
+        for run, groups in (("one", 2), ("two", 3), ("one", 4)):
+            command = ["eval", "mine", "evaluate_api_llm", "--groups", str(groups), f"trainer.run_dir={run}", *words]
+            assert cli.main(command) == 0, capsys.readouterr().err
+    one, two = (sorted((tmp_path / run / "eval").rglob("*.json")) for run in ("one", "two"))
+    played = [json.loads(path.read_text())["puzzles"]["played"] for path in (*one, *two)]
+    assert sorted(played) == [2, 3, 4]
+    assert {path.parent.name for path in one} == {"eval", "1"}  # the first result of run one is archived
+    identities = [Identity.from_json(json.loads(path.read_text())["identity"]) for path in (*one, *two)]
+    assert len({identity.digest for identity in identities}) == 3
+    assert all(identity.stage == "eval" for identity in identities)
+    assert not (tmp_path / "runs").exists()

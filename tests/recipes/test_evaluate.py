@@ -166,8 +166,8 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert cli.main(["eval", "random", "demo", "--groups", "4", "--samples", "2", "--k", "1,8", "--quiet"]) == 0
     out = capsys.readouterr().out
-    assert "Pass@1" in out and "Pass@8: not computed" in out and "runs/eval/random-demo.json" in out
-    result = json.loads((tmp_path / "runs/eval/random-demo.json").read_text())
+    assert "Pass@1" in out and "Pass@8: not computed" in out and "runs/demo/eval/random-demo.json" in out
+    result = json.loads((tmp_path / "runs/demo/eval/random-demo.json").read_text())
     assert result["settings"]["groups"] == 4 and set(result["not_computed"]) == {"pass@8"}
 
 

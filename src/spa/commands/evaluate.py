@@ -27,7 +27,7 @@ def main(args: list[str]) -> int:
     if options.groups is not None:
         overrides += [f"es_manager.val.env_groups={options.groups}", "es_manager.val.env_configs.n_groups=null"]
     cfg = load_config(name, overrides)
-    root = target.run / "eval" if target.run else Path("runs/eval")
+    root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
     output = (
         Path(options.output) if options.output else root / f"{target.label}-{slug(cfg.trainer.experiment_name)}.json"
     )

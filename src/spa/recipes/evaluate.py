@@ -6,7 +6,6 @@ chunks, and a chunk is kept as soon as it is finished: a run that was broken off
 the same bytes.
 """
 
-import hashlib
 import json
 import logging
 import time
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spa.config.convert import to_plain
+from spa.archive import archive_files
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
@@ -27,6 +26,7 @@ from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluate.aggregate import KS, not_computed, play_report
 from spa.evaluate.episode_metrics import tokens_in
 from spa.evaluate.outcomes import Group, group_of
+from spa.identity import Identity, identity_of
 from spa.models.precision import precision_of, with_precision
 from spa.recipes import setup
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 CHUNK = 256
 """Episodes that are played side by side. Part of the result: it fixes the batches, and with them the rounding."""
+HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,8 @@ def main(
     player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode, lost=output.with_suffix(".lost.jsonl"))
     known = training_hashes(target.run) if target.run else None
     puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
-    kept = Store(output.with_suffix(".groups.jsonl"), settings_hash(cfg, target))
+    identity = eval_identity(cfg, target)
+    kept = Store(output.with_suffix(".groups.jsonl"), groups_key(identity))
     replies = output.with_suffix(".replies.jsonl")
     watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
     try:
@@ -86,6 +88,7 @@ def main(
         "model": target.model,
         "config": cfg.trainer.experiment_name,
         "settings": settings(cfg),
+        "identity": identity.to_json(),
         "puzzles": {
             "played": len(groups),
             "seen_in_training": seen,
@@ -103,8 +106,15 @@ def main(
     if not any(found["episodes"] for found in result["tags"].values()):
         errors = next((a.error for group in groups for a in group.attempts if a.error), "no reason was given")
         raise ModelError(f"not one episode could be played to its end: {errors}")
-    write_atomic(output, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     return result
+
+
+def write_result(output: Path, text: str) -> None:
+    """Write a result; another one of the same name is moved to `previous/<n>/`, because it may have cost money."""
+    if output.is_file() and output.read_bytes() != text.encode():
+        log.warning("the result before this one is kept: %s", archive_files(output.parent, [output]) / output.name)
+    write_atomic(output, [text])
 
 
 def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> tuple[list[Puzzle], int]:
@@ -256,21 +266,21 @@ def settings(cfg: Config) -> dict[str, Any]:
     }
 
 
-def settings_hash(cfg: Config, target: Target) -> str:
+def eval_identity(cfg: Config, target: Target) -> Identity:
+    """What the result depends on; of the models behind an API only the one that is asked."""
+    found = identity_of(replace(cfg, model_path=target.model or target.name), "eval")
+    asked = {name: value for name, value in found.settings.items() if _counts(name, target.api)}
+    return replace(found, settings=asked)
+
+
+def _counts(name: str, api: str | None) -> bool:
+    return not name.startswith(("model_info.", "model_config.")) or name.startswith(f"model_info.{api}.")
+
+
+def groups_key(identity: Identity) -> str:
     """A hash of everything that a group's outcome depends on, the number of groups aside."""
-    played = {
-        "target": [target.name, target.model, target.api, target.fingerprint],
-        "settings": {name: value for name, value in settings(cfg).items() if name != "groups"},
-        "proxy": to_plain(cfg.agent_proxy),
-        "context": to_plain(cfg.ctx_manager),
-        "penalty": cfg.es_manager.format_penalty,
-        "max_model_len": cfg.actor_rollout_ref.rollout.max_model_len,
-        "envs": {tag: to_plain(cfg.custom_envs[tag]) for tag in cfg.es_manager.val.env_configs.tags},
-        "chunk": CHUNK,
-    }
-    if target.api is not None and target.api in cfg.model_info:
-        played["api"] = to_plain(cfg.model_info[target.api])
-    return hashlib.sha256(json.dumps(played, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
+    return f"{replace(identity, settings=kept).digest[:16]} {CHUNK}"
 
 
 def tag_result(cfg: Config, tag: str, groups: list[Group], ks: Sequence[int]) -> dict[str, Any]:

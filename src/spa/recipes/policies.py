@@ -1,7 +1,5 @@
 """Who plays in an evaluation: a checkpoint, a model, a model behind an API, the random or the expert policy."""
 
-import hashlib
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,11 +15,11 @@ from spa.engines.base import Engine
 from spa.engines.expert import expert_engine, require_solver
 from spa.engines.scripted import random_engine
 from spa.errors import ModelError
-from spa.models.load import BUILTIN, model_source
+from spa.models.load import BUILTIN
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
-from spa.training.checkpoint import MARKER, find_checkpoint, latest_checkpoint, steps_in
+from spa.training.checkpoint import find_checkpoint, latest_checkpoint, steps_in
 
 SCRIPTED = ("random", "expert")
 API = "api"
@@ -44,20 +42,6 @@ class Target:
     run: Path | None = None
     config: Path | None = None  # of the stage that wrote the checkpoint
     api: str | None = None  # entry of `model_info`
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when the weights do."""
-        if self.model is None or self.model == BUILTIN:
-            return self.name
-        folder = Path(model_source(self.model))
-        marker = folder / MARKER
-        if marker.is_file():
-            return hashlib.sha256(marker.read_bytes()).hexdigest()[:16]
-        if folder.is_dir():
-            files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
-            return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
-        return self.model
 
 
 def find_target(name: str) -> Target:
