@@ -246,6 +246,9 @@ class EpisodeBatch:
     tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalisation
     sampler_logprobs: torch.Tensor  # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
     truncated: torch.Tensor | None = None  # bool [B]  cut off by max_turn or max_model_len, not ended by the game
+    anchors: torch.Tensor | None = None  # int64 [B, A]  equal on tokens of turns that begin in the same state
+    answers: torch.Tensor | None = None  # bool [B, A]  tokens of the answers, where a method asks for them
+    world: torch.Tensor | None = None  # float32 [B, A]  weights of the loss on the world, 0 where there is none
     images: Any = None  # the rows' pictures as spa.models.vision.RowImages, if there are any
 
     def __post_init__(self) -> None:
@@ -268,6 +271,8 @@ class EpisodeBatch:
         ):
             _check(name, getattr(self, name), (rows, actions), dtype)
         _check("truncated", self.truncated, (rows,), "bool")
+        for name, dtype in (("anchors", "int64"), ("answers", "bool"), ("world", "float32")):
+            _check(name, getattr(self, name), (rows, actions), dtype)
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]

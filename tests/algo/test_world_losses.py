@@ -19,13 +19,13 @@ LOGPROBS = torch.tensor([[-0.5, -9.0, -0.5, float("nan")]])
 
 def test_the_denominator_decides_the_size_of_the_loss():
     # Two targets of 0.5 nats at lambda 0.05: over the targets .025, over four observed tokens .0125.
-    assert cross_entropy(LOGPROBS, auxiliary_weights(TARGETS, 2, 0.05)).item() == pytest.approx(0.025)
-    assert cross_entropy(LOGPROBS, auxiliary_weights(TARGETS, 4, 0.05)).item() == pytest.approx(0.0125)
+    assert 0.05 * cross_entropy(LOGPROBS, auxiliary_weights(TARGETS.float())).item() == pytest.approx(0.025)
+    assert 0.05 * cross_entropy(LOGPROBS, TARGETS.float() / 4).item() == pytest.approx(0.0125)
 
 
 def test_no_targets_are_no_loss_and_no_gradient():
     logprobs = LOGPROBS.nan_to_num().requires_grad_()
-    loss = cross_entropy(logprobs, auxiliary_weights(torch.zeros_like(TARGETS), 0, 1.0))
+    loss = cross_entropy(logprobs, auxiliary_weights(torch.zeros(1, 4)))
     loss.backward()
     assert loss.item() == 0 and logprobs.grad is not None and logprobs.grad.abs().sum() == 0
 
@@ -33,7 +33,7 @@ def test_no_targets_are_no_loss_and_no_gradient():
 def test_micro_batches_add_up():
     logprobs = -torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
     mask = torch.rand(4, 6, generator=torch.Generator().manual_seed(1)) < 0.5
-    weights = auxiliary_weights(mask, mask.sum(), 0.3)
+    weights = auxiliary_weights(0.3 * mask)
     parts = sum(cross_entropy(logprobs[i : i + 1], weights[i : i + 1]) for i in range(4))
     assert torch.allclose(cross_entropy(logprobs, weights), torch.as_tensor(parts))
     assert cross_entropy(logprobs, weights).item() == pytest.approx(-0.3 * logprobs[mask].mean().item())

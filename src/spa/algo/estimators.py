@@ -21,7 +21,7 @@ from spa.algo.advantages import (
     rloo,
 )
 from spa.algo.advantages import bi_level_gae as two_levels
-from spa.algo.turn_credit import turn_gae, turn_rloo
+from spa.algo.turn_credit import gigpo, turn_gae, turn_rloo
 from spa.errors import ConfigError
 from spa.types import ScoredBatch
 
@@ -134,6 +134,27 @@ def _turn_gae(batch: ScoredBatch, rewards: Tensor, *, high_level_gamma: float, l
     return turn_gae(rewards, batch.values, batch.turns, batch.mask, high_level_gamma, lam)
 
 
+def _gigpo(
+    batch: ScoredBatch,
+    rewards: Tensor,
+    *,
+    high_level_gamma: float,
+    gigpo_step_weight: float,
+    norm_adv_by_std_in_grpo: bool,
+) -> Estimate:
+    assert batch.anchors is not None
+    return gigpo(
+        rewards,
+        batch.turns,
+        batch.mask,
+        batch.group_ids,
+        batch.anchors,
+        gamma=high_level_gamma,
+        step_weight=gigpo_step_weight,
+        norm_by_std=norm_adv_by_std_in_grpo,
+    )
+
+
 ESTIMATORS: dict[str, Estimator] = {
     "gae": Estimator(
         function=_gae,
@@ -146,5 +167,10 @@ ESTIMATORS: dict[str, Estimator] = {
     "reinforce_plus_plus": Estimator(function=_reinforce_plus_plus, settings=("gamma",), whitened=True),
     "reinforce_plus_plus_baseline": Estimator(function=_reinforce_plus_plus_baseline, needs_groups=True, whitened=True),
     "turn_rloo": Estimator(function=_turn_rloo, settings=("high_level_gamma",), needs_groups=True),
+    "gigpo": Estimator(
+        function=_gigpo,
+        settings=("high_level_gamma", "gigpo_step_weight", "norm_adv_by_std_in_grpo"),
+        needs_groups=True,
+    ),
     "turn_gae": Estimator(function=_turn_gae, settings=("high_level_gamma", "lam"), needs_values=True, whitened=True),
 }

@@ -9,15 +9,10 @@ import torch
 from torch import Tensor
 
 
-def auxiliary_weights(mask: Tensor, total: Tensor | float, coef: float) -> Tensor:
-    """float32 `[b, A]`: `coef` / `total` on the masked tokens, 0 elsewhere.
-
-    Args:
-        mask: bool `[b, A]`, the tokens that carry the loss.
-        total: how many tokens of the mini-batch of all ranks do; 0 gives weights 0.
-        coef: the weight of the loss's mean beside the policy loss.
-    """
-    return coef * mask.float() / torch.as_tensor(total, device=mask.device).clamp(min=1)
+def auxiliary_weights(weights: Tensor) -> Tensor:
+    """`weights` `[B, A]` of a whole mini-batch divided by the number of its tokens that have one, and of no others. All 0
+    if there are none."""
+    return weights / (weights > 0).sum().clamp(min=1)
 
 
 def cross_entropy(logprobs: Tensor, weights: Tensor) -> Tensor:

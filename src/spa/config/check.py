@@ -10,7 +10,7 @@ from spa.envs.options import nearest
 from spa.envs.registry import ENVS
 
 # These names are those of the tables in spa.algo.estimators, spa.algo.losses and spa.engines.factory, which need torch.
-GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo")
+GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo", "gigpo")
 ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
 POLICY_LOSSES = ("ppo",)
 ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
@@ -199,6 +199,12 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
         problems.add(
             "actor_rollout_ref.actor.policy_loss",
             f"must be {', '.join(POLICY_LOSSES)} or a path package.module:name; got {actor.policy_loss!r}",
+        )
+    sampled = cfg.actor_rollout_ref.rollout
+    if actor.world_loss.tokens != "none" and (sampled.top_p < 1 or sampled.top_k > 0 or sampled.temperature != 1):
+        problems.add(
+            "actor_rollout_ref.actor.world_loss",
+            "needs rollouts with temperature 1, top_p 1 and top_k -1: a state may hold tokens that are never sampled",
         )
     if actor.use_kl_loss and actor.kl_loss_coef == 0:
         problems.add("actor_rollout_ref.actor.kl_loss_coef", "is 0, so that use_kl_loss=true does nothing; give both")

@@ -22,6 +22,7 @@ from spa.config.schema_models import (
     RefConfig,
     RolloutConfig,
     ValKwargs,
+    WorldLossConfig,
 )
 from spa.config.schema_play import (
     AgentProxyConfig,
@@ -89,6 +90,7 @@ __all__ = [
     "SeedConfig",
     "TrainerConfig",
     "ValKwargs",
+    "WorldLossConfig",
     "WorldModelRewardConfig",
 ]
 

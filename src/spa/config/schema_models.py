@@ -104,6 +104,38 @@ class OptimConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorldLossConfig:
+    """A loss on the world beside the policy loss, in the same forward pass, with its own mean (docs/methods.md)."""
+
+    tokens: Annotated[
+        Literal["none", "shown_states", "right_beliefs"],
+        Key(
+            "states that were shown (ECHO, PaW), or the model's own state blocks that were right",
+            affects="result",
+        ),
+    ] = "none"
+    coef: Annotated[float, Key("weight of its mean beside the policy loss", affects="result", ge=0)] = 0.05
+    kind: Annotated[
+        Literal["cross_entropy", "clipped_error"],
+        Key("-log p (ECHO), or 1 - p up to `most` (PaW)", affects="result"),
+    ] = "cross_entropy"
+    most: Annotated[float, Key("bound of clipped_error", affects="result", gt=0, le=1)] = 0.9
+    turns: Annotated[
+        float,
+        Key("share of turns, the least certain answers first, whose next states count", affects="result", gt=0, le=1),
+    ] = 1.0
+    fade: Annotated[bool, Key("times the share of the step's episodes that failed", affects="result")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFocusConfig:
+    """Token weights of the policy loss (ActFocus, docs/methods.md); 1 and 0 weigh all tokens alike."""
+
+    alpha: Annotated[float, Key("weight of a token outside the answers", affects="result", ge=0)] = 1.0
+    beta: Annotated[float, Key("extra weight of an answer's uncertain tokens", affects="result", ge=0)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActorConfig:
     """The policy update."""
 
@@ -137,6 +169,8 @@ class ActorConfig:
         Literal["sampled", "answer_only", "no_states", "all_after_system"],
         Key("tokens that carry the policy loss", affects="result"),
     ] = "sampled"
+    world_loss: WorldLossConfig = field(default_factory=WorldLossConfig)
+    answer_focus: AnswerFocusConfig = field(default_factory=AnswerFocusConfig)
     entropy_coeff: Annotated[float, Key("weight of the entropy bonus", affects="result", ge=0)] = 0.001
     use_ref: Annotated[
         bool, Key("allow a reference model; it is loaded only if a KL term uses it", affects="result")
@@ -295,7 +329,7 @@ class AlgorithmConfig:
     adv_estimator: Annotated[
         str,
         Key(
-            "gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, turn_rloo, turn_gae, or a path "
+            "gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, turn_rloo, turn_gae, gigpo, or a path "
             "`package.module:name`",
             affects="result",
         ),
@@ -304,8 +338,11 @@ class AlgorithmConfig:
     lam: Annotated[float, Key("GAE lambda", affects="result", ge=0, le=1)] = 1.0
     bi_level_gae: Annotated[bool, Key("GAE over turns, then over the tokens of a turn", affects="result")] = False
     high_level_gamma: Annotated[
-        float, Key("discount per turn: bi-level GAE, turn_gae, turn_rloo", affects="result", ge=0, le=1)
+        float, Key("discount per turn: bi-level GAE, turn_gae, turn_rloo, gigpo", affects="result", ge=0, le=1)
     ] = 0.95
+    gigpo_step_weight: Annotated[
+        float, Key("gigpo: weight of a turn's advantage beside the episode's", affects="result", ge=0)
+    ] = 1.0
     whiten_advantages: Annotated[bool, Key("zero mean, unit variance over the trained tokens", affects="result")] = True
     norm_adv_by_std_in_grpo: Annotated[bool, Key("divide group advantages by the group's spread", affects="result")] = (
         True

@@ -31,7 +31,14 @@ from spa.identity import Identity
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
-from spa.recipes.ppo_losses import actor_loss, critic_loss
+from spa.recipes.ppo_losses import (
+    actor_loss,
+    critic_loss,
+    needs_answers,
+    needs_entropies,
+    weighed_by_uncertainty,
+    world_weights,
+)
 from spa.recipes.ppo_models import Models, load_models, named_estimator, save_models
 from spa.recipes.resume import (
     Progress,
@@ -47,7 +54,7 @@ from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
 from spa.training.checkpoint import last_checkpoint
-from spa.training.loss_masks import loss_masks
+from spa.training.loss_masks import answer_mask, loss_masks
 from spa.training.memory import limit_kernel_caches, release_memory
 from spa.training.token_scores import token_scores
 from spa.training.update import (
@@ -55,6 +62,7 @@ from spa.training.update import (
     MicroBatching,
     Trainable,
     plan_mini_batches,
+    score_entropies,
     score_last_values,
     score_logprobs,
     score_values,
@@ -231,14 +239,16 @@ def to_batch(
     good = [episode for episode in episodes if episode.stop is not Stop.ERROR and episode.token_ids is not None]
     if not good:
         return None
-    proxy = cfg.agent_proxy
+    proxy, actor = cfg.agent_proxy, cfg.actor_rollout_ref.actor
     online = proxy.world_model_reward
     batch = batch_episodes(
         with_world_model_reward(good, observation=online.observation, prediction=online.prediction),
         tags=cfg.es_manager.train.env_configs.tags,
         pad_id=pad_id,
         turn_scores=proxy.use_turn_scores,
-        mask_of=loss_masks(good, cfg.actor_rollout_ref.actor.loss_mask, template),
+        mask_of=loss_masks(good, actor.loss_mask, template),
+        answers_of=[answer_mask(episode, template) for episode in good] if template and needs_answers(actor) else None,
+        world_of=None if template is None else world_weights(actor.world_loss, good, template),
         reader=None if template is None else template.images,
     )
     norm = proxy.reward_normalization
@@ -319,7 +329,12 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device
         **weighed,
     }
     known = {f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)}
-    return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values, importance=importance), metrics
+    scored = ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values, importance=importance)
+    entropies = score_entropies(models.actor, batch, micro, device) if needs_entropies(actor) else torch.zeros_like(old)
+    scored = weighed_by_uncertainty(actor, scored, entropies)
+    if scored.world is not None:
+        metrics["rollout/world_tokens_ratio"] = float((scored.world > 0).sum() / scored.mask.sum().clamp(min=1))
+    return scored, metrics
 
 
 def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:

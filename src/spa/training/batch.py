@@ -21,13 +21,16 @@ def batch_episodes(
     pad_id: int,
     turn_scores: bool = False,
     mask_of: Sequence[np.ndarray] | None = None,
+    answers_of: Sequence[np.ndarray] | None = None,
+    world_of: Sequence[np.ndarray] | None = None,
     reader: ImageReader | None = None,
 ) -> EpisodeBatch:
     """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes prediction-aligned [A].
 
     `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or, with `turn_scores`,
-    on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens. `reader` prepares the
-    episodes' pictures, for a model that sees.
+    on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens; `answers_of` and
+    `world_of` are masks of the same kind for `answers` and `world`. `reader` prepares the episodes' pictures, for a
+    model that sees.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
@@ -61,9 +64,32 @@ def batch_episodes(
         group_ids=torch.tensor([episode.group for episode in episodes]),
         tag_ids=torch.tensor([tags.index(episode.tag) for episode in episodes]),
         sampler_logprobs=torch.from_numpy(logprobs[:, shift].copy()),
+        anchors=_shifted(anchors(episodes), width),
+        answers=None if answers_of is None else _shifted(answers_of, width),
+        world=None if world_of is None else _shifted(world_of, width),
         truncated=torch.tensor([episode.stop in (Stop.TURN_CAP, Stop.CONTEXT) for episode in episodes]),
         images=None if reader is None else reader.rows([episode.images for episode in episodes]),
     )
+
+
+def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
+    """int64 [T] per episode: a number for the state in which each token's turn began, the same for equal states; turns
+    with another number of actions left began in another state, since what can still be earned depends on it."""
+    known: dict[tuple[str, int], int] = {}
+    out = []
+    for episode in episodes:
+        numbers = [known.setdefault((turn.state, turn.actions_left), len(known)) for turn in episode.turns]
+        assert episode.turn_index is not None
+        out.append(np.asarray([*numbers, 0])[episode.turn_index.clip(-1, len(numbers) - 1)].astype(np.int64))
+    return out
+
+
+def _shifted(rows: Sequence[np.ndarray], width: int) -> torch.Tensor:
+    """[B, A] from token-aligned arrays, 0 in the padding."""
+    out = np.zeros((len(rows), width), dtype=rows[0].dtype)
+    for row, values in enumerate(rows):
+        out[row, : len(values)] = values
+    return torch.from_numpy(out[:, 1:].copy())
 
 
 def _last_sampled(sampled: np.ndarray, turn_index: np.ndarray, turns: int) -> np.ndarray:

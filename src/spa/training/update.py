@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import InitVar, dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from torch import nn
 
 from spa import heartbeat
 from spa.algo.losses import LossAggMode, loss_units, loss_weights
+from spa.algo.world_losses import auxiliary_weights
 from spa.distributed.replicas import Replica
 from spa.distributed.shards import norm_of
 from spa.errors import TrainingError
@@ -171,6 +172,17 @@ def score_logprobs(
     return _score(part, batch, micro, device, logprobs)
 
 
+def score_entropies(
+    part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
+) -> torch.Tensor:
+    """float32 [B, A] on the CPU: the policy's entropy, in nats, at each sampled token."""
+
+    def entropies(model: Any, small: EpisodeBatch) -> torch.Tensor:
+        return token_logprobs(model, small.input_ids, small.mask, images=small.images, with_entropy=True)[1]
+
+    return _score(part, batch, micro, device, entropies)
+
+
 def score_values(
     part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
@@ -240,6 +252,8 @@ def update(
     switch_off_dropout(part.model)
     for picked in (picked for epoch in mini_batches for picked in epoch):
         mini = select(batch, picked)
+        if mini.world is not None:
+            mini = replace(mini, world=auxiliary_weights(mini.world))
         weights = loss_weights(mini.mask, loss_agg_mode, loss_units(mini.mask, loss_agg_mode), horizon=horizon)
 
         def compute(
@@ -253,8 +267,10 @@ def update(
         for name, value in found.items():
             sums[name] += value
     count, loss, tokens = max(1, len(steps)), sums.pop("loss", 0.0), max(1.0, sums.pop("tokens", 0.0))
+    means = {name: sums.pop(name) / count for name in ("world_loss",) if name in sums}
     return {
         **{name: value / tokens for name, value in sums.items()},
+        **means,
         "loss": loss / count,
         "grad_norm": sum(step["grad_norm"] for step in steps) / count,
         "skipped": sum(step["skipped"] for step in steps),
