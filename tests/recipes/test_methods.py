@@ -1,0 +1,80 @@
+"""Methods of the field as settings of PPO: each runs through the recipe, and off is off."""
+
+import pytest
+from helpers.runs import small_config
+from helpers.stages import metrics
+
+from spa.recipes import ppo
+
+TWO = (
+    "trainer.total_training_steps=2",
+    "trainer.save_freq=-1",
+    "trainer.test_freq=-1",
+    "trainer.val_before_train=false",
+)
+WORLD = "actor_rollout_ref.actor.world_loss"
+FOCUS = "actor_rollout_ref.actor.answer_focus"
+GROUPS = "algorithm.adv_estimator"
+
+
+@pytest.fixture(scope="module")
+def plain(base, tmp_path_factory) -> list[dict]:
+    """The metrics of two plain steps."""
+    folder = tmp_path_factory.mktemp("plain")
+    ppo.main(small_config(base, folder, *TWO))
+    return metrics(folder / "ppo")
+
+
+def trained(base, folder, *overrides: str) -> list[dict]:
+    ppo.main(small_config(base, folder, *TWO, *overrides))
+    return metrics(folder / "ppo")
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        (f"{WORLD}.tokens=none", f"{WORLD}.coef=0.5"),
+        (f"{WORLD}.tokens=shown_states", f"{WORLD}.coef=0"),
+        (f"{FOCUS}.alpha=1", f"{FOCUS}.beta=0"),
+    ],
+    ids=["no tokens", "no weight", "no focus"],
+)
+def test_off_is_off_to_the_bit(base, plain, tmp_path, off):
+    assert trained(base, tmp_path, *off) == plain
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        (f"{WORLD}.tokens=shown_states",),
+        (f"{WORLD}.tokens=shown_states", f"{WORLD}.kind=clipped_error", f"{WORLD}.turns=0.5", f"{WORLD}.fade=true"),
+        (f"{WORLD}.tokens=right_beliefs",),
+    ],
+    ids=["echo", "paw", "right beliefs"],
+)
+def test_a_loss_on_the_world_is_reported_with_its_own_mean(base, plain, tmp_path, on):
+    lines = trained(base, tmp_path, *on)
+    assert any("actor/world_loss" in line and line["rollout/world_tokens_ratio"] >= 0 for line in lines)
+    assert lines[0]["train/FrozenLakeNoSlip/success"] == plain[0]["train/FrozenLakeNoSlip/success"]  # the same play
+    if "right_beliefs" not in on[0]:  # the small model is hardly ever right
+        assert [line.get("actor/grad_norm") for line in lines] != [line.get("actor/grad_norm") for line in plain]
+
+
+def test_echo_makes_the_shown_states_likelier(base, tmp_path):
+    lines = trained(
+        base, tmp_path, f"{WORLD}.tokens=shown_states", f"{WORLD}.coef=2.0", "trainer.total_training_steps=4"
+    )
+    losses = [line["actor/world_loss"] for line in lines if "actor/world_loss" in line]
+    assert len(losses) > 1 and losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("focus", [(f"{FOCUS}.alpha=0.2",), (f"{FOCUS}.alpha=0.2", f"{FOCUS}.beta=1")])
+def test_answer_focus_moves_the_update(base, plain, tmp_path, focus):
+    lines = trained(base, tmp_path, *focus)
+    assert [line.get("actor/grad_norm") for line in lines] != [line.get("actor/grad_norm") for line in plain]
+
+
+@pytest.mark.parametrize("estimator", ["turn_rloo", "turn_gae", "gigpo"])
+def test_estimators_per_turn_train(base, tmp_path, estimator):
+    lines = trained(base, tmp_path, f"{GROUPS}={estimator}", "agent_proxy.use_turn_scores=true")
+    assert any(line.get("actor/grad_norm", 0) > 0 for line in lines)
