@@ -47,7 +47,7 @@ def test_off_is_off_to_the_bit(base, plain, tmp_path, off):
     "on",
     [
         (f"{WORLD}.tokens=shown_states",),
-        (f"{WORLD}.tokens=shown_states", f"{WORLD}.kind=clipped_error", f"{WORLD}.turns=0.5", f"{WORLD}.fade=true"),
+        (f"{WORLD}.tokens=shown_states", f"{WORLD}.kind=clipped_error", f"{WORLD}.most=1", f"{WORLD}.turns=0.5"),
         (f"{WORLD}.tokens=right_beliefs",),
     ],
     ids=["echo", "paw", "right beliefs"],
