@@ -10,8 +10,7 @@ from torch import Tensor
 
 
 def auxiliary_weights(weights: Tensor) -> Tensor:
-    """`weights` `[B, A]` of a whole mini-batch divided by the number of its tokens that have one, and of no others. All 0
-    if there are none."""
+    """`weights` `[B, A]` of a whole mini-batch divided by the number of its tokens that have one; all 0 if none has."""
     return weights / (weights > 0).sum().clamp(min=1)
 
 

@@ -135,6 +135,60 @@ _ABLATIONS: Mapping[str, Method] = {
     ),
 }
 
+_WORLD = "actor_rollout_ref.actor.world_loss"
+_FOCUS = "actor_rollout_ref.actor.answer_focus"
+
+# docs/methods.md has their equations and sources.
+_FIELD: Mapping[str, Method] = {
+    "branched_data": Method(
+        description="world-model data of every action in every visited state", overrides=("generate.policy=branched",)
+    ),
+    "plan_first": Method(
+        description="replies that name the plan before the prediction",
+        overrides=("agent_proxy.reply_order=plan_first",),
+    ),
+    "answer_first": Method(
+        description="replies that answer before they predict", overrides=("agent_proxy.reply_order=answer_first",)
+    ),
+    "echo": Method(
+        description="PPO with cross-entropy on the states that the environment shows (ECHO)",
+        ppo=(f"{_WORLD}.tokens=shown_states", f"{_WORLD}.coef=0.05"),
+    ),
+    "paw": Method(
+        description="PPO with a clipped error on the states after uncertain answers (PaW, reconstructed)",
+        ppo=(
+            f"{_WORLD}.tokens=shown_states",
+            f"{_WORLD}.kind=clipped_error",
+            f"{_WORLD}.turns=0.5",
+            f"{_WORLD}.fade=true",
+            f"{_WORLD}.coef=0.1",
+        ),
+    ),
+    "right_beliefs": Method(
+        description="PPO with cross-entropy on the model's own state blocks that were right",
+        ppo=(f"{_WORLD}.tokens=right_beliefs", f"{_WORLD}.coef=0.1"),
+    ),
+    "free_beliefs": Method(
+        description="PPO loss on all but the state blocks", ppo=("actor_rollout_ref.actor.loss_mask=no_states",)
+    ),
+    "act_focus": Method(
+        description="PPO with more weight on uncertain tokens of the answers (ActFocus, reconstructed)",
+        ppo=(f"{_FOCUS}.alpha=0.2", f"{_FOCUS}.beta=1.0"),
+    ),
+    "gigpo": Method(
+        description="PPO with group-in-group advantages (GiGPO)",
+        ppo=("algorithm.adv_estimator=gigpo", "agent_proxy.use_turn_scores=true"),
+    ),
+    "turn_rloo": Method(
+        description="PPO with leave-one-out rewards to come per turn",
+        ppo=("algorithm.adv_estimator=turn_rloo", "agent_proxy.use_turn_scores=true"),
+    ),
+    "turn_ppo": Method(
+        description="PPO with a critic over turns (Turn-PPO)",
+        ppo=("algorithm.adv_estimator=turn_gae", "agent_proxy.use_turn_scores=true"),
+    ),
+}
+
 _TRANSFERS: Mapping[str, Method] = {
     f"from_{tag}": Method(
         description=f"world model learnt on {tag}",
@@ -145,7 +199,7 @@ _TRANSFERS: Mapping[str, Method] = {
     for tag in ("FrozenLakeNoSlip", "FrozenLake", "SimpleSokoban", "Sudoku")
 }
 
-METHODS: Mapping[str, Method] = {**_RECIPE, **_ABLATIONS, **_TRANSFERS}
+METHODS: Mapping[str, Method] = {**_RECIPE, **_ABLATIONS, **_FIELD, **_TRANSFERS}
 
 
 def method(name: str) -> Method:
