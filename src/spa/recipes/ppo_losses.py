@@ -85,13 +85,13 @@ def weighed_by_uncertainty(cfg: ActorConfig, batch: ScoredBatch, entropies: torc
     turns whose answers were the least certain (PaW). `entropies` [B, A] are 0 where nothing asks for them."""
     if batch.answers is None:
         return batch
-    focus, world = cfg.answer_focus, batch.world
+    focus, world, answers = cfg.answer_focus, batch.world, batch.answers & batch.mask
     if focus.alpha != 1 or focus.beta > 0:
-        weights = focus_weights(batch.mask, batch.answers, entropies, alpha=focus.alpha, beta=focus.beta)
+        weights = focus_weights(batch.mask, answers, entropies, alpha=focus.alpha, beta=focus.beta)
         importance = weights if batch.importance is None else batch.importance * weights
         batch = replace(batch, importance=importance)
     if world is not None and cfg.world_loss.turns < 1:
-        chosen = uncertain_turns(entropies, batch.turns, batch.answers & batch.mask, share=cfg.world_loss.turns)
+        chosen = uncertain_turns(entropies, batch.turns, answers, share=cfg.world_loss.turns)
         batch = replace(batch, world=world * chosen)
     return batch
 
