@@ -23,7 +23,14 @@ from spa.types import ScoredBatch
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "advantages.json").read_text())
 NAMES = sorted(ESTIMATORS)
-SETTINGS = {"gamma": 1.0, "lam": 1.0, "high_level_gamma": 1.0, "bi_level_gae": False, "norm_adv_by_std_in_grpo": True}
+SETTINGS = {
+    "gamma": 1.0,
+    "lam": 1.0,
+    "high_level_gamma": 1.0,
+    "bi_level_gae": False,
+    "norm_adv_by_std_in_grpo": True,
+    "gigpo_step_weight": 1.0,
+}
 
 
 def estimate_advantages(name, batch, rewards, **settings):
@@ -60,6 +67,7 @@ def random_batch(seed, rows=6, width=9):
         sampler_logprobs=zeros,
         old_logprobs=zeros,
         values=torch.randn(rows, width, generator=generator),
+        anchors=torch.randint(0, 3, (rows, width), generator=generator),
     )
 
 
