@@ -28,6 +28,12 @@ BRIDGES: dict[str, Bridge] = {
     "reasoning_gym": Bridge(
         "spa.envs.bridges.reasoning_gym:ReasoningGym", "reasoning_gym", "reasoning-gym", "questions with a scorer"
     ),
+    "textarena": Bridge(
+        "spa.envs.bridges.textarena:TextArena", "textarena", "textarena", "games of one or two players"
+    ),
+    "textworld": Bridge(
+        "spa.envs.bridges.textworld:TextWorldGame", "textworld", "textworld", "text adventures with facts"
+    ),
 }
 
 

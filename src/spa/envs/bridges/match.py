@@ -1,0 +1,93 @@
+"""A match of TextArena as its bridge needs it: own randomness, moves that are tried first, an opponent at random."""
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from spa.envs.bridges.randomness import OwnRandomness
+from spa.envs.bridges.text import content
+from spa.seeds import stream, stream_seed
+
+TRIES = 60
+"""Moves that are drawn before a random player gives up finding a valid one."""
+LARGE = 500
+"""Entries of a container that is a word list, and shared by copies of a game instead of copied."""
+
+
+class Match:
+    """A game without its wrappers. The agent is player 0; `over` also if an opponent finds no move."""
+
+    def __init__(self, library: Any, task: str, options: Mapping[str, Any], players: int, seed: int) -> None:
+        self.own, self.over = OwnRandomness(stream_seed(seed, "textarena/puzzle")), False
+        with self.own:
+            self.game = library.make(task, **options)
+            while isinstance(self.game, library.Wrapper):
+                self.game = self.game.env
+            self.game.reset(num_players=players, seed=seed % 2**31)
+        self.game.state.error_allowance = 10**9  # a wrong move is this package's to judge
+        self.prompt, self.chance = self.told("PROMPT"), stream(seed, "textarena/opponent")
+
+    def puzzle(self) -> str:
+        """The prompt, and the game's record of its state with all that is hidden."""
+        return f"{self.prompt}\n{content(self.game.state.game_state)}"
+
+    def renew_noise(self, noise: int) -> None:
+        """Chance and the opponent's moves from other streams."""
+        self.own, self.chance = (
+            OwnRandomness(stream_seed(noise, "textarena/noise")),
+            stream(noise, "textarena/opponent"),
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Match":
+        for value in vars(self.game).values():
+            if isinstance(value, list | set | dict) and len(value) > LARGE:
+                memo[id(value)] = value
+        twin = copy.copy(self)
+        twin.game, twin.own, twin.chance = (copy.deepcopy(v, memo) for v in (self.game, self.own, self.chance))
+        return twin
+
+    def told(self, *kinds: str, since: int = 0) -> str:
+        """What player 0 has been told, of these kinds, from that message on."""
+        messages = self.game.state.observations[0][since:]
+        return "\n".join(str(text) for _, text, kind in messages if kind.name in kinds)
+
+    def attempt(self, move: str) -> bool:
+        """Make a move for whose turn it is if it is valid; else the match stays as it was."""
+        trial = copy.deepcopy(self)
+        state, mover = trial.game.state, trial.game.state.current_player_id
+        try:
+            with trial.own:
+                trial.game.step(move)
+        except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
+            return False
+        if state.error_count or state.game_info[mover].get("invalid_move"):
+            return False
+        self.game, self.own, self.over = trial.game, trial.own, bool(state.done)
+        return True
+
+    def let_opponent_move(self) -> None:
+        """Random valid moves until it is the agent's turn."""
+        while not self.over and self.game.state.current_player_id != 0:
+            self.over = not any(self.attempt(self.candidate(self.chance)) for _ in range(TRIES)) or self.over
+
+    def listed(self) -> list[str]:
+        """The moves that the game lists for whose turn it is, where its last board does so."""
+        for _, text, _ in reversed(self.game.state.observations[self.game.state.current_player_id]):
+            if found := re.search(r"(?i)(?:available|valid|legal|possible) (?:moves|actions)[^\[\n]*(\[.*)", str(text)):
+                return list(dict.fromkeys(re.findall(r"\[[^\[\]\n]{1,40}\]", found[1])))
+        return []
+
+    def candidate(self, rng: Any) -> str:
+        """A listed move, else one in the form of the prompt's examples with other numbers and letters."""
+        moves = self.listed()
+        if moves:
+            return moves[int(rng.integers(len(moves)))]
+        forms = self.examples()
+        form = forms[int(rng.integers(len(forms)))]
+        form = re.sub(r"\d+", lambda _: str(int(rng.integers(13))), form)
+        return re.sub(r"\b[A-Z]\b", lambda _: "ABCDEFGHIJ"[int(rng.integers(10))], form)
+
+    def examples(self) -> list[str]:
+        """Texts in square brackets of the prompt: how moves are written."""
+        return list(dict.fromkeys(re.findall(r"\[[^\[\]\n|]{1,40}\]", self.prompt))) or ["[1]"]

@@ -1,0 +1,119 @@
+"""TextArena: its games of one player, and of two against an opponent that moves at random: `textarena:TicTacToe-v0`.
+
+Source: https://github.com/LeonGuertler/TextArena . A move is tried on a copy: one that is not valid changes nothing.
+"""
+
+from typing import Any
+
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.bridges import load_package
+from spa.envs.bridges.match import TRIES, Match
+from spa.envs.bridges.text import ANSWER_LIMIT, clean, content, require_task
+from spa.envs.options import require_choice, reset_seeds
+from spa.envs.spaces import text_space
+from spa.errors import ConfigError
+
+
+class TextArena(TextEnv):
+    """A game of TextArena; further options go to `textarena.make`.
+
+    `know`: what an agent should know of a state, what is shown (`shown`) or the game's own record (`game_state`), with
+    all that is hidden.
+    """
+
+    changes = ("match",)
+
+    def __init__(self, task: str, *, know: str = "shown", **options: Any) -> None:
+        library = load_package("textarena")
+        require_task("textarena", task, self.tasks())
+        self.task, self.know = task, require_choice(f"textarena:{task}", "know", know, ("shown", "game_state"))
+        problems = []
+        for players in (1, 2):
+            self.how = (library, task, options, players)
+            try:
+                self.match = Match(*self.how, seed=0)
+                break
+            except Exception as error:  # noqa: BLE001 - a game may ask for anything
+                problems.append(f"{type(error).__name__}: {str(error).strip()[:200]}")
+        else:
+            why = "; ".join(dict.fromkeys(problems))
+            raise ConfigError(f"env_type 'textarena:{task}': cannot be played by one or two: {why}")
+        self.finite_puzzles = len({Match(*self.how, seed=seed).puzzle() for seed in range(3)}) == 1
+        self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
+
+    @classmethod
+    def tasks(cls) -> list[str]:
+        """The games by name; their wrapped variants (`-train`, `-raw`) are the same games."""
+        registry = load_package("textarena", "textarena.envs.registration").ENV_REGISTRY
+        return [name for name in registry if not name.endswith(("-train", "-raw"))]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """The game of the seed; chance and the opponent's moves come from the noise seed."""
+        super().reset(seed=seed)
+        puzzle, noise = reset_seeds(self, seed, options)
+        self.match = Match(*self.how, seed=puzzle)
+        self.puzzle, self.since = self.match.puzzle(), 0
+        self.match.let_opponent_move()
+        self.match.renew_noise(noise)
+        return self.state_text("grid"), {}
+
+    def renew_noise(self, noise_seed: int) -> None:
+        """Chance and the opponent's moves from other streams from now on."""
+        self.match.renew_noise(noise_seed)
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """A move and the opponent's answer. The reward is TextArena's, when the game ends; 1 is success."""
+        before, seen, reward = self.state_text("grid"), len(self.match.game.state.observations[0]), 0.0
+        move = self.to_action(action) if isinstance(action, str) and not self.match.over else None
+        valid = move is not None and self.match.attempt(str(move))
+        if valid:
+            self.since = seen
+            self.match.let_opponent_move()
+            reward = float((self.match.game.state.rewards or {}).get(0, 0.0))
+        won = valid and self.match.over and reward >= 1
+        info = {"action_is_valid": valid, "action_is_effective": self.state_text("grid") != before, "success": won}
+        return self.state_text("grid"), reward, self.match.over, False, info
+
+    def state_text(self, mode: StateText) -> str:
+        """The last board with what was said since the last move; without a board, all that was said."""
+        boards = [text for _, text, kind in self.match.game.state.observations[0] if kind.name == "GAME_BOARD"]
+        kinds = ("GAME_MESSAGE",) if boards else ("GAME_MESSAGE", "GAME_ACTION_DESCRIPTION", "PLAYER_ACTION")
+        said = self.match.told(*kinds, since=self.since if boards else 0)
+        ending = f"Game over. {self.match.game.state.game_info[0].get('reason') or ''}" if self.match.over else ""
+        return clean("\n".join(filter(None, [*boards[-1:], said, ending])))
+
+    def world_state_text(self, mode: StateText) -> str:
+        """The same, or the game's own record of the state."""
+        return self.state_text(mode) if self.know == "shown" else clean(content(self.match.game.state.game_state))
+
+    def to_action(self, text: str) -> Action | None:
+        """The move in square brackets; None if it is empty or longer than 1,000 characters."""
+        text = text.strip()
+        if not text or len(text) > ANSWER_LIMIT or not text.isprintable():
+            return None
+        return text if "[" in text else f"[{text}]"
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """The moves that the game lists, where it does."""
+        return () if self.match.over else tuple(self.match.listed())
+
+    def random_action(self, rng: Any) -> str:
+        """A valid move, found by trying; any move if none is found."""
+        trial, move = self.clone() if not self.match.over else self, self.match.candidate(rng)
+        for _ in range(TRIES):
+            if self.match.over or self.match.listed() or trial.match.attempt(move):  # type: ignore[attr-defined]
+                break
+            move = self.match.candidate(rng)
+        return move
+
+    def example_actions(self) -> tuple[str, ...]:
+        """Listed moves, else the prompt's examples."""
+        return (self.legal_actions() or tuple(self.match.examples()))[:2]
+
+    def instruction(self, mode: StateText) -> str:
+        """The game's own prompt."""
+        return clean(self.match.prompt)
+
+    def puzzle_text(self) -> str:
+        """The prompt, and the game's record of the first state with all that is hidden."""
+        return self.puzzle

@@ -1,0 +1,118 @@
+"""TextWorld: games of its generator, played on its own logic without the Inform interpreter: `textworld:tw-simple`.
+
+Source: https://textworld.readthedocs.io . States are the simulator's facts: those in sight are shown.
+"""
+
+import argparse
+import copy
+from typing import Any
+
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.bridges import load_package
+from spa.envs.bridges.rooms import fact_lines, in_sight, made
+from spa.envs.bridges.text import ANSWER_LIMIT, clean, require_task
+from spa.envs.options import nearest, require_choice, reset_seeds
+from spa.envs.spaces import text_space
+from spa.errors import ConfigError
+from spa.seeds import stream_seed
+
+DEFAULTS = {"level": 1, "rewards": "dense", "goal": "detailed"}
+IDLE = ("examine ", "inventory", "look")
+"""Commands that change no fact: what they tell is in the state."""
+
+
+class TextWorldGame(TextEnv):
+    """A challenge of TextWorld; other options are its settings (`level`, `goal`, `recipe` …).
+
+    `know`: what an agent should know of a state, what is in sight (`shown`) or every fact (`facts`).
+    """
+
+    def __init__(self, task: str, *, know: str = "shown", **options: Any) -> None:
+        require_task("textworld", task, self.tasks())
+        self.task, self.know = task, require_choice(f"textworld:{task}", "know", know, ("shown", "facts"))
+        parser = argparse.ArgumentParser()
+        load_package("textworld", "textworld.challenges").CHALLENGES[task][2](parser)
+        given = {action.dest: action.default for action in parser._actions if action.dest != "help"}
+        unknown = [name for name in options if name not in given]
+        if unknown:
+            raise ConfigError(
+                f"env_type 'textworld:{task}': unknown option {unknown[0]!r}, {nearest(unknown[0], given)}"
+            )
+        given = {name: DEFAULTS.get(name, value) for name, value in given.items()} | options
+        self.settings = tuple(sorted(given.items()))
+        self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
+
+    @classmethod
+    def tasks(cls) -> list[str]:
+        """The challenges that the library has registered."""
+        return list(load_package("textworld", "textworld.challenges").CHALLENGES)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """The game of the seed; there is no chance in the episode."""
+        super().reset(seed=seed)
+        puzzle, _ = reset_seeds(self, seed, options)
+        try:
+            self.game = copy.copy(made(self.task, self.settings, stream_seed(puzzle, "textworld/puzzle") % 2**31))
+        except (ValueError, AssertionError, KeyError, TypeError) as error:
+            raise ConfigError(f"env_type 'textworld:{self.task}': {type(error).__name__}: {error}") from error
+        self.now, self.score, self.over = self.game.reset(), 0.0, False
+        self.start = fact_lines(self.now["facts"])
+        return self.state_text("grid"), {}
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """A command; one that is not admissible changes nothing. Rewards are shares of the highest score."""
+        before, reward = fact_lines(self.now["facts"]), 0.0
+        valid = isinstance(action, str) and action in self.legal_actions()
+        if valid:
+            self.now, score, self.over = self.game.step(action)
+            reward, self.score = (score - self.score) / max(1, self.now["max_score"]), score
+        changed = fact_lines(self.now["facts"]) != before
+        info = {"action_is_valid": valid, "action_is_effective": changed, "success": valid and bool(self.now["won"])}
+        return self.state_text("grid"), float(reward), bool(self.over), False, info
+
+    def state_text(self, mode: StateText) -> str:
+        """What is in sight: the room, what is in it, its exits, what is carried. The same for every mode."""
+        ending = "\nYou have won." if self.now["won"] else "\nYou have lost." if self.now["lost"] else ""
+        return clean(in_sight(self.now["facts"]) + ending)
+
+    def world_state_text(self, mode: StateText) -> str:
+        """The same, or every fact, one a line."""
+        return self.state_text(mode) if self.know == "shown" else "\n".join(fact_lines(self.now["facts"]))
+
+    def to_action(self, text: str) -> Action | None:
+        """The command in lower case with single spaces; None if it is empty or longer than 1,000 characters."""
+        words = " ".join(text.lower().split()) if len(text) <= ANSWER_LIMIT else ""
+        return words if words.isprintable() and words else None
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """The admissible commands that can change something."""
+        return () if self.over else tuple(c for c in self.now["admissible_commands"] if not c.startswith(IDLE))
+
+    def random_action(self, rng: Any) -> str:
+        """One of them."""
+        names = self.legal_actions()
+        return names[int(rng.integers(len(names)))] if names else "look"
+
+    def example_actions(self) -> tuple[str, ...]:
+        """The first of the walkthrough."""
+        return self.expert_actions(3) or self.legal_actions()[:3] or ("look",)
+
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The library's winning commands from here; they need not be the fewest."""
+        return () if self.over else tuple(self.now["policy_commands"] or ())[:limit]
+
+    def instruction(self, mode: StateText) -> str:
+        """The quest, and the form of commands."""
+        return (
+            clean(str(self.now["objective"])) + "\nAct by commands such as: go east, open chest, take key from chest."
+        )
+
+    def puzzle_text(self) -> str:
+        """The quest and every fact at the start."""
+        return "\n".join([self.task, str(self.now["objective"]), *self.start])
+
+    def clone(self, noise_seed: int | None = None) -> TextEnv:
+        """TextWorld's own copy; there is no chance to draw anew."""
+        twin = copy.copy(self)
+        twin.game, twin._np_random = self.game.copy(), copy.deepcopy(self._np_random)
+        return twin
