@@ -10,6 +10,8 @@
 #   make test-hosts      torchrun and Ray across two hosts, made of network namespaces: needs Linux, root and ip
 #   make chaos           a run killed 20 times and harmed in every way ends like an undisturbed one, about ten minutes
 #                        (with .venv-ray of make test-ray)
+#   make siege           misbehaving environments, servers and configurations, damage to every kind of file, suspension:
+#                        a run ends like an undisturbed one, loses what it says, or ends in one message; 20 minutes
 #   make lint            ruff and pyright
 #   make docs            the documentation site, in site/
 #   make bench           our work beside that of others (transformers, TRL, vLLM, Gymnasium), about 20 minutes; peers get
@@ -26,7 +28,7 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos lint docs bench smol
+.PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench smol
 .PHONY: bench-quick
 
 demo: $(READY)
@@ -67,6 +69,9 @@ test-hosts:
 chaos: $(READY)
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
 	$(ONE_THREAD) $(BIN)/python tests/chaos/chaos.py --ray .venv-ray/bin/python
+
+siege: $(READY)
+	$(ONE_THREAD) $(BIN)/python tests/siege/siege.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ def markdown(report: Report) -> str:
         for picture in report.gallery:
             parts += _episode(picture)
     for section in report.sections:
-        parts += [f"## {section.title}", _curve_table(section.charts)]
+        parts += [f"## {_safe(section.title)}", _curve_table(section.charts)]
     if report.time:
         parts += ["## Time", _bars(report.time)]
     if report.columns:
@@ -49,7 +49,7 @@ def _result(report: Report) -> list[str]:
         played = [f"{n:,}" if n else "–" for n in (row.ppo_episodes, row.all_episodes)] if counted else []
         rows.append([row.label, _percent(row.after), *lead, *map(_percent, rates), *played])
     parts = ["## Result", _table(head, rows)]
-    parts += [f"* {_safe(row.label)}: {row.what}" for row in report.rows if row.what]
+    parts += [f"* {_safe(row.label)}: {_safe(row.what)}" for row in report.rows if row.what]
     if report.seeds:
         seeds = ([name, *(f"{label} {_percent(value)}" for label, value in values)] for name, values in report.seeds)
         parts.append(_table(["Seed", *([""] * len(report.seeds[0][1]))], seeds))
@@ -117,9 +117,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return _safe(text).replace("|", "\\|").replace("\n", " ")
+    return _safe(text).replace("|", "\\|")
 
 
 def _safe(text: str) -> str:
     """Text of a run as Markdown text: nothing in it starts markup or HTML."""
-    return re.sub(r"([\\`*_\[\]<>&#])", r"\\\1", text).replace("\n", " ")
+    return re.sub(r"([\\`*_~\[\]<>&#])", r"\\\1", " ".join(text.splitlines()))
