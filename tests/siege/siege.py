@@ -309,12 +309,19 @@ def newest_in(folder: Path) -> Path:
 
 def processes(siege: Siege, suspensions: int) -> None:
     """A run that is suspended for longer than it may stand still, and one that is started twice."""
-    words = ["run", "base", *RUN_WORDS, f"model_path={siege.model}", f"trainer.run_dir={RUN}"]
+    words = [
+        "run",
+        "base",
+        *RUN_WORDS,
+        f"model_path={siege.model}",
+        f"trainer.run_dir={RUN}",
+        "trainer.stall_timeout_s=10",
+    ]
     whole = siege.folder / "processes" / "whole"
     ended(launch(whole, words))
     expected, rng = result(whole), siege.rng("processes")
     there = siege.folder / "processes" / "suspended"
-    child = launch(there, [*words, "trainer.stall_timeout_s=10"])
+    child = launch(there, words)
     for _ in range(suspensions):
         if child.wait(float(rng.uniform(1, 4))) is not None:
             break
@@ -329,8 +336,9 @@ def processes(siege: Siege, suspensions: int) -> None:
     there = siege.folder / "processes" / "twice"
     first = launch(there, words)
     first.wait(LONGEST_S, until=lambda: any((there / RUN).rglob("config.yaml")))
-    second = launch(there, words)  # writes to the same output, over that of the first
-    status, text = ended(second)
+    first.kill(signal.SIGSTOP)  # so that it cannot end before the second looks
+    status, text = ended(launch(there, words))  # writes to the same output, over that of the first
+    first.kill(signal.SIGCONT)
     problem = wrong_ending(status, text) or ("" if status == 2 else f"the second ended with status {status}")
     siege.judge("processes", "second of two", "refused in one message", problem)
     status, text = ended(first)
