@@ -39,6 +39,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "spa.commands.credit_lab:main",
         "exact bias and variance of advantage estimators",
     ),
+    "diagnose": (
+        "spa.commands.diagnose:main",
+        "what is wrong with rollouts of any stack: diagnose ROLLOUTS [--model]",
+    ),
     "report": ("spa.commands.report:main", "one self-contained page about one or more runs"),
     "view": ("spa.commands.view:main", "browse the episodes of a run in a local web page"),
     "runs": ("spa.commands.runs:main", "table of the runs in a folder"),

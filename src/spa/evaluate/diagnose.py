@@ -1,0 +1,216 @@
+"""What is wrong with rollouts: masks, tokens, rewards, format, repetition, collapse, world model. Pure functions."""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from spa.evaluate.rollouts import Rollout
+from spa.prompts.parse import TAGS, find_block
+
+_ROLE = re.compile(r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user")
+
+
+def diagnose(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
+    """Everything that can be said, as plain data; `findings` are the sentences worth acting on. Without a tokenizer,
+    tokens are only counted."""
+    report: dict[str, Any] = {
+        "rollouts": len(rollouts),
+        "stacks": dict(Counter(rollout.stack for rollout in rollouts)),
+        "masks": masks(rollouts, tokenizer),
+        "tokens": retokenised(rollouts, tokenizer) if tokenizer is not None else {},
+        "rewards": rewards(rollouts),
+        "format": formats(rollouts),
+        "repetition": repetition(rollouts),
+        "collapse": collapse(rollouts),
+        "world_model": world_model(rollouts),
+    }
+    report["findings"] = findings(report)
+    return report
+
+
+def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
+    """Masks of another length than their tokens, that train on nothing or, over several turns, on everything; with a
+    tokenizer, that train on the header of another role's message."""
+    found: dict[str, list[str]] = {"another_length": [], "nothing_trained": [], "all_trained": [], "others_trained": []}
+    known = [(r, r.token_ids, r.mask) for r in rollouts if r.token_ids is not None and r.mask is not None]
+    for rollout, ids, mask in known:
+        if len(ids) != len(mask):
+            found["another_length"].append(rollout.where)
+            continue
+        if not any(mask):
+            found["nothing_trained"].append(rollout.where)
+        elif all(mask) and len(rollout.replies) > 1:
+            found["all_trained"].append(rollout.where)
+        if tokenizer is not None and any(_ROLE.search(tokenizer.decode(span)) for span in _spans(ids, mask)):
+            found["others_trained"].append(rollout.where)
+    return {"with_mask": len(known), **found}
+
+
+def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
+    """The runs of trained tokens."""
+    spans: list[list[int]] = []
+    for index, (token, trained) in enumerate(zip(ids, mask, strict=True)):
+        if trained:
+            if not index or not mask[index - 1]:
+                spans.append([])
+            spans[-1].append(token)
+    return spans
+
+
+def retokenised(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
+    """Replies whose sampled ids differ from those that their text has when it is tokenised again: log-probs of such
+    tokens are those of text that the model did not write."""
+    spans, changed = 0, []
+    for rollout in rollouts:
+        ids, mask = rollout.token_ids, rollout.mask
+        if ids is None or (mask is not None and len(mask) != len(ids)):
+            continue
+        for span in _spans(ids, mask or [True] * len(ids)):
+            spans += 1
+            if list(tokenizer.encode(tokenizer.decode(span), add_special_tokens=False)) != span:
+                changed.append(rollout.where)
+    return {"replies": spans, "changed": changed}
+
+
+def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """Mean, spread, groups without a spread (from which a group baseline learns nothing), and the mean by turn."""
+    known = [(rollout.group, rollout.reward) for rollout in rollouts if rollout.reward is not None]
+    groups: dict[str, list[float]] = defaultdict(list)
+    for group, reward in known:
+        groups[group].append(reward)
+    several = [values for values in groups.values() if len(values) > 1]
+    values = [reward for _, reward in known]
+    turns: dict[int, list[float]] = defaultdict(list)
+    for rollout in rollouts:
+        for index, reward in enumerate(rollout.turn_rewards):
+            turns[index].append(reward)
+    return {
+        "with_reward": len(values),
+        "mean": fmean(values) if values else None,
+        "std": pstdev(values) if values else None,
+        "groups": len(several),
+        "groups_without_spread": sum(max(values) == min(values) for values in several),
+        "by_turn": [fmean(turns[index]) for index in sorted(turns)],
+    }
+
+
+def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """Of every tag that occurs: the replies that have it, and those where it is not one closed block."""
+    replies = [reply for rollout in rollouts for reply in rollout.replies]
+    tags = {}
+    for tag in TAGS:
+        having = [reply for reply in replies if f"<{tag}>" in reply or f"</{tag}>" in reply]
+        if having:
+            tags[tag] = {"replies": len(having), "broken": sum(find_block(reply, tag) is None for reply in having)}
+    return {"replies": len(replies), "empty": sum(not reply.strip() for reply in replies), "tags": tags}
+
+
+def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
+    """The mean share of a reply's n-grams of words that it had before, and replies where it is over a half."""
+    shares = []
+    for reply in (reply for rollout in rollouts for reply in rollout.replies):
+        words = reply.split()
+        grams = [tuple(words[index : index + n]) for index in range(len(words) - n + 1)]
+        shares.append(1 - len(set(grams)) / len(grams) if grams else 0.0)
+    return {"mean": fmean(shares) if shares else 0.0, "replies_over_half": sum(share > 0.5 for share in shares)}
+
+
+def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """How much first replies differ, in bits: in all, within a group, and the difference of both, which is what a reply
+    tells about its prompt (mutual information; plug-in, so too high for small groups). Answers count where there are
+    answer blocks, else whole replies."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for rollout in rollouts:
+        if rollout.replies:
+            reply = rollout.replies[0]
+            span = find_block(reply, "answer")
+            groups[rollout.group].append(reply if span is None else _inside(reply, "answer"))
+    total = sum(map(len, groups.values()))
+    if not total:
+        return {}
+    every = entropy(Counter(reply for values in groups.values() for reply in values))
+    within = sum(len(values) / total * entropy(Counter(values)) for values in groups.values())
+    return {"groups": len(groups), "entropy": every, "within_groups": within, "information": max(0.0, every - within)}
+
+
+def entropy(counts: Mapping[str, int]) -> float:
+    """Bits of the distribution that `counts` are."""
+    total = sum(counts.values())
+    return -sum(n / total * math.log2(n / total) for n in counts.values() if n)
+
+
+def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """Observations and predictions against the true states: those of the record, else whether the text stands in the
+    message before and after the reply. `copied`: predictions that repeat the observation."""
+    counts: Counter[str] = Counter()
+    for rollout in rollouts:
+        places = [index for index, (role, _) in enumerate(rollout.chat) if role == "assistant"]
+        for turn, place in enumerate(places):
+            reply = rollout.chat[place][1]
+            said, told = (_inside(reply, tag) for tag in ("observation", "prediction"))
+            for name, text, state, message in (
+                ("observation", said, turn, place - 1),
+                ("prediction", told, turn + 1, place + 1),
+            ):
+                if text and state < len(rollout.states):
+                    counts[name] += 1
+                    counts[f"{name}_right"] += _words(text) == _words(rollout.states[state])
+                elif text and not rollout.states and 0 <= message < len(rollout.chat):
+                    counts[name] += 1
+                    counts[f"{name}_right"] += _words(text) in _words(rollout.chat[message][1])
+            counts["copied"] += bool(said and told and _words(said) == _words(told))
+    return dict(counts)
+
+
+def _inside(reply: str, tag: str) -> str:
+    match = re.search(rf"<{tag}>(.*?)</{tag}>", reply, re.S)
+    return match[1].strip() if match else ""
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def findings(report: Mapping[str, Any]) -> list[str]:
+    """One sentence for each thing worth acting on, with the first place where it happens."""
+    out = []
+    texts = {
+        "another_length": "have a mask of another length than their tokens",
+        "nothing_trained": "train on nothing: every token is masked",
+        "all_trained": "have several turns and no masked token: what the environment said is trained on",
+        "others_trained": "train on messages of other roles",
+    }
+    for name, text in texts.items():
+        if places := report["masks"][name]:
+            out.append(f"{len(places)} of {report['masks']['with_mask']} rollouts with a mask {text} ({places[0]})")
+    if places := report["tokens"].get("changed"):
+        of = report["tokens"]["replies"]
+        out.append(f"{len(places)} of {of} replies have other tokens when tokenised again ({places[0]})")
+    score = report["rewards"]
+    if score["groups_without_spread"]:
+        out.append(
+            f"{score['groups_without_spread']} of {score['groups']} groups have one reward: nothing to learn there"
+        )
+    for tag, counts in report["format"]["tags"].items():
+        if counts["broken"]:
+            out.append(
+                f"{counts['broken']} of {counts['replies']} replies with <{tag}> do not hold one closed block of it"
+            )
+    if report["format"]["empty"]:
+        out.append(f"{report['format']['empty']} of {report['format']['replies']} replies are empty")
+    if report["repetition"]["replies_over_half"]:
+        out.append(f"{report['repetition']['replies_over_half']} replies repeat themselves for more than half")
+    bits = report["collapse"]
+    if bits and bits["groups"] > 3 and bits["information"] < 0.1:
+        out.append(
+            f"replies hardly depend on the prompt ({bits['information']:.2f} bits): the policy may have collapsed"
+        )
+    model = report["world_model"]
+    if model.get("prediction") and model["copied"] > model["prediction"] / 2:
+        out.append(
+            f"{model['copied']} of {model['prediction']} predictions repeat the observation: copying, no dynamics"
+        )
+    return out

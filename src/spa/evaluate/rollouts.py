@@ -1,0 +1,168 @@
+"""Rollouts of other stacks as one record: verifiers, TRL, OpenEnv through TRL, verl and RAGEN dumps, plain chats, ours.
+
+A file is JSON lines, or one JSON list. What a row is, its keys say; a column of lists (TRL's batches) becomes rows.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spa.errors import DataError
+
+Chat = tuple[tuple[str, str], ...]
+"""(role, text) of every message, replies included."""
+
+_HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
+_BATCH = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+_MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mask")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One episode. Tokens are those after the prompt; `mask` is True where a token is trained on."""
+
+    where: str  # file and row
+    stack: str
+    chat: Chat
+    group: str  # rollouts of the same group began alike
+    reward: float | None = None
+    turn_rewards: tuple[float, ...] = ()
+    token_ids: tuple[int, ...] | None = None
+    mask: tuple[bool, ...] | None = None
+    states: tuple[str, ...] = ()  # the true state before each reply, and the last one
+
+    @property
+    def replies(self) -> tuple[str, ...]:
+        """What the model wrote, reply by reply."""
+        return tuple(text for role, text in self.chat if role == "assistant")
+
+
+def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
+    """Every rollout of a file, or of all `*.jsonl` and `*.json` files of a folder.
+
+    Raises DataError that names file and row if it is no JSON, or if a row has no messages, text or tokens.
+    """
+    path = Path(path)
+    files = sorted(p for p in path.rglob("*.json*") if p.is_file()) if path.is_dir() else [path]
+    if not path.exists() or not files:
+        raise DataError(f"{path}: there are no rollouts; name a .jsonl or .json file, or a folder of them")
+    return tuple(rollout for file in files for rollout in _file(file))
+
+
+def _file(file: Path) -> Iterator[Rollout]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read: {error}") from error
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if text.lstrip().startswith("[") and len(lines) != 1:
+        lines = [(1, text)]
+    for number, line in lines:
+        try:
+            data = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise DataError(f"{file}, row {number}: this is no JSON: {error}") from error
+        is_list = isinstance(data, list) and not (data and isinstance(data[0], Mapping) and "role" in data[0])
+        for index, row in enumerate(data if is_list else [data], 1):
+            where = f"{file}, row {index if is_list else number}"
+            yield from (read_row(part, where) for part in _unbatched(row))
+
+
+def _unbatched(row: Any) -> list[Any]:
+    """The rows of a batch in columns: TRL's rollout functions return such."""
+    ids = row.get("completion_ids") if isinstance(row, Mapping) else None
+    if not (isinstance(ids, list) and ids and isinstance(ids[0], list)):
+        return [row]
+    columns = {name: value for name, value in row.items() if isinstance(value, list) and len(value) == len(ids)}
+    return [{name: value[index] for name, value in columns.items()} for index in range(len(ids))]
+
+
+def read_row(row: Any, where: str) -> Rollout:
+    """One rollout of the row of a file. Raises DataError if it has neither messages nor text nor tokens."""
+    if isinstance(row, list):
+        row = {"messages": row}
+    if not isinstance(row, Mapping):
+        raise DataError(f"{where}: a rollout is a JSON object or a list of messages, not {type(row).__name__}")
+    if "episode_id" in row and "turns" in row:
+        return _ours(row, where)
+    if "completion" in row:
+        stack, chat = (
+            "verifiers or TRL",
+            (*_chat(row.get("prompt", ""), "user"), *_chat(row["completion"], "assistant")),
+        )
+    elif "output" in row:
+        stack, chat = "verl or RAGEN", (*_chat(row.get("input", ""), "user"), *_chat(row["output"], "assistant"))
+    elif "messages" in row or "conversations" in row:
+        stack, chat = "chat", _chat(row.get("messages") or row.get("conversations") or [], "user")
+    elif "completion_ids" in row:
+        stack, chat = "TRL", ()
+    else:
+        wanted = "messages, prompt and completion, input and output, or completion_ids"
+        raise DataError(f"{where}: there is no rollout in the keys {', '.join(map(str, row))}; wanted: {wanted}")
+    ids, mask = _tokens(row)
+    begin = next((index for index, (role, _) in enumerate(chat) if role == "assistant"), len(chat))
+    group = str(row.get("example_id", row.get("uid", row.get("group", chat[:begin] or row.get("prompt_ids")))))
+    reward = next((row[name] for name in ("reward", "score", "env_reward") if _is_number(row.get(name))), None)
+    turns = tuple(float(r) for r in row.get("turn_rewards") or row.get("step_rewards") or () if _is_number(r))
+    return Rollout(
+        where=where,
+        stack=stack,
+        chat=chat,
+        group=group,
+        reward=None if reward is None else float(reward),
+        turn_rewards=turns,
+        token_ids=ids,
+        mask=mask,
+    )
+
+
+def _ours(row: Mapping[str, Any], where: str) -> Rollout:
+    turns, ids, sampled = row["turns"], row.get("token_ids"), row.get("sampled")
+    rewards = tuple(float(turn["reward"] + turn["penalty"]) for turn in turns)
+    states = [turn.get("world_state") or turn["state"] for turn in turns]
+    states += [turns[-1].get("next_world_state") or turns[-1]["next_state"]] if turns else []
+    return Rollout(
+        where=where,
+        stack="spa",
+        chat=_chat(row["messages"], "user"),
+        group=str(row.get("puzzle_hash")),
+        reward=sum(rewards),
+        turn_rewards=rewards,
+        token_ids=None if ids is None else tuple(ids),
+        mask=None if sampled is None else tuple(map(bool, sampled)),
+        states=tuple(states),
+    )
+
+
+def _chat(value: Any, role: str) -> Chat:
+    """Messages of a list (`role` and `content`, or `from` and `value`), or of a text: ChatML is taken apart, any other
+    is one message of `role`."""
+    if isinstance(value, str):
+        begins = value if value.startswith("<|im_start|>") or role != "assistant" else f"<|im_start|>{role}\n{value}"
+        found = tuple((name, text) for name, text in _HEADER.findall(begins)) if "<|im_start|>" in value else ()
+        return found or (((role, value),) if value else ())
+    out = []
+    for message in value if isinstance(value, list) else []:
+        name = str(message.get("role") or message.get("from") or role)
+        text = message.get("content", message.get("value")) or ""
+        parts = text if isinstance(text, list) else [{"text": text}]
+        text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+        out.append(({"gpt": "assistant", "human": "user"}.get(name, name), text))
+    return tuple(out)
+
+
+def _tokens(row: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[bool, ...] | None]:
+    steps = [step.get("tokens") for step in row.get("trajectory") or () if isinstance(step, Mapping)]
+    steps = [step for step in steps if isinstance(step, Mapping)]
+    if len(steps) == 1:  # verifiers: with several turns, each holds a prompt of its own
+        row = {"completion_ids": steps[0].get("completion_ids"), "completion_mask": steps[0].get("completion_mask")}
+    ids = row.get("completion_ids") or row.get("response_ids")
+    mask = next((row[name] for name in _MASKS if row.get(name) is not None), None)
+    return None if ids is None else tuple(map(int, ids)), None if mask is None else tuple(bool(m) for m in mask)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,175 @@
+import json
+
+import pytest
+
+from spa.commands.diagnose import main
+from spa.engines.scripted import random_engine
+from spa.envs.pool import group_specs
+from spa.envs.registry import make_env
+from spa.errors import DataError
+from spa.evaluate.diagnose import diagnose, masks, retokenised
+from spa.evaluate.rollouts import read_rollouts, read_row
+from spa.models.load import load_tokenizer
+from spa.prompts.render import Prompter
+from spa.rollout import collect
+from spa.types import SamplingParams
+
+USER = {"role": "user", "content": "room A"}
+
+
+def said(text):
+    return {"role": "assistant", "content": text}
+
+
+def read(rows):
+    return [read_row(row, f"row {number}") for number, row in enumerate(rows, 1)]
+
+
+def write(tmp_path, rows):
+    file = tmp_path / "rollouts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("builtin:tiny")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [USER], "completion": [said("go"), {"role": "user", "content": "room B"}, said("stop")], "reward": 1.0},
+        {"messages": [USER, said("go"), {"role": "user", "content": "room B"}, said("stop")], "score": 1},
+        [USER, said("go"), {"role": "user", "content": "room B"}, said("stop")],
+        {"conversations": [{"from": "human", "value": "room A"}, {"from": "gpt", "value": "go"}, {"from": "gpt", "value": "stop"}]},
+        {
+            "input": "<|im_start|>user\nroom A<|im_end|>\n<|im_start|>assistant\n",
+            "output": "go<|im_end|>\n<|im_start|>user\nroom B<|im_end|>\n<|im_start|>assistant\nstop<|im_end|>",
+            "score": 1.0,
+        },
+    ],
+)  # fmt: skip
+def test_every_stack_is_read_as_the_same_replies(row):
+    rollout = read_row(row, "row 1")
+    assert [reply for reply in rollout.replies if reply] == ["go", "stop"]
+
+
+def test_a_batch_in_columns_becomes_rows(tmp_path):
+    batch = {
+        "prompt_ids": [[1], [1]],
+        "completion_ids": [[4, 5], [6]],
+        "env_mask": [[1, 0], [1]],
+        "env_reward": [0.5, 1],
+    }
+    first, second = read_rollouts(write(tmp_path, [batch]))
+    assert (first.token_ids, first.mask, first.reward) == ((4, 5), (True, False), 0.5)
+    assert (second.token_ids, second.group) == ((6,), first.group)
+
+
+def test_a_file_may_be_one_list(tmp_path):
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps([{"messages": [USER, said("a")]}, {"messages": [USER, said("b")]}], indent=1))
+    assert [rollout.replies for rollout in read_rollouts(file)] == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("{", "row 1: this is no JSON"), ('{"x": 1}', "no rollout in the keys x"), ("3", "not int")]
+)
+def test_what_is_no_rollout_is_said_with_its_row(text, says, tmp_path):
+    (tmp_path / "bad.jsonl").write_text(text)
+    with pytest.raises(DataError, match=says):
+        read_rollouts(tmp_path / "bad.jsonl")
+
+
+def test_masks_that_cannot_be_right_are_named(tokenizer):
+    rows = [
+        {"prompt": "p", "completion": "a", "completion_ids": [1, 2], "completion_mask": [1]},
+        {"prompt": "p", "completion": "a", "completion_ids": [1, 2], "completion_mask": [0, 0]},
+        {
+            "prompt": [USER],
+            "completion": [said("a"), USER, said("b")],
+            "completion_ids": [1, 2],
+            "completion_mask": [1, 1],
+        },
+    ]
+    found = masks(read(rows))
+    assert (found["another_length"], found["nothing_trained"], found["all_trained"]) == (
+        ["row 1"],
+        ["row 2"],
+        ["row 3"],
+    )
+
+
+def test_text_of_another_role_under_the_mask_is_found(tokenizer):
+    ids = tokenizer.encode("go<|im_end|>\n<|im_start|>user\nroom B", add_special_tokens=False)
+    row = {"completion_ids": ids, "env_mask": [1] * len(ids)}
+    assert masks(read([row]), tokenizer)["others_trained"] == ["row 1"]
+    row["env_mask"] = [1] + [0] * (len(ids) - 1)
+    assert masks(read([row]), tokenizer)["others_trained"] == []
+
+
+def test_replies_that_tokenise_differently_are_found(tokenizer):
+    whole = tokenizer.encode("Right", add_special_tokens=False)
+    pieces = [token for letter in "Right" for token in tokenizer.encode(letter, add_special_tokens=False)]
+    assert whole != pieces and tokenizer.decode(whole) == tokenizer.decode(pieces)
+    rows = [{"completion_ids": whole}, {"completion_ids": pieces}]
+    assert retokenised(read(rows), tokenizer) == {"replies": 2, "changed": ["row 2"]}
+
+
+def test_groups_without_a_spread_broken_blocks_and_repetition_are_found():
+    rows = [
+        {"messages": [USER, said("<answer>Up</answer>")], "reward": 1.0},
+        {"messages": [USER, said("<answer>Up")], "reward": 1.0},
+        {"messages": [{"role": "user", "content": "room C"}, said("go on and on " * 20)], "reward": 0.0},
+    ]
+    report = diagnose(read(rows))
+    assert report["rewards"]["groups_without_spread"] == 1 and report["rewards"]["mean"] == pytest.approx(2 / 3)
+    assert report["format"]["tags"]["answer"] == {"replies": 2, "broken": 1}
+    assert report["repetition"]["replies_over_half"] == 1 and len(report["findings"]) == 3
+
+
+def test_replies_that_do_not_depend_on_the_prompt_are_a_collapse():
+    def chats(answer):
+        return [
+            {"messages": [{"role": "user", "content": f"room {n}"}, said(f"<answer>{answer(n)}</answer>")]}
+            for n in range(8)
+        ]
+
+    assert diagnose(read(chats(lambda n: "Up")))["collapse"]["information"] == 0
+    assert diagnose(read(chats(str)))["collapse"]["information"] == pytest.approx(3)
+
+
+def test_predictions_are_held_against_what_the_environment_said():
+    reply = "<observation>room A</observation><prediction>{}</prediction><answer>go</answer>"
+    after = {"role": "user", "content": "You see: room B"}
+    right, copied = (read([{"messages": [USER, said(reply.format(text)), after]}]) for text in ("room  B", "room A"))
+    assert diagnose(right)["world_model"] == {"observation": 1, "observation_right": 1, "prediction": 1, "prediction_right": 1, "copied": 0}  # fmt: skip
+    report = diagnose(copied)
+    assert report["world_model"]["prediction_right"] == 0 and "copying" in report["findings"][-1]
+
+
+def test_the_command_prints_text_and_json(tmp_path, capsys):
+    file = write(tmp_path, [{"messages": [USER, said("<answer>Up")], "reward": 1.0}])
+    assert main([str(file)]) == 0 and "1 of 1 replies with <answer>" in capsys.readouterr().out
+    main([str(file), "--json"])
+    assert json.loads(capsys.readouterr().out)["rollouts"] == 1
+
+
+def test_episodes_of_this_package_are_read_with_their_true_states():
+    specs = group_specs("check", base_seed=0, step=0, tags=["t"], n_groups=[2], group_size=2)
+    episodes = collect(
+        specs,
+        make_env=lambda _: make_env("frozen_lake", {"is_slippery": False}),
+        prompters={"t": Prompter(mode="add_worldmodel")},
+        template=None,
+        engine=random_engine(max_actions=1),
+        sampling=SamplingParams(max_tokens=400),
+        format_penalty=-0.1,
+        max_model_len=4096,
+    )
+    report = diagnose(read([json.loads(json.dumps(episode.to_json())) for episode in episodes]))
+    model = report["world_model"]
+    assert report["stacks"] == {"spa": 4} and report["rewards"]["by_turn"]
+    assert model["observation"] == sum(len(episode.turns) for episode in episodes)  # which all say "unknown"
+    assert model["observation_right"] == 0 and report["format"]["tags"]["answer"]["broken"] == 0
