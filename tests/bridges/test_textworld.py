@@ -10,11 +10,8 @@ if importlib.util.find_spec("textworld") is None:
     pytest.skip("make test-bridges", allow_module_level=True)
 
 
-@pytest.mark.parametrize(
-    ("task", "options"), [("tw-coin_collector", {"level": 3}), ("tw-treasure_hunter", {"level": 2})]
-)
-def test_challenges_conform(task, options):
-    assert failures(f"textworld:{task}", options, steps=8) == []
+def test_challenges_conform():
+    assert failures("textworld:tw-treasure_hunter", {"level": 2}, steps=4) == []
 
 
 def test_the_walkthrough_wins_and_pays_all_in_all_one():

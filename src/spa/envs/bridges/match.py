@@ -50,20 +50,28 @@ class Match:
     def told(self, *kinds: str, since: int = 0) -> str:
         """What player 0 has been told, of these kinds, from that message on."""
         messages = self.game.state.observations[0][since:]
-        return "\n".join(str(text) for _, text, kind in messages if kind.name in kinds)
+        return "\n".join(str(text) for _, text, kind in messages if kind_name(kind) in kinds)
 
-    def attempt(self, move: str) -> bool:
-        """Make a move for whose turn it is if it is valid; else the match stays as it was."""
+    def tried(self, move: str) -> "Match | None":
+        """A copy in which whose turn it is has made a move; None if it is not valid."""
         trial = copy.deepcopy(self)
         state, mover = trial.game.state, trial.game.state.current_player_id
         try:
             with trial.own:
                 trial.game.step(move)
         except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
-            return False
+            return None
         if state.error_count or state.game_info[mover].get("invalid_move"):
+            return None
+        trial.over = bool(state.done)
+        return trial
+
+    def attempt(self, move: str) -> bool:
+        """Make a move for whose turn it is if it is valid; else the match stays as it was."""
+        trial = self.tried(move)
+        if trial is None:
             return False
-        self.game, self.own, self.over = trial.game, trial.own, bool(state.done)
+        self.game, self.own, self.over = trial.game, trial.own, trial.over
         return True
 
     def let_opponent_move(self) -> None:
@@ -91,3 +99,8 @@ class Match:
     def examples(self) -> list[str]:
         """Texts in square brackets of the prompt: how moves are written."""
         return list(dict.fromkeys(re.findall(r"\[[^\[\]\n|]{1,40}\]", self.prompt))) or ["[1]"]
+
+
+def kind_name(kind: Any) -> str:
+    """The name of a message's kind; some games give a text of their own in place of TextArena's."""
+    return getattr(kind, "name", "GAME_MESSAGE")

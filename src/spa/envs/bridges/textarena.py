@@ -7,7 +7,7 @@ from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
 from spa.envs.bridges import load_package
-from spa.envs.bridges.match import TRIES, Match
+from spa.envs.bridges.match import TRIES, Match, kind_name
 from spa.envs.bridges.text import ANSWER_LIMIT, clean, content, require_task
 from spa.envs.options import require_choice, reset_seeds
 from spa.envs.spaces import text_space
@@ -76,7 +76,7 @@ class TextArena(TextEnv):
 
     def state_text(self, mode: StateText) -> str:
         """The last board with what was said since the last move; without a board, all that was said."""
-        boards = [text for _, text, kind in self.match.game.state.observations[0] if kind.name == "GAME_BOARD"]
+        boards = [text for _, text, kind in self.match.game.state.observations[0] if kind_name(kind) == "GAME_BOARD"]
         kinds = ("GAME_MESSAGE",) if boards else ("GAME_MESSAGE", "GAME_ACTION_DESCRIPTION", "PLAYER_ACTION")
         said = self.match.told(*kinds, since=self.since if boards else 0)
         ending = f"Game over. {self.match.game.state.game_info[0].get('reason') or ''}" if self.match.over else ""
@@ -94,14 +94,14 @@ class TextArena(TextEnv):
         return text if "[" in text else f"[{text}]"
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The moves that the game lists, where it does."""
-        return () if self.match.over else tuple(self.match.listed())
+        """The moves that the game lists, where it does, as far as it takes them."""
+        return () if self.match.over else tuple(move for move in self.match.listed() if self.match.tried(move))
 
     def random_action(self, rng: Any) -> str:
         """A valid move, found by trying; any move if none is found."""
-        trial, move = self.clone() if not self.match.over else self, self.match.candidate(rng)
+        move = self.match.candidate(rng)
         for _ in range(TRIES):
-            if self.match.over or self.match.listed() or trial.match.attempt(move):  # type: ignore[attr-defined]
+            if self.match.over or self.match.tried(move):
                 break
             move = self.match.candidate(rng)
         return move

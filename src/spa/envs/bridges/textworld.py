@@ -102,10 +102,10 @@ class TextWorldGame(TextEnv):
         return () if self.over else tuple(self.now["policy_commands"] or ())[:limit]
 
     def instruction(self, mode: StateText) -> str:
-        """The quest, and the form of commands."""
-        return (
-            clean(str(self.now["objective"])) + "\nAct by commands such as: go east, open chest, take key from chest."
-        )
+        """The quest (with what the cookbook says, where there is one), and the form of commands."""
+        books = [str(info.desc) for info in self.now["game"].infos.values() if info.name == "cookbook"]
+        quest = clean("\n".join([str(self.now["objective"]), *books]))
+        return f"{quest}\nAct by commands such as: go east, open chest, take key from chest."
 
     def puzzle_text(self) -> str:
         """The quest and every fact at the start."""

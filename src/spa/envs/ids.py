@@ -1,0 +1,17 @@
+"""Our environments under Gymnasium's ids, `spa/FrozenLake-v0` and so on, registered when this module is imported.
+
+    gymnasium.make("spa.envs.ids:spa/FrozenLake-v0", is_slippery=False)
+
+Keyword arguments are the environment's options. Source: https://gymnasium.farama.org/api/registry/ .
+"""
+
+import gymnasium
+
+from spa.envs.registry import ENVS
+
+IDS: dict[str, str] = {f"spa/{path.rpartition(':')[2]}-v0": path for path in ENVS.values()}
+"""Id -> module and class."""
+
+for _id, _path in IDS.items():
+    if _id not in gymnasium.registry:
+        gymnasium.register(_id, entry_point=_path)
