@@ -73,8 +73,8 @@ def table(library: str, rows: list[dict]) -> str:
         middle = len(good) // 2
         lines[0] += (
             f", {sum(row['legal'] for row in good)} list legal actions, {sum(row['expert'] for row in good)} have an "
-            f"expert; median cost of a reset {resets[middle]:.2g} ms (most {resets[-1]:.2g}), of a step "
-            f"{steps[middle]:.2g} ms (most {steps[-1]:.2g}).\n\n" + ", ".join(f"`{row['task']}`" for row in good)
+            f"expert; median cost of a reset {resets[middle]:.3g} ms (most {resets[-1]:.3g}), of a step "
+            f"{steps[middle]:.3g} ms (most {steps[-1]:.3g}).\n\n" + ", ".join(f"`{row['task']}`" for row in good)
         )
     lines += ["", "| not | because | what happens |", "|---|---|---|"]
     for row in rows:

@@ -9,7 +9,7 @@ from spa.envs.bridges.randomness import OwnRandomness
 from spa.envs.bridges.text import content
 from spa.seeds import stream, stream_seed
 
-TRIES = 60
+TRIES = 20
 """Moves that are drawn before a random player gives up finding a valid one."""
 LARGE = 500
 """Entries of a container that is a word list, and shared by copies of a game instead of copied."""
@@ -93,7 +93,9 @@ class Match:
             return moves[int(rng.integers(len(moves)))]
         forms = self.examples()
         form = forms[int(rng.integers(len(forms)))]
-        form = re.sub(r"\d+", lambda _: str(int(rng.integers(13))), form)
+        numbers = [int(digits) for digits in re.findall(r"\d+", form)]
+        most = max(numbers, default=0) + 1 if len(numbers) > 1 else max([9, *numbers])
+        form = re.sub(r"\d+", lambda _: str(int(rng.integers(most + 1))), form)
         return re.sub(r"\b[A-Z]\b", lambda _: "ABCDEFGHIJ"[int(rng.integers(10))], form)
 
     def examples(self) -> list[str]:
