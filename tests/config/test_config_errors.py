@@ -42,7 +42,7 @@ MESSAGES = {
     "actor_rollout_ref.rollout.rollout_filter_ratio=1.5": "actor_rollout_ref.rollout.rollout_filter_ratio: is a share here, at most 1, got 1.5",
     "sft.data.micro_batch_size_per_gpu=32": "sft.data.micro_batch_size_per_gpu: is 32, more than train_batch_size 16",
     "sft.data.train_files=a.parquet": "sft.data: train_files and val_files must be given together, or both be null",
-    "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, reinforce_plus_plus, turn_gae, grpo, rloo, reinforce_plus_plus_baseline, turn_rloo or a path package.module:name; got 'remax'",
+    "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, reinforce_plus_plus, turn_gae, grpo, rloo, reinforce_plus_plus_baseline, turn_rloo, gigpo or a path package.module:name; got 'remax'",
     "es_manager.train.group_size=9223372036854775807": "es_manager.train.group_size: must be at most 9.0072e+15, got 9223372036854775807",
     "es_manager.val.group_size=1000000": "es_manager.val.group_size: 128 groups x 1000000 episodes are more than 1,000,000 at a time",
     "es_manager.train.group_size=1": "es_manager.train.group_size: is 1: a group of one has no spread, so nothing would be trained on; use 2 or more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",

@@ -123,7 +123,7 @@ def workplace(tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_every_command_of_a_page_works(page: Path, workplace: Path, capfd: pytest.CaptureFixture[str]):
-    for name, content in re.findall(r"```\w+\n# (\w+\.\w+)\b.*\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+    for name, content in re.findall(r"```\w+\n# (\w+\.\w+)\b[^\n]*\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
         (workplace / name).write_text(content, encoding="utf-8")
     for command in commands(page):
         status = run(command, workplace, capfd)

@@ -11,11 +11,12 @@ from spa.types import Prompt
 from spa.worldmodel.rows import episode_rows
 
 TAGS = ["es_manager.train.env_configs.tags=[FrozenLakeNoSlip,Sudoku]", "es_manager.train.env_groups=2"]
+KEEP_ALL = "actor_rollout_ref.rollout.rollout_filter_include_zero=true"  # groups of one have no spread
 OWN = [*TAGS, "custom_envs.Sudoku.max_turn=2", "custom_envs.Sudoku.action_sep=';'"]
 
 
 def played(overrides, engine, mode="add_worldmodel"):
-    cfg = load_config("base", [*overrides, "es_manager.train.group_size=1", "ppo_mini_batch_size=1"])
+    cfg = load_config("base", [*overrides, "es_manager.train.group_size=1", "ppo_mini_batch_size=1", KEEP_ALL])
     player = setup.make_player(cfg, None, mode=mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=3, step=0)
     return cfg, {episode.tag: episode for episode in player.play(engine, specs, setup.train_sampling(cfg))}

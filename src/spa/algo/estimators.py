@@ -4,7 +4,6 @@ An estimator of one's own is a record like those of `ESTIMATORS`, or a plain fun
 """
 
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -23,6 +22,7 @@ from spa.algo.advantages import (
 from spa.algo.advantages import bi_level_gae as two_levels
 from spa.algo.turn_credit import gigpo, turn_gae, turn_rloo
 from spa.errors import ConfigError
+from spa.own import load_own
 from spa.types import ScoredBatch
 
 KEY = "algorithm.adv_estimator"
@@ -80,7 +80,7 @@ def _own(name: str) -> Estimator:
             f"{KEY}: {name!r} is not known; use {', '.join(ESTIMATORS)}, or your own as 'package.module:name'"
         )
     try:
-        found = pkgutil.resolve_name(name)
+        found = load_own(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"{KEY}: cannot load {name!r} ({error}); the form is 'package.module:name', importable from here"

@@ -7,7 +7,6 @@ of all micro-batches and ranks, then divide by "tokens".
 """
 
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from spa.errors import ConfigError
+from spa.own import load_own
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
@@ -148,7 +148,7 @@ def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss
     if name in POLICY_LOSSES:
         return POLICY_LOSSES[name]
     try:
-        found = pkgutil.resolve_name(name) if ":" in name else None
+        found = load_own(name) if ":" in name else None
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{key}: cannot load {name!r} ({error}); the form is 'package.module:name'") from error
     if not isinstance(found, PolicyLoss):

@@ -1,7 +1,6 @@
 """The engine that the configuration asks for."""
 
 import logging
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from spa.engines.scripted import random_engine
 from spa.engines.vllm import VllmEngine
 from spa.errors import ConfigError
 from spa.models.choose import engine_autocast, load_actor, load_template, pick_autocast
+from spa.own import load_own
 from spa.prompts.template import ChatTemplate
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def engine_kind(name: str) -> EngineKind:
         return ENGINES[name]
     key = "actor_rollout_ref.rollout.name"
     try:
-        found = pkgutil.resolve_name(name)
+        found = load_own(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"{key}: cannot load {name!r} ({error}); the form is 'package.module:name', importable from here"

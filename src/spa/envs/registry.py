@@ -2,8 +2,6 @@
 
 import importlib
 import inspect
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +9,7 @@ from spa.envs.base import TextEnv
 from spa.envs.bridges import BRIDGES
 from spa.envs.options import nearest
 from spa.errors import ConfigError
+from spa.own import find_modules_beside_user
 
 ENVS: dict[str, str] = {
     "bandit": "spa.envs.bandit:Bandit",
@@ -37,8 +36,8 @@ def env_class(env_type: str) -> type[TextEnv]:
         raise ConfigError(f"env_type {env_type!r} names no task; `spa envs list {bridge}` lists them")
     shipped = BRIDGES[bridge].path if bridge in BRIDGES else ENVS.get(env_type)
     module_name, _, class_name = (shipped or env_type).partition(":")
-    if shipped is None and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a module beside the user is found, as with `python -m`
+    if shipped is None:
+        find_modules_beside_user()
     try:
         module = importlib.import_module(module_name)
     except (ModuleNotFoundError, ValueError) as error:

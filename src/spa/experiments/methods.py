@@ -3,9 +3,6 @@
 Each is a few overrides of a configuration, in one table; `module:name` is a `Method` of the user's own.
 """
 
-import os
-import pkgutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,6 +13,7 @@ from spa.config.schema import Config
 from spa.envs.options import nearest
 from spa.errors import ConfigError
 from spa.models.precision import precision_of, with_precision
+from spa.own import load_own
 from spa.recipes.copies import copies_of
 from spa.recipes.pipeline import stage_folders
 
@@ -214,10 +212,8 @@ def method(name: str) -> Method:
             f"there is no method {name!r}; {nearest(name, METHODS)} (`spa ablate --list` has them all), or a method of "
             "your own as module:name"
         )
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     try:
-        found = pkgutil.resolve_name(name)
+        found = load_own(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"method {name!r} cannot be loaded ({error}); the form is module:name") from error
     if not isinstance(found, Method):

@@ -1,0 +1,21 @@
+"""What users bring: names of the form `package.module:name`."""
+
+import os
+import pkgutil
+import sys
+from typing import Any
+
+
+def find_modules_beside_user() -> None:
+    """Let modules of the working folder be imported, as with `python -m`; installed ones come first."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def load_own(name: str) -> Any:
+    """What `package.module:name` names, in an installed module or one beside the user.
+
+    Raises ImportError, AttributeError or ValueError if there is nothing of that name.
+    """
+    find_modules_beside_user()
+    return pkgutil.resolve_name(name)
