@@ -5,6 +5,8 @@ import pkgutil
 import sys
 from typing import Any
 
+from spa.errors import ConfigError
+
 
 def find_modules_beside_user() -> None:
     """Let modules of the working folder be imported, as with `python -m`; installed ones come first."""
@@ -19,3 +21,13 @@ def load_own(name: str) -> Any:
     """
     find_modules_beside_user()
     return pkgutil.resolve_name(name)
+
+
+def load_setting(key: str, name: str) -> Any:
+    """What the value `name` of the key `key` names. Raises ConfigError if there is nothing of that name."""
+    try:
+        return load_own(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{key}: cannot load {name!r} ({error}); the form is 'package.module:name', importable from here"
+        ) from error

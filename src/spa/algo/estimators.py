@@ -22,7 +22,7 @@ from spa.algo.advantages import (
 from spa.algo.advantages import bi_level_gae as two_levels
 from spa.algo.turn_credit import gigpo, turn_gae, turn_rloo
 from spa.errors import ConfigError
-from spa.own import load_own
+from spa.own import load_setting
 from spa.types import ScoredBatch
 
 KEY = "algorithm.adv_estimator"
@@ -79,12 +79,7 @@ def _own(name: str) -> Estimator:
         raise ConfigError(
             f"{KEY}: {name!r} is not known; use {', '.join(ESTIMATORS)}, or your own as 'package.module:name'"
         )
-    try:
-        found = load_own(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"{KEY}: cannot load {name!r} ({error}); the form is 'package.module:name', importable from here"
-        ) from error
+    found = load_setting(KEY, name)
     if isinstance(found, Estimator):
         return found
     if not callable(found):

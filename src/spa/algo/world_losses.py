@@ -22,8 +22,7 @@ def cross_entropy(logprobs: Tensor, weights: Tensor) -> Tensor:
 def clipped_absolute_error(logprobs: Tensor, weights: Tensor, *, most: float) -> Tensor:
     """Weighted sum of min(1 - p, most) over the tokens of weight > 0: what cannot be predicted pulls no further than
     `most` (PaW, arXiv 2606.02388; reconstructed). The gradient of 1 - p is p (1 - p): it cannot start from
-    ignorance.
-    Both `[b, A]` -> scalar."""
+    ignorance. Both `[b, A]` -> scalar."""
     error = (1 - torch.where(weights > 0, logprobs, 0.0).exp()).clamp(max=most)
     return (weights * error).sum()
 

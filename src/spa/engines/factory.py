@@ -16,7 +16,7 @@ from spa.engines.scripted import random_engine
 from spa.engines.vllm import VllmEngine
 from spa.errors import ConfigError
 from spa.models.choose import engine_autocast, load_actor, load_template, pick_autocast
-from spa.own import load_own
+from spa.own import load_setting
 from spa.prompts.template import ChatTemplate
 
 log = logging.getLogger(__name__)
@@ -83,12 +83,7 @@ def engine_kind(name: str) -> EngineKind:
     if ":" not in name:
         return ENGINES[name]
     key = "actor_rollout_ref.rollout.name"
-    try:
-        found = load_own(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"{key}: cannot load {name!r} ({error}); the form is 'package.module:name', importable from here"
-        ) from error
+    found = load_setting(key, name)
     if not isinstance(found, EngineKind) and not callable(found):
         raise ConfigError(f"{key}: {name!r} is neither an EngineKind nor a class or function that makes an engine")
     if isinstance(found, EngineKind):
