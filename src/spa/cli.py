@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "the recipe with one thing changed, beside itself: ablate NAME CONFIG",
     ),
     "reproduce": ("spa.commands.experiments:reproduce", "the paper's tables: reproduce TABLE --scale tiny|full"),
+    "bench-methods": (
+        "spa.commands.bench:main",
+        "a leaderboard of methods: bench-methods [METHOD ...] --scale tiny|smol|full",
+    ),
     "credit-lab": (
         "spa.commands.credit_lab:main",
         "exact bias and variance of advantage estimators",

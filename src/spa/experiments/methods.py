@@ -35,6 +35,8 @@ BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
 """What `spa baseline` trains: PPO alone."""
 CONTROLS = ("vanilla_wm", "spa_shuffled")
 """What `spa compare --controls` adds."""
+SHUFFLED = "_shuffled"
+"""A method's name with this is its control: the same after SFT on next states of other turns."""
 
 _RECIPE: Mapping[str, Method] = {
     "vanilla": Method(
@@ -201,12 +203,16 @@ METHODS: Mapping[str, Method] = {**_RECIPE, **_ABLATIONS, **_FIELD, **_TRANSFERS
 
 
 def method(name: str) -> Method:
-    """The method of this name, or the user's own at `module:name`, where modules beside the user are found.
+    """The method of this name, or the user's own at `module:name`, where modules beside the user are found; the
+    shuffled control of a fine-tuned method at NAME_shuffled.
 
     Raises ConfigError that names the nearest one if there is none.
     """
     if name in METHODS:
         return METHODS[name]
+    plain = name.removesuffix(SHUFFLED)
+    if plain != name and plain in METHODS:
+        return _control(plain)
     if ":" not in name:
         raise ConfigError(
             f"there is no method {name!r}; {nearest(name, METHODS)} (`spa ablate --list` has them all), or a method of "
@@ -215,10 +221,23 @@ def method(name: str) -> Method:
     try:
         found = load_own(name)
     except (ImportError, AttributeError, ValueError) as error:
+        if plain != name:
+            return _control(plain)
         raise ConfigError(f"method {name!r} cannot be loaded ({error}); the form is module:name") from error
     if not isinstance(found, Method):
         raise ConfigError(f"method {name!r} is no spa.experiments.methods.Method")
     return found
+
+
+def _control(plain: str) -> Method:
+    chosen = method(plain)
+    if not chosen.fine_tuned:
+        raise ConfigError(f"method {plain} is not fine-tuned: it has no control with shuffled states")
+    return replace(
+        chosen,
+        description=f"control of {label(plain)}: SFT on next states of other turns",
+        overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),
+    )
 
 
 def label(name: str) -> str:
@@ -227,10 +246,15 @@ def label(name: str) -> str:
 
 
 @lru_cache(maxsize=256)
+def _read(preset: str, overrides: tuple[str, ...]) -> Config:
+    return load_config(preset, overrides)
+
+
+@lru_cache(maxsize=1024)
 def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config:
     """A configuration as training number `seed`, counted from 0: the same experiment with other seeds and other
     validation puzzles. A grid asks for the same one often, and reading one takes a while."""
-    cfg = load_config(preset, overrides)
+    cfg = _read(preset, overrides)
     return replace(
         cfg,
         seed=replace(cfg.seed, train=cfg.seed.train + 1_000_000 * seed, val=cfg.seed.val + 100_000 * seed),

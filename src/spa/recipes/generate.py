@@ -283,8 +283,8 @@ def write_dataset(
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
-    if branched := sum(is_branch(row) for row in rows):
-        summary["rows_branched"] = branched
+    if branched := [row for row in rows if is_branch(row)]:
+        summary |= {"rows_branched": len(branched), "actions_branched": sum(len(row.executed) for row in branched)}
     write_atomic(out / SUMMARY, [json.dumps(summary, indent=1, sort_keys=True)])
     return summary
 

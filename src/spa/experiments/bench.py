@@ -1,0 +1,301 @@
+"""`spa bench-methods`: methods x boards x seeds on one grid, and a leaderboard of them.
+
+Every training of a seed and a board has the same puzzles, stages of equal identity are done once, and what was broken
+off goes on. The methods are held against each other where they have used as much: as many steps in the environment, or
+as many tokens, self-play and fine-tuning included; both are read from the validations of the same trainings.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spa.config.schema import Config
+from spa.config.stages import Stage
+from spa.errors import ConfigError, TrainingError
+from spa.experiments.compare import longer
+from spa.experiments.grid import (
+    FOLDERS,
+    Plan,
+    PoolOf,
+    Task,
+    Training,
+    Work,
+    do_task,
+    fetch_models,
+    free_devices,
+    plan_grid,
+    processes,
+    run_grid,
+)
+from spa.experiments.leaderboard import Spent, leaderboard, row_of
+from spa.experiments.methods import REFERENCE, SHUFFLED, configured, label, method, placed
+from spa.experiments.paper import SCALES, Setting
+from spa.experiments.results import SeedResult, read_training
+from spa.recipes import setup
+from spa.recipes.versions import versions
+from spa.tracking.encoding import read_lines, write_atomic
+
+METHODS = (
+    "vanilla", "spa", "spa_shuffled", "plan_first", "branched_data", "echo", "paw", "right_beliefs", "act_focus",
+    "gigpo", "turn_rloo", "turn_ppo",
+)  # fmt: skip
+"""What is compared if no method is named."""
+RESULTS = "leaderboard.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchScale:
+    """How big a bench is: its boards, what is changed in all of them, and about how many hours a stage takes."""
+
+    boards: Mapping[str, Setting]
+    hours: Mapping[str, float]
+    common: tuple[str, ...] = ()
+
+
+_TINY, _FULL = SCALES["tiny"], SCALES["full"]
+_SLIPPERY = ("custom_envs.FrozenLakeNoSlip.env_config.is_slippery=true",)
+
+BENCHES: Mapping[str, BenchScale] = {
+    "tiny": BenchScale(
+        boards={
+            **{name: _TINY.settings[name] for name in ("FrozenLake", "FrozenLake 4x4", "Sokoban")},
+            "FrozenLake, slippery": Setting(preset="demo", overrides=_SLIPPERY),
+        },
+        hours=_TINY.hours,
+        common=(*_TINY.common, "trainer.test_freq=8"),
+    ),
+    "smol": BenchScale(
+        boards={
+            "FrozenLake": Setting(preset="smol_frozen_lake"),
+            "Sokoban": Setting(preset="smol_sokoban"),
+            "Sudoku": Setting(preset="smol_sudoku"),
+        },
+        hours={"selfplay": 0.1, "sft": 1.0, "ppo": 1.2},
+        common=("gate.max_extra_rounds=0", "trainer.test_freq=5"),
+    ),
+    "full": BenchScale(
+        boards={name: setting for name, setting in _FULL.settings.items() if name != "Sokoban, 2 boxes"},
+        hours=_FULL.hours,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What is to be run: for every board and method (by its label) its trainings, one per seed."""
+
+    scale: str
+    root: Path
+    seeds: int
+    names: tuple[str, ...]
+    overrides: tuple[str, ...]
+    trainings: Mapping[tuple[str, str], tuple[Training, ...]]
+
+    @property
+    def boards(self) -> list[str]:
+        """Every board once."""
+        return list(dict.fromkeys(board for board, _ in self.trainings))
+
+    @cached_property
+    def grid(self) -> Plan:
+        """Every stage once, seed by seed: what is finished early compares all methods."""
+        order = [parts[seed] for seed in range(self.seeds) for parts in self.trainings.values()]
+        return plan_grid(order, [self.root])
+
+    @property
+    def hours(self) -> float:
+        """About how long what is missing takes on one device: as the finished stages of that board and kind did, or
+        else as the scale says."""
+        took: dict[tuple[Stage, str], list[float]] = {}
+        for task in self.grid.tasks:
+            if task.done:
+                seconds = json.loads((task.folder / "done.json").read_text(encoding="utf-8"))["seconds"]
+                took.setdefault((task.stage, _board(self, task)), []).append(float(seconds) / 3600)
+        known = {key: float(np.mean(hours)) for key, hours in took.items()}
+        usual = BENCHES[self.scale].hours
+        return sum(known.get((task.stage, _board(self, task)), usual[task.stage]) for task in self.grid.missing)
+
+
+def _board(made: Bench, task: Task) -> str:
+    return task.folder.relative_to(made.root).parts[0]
+
+
+def make_bench(
+    names: Sequence[str],
+    scale: str,
+    root: Path,
+    *,
+    boards: Sequence[str] = (),
+    seeds: int = 3,
+    overrides: Sequence[str] = (),
+) -> Bench:
+    """The bench of some methods (none: `METHODS`) on some boards (none: those of the scale), in `root`.
+
+    Raises ConfigError for a scale, board or method that is not there, and for less than one seed.
+    """
+    if scale not in BENCHES:
+        raise ConfigError(f"there is no scale {scale!r}; there are {', '.join(BENCHES)}")
+    if seeds < 1:
+        raise ConfigError(f"--seeds is {seeds}; it must be at least 1")
+    known = BENCHES[scale].boards
+    if missing := [board for board in boards if board not in known]:
+        raise ConfigError(f"scale {scale} has no board {missing[0]!r}; it has {', '.join(known)}")
+    names = tuple(dict.fromkeys(names or METHODS))
+    trainings = {
+        (board, label(name)): tuple(
+            training_of(scale, board, name, seed, root=root, overrides=overrides) for seed in range(seeds)
+        )
+        for board in boards or known
+        for name in names
+    }
+    return Bench(scale=scale, root=root, seeds=seeds, names=names, overrides=tuple(overrides), trainings=trainings)
+
+
+def training_of(scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]) -> Training:
+    """The training of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method without self-play goes on
+    until it has played as many episodes in all as those with it."""
+    setting, chosen = BENCHES[scale].boards[board], method(name)
+    changes = (*setting.overrides, *BENCHES[scale].common, *overrides, *chosen.overrides)
+    folder = root / re.sub(r"[^\w.-]+", "-", board) / f"seed_{seed}" / label(name)
+    first, ppo = (
+        placed(configured(setting.preset, (*changes, *own), seed), folder, f"{board}/seed {seed}/{name}", root=root)
+        for own in (chosen.world_model, chosen.ppo)
+    )
+    if not chosen.fine_tuned:
+        return Training(folder=folder, world_model=None, ppo=longer(ppo))
+    return Training(folder=folder, world_model=first, ppo=ppo)
+
+
+def with_controls(made: Bench, best: Sequence[str]) -> Bench:
+    """The bench with the shuffled control of these methods; what is not fine-tuned, or is a control, has none."""
+    named = {label(name): name for name in made.names}
+    wanted = [named[name] for name in best if not name.endswith(SHUFFLED) and method(named[name]).fine_tuned]
+    names = dict.fromkeys((*made.names, *(f"{name}{SHUFFLED}" for name in wanted)))
+    return make_bench(
+        tuple(names), made.scale, made.root, boards=made.boards, seeds=made.seeds, overrides=made.overrides
+    )
+
+
+def run_bench(
+    made: Bench,
+    *,
+    controls: int = 0,
+    train: bool = True,
+    parallel: int = 2,
+    pool: PoolOf = processes,
+    work: Work = do_task,
+) -> dict[str, Any]:
+    """Do what is missing unless `train` is off, then the shuffled controls of the best `controls` methods; write
+    `leaderboard.json` of what is finished and return it. When a stage fails, it is written before TrainingError is
+    raised."""
+    made.root.mkdir(parents=True, exist_ok=True)
+    failed = _train(made, parallel, pool, work) if train else None
+    result = results(made)
+    if controls and failed is None:
+        best = [entry["method"] for entry in result["leaderboard"]["environment_steps"]]
+        best = [name for name in best if not name.endswith(SHUFFLED) and name in _fine_tuned(made)]
+        made = with_controls(made, best[:controls])
+        failed = _train(made, parallel, pool, work) if train else None
+        result = results(made)
+    write_atomic(made.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    if failed is not None:
+        raise failed
+    return result
+
+
+def _fine_tuned(made: Bench) -> set[str]:
+    return {label(name) for name in made.names if method(name).fine_tuned}
+
+
+def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingError | None:
+    """Do what is missing; returns what failed."""
+    fetch_models(one for trainings in made.trainings.values() for one in trainings)
+    try:
+        run_grid(replace(made).grid, devices=free_devices(parallel), pool=pool, work=work)
+    except TrainingError as error:
+        return error
+    return None
+
+
+def results(made: Bench) -> dict[str, Any]:
+    """The content of `leaderboard.json`: one row per method, board and seed, and the tables made of them. Trainings
+    that are not finished are left out and named."""
+    found: dict[tuple[str, str], list[SeedResult]] = {}
+    rows, optima = [], dict[tuple[str, int], float | None]()
+    for (board, name), trainings in made.trainings.items():
+        found[board, name] = []
+        for seed, training in enumerate(trainings):
+            result = read_training(training, seed)
+            if result is None:
+                continue
+            if (board, seed) not in optima:
+                optima[board, seed] = optimum(training.ppo)
+            found[board, name].append(result)
+            rows.append(row_of(name, board, result, optimum=optima[board, seed], spent=spent(training)))
+    return {
+        "scale": made.scale,
+        "overrides": list(made.overrides),
+        "seeds": made.seeds,
+        "boards": {board: _played(made, board) for board in made.boards},
+        "descriptions": {label(name): method(name).description for name in made.names},
+        "rows": rows,
+        "not_run": [f"{board}/{name}" for (board, name), parts in found.items() if len(parts) < made.seeds],
+        **leaderboard(rows, found, reference=REFERENCE),
+        "versions": versions(),
+    }
+
+
+def _played(made: Bench, board: str) -> dict[str, Any]:
+    setting = BENCHES[made.scale].boards[board]
+    return {"preset": setting.preset, "changes": [*setting.overrides, *BENCHES[made.scale].common]}
+
+
+def spent(training: Training) -> dict[int, Spent]:
+    """PPO step -> what had been used by then: actions in the environment, and tokens that the model sampled or was
+    fine-tuned on. Play by others than the model costs actions and no tokens; validation counts nowhere."""
+    actions, tokens = 0.0, 0.0
+    if training.world_model is not None:
+        actions, tokens = _before_ppo(training)
+    found = {0: Spent(actions, tokens)}
+    for _, line in read_lines(training.folder / FOLDERS["ppo"] / "metrics.jsonl"):
+        tags = [key.split("/")[1] for key in line if key.startswith("train/") and key.endswith("/episodes")]
+        for tag in tags:
+            played = line[f"train/{tag}/episodes"]
+            actions += played * line.get(f"train/{tag}/num_actions", 0.0)
+            tokens += played * line.get(f"train/{tag}/response_length", 0.0)
+        found[int(line["step"])] = Spent(actions, tokens)
+    return found
+
+
+def _before_ppo(training: Training) -> tuple[float, float]:
+    """Actions and tokens of self-play and fine-tuning."""
+    data, sft = (training.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
+    summary = json.loads((data / "summary.json").read_text(encoding="utf-8"))
+    played = summary["played"]
+    actions = played["episodes"] * played["num_actions"] + summary.get("actions_branched", 0)
+    assert training.world_model is not None
+    shares = training.world_model.generate.mixture or {training.world_model.generate.policy: 1.0}
+    own = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
+    tokens = own * played["episodes"] * played.get("response_length", 0.0)
+    lines = read_lines(sft / "metrics.jsonl") if (sft / "metrics.jsonl").is_file() else ()
+    return actions, tokens + sum(line.get("train/tokens", 0.0) for _, line in lines)
+
+
+def optimum(cfg: Config) -> float | None:
+    """What the best policy reaches on the puzzles of validation within the cap of actions, as cards measure it; None if
+    that is not known."""
+    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
+    shares = []
+    for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
+        look = player.look_at(spec) if spec.member == 0 else None
+        if look is not None:
+            most = cfg.max_turn(spec.tag) * cfg.agent_proxy.max_actions_per_turn
+            shares.append(look.env.best_success(min(most, cfg.custom_envs[spec.tag].max_actions_per_traj)))
+    known = [share for share in shares if share is not None]
+    return round(float(np.mean(known)), 4) if shares and len(known) == len(shares) else None

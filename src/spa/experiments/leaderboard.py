@@ -1,0 +1,275 @@
+"""The leaderboard of a bench: rows of single trainings, tables at equal budgets, and the page in Markdown and HTML."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spa.evaluate.aggregate import interval_json
+from spa.evaluate.statistics import iqm_interval, paired_by_puzzle, probability_of_improvement
+from spa.experiments.methods import SHUFFLED
+from spa.experiments.results import SeedResult, per_puzzle
+from spa.report.security import page_policy
+
+MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}
+"""What is the same for all methods of a table, and how it is written."""
+BASELINE = "vanilla"
+
+
+class Spent(NamedTuple):
+    """What a training has used."""
+
+    environment_steps: float
+    tokens: float
+
+
+Row = dict[str, Any]
+
+
+def row_of(name: str, board: str, result: SeedResult, *, optimum: float | None, spent: Mapping[int, Spent]) -> Row:
+    """One training as a JSON-ready row. `curve`: step, environment steps, tokens and Pass@1 of each validation."""
+    means = {
+        moment: round(float(np.mean(list(per_puzzle(puzzles, 1).values()))), 4)
+        for moment, puzzles in result.moments.items()
+    }
+    curve = [
+        {
+            "step": step,
+            **{measure: round(getattr(spent[step], measure)) for measure in MEASURES},
+            "pass@1": round(values[0], 4),
+        }
+        for step, values in sorted(result.curve.items())
+        if step in spent
+    ]
+    return {
+        "method": name,
+        "env": board,
+        "seed": result.seed,
+        "control_of": name.removesuffix(SHUFFLED) if name.endswith(SHUFFLED) else None,
+        "pass@1": means,
+        "optimum": optimum,
+        "world_model": dict(result.world_model),
+        "curve": curve,
+    }
+
+
+def at_budget(curve: Sequence[Mapping[str, float]], measure: str, budget: float) -> float | None:
+    """Pass@1 where a training had used `budget`, between two validations on the straight line; None if it was not yet
+    (or no longer) trained by PPO there."""
+    xs, ys = [point[measure] for point in curve], [point["pass@1"] for point in curve]
+    if not xs or not xs[0] <= budget <= xs[-1]:
+        return None
+    return round(float(np.interp(budget, xs, ys)), 4)
+
+
+def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[SeedResult]], *, reference: str) -> Row:
+    """`budgets`: per measure and board what the thriftiest training of all had used at its end. `leaderboard`: per
+    measure the methods in the order of their interquartile mean. `differences`: per method Pass@1 after as many PPO
+    episodes as all have, minus that of the reference and of its shuffled control, paired by puzzle on all boards.
+
+    Every row gets its Pass@1 at each budget.
+    """
+    budgets: dict[str, dict[str, float]] = {}
+    for measure in MEASURES:
+        ends: dict[str, list[float]] = {}
+        for row in rows:
+            if row["curve"]:
+                ends.setdefault(row["env"], []).append(row["curve"][-1][measure])
+        budgets[measure] = {board: min(values) for board, values in ends.items()}
+        for row in rows:
+            budget = budgets[measure].get(row["env"])
+            row[f"at_{measure}"] = None if budget is None else at_budget(row["curve"], measure, budget)
+    names = list(dict.fromkeys(name for _, name in found))
+    return {
+        "budgets": budgets,
+        "leaderboard": {measure: _entries(rows, names, measure, reference) for measure in MEASURES},
+        "differences": {name: _differences(found, name, reference) for name in names},
+    }
+
+
+def _entries(rows: Sequence[Row], names: Sequence[str], measure: str, reference: str) -> list[Row]:
+    """One entry per method that has a number; those without one on every board have no interquartile mean and stand at
+    the end."""
+    boards = list(dict.fromkeys(row["env"] for row in rows))
+    scores = {name: _scores(rows, name, boards, measure) for name in names}
+    entries = []
+    for name in names:
+        values = {board: _values(rows, name, board, measure) for board in boards}
+        if not any(values.values()):
+            continue
+        entry: Row = {
+            "method": name,
+            "boards": {board: round(float(np.mean(part)), 4) if part else None for board, part in values.items()},
+            "iqm": None,
+        }
+        if all(scores[name]):
+            entry["iqm"] = interval_json(iqm_interval(scores[name], seed=0))
+            for other in (reference, BASELINE):
+                if other != name and other in scores and all(scores[other]):
+                    better = probability_of_improvement(scores[name], scores[other], seed=0)
+                    entry[f"better_than_{other}"] = interval_json(better)
+        entries.append(entry)
+    return sorted(entries, key=lambda entry: -entry["iqm"]["mean"] if entry["iqm"] else 1.0)
+
+
+def _values(rows: Sequence[Row], name: str, board: str, measure: str) -> list[float]:
+    found = [row[f"at_{measure}"] for row in rows if (row["method"], row["env"]) == (name, board)]
+    return [value for value in found if value is not None]
+
+
+def _scores(rows: Sequence[Row], name: str, boards: Sequence[str], measure: str) -> list[list[float]]:
+    """Per board the runs' Pass@1 as a share of the board's optimum, where that is known."""
+    return [
+        [
+            row[f"at_{measure}"] / (row["optimum"] or 1.0)
+            for row in rows
+            if (row["method"], row["env"]) == (name, board) and row[f"at_{measure}"] is not None
+        ]
+        for board in boards
+    ]
+
+
+def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: str, reference: str) -> Row:
+    out: Row = {}
+    for key, other in (("reference", reference), ("control", f"{name}{SHUFFLED}")):
+        pairs = []
+        for board in dict.fromkeys(board for board, _ in found):
+            others = {result.seed: result for result in found.get((board, other), ())}
+            pairs += [
+                (per_puzzle(one.moments["after"], 1), per_puzzle(others[one.seed].moments["after"], 1))
+                for one in found.get((board, name), ())
+                if one.seed in others and "after" in one.moments and "after" in others[one.seed].moments
+            ]
+        gap = paired_by_puzzle(pairs, seed=0) if other != name else None
+        out[key] = None if gap is None else interval_json(gap)
+    return out
+
+
+Table = tuple[str, str, list[str], list[list[str]]]
+"""Title, text, head and rows."""
+
+
+def tables(result: Mapping[str, Any]) -> list[Table]:
+    """What the page shows."""
+    rows = result["rows"]
+    boards = list(dict.fromkeys(row["env"] for row in rows))
+    out: list[Table] = []
+    for measure, words in MEASURES.items():
+        budgets = result["budgets"][measure]
+        text = "; ".join(f"{board}: {budgets[board]:,.0f}" for board in boards if board in budgets)
+        head = ["method", *boards, "interquartile mean", "better than spa", f"better than {BASELINE}"]
+        body = [
+            [
+                entry["method"],
+                *(_percent(entry["boards"][board]) for board in boards),
+                _interval(entry["iqm"]),
+                _interval(entry.get("better_than_spa")),
+                _interval(entry.get(f"better_than_{BASELINE}")),
+            ]
+            for entry in result["leaderboard"][measure]
+        ]
+        body.append(["optimum", *(_percent(_optimum(rows, board)) for board in boards), "100", "–", "–"])
+        out.append((f"At equal {words}", f"Used by every training, by board: {text}.", head, body))
+    out.append(
+        (
+            "At equal PPO episodes",
+            "Points of Pass@1 after as many PPO episodes as all methods have, paired by puzzle, board and seed; "
+            "brackets: 95 % bootstrap intervals. A method that is no better than its control (the same, fine-tuned on "
+            "next states of other turns) has not gained by knowing the world. Predictions: exactly right after SFT.",
+            ["method", "minus spa", "minus its shuffled control", "predictions", "what it is"],
+            [_difference_row(result, name) for name in result["differences"]],
+        )
+    )
+    return out
+
+
+def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
+    gaps = result["differences"][name]
+    found = [
+        row["world_model"]["prediction_exact"]
+        for row in result["rows"]
+        if row["method"] == name and "prediction_exact" in row["world_model"]
+    ]
+    control = gaps["control"]
+    return [
+        name,
+        _interval(gaps["reference"], sign="+"),
+        _interval(control, sign="+") if control else "not run",
+        _percent(float(np.mean(found)) if found else None),
+        result["descriptions"].get(name, ""),
+    ]
+
+
+def _optimum(rows: Sequence[Row], board: str) -> float | None:
+    known = [row["optimum"] for row in rows if row["env"] == board and row["optimum"] is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _interval(found: Mapping[str, float] | None, sign: str = "") -> str:
+    if not found:
+        return "–"
+    mean, low, high = (f"{100 * found[part]:{sign}.1f}" for part in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
+
+
+INTRODUCTION = (
+    "Percent of held-out puzzles solved (Pass@1). The interquartile mean is over boards and seeds, in percent of the "
+    "board's optimum (the best policy within the cap of actions, on the same puzzles), with 95 % bootstrap intervals "
+    "over seeds; “better than” is the probability that a training of this method beats one of the other on a board "
+    "drawn at random, ties counting half (arXiv 2108.13264). Budgets count self-play and fine-tuning; between two "
+    "validations a curve is read on the straight line, and a dash says that the method was still before its PPO. "
+    "Tokens are those that the model sampled or was fine-tuned on."
+)
+
+
+def markdown(result: Mapping[str, Any], command: str) -> str:
+    """The page as Markdown."""
+    lines = ["# Leaderboard", "", f"Made by `{command}`.", "", INTRODUCTION, ""]
+    for title, text, head, body in tables(result):
+        lines += [f"## {title}", "", text, "", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+        lines += [f"| {' | '.join(cells)} |" for cells in body] + [""]
+    return "\n".join([*lines, *(f"* {line}" for line in _remarks(result)), ""])
+
+
+def html(result: Mapping[str, Any], command: str) -> str:
+    """The page as one HTML file in the report's style, which loads nothing and runs no script."""
+    style = (resources.files("spa") / "report" / "templates" / "report.css").read_text(encoding="utf-8")
+    parts = [
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{page_policy(styles=[style])}',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>spa leaderboard</title>',
+        f'<link rel="icon" href="data:,">\n<style>{style}</style>\n</head>\n<body>\n<header>\n<h1>Leaderboard</h1>',
+        f'<p class="soft">Made by <code>{escape(command)}</code>.</p>\n<p>{escape(INTRODUCTION)}</p>',
+        "</header>\n<main>",
+    ]
+    for title, text, head, body in tables(result):
+        cells = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in head[1:])
+        parts.append(f'<section>\n<h2>{escape(title)}</h2>\n<p class="help">{escape(text)}</p>\n<div class="scroll">')
+        parts.append(f'<table><thead><tr><th scope="col">{head[0]}</th>{cells}</tr></thead>\n<tbody>')
+        for name, *values in body:
+            numbers = "".join(f'<td class="number">{escape(value)}</td>' for value in values)
+            parts.append(f'<tr><th scope="row"><bdi>{escape(name)}</bdi></th>{numbers}</tr>')
+        parts.append("</tbody></table></div>\n</section>")
+    remarks = "".join(f"<li>{escape(line)}</li>" for line in _remarks(result))
+    return "\n".join(
+        [*parts, f"<section><h2>What was run</h2><ul>{remarks}</ul></section>", "</main>\n</body>\n</html>\n"]
+    )
+
+
+def ranking(result: Mapping[str, Any]) -> list[str]:
+    """One line per method at equal environment steps, the best first."""
+    entries = result["leaderboard"]["environment_steps"]
+    return [f"{entry['method']}: {_interval(entry['iqm'])} % of the optimum" for entry in entries]
+
+
+def _remarks(result: Mapping[str, Any]) -> list[str]:
+    lines = [f"{result['seeds']} seeds. Not finished: {', '.join(result['not_run']) or 'nothing'}."]
+    for board, played in result["boards"].items():
+        lines.append(f"{board}: `{played['preset']}` with {', '.join(f'`{text}`' for text in played['changes'])}.")
+    lines.append("Versions: " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + ".")
+    return lines

@@ -1,0 +1,140 @@
+"""The bench of methods: plan, rows, budgets, the page, and one bench that really trains."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from helpers.grids import in_this_process
+from helpers.runs import SMALL
+
+from spa import cli
+from spa.errors import ConfigError
+from spa.evaluate.statistics import probability_of_improvement
+from spa.experiments import bench, leaderboard
+from spa.experiments.leaderboard import at_budget
+from spa.experiments.methods import METHODS, method
+from spa.experiments.paper import Setting
+from spa.experiments.results import SeedResult
+
+TINIEST = (
+    *SMALL,
+    "trainer.total_training_steps=2",
+    "trainer.test_freq=1",
+    "sft.trainer.total_training_steps=2",
+    "generate.num_batches=1",
+)
+
+
+def result(seed: int, won: int) -> SeedResult:
+    """Four puzzles with 8 attempts, of which `won` succeed."""
+    puzzles = {f"t/{seed}{puzzle}": (8, won) for puzzle in range(4)}
+    return SeedResult(
+        seed=seed,
+        moments={"before": dict.fromkeys(puzzles, (8, 0)), "after": puzzles},
+        curve={0: (0.0, 0.0), 8: (won / 16, 1.0), 16: (won / 8, 1.0)},
+        world_model={"prediction_exact": 0.5},
+    )
+
+
+def row(name: str, board: str, one: SeedResult, *, first: float = 0.0, per_step: float = 10.0) -> leaderboard.Row:
+    spent = {step: leaderboard.Spent(first + per_step * step, 100 * (first + per_step * step)) for step in range(17)}
+    return leaderboard.row_of(name, board, one, optimum=0.8, spent=spent)
+
+
+def test_probability_of_improvement_by_hand():
+    # First board: 3 of 4 pairs won, one tie; second: all lost.
+    found = probability_of_improvement([[3, 2], [0]], [[1, 2], [1]], seed=0)
+    assert found.mean == pytest.approx((3.5 / 4 + 0) / 2)
+    assert found.low <= found.mean <= found.high
+    assert probability_of_improvement([[1, 1]], [[0, 0]], seed=0).low == 1.0
+    with pytest.raises(ValueError, match="one run of both"):
+        probability_of_improvement([[1], []], [[1], [1]], seed=0)
+
+
+def test_a_curve_is_read_on_the_straight_line_and_nowhere_else():
+    curve = [{"tokens": 100, "pass@1": 0.2}, {"tokens": 200, "pass@1": 0.4}]
+    assert at_budget(curve, "tokens", 150) == pytest.approx(0.3)
+    assert at_budget(curve, "tokens", 99) is None and at_budget(curve, "tokens", 201) is None
+
+
+def test_the_thriftiest_training_sets_the_budget():
+    found = {("lake", "spa"): [result(0, 8)], ("lake", "vanilla"): [result(0, 4)]}
+    rows = [row("spa", "lake", result(0, 8), first=80), row("vanilla", "lake", result(0, 4))]
+    made = leaderboard.leaderboard(rows, found, reference="spa")
+    assert made["budgets"]["environment_steps"] == {"lake": 160}
+    # After 160 steps spa, which spent 80 before PPO, is at PPO step 8; vanilla is at its end.
+    assert [one["at_environment_steps"] for one in rows] == [0.5, 0.5]
+    (best, other) = made["leaderboard"]["environment_steps"]
+    assert {best["method"], other["method"]} == {"spa", "vanilla"}
+    assert best["iqm"]["mean"] == pytest.approx(0.5 / 0.8)
+    assert made["differences"]["vanilla"]["reference"]["mean"] == pytest.approx(-0.5)
+    assert made["differences"]["spa"] == {"reference": None, "control": None}
+
+
+def test_a_method_that_misses_a_board_has_no_interquartile_mean_and_stands_last():
+    found = {(board, name): [result(0, 8)] for board, name in (("a", "echo"), ("a", "spa"), ("b", "spa"))}
+    rows = [row(name, board, one) for (board, name), (one,) in found.items()]
+    made = leaderboard.leaderboard(rows, found, reference="spa")
+    last = made["leaderboard"]["tokens"][-1]
+    assert last["method"] == "echo" and last["iqm"] is None and last["boards"] == {"a": 1.0, "b": None}
+
+
+def test_every_fine_tuned_method_has_a_shuffled_control_and_no_other_has_one():
+    chosen = method("echo_shuffled")
+    assert "generate.shuffle_next_states=true" in chosen.overrides and chosen.ppo == METHODS["echo"].ppo
+    with pytest.raises(ConfigError, match="no control"):
+        method("vanilla_shuffled")
+    with pytest.raises(ConfigError, match="nothing_shuffled"):
+        method("nothing_shuffled")
+
+
+def test_every_method_of_the_default_bench_exists_and_shares_its_stages(tmp_path):
+    assert len(bench.METHODS) >= 10
+    made = bench.make_bench((), "tiny", tmp_path, boards=["FrozenLake"], seeds=1)
+    assert {name for _, name in made.trainings} == set(bench.METHODS)
+    same = {made.grid.links.get(tmp_path / "FrozenLake" / "seed_0" / name / "sft") for name in ("echo", "gigpo")}
+    assert len(same) == 1 and None not in same
+    assert made.hours > 0.5
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    for wanted, said in (
+        ({"scale": "huge"}, "no scale 'huge'"),
+        ({"scale": "tiny", "boards": ["Chess"]}, "no board 'Chess'"),
+        ({"scale": "tiny", "seeds": 0}, "--seeds is 0"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            bench.make_bench(["spa"], root=tmp_path, **wanted)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def smallest(base, monkeypatch):
+    """The tiny scale with one board of seconds."""
+    boards = {"lake": Setting(preset="base", overrides=(*TINIEST, f"model_path={base}"))}
+    monkeypatch.setitem(bench.BENCHES, "tiny", replace(bench.BENCHES["tiny"], boards=boards, common=()))  # type: ignore[arg-type]
+
+
+def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, tmp_path, capsys):
+    names = ["vanilla", "spa", "branched_data"]
+    made = bench.make_bench(names, "tiny", tmp_path, seeds=1)
+    found = bench.run_bench(made, controls=1, parallel=1, pool=in_this_process)
+    trained = [one["method"] for one in found["rows"]]
+    assert len(trained) == 4 and trained[-1].endswith("_shuffled") and found["not_run"] == []
+    by_name = {one["method"]: one for one in found["rows"]}
+    assert by_name["vanilla"]["curve"][0]["tokens"] == 0 < by_name["spa"]["curve"][0]["tokens"]
+    # Nobody pays tokens for branches, but every one of them is a step in the environment.
+    first = {name: one["curve"][0]["environment_steps"] for name, one in by_name.items()}
+    assert first["branched_data"] > first["spa"] > first["vanilla"] == 0
+    assert [point["step"] for point in by_name["vanilla"]["curve"]] == [0, 1, 2, 3]
+    assert 0 < by_name["spa"]["optimum"] <= 1
+
+    args = ["bench-methods", *names, "--seeds", "1", "--root", str(tmp_path), "--controls", "1"]
+    assert cli.main([*args, "--no-training"]) == 0
+    assert "% of the optimum" in capsys.readouterr().out
+    assert json.loads((tmp_path / "leaderboard.json").read_text()) == json.loads(json.dumps(found))
+    page, html = (tmp_path / "leaderboard.md").read_text(), (tmp_path / "leaderboard.html").read_text()
+    assert "## At equal tokens" in page and "| optimum |" in page and "<h2>At equal tokens</h2>" in html
+    assert "<script" not in html and "Content-Security-Policy" in html
+    assert cli.main([*args, "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "to do" not in printed and "about 0.0 hours" in printed
