@@ -7,11 +7,9 @@ Advantages, KL terms, losses, aggregation, gradient clipping and schedules are v
 are ours (tests/helpers/reference_updates.py). tests/recipes/test_reference_updates.py holds our updates to the file.
 """
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ import transformers
 transformers.AutoModelForVision2Seq = transformers.AutoModelForImageTextToText  # type: ignore[attr-defined]
 import verl.utils.model  # noqa: F401
 
+from helpers.golden import write_golden
 from helpers.reference_updates import (
     BETAS,
     CASES,
@@ -54,22 +53,12 @@ def main(checkout: str, output: str) -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     commit = subprocess.run(["git", "-C", checkout, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    found = {
-        "origin": f"verl-project/verl {commit.stdout.strip() or 'unknown commit'}: DataParallelPPOActor.update_policy",
-        "torch": torch.__version__,
-        "cases": {name: run(case) for name, case in CASES.items()},
-    }
-    Path(output).write_text(json.dumps(rounded(found), separators=(",", ":")) + "\n", encoding="utf-8")
+    write_golden(
+        output,
+        origin=f"verl-project/verl {commit.stdout.strip() or 'unknown commit'}: DataParallelPPOActor.update_policy",
+        cases={name: run(case) for name, case in CASES.items()},
+    )
     dist.destroy_process_group()
-
-
-def rounded(tree: Any) -> Any:
-    """The same with floats of eight digits."""
-    if isinstance(tree, dict):
-        return {key: rounded(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [rounded(value) for value in tree]
-    return float(f"{tree:.8g}") if isinstance(tree, float) else tree
 
 
 def run(case: Case) -> list[dict[str, Any]]:

@@ -103,8 +103,12 @@ def reference_model() -> Qwen2ForCausalLM:
         tie_word_embeddings=False,
         max_position_embeddings=64,
     )
-    model = Qwen2ForCausalLM(config).float()
-    rng = np.random.default_rng(7)
+    return fill(Qwen2ForCausalLM(config).float(), seed=7)
+
+
+def fill(model: Any, *, seed: int) -> Any:
+    """The model with weights from NumPy's generator, norms near 1."""
+    rng = np.random.default_rng(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             drawn = rng.normal(size=tuple(parameter.shape)) * (0.02 if "norm" in name else 0.2)

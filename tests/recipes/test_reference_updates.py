@@ -1,12 +1,10 @@
 """Whole updates beside verl: the same batches through our estimators, losses, clipping and schedule give the parameters
 that verl's actor gave (tests/golden/verl_updates.json, written by benchmarks/parity/verl_updates.py)."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from helpers.golden import read_golden
 from helpers.reference_updates import (
     BETAS,
     CASES,
@@ -33,7 +31,7 @@ from spa.training.optim import make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Scorer, Trainable, score_logprobs, update
 from spa.types import EpisodeBatch, PPOBatch, ScoredBatch
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "verl_updates.json").read_text(encoding="utf-8"))
+GOLDEN = read_golden("verl_updates.json")
 CPU = torch.device("cpu")
 
 
