@@ -6,7 +6,7 @@
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
 #   make test-ray        the Ray launcher for real, on CPU workers, in an environment of its own (1.8 GB)
-#   make test-bridges    bridges to other libraries' games against the real libraries, an environment for each (0.5 GB)
+#   make test-bridges    bridges in and out against the real libraries, an environment for each (0.9 GB)
 #   make test-hosts      torchrun and Ray across two hosts, made of network namespaces: needs Linux, root and ip
 #   make chaos           a run killed 20 times and harmed in every way ends like an undisturbed one, about ten minutes
 #                        (with .venv-ray of make test-ray)
@@ -55,12 +55,12 @@ test-ray:
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
 	$(ONE_THREAD) GLOO_SOCKET_IFNAME=lo .venv-ray/bin/python -m pytest tests/ray/ray_launcher.py
 
-BRIDGES := reasoning_gym textarena textworld
+BRIDGES := reasoning_gym textarena textworld gem verifiers openenv
 test-bridges: $(BRIDGES:%=test-bridge-%)
 
 test-bridge-%: $(READY)
 	tests/bridges/install.sh $(VENV) $* .venv-bridges/$*
-	$(ONE_THREAD) .venv-bridges/$*/bin/python -m pytest tests/bridges/test_$*.py tests/bridges/test_bridges.py
+	$(ONE_THREAD) .venv-bridges/$*/bin/python -m pytest $(wildcard tests/bridges/test_$*.py tests/export/test_$*.py)
 
 test-hosts:
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray

@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "envs": ("spa.commands.envs:main", "table of all environments; envs sample TAG prints puzzles"),
     "play": ("spa.commands.play:main", "play an environment yourself, seeing what a model would see"),
     "prompt": ("spa.commands.prompt:main", "what a model is told: prompt TAG [CONFIG] [--tokens]"),
+    "serve": ("spa.commands.serve:main", "let OpenEnv clients play an environment: serve TAG [--config C]"),
     "shop": ("spa.commands.shop:main", "browse the WebShop environment in a local web page"),
     "new-env": ("spa.commands.new_env:main", "write the skeleton of an environment of your own"),
     "check-env": ("spa.commands.check_env:main", "check an environment of your own"),

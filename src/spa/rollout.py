@@ -14,15 +14,15 @@ import numpy as np
 from spa import heartbeat
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_step, checked_text
+from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_text
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError
 from spa.models.vision import to_png
-from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate, TokenBuffer
 from spa.seeds import stream_seed
+from spa.turns import stop_after, take_turn
 from spa.types import Completion, Episode, Message, Prompt, SamplingParams, Stop, Turn
 
 log = logging.getLogger(__name__)
@@ -181,71 +181,26 @@ class _Player:
         try:
             with boundary("the turn", self.env_timeout_s):
                 self._execute(completion, format_penalty)
-                if self.stop is None and len(self.turns) >= self.prompter.max_turn:
-                    self.stop = Stop.TURN_CAP
                 if self.stop is None:
                     self._next_turn(room)
         except EnvFault as error:
             self._fail(error)
 
     def _execute(self, completion: Completion, format_penalty: float) -> None:
-        prompter, env = self.prompter, self.env
+        prompter = self.prompter
         text = prompter.opener + completion.text
-        reply = parse_reply(
+        turn, ended = take_turn(
+            self.env,
+            prompter,
             text,
-            mode=prompter.mode,
-            enable_think=prompter.enable_think,
-            action_sep=prompter.action_sep,
-            max_actions=prompter.max_actions_per_turn,
-            order=prompter.reply_order,
+            actions_left=prompter.max_actions_per_traj - self.used_actions,
+            format_penalty=format_penalty,
+            finish_reason=completion.finish_reason,
         )
-        state, known = self._states()
-        left = prompter.max_actions_per_traj - self.used_actions
-        mapped = [env.to_action(action) for action in reply.actions]
-        legal = [
-            (_label(env, name), action)
-            for name, action in zip(reply.actions, mapped, strict=True)
-            if action is not None
-        ]
-        penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
-        executed, infos, reward, ended = [], [], 0.0, False
-        for name, action in legal[:left]:
-            value, ended, info = checked_step(env.step(action))
-            executed.append(name)
-            infos.append(info)
-            reward += value
-            if ended:
-                break
-        self.used_actions += len(executed)
-        next_state, next_known = self._states()
+        self.used_actions += len(turn.executed)
         self.messages.append({"role": "assistant", "content": text})
-        self.turns.append(
-            Turn(
-                state=state,
-                actions_left=left,
-                reply_text=text,
-                reply=reply,
-                executed=tuple(executed),
-                reward=reward,
-                penalty=penalty,
-                next_state=next_state,
-                infos=tuple(infos),
-                finish_reason=completion.finish_reason,
-                world_state=known,
-                next_world_state=next_known,
-            )
-        )
-        if ended:
-            self.stop = Stop.SUCCESS if infos[-1].get("success") else Stop.FAILURE
-        elif self.used_actions >= prompter.max_actions_per_traj:
-            self.stop = Stop.ACTION_CAP
-
-    def _states(self) -> tuple[str, str | None]:
-        """The current state as it is shown, and what should be known of it if that is something else."""
-        mode = self.prompter.state_text
-        shown = checked_text(self.env.state_text(mode), "state_text")
-        known = checked_text(self.env.world_state_text(mode), "world_state_text")
-        return shown, None if known == shown else known
+        self.turns.append(turn)
+        self.stop = stop_after(turn, ended, prompter, turns=len(self.turns), used_actions=self.used_actions)
 
     def _next_turn(self, room: int) -> None:
         """Write the next user message, unless it would not fit."""
@@ -298,8 +253,3 @@ class _Player:
             images=tuple(self.images),
             **tokens,
         )
-
-
-def _label(env: TextEnv, text: str) -> str:
-    """The environment's own spelling of an action; free-text actions stay as they are."""
-    return next((name for name in env.action_names() if name.lower() == text.strip().lower()), text)

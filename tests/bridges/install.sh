@@ -9,6 +9,9 @@ if [ ! -e "$folder/.ready" ]; then
     here=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     printf '%s\nimport site; site.addsitedir("%s")\n' "$packages" "$packages" > "$here/zz_project.pth"
     extra=$(echo "$library" | tr _ -)
-    "$base/bin/python" -m pip --python "$folder/bin/python" install --quiet ".[$extra]" --constraint constraints-cpu.txt
+    own="tests/bridges/$library.txt" # pins that go before those of the project
+    [ -e "$own" ] || own=/dev/null
+    awk -F== '!($1 in seen) { print } { seen[$1] = 1 }' "$own" constraints-cpu.txt > "$folder/constraints.txt"
+    "$base/bin/python" -m pip --python "$folder/bin/python" install --quiet ".[$extra]" --constraint "$folder/constraints.txt"
     touch "$folder/.ready"
 fi

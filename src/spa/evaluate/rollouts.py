@@ -1,6 +1,7 @@
 """Rollouts of other stacks as one record: verifiers, TRL, OpenEnv through TRL, verl and RAGEN dumps, plain chats, ours.
 
-A file is JSON lines, or one JSON list. What a row is, its keys say; a column of lists (TRL's batches) becomes rows.
+A file is JSON lines, one JSON list, or a parquet table. What a row is, its keys say; a column of lists (TRL's batches)
+becomes rows.
 """
 
 import json
@@ -10,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+from pyarrow import parquet
+
 from spa.errors import DataError
 
 Chat = tuple[tuple[str, str], ...]
 """(role, text) of every message, replies included."""
 
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
-_BATCH = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
 _MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mask")
 
 
@@ -41,18 +44,29 @@ class Rollout:
 
 
 def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
-    """Every rollout of a file, or of all `*.jsonl` and `*.json` files of a folder.
+    """Every rollout of a file, or of all `*.jsonl` files of a folder; where it has none, of its `*.parquet` files, and
+    else of its `*.json` files: stacks write settings as JSON beside their rollouts.
 
-    Raises DataError that names file and row if it is no JSON, or if a row has no messages, text or tokens.
+    Raises DataError that names file and row if it cannot be read, or if a row has no messages, text or tokens.
     """
     path = Path(path)
-    files = sorted(p for p in path.rglob("*.json*") if p.is_file()) if path.is_dir() else [path]
+    kinds = ("*.jsonl", "*.parquet", "*.json")
+    found = (sorted(p for p in path.rglob(kind) if p.is_file()) for kind in kinds)
+    files = next((files for files in found if files), []) if path.is_dir() else [path]
     if not path.exists() or not files:
-        raise DataError(f"{path}: there are no rollouts; name a .jsonl or .json file, or a folder of them")
+        raise DataError(f"{path}: there are no rollouts; name a .jsonl, .json or .parquet file, or a folder of them")
     return tuple(rollout for file in files for rollout in _file(file))
 
 
 def _file(file: Path) -> Iterator[Rollout]:
+    if file.suffix == ".parquet":
+        try:
+            rows = parquet.read_table(file).to_pylist()
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"{file}: cannot be read: {error}") from error
+        for number, row in enumerate(rows, 1):
+            yield from read_rows(row, f"{file}, row {number}")
+        return
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -67,8 +81,15 @@ def _file(file: Path) -> Iterator[Rollout]:
             raise DataError(f"{file}, row {number}: this is no JSON: {error}") from error
         is_list = isinstance(data, list) and not (data and isinstance(data[0], Mapping) and "role" in data[0])
         for index, row in enumerate(data if is_list else [data], 1):
-            where = f"{file}, row {index if is_list else number}"
-            yield from (read_row(part, where) for part in _unbatched(row))
+            yield from read_rows(row, f"{file}, row {index if is_list else number}")
+
+
+def read_rows(row: Any, where: str) -> Iterator[Rollout]:
+    """The rollouts of one row: several if it is a batch in columns, or an episode of several agents."""
+    if isinstance(row, Mapping) and isinstance(row.get("traces"), list):  # an episode of verifiers
+        yield from (_trace(trace, where) for trace in row["traces"] if isinstance(trace, Mapping))
+    else:
+        yield from (read_row(part, where) for part in _unbatched(row))
 
 
 def _unbatched(row: Any) -> list[Any]:
@@ -88,6 +109,8 @@ def read_row(row: Any, where: str) -> Rollout:
         raise DataError(f"{where}: a rollout is a JSON object or a list of messages, not {type(row).__name__}")
     if "episode_id" in row and "turns" in row:
         return _ours(row, where)
+    if isinstance(row.get("nodes"), list):
+        return _trace(row, where)
     if "completion" in row:
         stack, chat = (
             "verifiers or TRL",
@@ -106,6 +129,10 @@ def read_row(row: Any, where: str) -> Rollout:
     begin = next((index for index, (role, _) in enumerate(chat) if role == "assistant"), len(chat))
     group = str(row.get("example_id", row.get("uid", row.get("group", chat[:begin] or row.get("prompt_ids")))))
     reward = next((row[name] for name in ("reward", "score", "env_reward") if _is_number(row.get(name))), None)
+    if reward is None and "advantage" in row:  # TRL's tables: a column for each reward function, by its name
+        skipped = ("step", "advantage")
+        named = [float(value) for name, value in row.items() if _is_number(value) and name not in skipped]
+        reward = sum(named) if named else None
     turns = tuple(float(r) for r in row.get("turn_rewards") or row.get("step_rewards") or () if _is_number(r))
     return Rollout(
         where=where,
@@ -116,6 +143,35 @@ def read_row(row: Any, where: str) -> Rollout:
         turn_rewards=turns,
         token_ids=ids,
         mask=mask,
+    )
+
+
+def _trace(row: Mapping[str, Any], where: str) -> Rollout:
+    """A trace of verifiers 0.4: messages as nodes of a tree, of which the last branch is read; tokens from the first
+    reply on."""
+    nodes, path = row["nodes"], []
+    index = len(nodes) - 1 if nodes else None
+    while index is not None and len(path) <= len(nodes):
+        path.append(nodes[index])
+        index = nodes[index].get("parent")
+    path.reverse()
+    chat = tuple(message for node in path for message in _chat([node["message"]], "user"))
+    first = next((place for place, node in enumerate(path) if node.get("sampled")), len(path))
+    ids = tuple(int(token) for node in path[first:] for token in node.get("token_ids") or ())
+    mask = tuple(bool(trained) for node in path[first:] for trained in node.get("mask") or ())
+    told = (row.get("info") or {}).get("spa") or {}
+    rewards = [reward for reward in (row.get("rewards") or {}).values() if isinstance(reward, Mapping)]
+    task = row.get("task") or {}
+    return Rollout(
+        where=where,
+        stack="verifiers",
+        chat=chat,
+        group=str(task.get("key") or chat[:first]),
+        reward=sum(float(r["score"]) * float(r.get("weight", 1.0)) for r in rewards) if rewards else None,
+        turn_rewards=tuple(float(value) for value in told.get("turn_rewards") or ()),
+        token_ids=ids or None,
+        mask=mask if ids else None,
+        states=tuple(told.get("states") or ()),
     )
 
 

@@ -1,0 +1,99 @@
+"""A game as a chat, for stacks that keep the conversation themselves: what is said first, and what follows a reply."""
+
+from dataclasses import dataclass
+
+from spa.config.load import load_config
+from spa.envs.base import TextEnv
+from spa.envs.limits import EnvFault, boundary
+from spa.envs.options import nearest
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+from spa.prompts.render import Prompter, PromptMode
+from spa.recipes.prompters import make_prompter
+from spa.turns import stop_after, take_turn
+from spa.types import Message, Stop, Turn
+
+
+@dataclass
+class GameChat:
+    """One game at a time, told as an episode of training would be: the same prompts, parser, limits and penalties.
+
+    `begin` returns the first messages; `answer` takes a reply and returns the next user message, or None when the
+    episode is over. `turns`, `stop` and `score` then say what happened.
+    """
+
+    env: TextEnv
+    prompter: Prompter
+    format_penalty: float
+
+    def begin(self, seed: int, noise_seed: int | None = None) -> tuple[Message, ...]:
+        """System and first user message of the puzzle of a seed. Raises ConfigError if it cannot be made."""
+        self.turns: list[Turn] = []
+        self.stop: Stop | None = None
+        try:
+            with boundary("the puzzle"):
+                self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
+                return self.prompter.first_messages(self.env)
+        except EnvFault as error:
+            raise ConfigError(f"the puzzle of seed {seed} cannot be made: {error}") from error
+
+    def answer(self, reply: str) -> str | None:
+        """Execute a reply; the next user message, or None if that was the last one. An environment that fails ends the
+        episode with `Stop.ERROR`. Raises ValueError after the end.
+
+        Other stacks do not force the opener on a reply: it is put before one that lacks it.
+        """
+        if self.stop is not None:
+            raise ValueError("the episode is over; begin another")
+        opener = self.prompter.opener
+        text = reply.lstrip() if reply.lstrip().startswith(opener) else opener + reply
+        used = sum(len(turn.executed) for turn in self.turns)
+        left = self.prompter.max_actions_per_traj - used
+        try:
+            with boundary("the turn"):
+                turn, ended = take_turn(
+                    self.env, self.prompter, text, actions_left=left, format_penalty=self.format_penalty
+                )
+                self.turns.append(turn)
+                used += len(turn.executed)
+                self.stop = stop_after(turn, ended, self.prompter, turns=len(self.turns), used_actions=used)
+                if self.stop is not None:
+                    return None
+                message = self.prompter.next_message(
+                    self.env,
+                    turn=len(self.turns) + 1,
+                    actions_left=left - len(turn.executed),
+                    reward=turn.reward,
+                )
+                return message["content"]
+        except EnvFault:
+            self.stop = Stop.ERROR
+            return None
+
+    @property
+    def score(self) -> float:
+        """Rewards and penalties so far."""
+        return sum(turn.reward + turn.penalty for turn in self.turns)
+
+    @property
+    def success(self) -> bool:
+        """Whether the goal was reached."""
+        return self.stop is Stop.SUCCESS
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """What should be known before each reply, and at last: what predictions are measured against."""
+        return (*(turn.target for turn in self.turns), *(turn.next_target for turn in self.turns[-1:]))
+
+
+def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None) -> GameChat:
+    """The game of a tag of a configuration (its name or file), in `mode` or the configuration's own for PPO.
+
+    Raises ConfigError if there is no such tag.
+    """
+    cfg = load_config(config)
+    if tag not in cfg.custom_envs:
+        raise ConfigError(f"no environment tag {tag!r} in {config}; {nearest(tag, cfg.custom_envs)}")
+    spec = cfg.custom_envs[tag]
+    prompter = make_prompter(cfg, spec, mode or cfg.ctx_manager.mode)
+    return GameChat(make_env(spec.env_type, spec.env_config), prompter, cfg.es_manager.format_penalty)

@@ -1,0 +1,105 @@
+"""Our games behind OpenEnv's server, on this machine: `spa serve TAG`, and OpenEnv's own clients play them.
+
+Source: https://github.com/meta-pytorch/OpenEnv (0.10). An action is a text of the game (`Right`), an observation is the
+state with what may be done.
+"""
+
+from typing import Any
+
+from openenv.core.env_server import Action, Environment, Observation, State
+from openenv.core.env_server.http_server import create_fastapi_app
+from pydantic import Field
+
+from spa.config.load import load_config
+from spa.envs.base import StateText, TextEnv
+from spa.envs.limits import checked_step
+from spa.envs.options import nearest
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+
+SESSIONS = 64
+"""Games that may be played at the same time, each by a connection of its own."""
+
+
+class GameAction(Action):
+    """One action of the game, as its texts name it."""
+
+    action: str = Field(max_length=10_000, description="an action of the game, for example one of legal_actions")
+
+
+class GameObservation(Observation):
+    """What the player sees. `rules` only after a reset."""
+
+    state: str = Field(description="the state as text")
+    legal_actions: list[str] = Field(default_factory=list, description="as far as they can be listed")
+    rules: str = ""
+    valid: bool = True
+    success: bool = False
+
+
+class GameState(State):
+    """The puzzle that is played."""
+
+    seed: int | None = None
+    score: float = 0.0
+
+
+class GameServer(Environment[GameAction, GameObservation, GameState]):
+    """One game of `env_type`; the server makes one for each connection."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, env: TextEnv, mode: StateText) -> None:
+        super().__init__()
+        self.env, self.now, self.over = env, GameState(), True
+        self.mode: StateText = mode
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, noise_seed: int | None = None, **kwargs: Any
+    ) -> GameObservation:
+        """The puzzle of a seed, or of a drawn one; `noise_seed` fixes the chance in it."""
+        self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
+        self.now, self.over = GameState(episode_id=episode_id, step_count=0, seed=seed), False
+        return self._seen(rules=self.env.instruction(self.mode))
+
+    def step(self, action: GameAction, timeout_s: float | None = None, **kwargs: Any) -> GameObservation:
+        """Take an action; one that the game does not know changes nothing. Raises ValueError before the first reset
+        and after the end."""
+        if self.over:
+            raise ValueError("the game is over or has not begun: reset it")
+        known = self.env.to_action(action.action)
+        reward, info = 0.0, {"action_is_valid": False, "success": False}
+        if known is not None:
+            reward, self.over, info = checked_step(self.env.step(known))
+        self.now.step_count += 1
+        self.now.score += reward
+        return self._seen(
+            reward=reward, done=self.over, valid=bool(info["action_is_valid"]), success=bool(info["success"])
+        )
+
+    def _seen(self, **told: Any) -> GameObservation:
+        return GameObservation(
+            state=self.env.state_text(self.mode), legal_actions=list(self.env.legal_actions()), **told
+        )
+
+    @property
+    def state(self) -> GameState:
+        """Seed, score and steps of the game."""
+        return self.now
+
+
+def application(tag: str, config: str = "base") -> Any:
+    """The ASGI application that serves the game of a tag of a configuration. Raises ConfigError."""
+    cfg = load_config(config)
+    if tag not in cfg.custom_envs:
+        raise ConfigError(f"no environment tag {tag!r} in {config}; {nearest(tag, cfg.custom_envs)}")
+    spec = cfg.custom_envs[tag]
+    make_env(spec.env_type, spec.env_config)  # what is wrong with it is said now, not to the first client
+    return create_fastapi_app(
+        lambda: GameServer(make_env(spec.env_type, spec.env_config), cfg.state_text),
+        GameAction,
+        GameObservation,
+        max_concurrent_envs=SESSIONS,
+        env_name=tag,
+        state_cls=GameState,
+    )

@@ -1,0 +1,130 @@
+"""Our games as an environment of Prime Intellect's verifiers: a taskset of puzzles, a game that answers, a plain chat.
+
+Source: https://github.com/PrimeIntellect-ai/verifiers (0.4, `verifiers.v1`). The package `spa_verifiers` exports them
+under the name by which verifiers looks for them: `vf-eval spa-verifiers --env.taskset.tag FrozenLake`.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Literal
+
+import verifiers.v1 as vf
+from openai import AsyncOpenAI
+
+from spa.export.chat import GameChat, make_chat
+from spa.seeds import stream_seed
+
+
+class SpaConfig(vf.TasksetConfig):
+    """Which puzzles: `tag` of `config` (a preset or a YAML file), seeds `first_seed` to `first_seed + puzzles - 1`."""
+
+    tag: str = "FrozenLake"
+    config: str = "base"
+    mode: Literal["base", "add_worldmodel"] = "base"
+    first_seed: int = 0
+    puzzles: int = 100
+
+
+class SpaData(vf.TaskData):
+    """What a puzzle is made of, again and the same, wherever the task is played."""
+
+    tag: str
+    config: str
+    mode: Literal["base", "add_worldmodel"]
+    seed: int
+
+
+class SpaTask(vf.Task[SpaData, vf.State, vf.TaskConfig]):
+    """One puzzle."""
+
+
+class SpaTaskset(vf.Taskset[SpaTask, SpaConfig]):
+    """One task for each seed; its prompts are the first messages of the episode."""
+
+    def load(self) -> Iterator[SpaTask]:
+        """The tasks in the order of their seeds."""
+        config = self.config
+        chat = make_chat(config.tag, config.config, mode=config.mode)
+        for seed in range(config.first_seed, config.first_seed + config.puzzles):
+            system, user = chat.begin(seed)
+            data = SpaData(
+                name=f"{config.tag}#{seed}",
+                prompt=user["content"],
+                system_prompt=system["content"],
+                tag=config.tag,
+                config=config.config,
+                mode=config.mode,
+                seed=seed,
+            )
+            yield SpaTask(data, config.task)
+
+
+class ChatHarnessConfig(vf.HarnessConfig):
+    """No settings of its own."""
+
+
+class ChatHarness(vf.Harness[ChatHarnessConfig]):
+    """A request for each turn, from this process: a game needs no tools, no sandbox and no program to install."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_RESUME = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(
+        self,
+        ctx: vf.ModelContext,
+        trace: vf.Trace,
+        runtime: vf.Runtime,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: vf.TaskData,
+    ) -> vf.ProgramResult:
+        """Ask the model for the next reply of the conversation so far."""
+        system, prompt = self.resolve_prompt(data)
+        told = [] if system is None else [{"role": "system", "content": system}]
+        if isinstance(prompt, str):
+            told.append({"role": "user", "content": prompt})
+        else:
+            told += [{"role": message.role, "content": message.content or ""} for message in prompt or []]
+        async with AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0) as client:
+            await client.chat.completions.create(model=ctx.model, messages=told)  # type: ignore[arg-type]
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+class SpaEnvConfig(vf.EnvConfig):
+    """One seat, played in this process."""
+
+    player: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+
+
+class SpaEnv(vf.Env[SpaEnvConfig]):
+    """A game answers every reply until it is over. Episodes of a task share the puzzle, not its chance.
+
+    The trace gets the score as reward, success as metric, and the true states, which `spa diagnose` reads."""
+
+    async def run(self, task: vf.Task, agents: vf.Agents) -> None:
+        """Play one puzzle."""
+        data: SpaData = task.data  # type: ignore[assignment]
+        chat = await asyncio.to_thread(make_chat, data.tag, data.config, mode=data.mode)
+        async with agents.player.interaction(task) as interaction:
+            chat.begin(data.seed, stream_seed(data.seed, "verifiers/noise", interaction.trace.id))
+            segment = await interaction.turn()
+            while not segment.terminated:
+                told = chat.answer(segment.last_reply)
+                if told is None:
+                    break
+                segment = await interaction.turn(told)
+        record(chat, interaction.trace)
+
+
+def record(chat: GameChat, trace: vf.Trace) -> None:
+    """What happened in the game, on the trace of its player."""
+    trace.record_reward("score", chat.score)
+    trace.record_metric("success", float(chat.success))
+    trace.info["spa"] = {
+        "stop": str(chat.stop),
+        "turn_rewards": [turn.reward + turn.penalty for turn in chat.turns],
+        "states": list(chat.states),
+    }

@@ -1,0 +1,81 @@
+"""One turn of an episode: a reply is parsed, its actions are executed, what happened is recorded. No tokens here."""
+
+from spa.envs.base import TextEnv
+from spa.envs.limits import checked_step, checked_text
+from spa.prompts.parse import parse_reply
+from spa.prompts.render import Prompter
+from spa.types import Stop, Turn
+
+
+def take_turn(
+    env: TextEnv,
+    prompter: Prompter,
+    text: str,
+    *,
+    actions_left: int,
+    format_penalty: float,
+    finish_reason: str = "stop",
+) -> tuple[Turn, bool]:
+    """Execute the actions of a reply, `text` with its opener; returns the turn, and whether the game has ended.
+
+    At most `actions_left` actions are taken. Raises EnvFault if the environment returns nonsense.
+    """
+    reply = parse_reply(
+        text,
+        mode=prompter.mode,
+        enable_think=prompter.enable_think,
+        action_sep=prompter.action_sep,
+        max_actions=prompter.max_actions_per_turn,
+        order=prompter.reply_order,
+    )
+    state, known = _states(env, prompter)
+    mapped = [env.to_action(action) for action in reply.actions]
+    legal = [
+        (_label(env, name), action) for name, action in zip(reply.actions, mapped, strict=True) if action is not None
+    ]
+    penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
+    executed, infos, reward, ended = [], [], 0.0, False
+    for name, action in legal[:actions_left]:
+        value, ended, info = checked_step(env.step(action))
+        executed.append(name)
+        infos.append(info)
+        reward += value
+        if ended:
+            break
+    next_state, next_known = _states(env, prompter)
+    turn = Turn(
+        state=state,
+        actions_left=actions_left,
+        reply_text=text,
+        reply=reply,
+        executed=tuple(executed),
+        reward=reward,
+        penalty=penalty,
+        next_state=next_state,
+        infos=tuple(infos),
+        finish_reason=finish_reason,
+        world_state=known,
+        next_world_state=next_known,
+    )
+    return turn, ended
+
+
+def stop_after(turn: Turn, ended: bool, prompter: Prompter, *, turns: int, used_actions: int) -> Stop | None:
+    """Why an episode stops after its `turns`-th turn, with `used_actions` taken in all; None if it goes on."""
+    if ended:
+        return Stop.SUCCESS if turn.infos[-1].get("success") else Stop.FAILURE
+    if used_actions >= prompter.max_actions_per_traj:
+        return Stop.ACTION_CAP
+    return Stop.TURN_CAP if turns >= prompter.max_turn else None
+
+
+def _states(env: TextEnv, prompter: Prompter) -> tuple[str, str | None]:
+    """The current state as it is shown, and what should be known of it if that is something else."""
+    shown = checked_text(env.state_text(prompter.state_text), "state_text")
+    known = checked_text(env.world_state_text(prompter.state_text), "world_state_text")
+    return shown, None if known == shown else known
+
+
+def _label(env: TextEnv, text: str) -> str:
+    """The environment's own spelling of an action; free-text actions stay as they are."""
+    return next((name for name in env.action_names() if name.lower() == text.strip().lower()), text)

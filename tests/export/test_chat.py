@@ -1,0 +1,73 @@
+"""A game as a chat is told and played as an episode of training is."""
+
+import pytest
+
+from spa.config.load import load_config
+from spa.engines.scripted import random_engine
+from spa.envs.pool import EpisodeSpec
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+from spa.export.chat import make_chat
+from spa.rollout import collect
+from spa.types import SamplingParams, Stop
+
+
+def played(chat, replies, seed=0, noise_seed=3):
+    """The messages of an episode, replies included."""
+    messages = list(chat.begin(seed, noise_seed))
+    for reply in replies:
+        told = chat.answer(reply)
+        messages.append({"role": "assistant", "content": reply})
+        if told is None:
+            break
+        messages.append({"role": "user", "content": told})
+    return messages
+
+
+@pytest.mark.parametrize("tag", ["FrozenLake", "SimpleSokoban", "Countdown"])
+def test_it_says_and_pays_what_an_episode_of_training_does(tag):
+    chat, known = make_chat(tag), load_config("base").custom_envs[tag]
+    spec = EpisodeSpec(episode_id="e", tag=tag, group=0, member=0, puzzle_seed=5, noise_seed=3, sample_seed=1)
+    [episode] = collect(
+        [spec],
+        make_env=lambda _: make_env(known.env_type, known.env_config),
+        prompters={tag: chat.prompter},
+        template=None,
+        engine=random_engine(None, max_actions=2),
+        sampling=SamplingParams(),
+        format_penalty=chat.format_penalty,
+        max_model_len=10**6,
+    )
+    replies = [turn.reply_text for turn in episode.turns]
+    assert played(chat, replies, seed=5) == list(episode.messages)
+    assert (tuple(chat.turns), chat.stop, chat.score) == (episode.turns, episode.stop, episode.score)
+
+
+def test_a_reply_without_the_opener_gets_it():
+    chat = make_chat("FrozenLake")
+    chat.begin(0)
+    chat.answer("I go</think><answer>Up</answer>")
+    assert chat.turns[0].reply.well_formed and chat.turns[0].executed == ("Up",)
+
+
+def test_after_the_end_it_says_so():
+    chat = make_chat("FrozenLake")
+    chat.begin(0)
+    while chat.answer("<think>no</think><answer>Up</answer>") is not None:
+        pass
+    assert chat.stop is not None
+    with pytest.raises(ValueError, match="is over"):
+        chat.answer("<think>no</think><answer>Up</answer>")
+
+
+def test_an_environment_that_breaks_costs_its_episode():
+    chat = make_chat("FrozenLake")
+    chat.begin(0)
+    chat.env.step = lambda action: 1 / 0
+    assert chat.answer("<think>no</think><answer>Up</answer>") is None
+    assert chat.stop is Stop.ERROR and not chat.success
+
+
+def test_an_unknown_tag_is_one_message():
+    with pytest.raises(ConfigError, match="did you mean 'FrozenLake'"):
+        make_chat("FrozenLak")
