@@ -24,7 +24,7 @@ from spa.config.key import Key
 from spa.config.load import load_config
 from spa.config.stages import stages_of, values_of
 from spa.errors import ConfigError
-from spa.recipes import pipeline, resume
+from spa.recipes import pipeline, stage
 from spa.seeds import stream
 
 SHORT = (
@@ -84,7 +84,7 @@ def draw(name: str, kind: Any, key: Key, run: list[str], said: Said) -> str:
     stages = [stage for stage in ("selfplay", "sft", "ppo") if values_of(before, stage) != values_of(cfg, stage)]
     expected = "refused" if key.affects == "result" and stages else "reused"
     said.lines.clear()
-    resume._say.cache_clear()  # each draw stands for a process of its own
+    stage._say.cache_clear()  # each draw stands for a process of its own
     try:
         pipeline.run(cfg)
         found = "reused"

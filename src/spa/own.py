@@ -1,8 +1,10 @@
 """What users bring: names of the form `package.module:name`."""
 
+import inspect
 import os
 import pkgutil
 import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from spa.errors import ConfigError
@@ -14,20 +16,23 @@ def find_modules_beside_user() -> None:
         sys.path.append(os.getcwd())
 
 
-def load_own(name: str) -> Any:
-    """What `package.module:name` names, in an installed module or one beside the user.
+def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
+    """What `name`, the value of the key `key`, means in an installed module or one beside the user.
 
-    Raises ImportError, AttributeError or ValueError if there is nothing of that name.
+    Raises ConfigError, which lists the `shipped` values, if it is no `package.module:name` or there is nothing there.
     """
+    if ":" not in name:
+        known = ", ".join(shipped)
+        raise ConfigError(f"{key}: {name!r} is not known; use {known}, or your own as 'package.module:name'")
     find_modules_beside_user()
-    return pkgutil.resolve_name(name)
-
-
-def load_setting(key: str, name: str) -> Any:
-    """What the value `name` of the key `key` names. Raises ConfigError if there is nothing of that name."""
     try:
-        return load_own(name)
+        return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"{key}: cannot load {name!r} ({error}); the form is 'package.module:name', importable from here"
         ) from error
+
+
+def settings_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The settings that a user's function asks for: its keyword-only parameters."""
+    return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)

@@ -141,7 +141,7 @@ def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("no_such_file:x", "cannot be loaded"), ("custom_env:GuessNumber", "is no")]
+    ("name", "said"), [("no_such_file:x", "cannot load"), ("custom_env:GuessNumber", "is not a Method")]
 )
 def test_what_is_no_method_is_named(name: str, said: str, capsys: pytest.CaptureFixture[str]):
     assert main(["ablate", name, "demo", "--dry-run"]) == 2

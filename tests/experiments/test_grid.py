@@ -11,7 +11,7 @@ from spa.errors import ConfigError, ModelError, TrainingError
 from spa.experiments.compare import Arm, comparison
 from spa.experiments.grid import Plan, Task, free_devices, plan_grid, run_grid, tasks_of
 from spa.experiments.methods import METHODS, method
-from spa.recipes.pipeline import DONE, result_of
+from spa.recipes.stage import DONE, result_of
 
 TINY = "model_path=builtin:tiny"
 

@@ -15,7 +15,7 @@ from spa.experiments.methods import METHODS
 from spa.experiments.page import write_page
 from spa.experiments.paper import B15, NAMES, SCALES, Finding, paper_table
 from spa.experiments.results import SeedResult, difference, interquartile_means, judge, mean_curve, rates
-from spa.recipes.pipeline import DONE
+from spa.recipes.stage import DONE
 
 
 def seed_result(seed: int, successes: Sequence[int], before: Sequence[int] | None = None) -> SeedResult:

@@ -19,7 +19,8 @@ from helpers.runs import make_base, small_config
 
 from spa.config.schema import Config
 from spa.errors import ConfigError
-from spa.launch.stages import Job, launch
+from spa.launch.job import Job
+from spa.launch.start import launch
 
 STEPS = 4
 OVERRIDES = (

@@ -115,7 +115,7 @@ def test_other_settings_set_old_groups_aside(tmp_path):
     run(demo(), "random", path)
     old = path.with_suffix(".groups.jsonl").read_text()
     run(demo(6, 2, "agent_proxy.max_turn=1"), "random", path)
-    assert (tmp_path / "r.groups.previous-1.jsonl").read_text() == old
+    assert (tmp_path / "previous" / "1" / "r.groups.jsonl").read_text() == old
     assert json.loads(path.read_text())["tags"][LAKE]["turns_per_episode"] == 1.0
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from helpers.runs import small_config
 
-from spa.config.schema import Config
 from spa.errors import ModelError
-from spa.identity import identity_of
 from spa.models.load import load_policy
 from spa.recipes import pipeline
+from spa.recipes.stage import DONE, IDENTITY
 
 STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "sft.trainer.eval_episodes=4")
 
@@ -56,16 +55,15 @@ def test_running_anew_keeps_the_old_stages(base, finished, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline.generate, "main", stop)
-    for stage in ("data", "sft", "ppo"):
-        (tmp_path / stage).mkdir()
-        (tmp_path / stage / "kept").touch()
     for number in (1, 2):
+        for stage in ("data", "sft", "ppo"):
+            (tmp_path / stage).mkdir(exist_ok=True)
+            (tmp_path / stage / "metrics.jsonl").write_text(str(number))
         with pytest.raises(KeyboardInterrupt):
             pipeline.run(small_config(base, tmp_path, *STEPS), generate_data=True)
-        assert (tmp_path / "data.previous-1" / "kept").is_file()
-        assert not (tmp_path / "data").exists()
-        (tmp_path / "data").mkdir()
-        assert len(list(tmp_path.glob("data.previous-*"))) == number
+        for stage in ("data", "sft", "ppo"):
+            assert (tmp_path / stage / "previous" / str(number) / "metrics.jsonl").read_text() == str(number)
+            assert not (tmp_path / stage / "metrics.jsonl").exists()
 
 
 def test_ppo_starts_from_the_fine_tuned_checkpoint_that_is_named(base, finished, tmp_path, monkeypatch):
@@ -86,14 +84,14 @@ def test_ppo_starts_from_the_fine_tuned_checkpoint_that_is_named(base, finished,
         pipeline.run(small_config(base, tmp_path, *STEPS), ckpt="7", generate_data=False)
 
 
-def test_a_stage_that_fails_is_not_marked_as_done(tmp_path):
-    def work() -> Path:
-        tmp_path.joinpath("stage").mkdir(exist_ok=True)
+def test_a_stage_that_fails_is_not_marked_as_done(base, tmp_path, monkeypatch):
+    def fails(*args):
         raise ModelError("no")
 
+    monkeypatch.setattr(pipeline.generate, "play_batches", fails)
     with pytest.raises(ModelError):
-        pipeline.stage(tmp_path / "stage", work, identity=identity_of(Config(), "ppo"))
-    assert not (tmp_path / "stage" / pipeline.DONE).exists()
+        pipeline.run(small_config(base, tmp_path, *STEPS))
+    assert (tmp_path / "data" / IDENTITY).is_file() and not (tmp_path / "data" / DONE).exists()
 
 
 GATE = ("gate.enable=true", "gate.max_extra_rounds=2", "gate.extra_steps=1", "gate.entropy_min=0")

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.errors import ConfigError, ModelError
 from spa.identity import identity_of
-from spa.recipes import generate, pipeline, ppo, setup, sft
-from spa.recipes.resume import check_identity, record_identity, resume_point
+from spa.recipes import generate, ppo, setup, sft
+from spa.recipes.resume import resume_point
+from spa.recipes.stage import DONE, check_identity, finished, mark_done, record_identity
 from spa.signals import StopRequested
 from spa.training.checkpoint import MARKER, latest_checkpoint, load_note, save_checkpoint
 
@@ -131,6 +133,7 @@ def test_a_batch_whose_episodes_are_damaged_is_played_again(base, whole, tmp_pat
     generate.main(cfg, directory=tmp_path / "data")
     path = tmp_path / "data" / "trajectories" / "generate-000002.jsonl"
     path.write_bytes(path.read_bytes()[:-100])
+    (tmp_path / "data" / DONE).unlink()  # as after a crash
     generate.main(cfg, directory=tmp_path / "data")
     assert content(tmp_path / "data") == content(whole / "data")
 
@@ -173,10 +176,7 @@ def test_a_run_may_become_longer(base, whole, tmp_path):
     cfg = small_config(base, tmp_path, *FOUR, "trainer.test_freq=-1", "trainer.val_before_train=false")
     shorter = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=2))
     stage = tmp_path / "ppo"
-    identity = identity_of(cfg, "ppo")
-    first = pipeline.stage(stage, lambda: ppo.main(shorter), steps=2, identity=identity)
-    second = pipeline.stage(stage, lambda: ppo.main(cfg), steps=4, identity=identity)
-    assert (first.name, second.name) == ("global_step_2", "global_step_4")
+    assert [ppo.main(one).name for one in (shorter, cfg)] == ["global_step_2", "global_step_4"]
     ours = (stage / "global_step_4" / "model.safetensors").read_bytes()
     assert ours == (whole / "ppo" / "global_step_4" / "model.safetensors").read_bytes()
 
@@ -221,7 +221,7 @@ def begun(folder: Path, stage: Stage, name: str, overrides: list[str]) -> None:
     """A folder in which a stage has left its record and a mark."""
     identity = identity_of(load_config(name, overrides), stage)
     record_identity(folder, identity, kept=False)
-    (folder / pipeline.DONE).write_text(json.dumps({"result": ".", "identity": identity.to_json()}))
+    (folder / DONE).write_text(json.dumps({"result": ".", "identity": identity.to_json()}))
 
 
 @pytest.mark.parametrize(
@@ -279,24 +279,26 @@ def test_what_only_rounds_differently_is_said(tmp_path, caplog):
 def test_a_torn_mark_means_that_the_stage_is_not_done(tmp_path, mark):
     identity = identity_of(Config(), "ppo")
     record_identity(tmp_path, identity, kept=False)
-    (tmp_path / pipeline.DONE).write_text(mark)
-    assert pipeline.stage(tmp_path, lambda: tmp_path / "x", identity=identity) == tmp_path / "x"
-    assert json.loads((tmp_path / pipeline.DONE).read_text())["result"] == "x"
+    (tmp_path / DONE).write_text(mark)
+    assert finished(tmp_path, identity) is None
+    assert mark_done(tmp_path, identity, tmp_path / "x", since=time.monotonic()) == tmp_path / "x"
+    assert json.loads((tmp_path / DONE).read_text())["result"] == "x"
 
 
 def test_a_stage_whose_result_is_gone_or_has_no_checksums_is_done_again(tmp_path, caplog):
     stage, identity = tmp_path / "stage", identity_of(Config(), "sft")
 
     def work() -> Path:
-        return save_checkpoint(stage, 3, model=Empty(), tokenizer=Empty())
+        result = save_checkpoint(stage, 3, model=Empty(), tokenizer=Empty())
+        return mark_done(stage, identity, result, since=time.monotonic())
 
-    result = pipeline.stage(stage, work, identity=identity)
+    result = work()
     assert result == stage / "global_step_3"
-    assert pipeline.stage(stage, stop, identity=identity) == result
+    assert finished(stage, identity) == result
     for harm in (lambda: shutil.rmtree(result), (result / MARKER).unlink, lambda: (result / MARKER).write_text("torn")):
         harm()
-        assert pipeline.result_of(stage) is None
-        assert pipeline.stage(stage, work, identity=identity) == result
+        assert finished(stage, identity) is None
+        assert work() == finished(stage, identity) == result
     assert "it is gone" in caplog.text and "complete.json is missing or unreadable" in caplog.text
 
 
@@ -305,7 +307,3 @@ class Empty:
 
     def save_pretrained(self, folder: Path, **settings: object) -> None:
         (folder / "config.json").write_text("{}")
-
-
-def stop() -> Path:
-    raise AssertionError("finished work is done again")

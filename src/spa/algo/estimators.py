@@ -3,7 +3,6 @@
 An estimator of one's own is a record like those of `ESTIMATORS`, or a plain function, named as `module:name`.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,7 +21,7 @@ from spa.algo.advantages import (
 from spa.algo.advantages import bi_level_gae as two_levels
 from spa.algo.turn_credit import gigpo, turn_gae, turn_rloo
 from spa.errors import ConfigError
-from spa.own import load_setting
+from spa.own import load_setting, settings_of
 from spa.types import ScoredBatch
 
 KEY = "algorithm.adv_estimator"
@@ -75,20 +74,13 @@ def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
 
 
 def _own(name: str) -> Estimator:
-    if ":" not in name:
-        raise ConfigError(
-            f"{KEY}: {name!r} is not known; use {', '.join(ESTIMATORS)}, or your own as 'package.module:name'"
-        )
-    found = load_setting(KEY, name)
+    found = load_setting(KEY, name, ESTIMATORS)
     if isinstance(found, Estimator):
         return found
     if not callable(found):
         raise ConfigError(f"{KEY}: {name!r} is neither an Estimator nor a function")
-    parameters = inspect.signature(found).parameters.values()
-    return Estimator(
-        function=cast(Callable[..., Estimate], found),
-        settings=tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
-    )
+    function = cast(Callable[..., Estimate], found)
+    return Estimator(function=function, settings=settings_of(function))
 
 
 def _outcomes(batch: ScoredBatch, rewards: Tensor) -> Tensor:

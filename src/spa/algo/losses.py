@@ -6,7 +6,6 @@ are never read. `info` holds plain sums over the tokens of weight > 0 and their 
 of all micro-batches and ranks, then divide by "tokens".
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spa.errors import ConfigError
-from spa.own import load_own
+from spa.own import load_setting, settings_of
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
@@ -147,17 +146,12 @@ def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss
     key = "actor_rollout_ref.actor.policy_loss"
     if name in POLICY_LOSSES:
         return POLICY_LOSSES[name]
-    try:
-        found = load_own(name) if ":" in name else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{key}: cannot load {name!r} ({error}); the form is 'package.module:name'") from error
+    found = load_setting(key, name, POLICY_LOSSES)
     if not isinstance(found, PolicyLoss):
         if not callable(found):
-            shipped = ", ".join(POLICY_LOSSES)
-            raise ConfigError(f"{key}: {name!r} is not known; use {shipped}, or your own as 'package.module:name'")
-        parameters = inspect.signature(found).parameters.values()
-        names = {p.name: p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-        found = PolicyLoss(function=cast(Callable[..., tuple[Tensor, Info]], found), settings=names)
+            raise ConfigError(f"{key}: {name!r} is neither a PolicyLoss nor a function")
+        function = cast(Callable[..., tuple[Tensor, Info]], found)
+        found = PolicyLoss(function=function, settings={setting: setting for setting in settings_of(function)})
     unknown = [setting for setting in found.settings.values() if setting not in known]
     if unknown:
         raise ConfigError(f"{key}: {name!r} asks for the setting {unknown[0]!r}, which the section has not")

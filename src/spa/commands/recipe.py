@@ -1,6 +1,7 @@
 """Commands that run the recipe: run, generate, sft, ppo, baseline, pretrain-tiny."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from spa.errors import ConfigError
 
 if TYPE_CHECKING:  # imports the configuration, which `--help` has no use for
     from spa.config.check import Stage
+    from spa.launch.job import Job, JobName
 
 _TRUTH = {"true": True, "false": False}
 
@@ -44,12 +46,10 @@ def _dry_run(
     return say([f"configuration {options.config} is valid{where}"])
 
 
-def _launch(cfg: Any, stage: str, **choices: Any) -> int:
-    """Run a stage on all ranks; the one that leads says where the result is."""
-    from spa.launch.stages import Job, launch, lost_episodes
+def _done(cfg: Any, job: "Job", result: Path | None) -> int:
+    """Say where the result of a job is, on the rank that has it."""
+    from spa.launch.job import lost_episodes
 
-    job = Job(stage=stage, **choices)  # type: ignore[arg-type]
-    result = launch(cfg, job)
     if result is None:
         return 0
     lost, episodes = lost_episodes(cfg, job)
@@ -71,6 +71,8 @@ def run(args: list[str]) -> int:
     if options.ckpt != "last" and not options.ckpt.isdigit():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
     from spa.experiments.methods import of_comparison
+    from spa.launch.job import Job
+    from spa.launch.start import launch
 
     cfg = of_comparison(cfg)
     if options.dry_run:
@@ -81,33 +83,25 @@ def run(args: list[str]) -> int:
         if wanted is None or _TRUTH[wanted.lower()]:
             return _dry_run(options, cfg, ("selfplay", "sft", "ppo"), where)
         return _dry_run(options, cfg, ("ppo",), where, str(find_sft_checkpoint(cfg, sft_folder, options.ckpt)))
-    return _launch(cfg, "run", ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
+    job = Job(stage="run", ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
+    return _done(cfg, job, launch(cfg, job))
 
 
-def generate(args: list[str]) -> int:
-    """`spa generate CONFIG`."""
-    options, cfg = _finish(
-        _parser("generate", "Stage 1: self-play, then data with the true states."), args, ("selfplay",)
-    )
+def _stage(description: str, name: "JobName", stage: "Stage", args: list[str]) -> int:
+    """`spa generate CONFIG`, `spa sft CONFIG` and `spa ppo CONFIG`: one stage."""
+    options, cfg = _finish(_parser(name, description), args, (stage,))
     if options.dry_run:
-        return _dry_run(options, cfg, ("selfplay",))
-    return _launch(cfg, "generate")
+        return _dry_run(options, cfg, (stage,))
+    from spa.launch.job import Job
+    from spa.launch.start import launch
+
+    job = Job(stage=name)
+    return _done(cfg, job, launch(cfg, job))
 
 
-def sft(args: list[str]) -> int:
-    """`spa sft CONFIG`."""
-    options, cfg = _finish(_parser("sft", "Stage 2: world-model fine-tuning."), args, ("sft",))
-    if options.dry_run:
-        return _dry_run(options, cfg, ("sft",))
-    return _launch(cfg, "sft")
-
-
-def ppo(args: list[str]) -> int:
-    """`spa ppo CONFIG`: PPO from `model_path`."""
-    options, cfg = _finish(_parser("ppo", "Stage 3: multi-turn PPO from model_path."), args, ("ppo",))
-    if options.dry_run:
-        return _dry_run(options, cfg, ("ppo",))
-    return _launch(cfg, "ppo")
+generate = partial(_stage, "Stage 1: self-play, then data with the true states.", "generate", "selfplay")
+sft = partial(_stage, "Stage 2: world-model fine-tuning.", "sft", "sft")
+ppo = partial(_stage, "Stage 3: multi-turn PPO from model_path.", "ppo", "ppo")
 
 
 def baseline(args: list[str]) -> int:
@@ -123,12 +117,15 @@ def baseline(args: list[str]) -> int:
     )
     options, _ = _finish(parser, args, ("ppo",))
     from spa.experiments.methods import baseline_config
+    from spa.launch.job import Job
+    from spa.launch.start import launch
 
     arm = baseline_config(options.config, options.overrides, options.method)
     if options.dry_run:
         where = f"; {options.method} would run in {arm.trainer.default_local_dir}"
         return _dry_run(options, arm, ("ppo",), where)
-    return _launch(arm, "ppo")
+    job = Job(stage="ppo")
+    return _done(arm, job, launch(arm, job))
 
 
 def pretrain_tiny(args: list[str]) -> int:

@@ -34,7 +34,7 @@ from spa.experiments.grid import (
 )
 from spa.experiments.methods import REFERENCE, Method, configured, label, method, placed
 from spa.experiments.results import summarise
-from spa.recipes.resume import run_context
+from spa.recipes.stage import run_context
 from spa.tracking.encoding import write_atomic
 
 

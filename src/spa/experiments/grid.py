@@ -13,18 +13,18 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from spa.archive import archive_files
 from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import Stage
 from spa.errors import ConfigError, ModelError, SpaError, TrainingError
 from spa.identity import Identity, differences, identity_of, read_identity
 from spa.models.load import model_source
-from spa.recipes import generate, pipeline
-from spa.recipes.pipeline import archive_stage, digest_of
-from spa.recipes.resume import DONE, changes, check_identity, result_of
+from spa.recipes import generate, ppo
+from spa.recipes.pipeline import digest_of, world_model
+from spa.recipes.stage import DONE, archive_work, changes, check_identity, result_of
 from spa.signals import stoppable, stopping_children
 from spa.tracking.console import same_verbosity
 
@@ -201,25 +201,22 @@ def processes(count: int) -> Executor:
 def do_task(task: Task, device: str) -> tuple[int, int]:
     """Do one stage in this process; returns its process id and peak memory in bytes. Asked to stop, it saves and raises
     StopRequested."""
-    with stoppable():
-        _do(replace(task.config, trainer=replace(task.config.trainer, device=device)), task)
-    return os.getpid(), peak_bytes()
-
-
-def _do(cfg: Config, task: Task) -> None:
+    cfg = replace(task.config, trainer=replace(task.config.trainer, device=device))
     folder, source, identity = task.folder, task.source, task.identity
-    if task.stage == "selfplay":
-        played = partial(generate.main, cfg, directory=folder, identity=identity, episodes=task.episodes)
-        pipeline.stage(folder, played, identity=identity)
-    elif task.stage == "sft":
-        assert source is not None
-        pipeline.stage(folder, partial(pipeline.world_model, cfg, source, folder, identity=identity), identity=identity)
-    else:
-        start = result_of(source) if source else None
-        if source and start is None:
-            raise TrainingError(f"{source}: its checkpoint is gone or damaged. Start the same command again: the stage "
-                                "is done anew.")  # fmt: skip
-        pipeline.ppo_stage(cfg, folder, start=start, identity=identity)
+    with stoppable():
+        if task.stage == "selfplay":
+            generate.main(cfg, directory=folder, identity=identity, episodes=task.episodes)
+        elif task.stage == "sft":
+            world_model(cfg, source, folder, identity=identity)
+        else:
+            start = result_of(source) if source else None
+            if source and start is None:
+                raise TrainingError(
+                    f"{source}: its checkpoint is gone or damaged. Start the same command again: that stage is done "
+                    "anew."
+                )
+            ppo.main(cfg, model_path=start and str(start), directory=folder, identity=identity)
+    return os.getpid(), peak_bytes()
 
 
 def peak_bytes() -> int:
@@ -238,7 +235,7 @@ def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = processes, wo
     own = [task for task in waiting if not task.folder.is_symlink()]
     for task in own:
         if task.config.trainer.resume_mode == "disable" and changes(task.folder, task.identity):
-            archive_stage(task.folder)
+            archive_work(task.folder)
     check_identity([(task.folder, task.identity) for task in own])
     _make_links(plan.links)
     for task in waiting:
@@ -282,7 +279,8 @@ def _make_links(links: dict[Path, Path]) -> None:
     for place, target in links.items():
         if place.is_symlink():
             place.unlink()
-        archive_stage(place)
+        elif place.exists():
+            archive_files(place.parent, [place])
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(os.path.relpath(target, place.parent.resolve()), target_is_directory=True)
 

@@ -13,7 +13,7 @@ from spa.config.schema import Config
 from spa.envs.options import nearest
 from spa.errors import ConfigError
 from spa.models.precision import precision_of, with_precision
-from spa.own import load_own
+from spa.own import load_setting
 from spa.recipes.copies import copies_of
 from spa.recipes.pipeline import stage_folders
 
@@ -219,13 +219,13 @@ def method(name: str) -> Method:
             "your own as module:name"
         )
     try:
-        found = load_own(name)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = load_setting("method", name)
+    except ConfigError:
         if plain != name:
             return _control(plain)
-        raise ConfigError(f"method {name!r} cannot be loaded ({error}); the form is module:name") from error
+        raise
     if not isinstance(found, Method):
-        raise ConfigError(f"method {name!r} is no spa.experiments.methods.Method")
+        raise ConfigError(f"method: {name!r} is not a Method (spa.experiments.methods)")
     return found
 
 

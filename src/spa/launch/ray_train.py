@@ -15,8 +15,8 @@ import torch
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ConfigError, TrainingError
-from spa.launch.stages import Job, perform
-from spa.recipes.pipeline import archive_stage, stage_folders
+from spa.launch.job import Job, prepared
+from spa.recipes.pipeline import archive_stages
 from spa.tracking.console import same_verbosity, set_verbosity
 
 
@@ -35,8 +35,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     on_gpu = trainer.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
     check_cluster(cfg, ray.cluster_resources(), on_gpu=on_gpu)
     if job.generate_data:  # once, not again at every restart
-        for folder in stage_folders(cfg):
-            archive_stage(folder)
+        archive_stages(cfg)
         job = replace(job, generate_data=None)
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -99,7 +98,9 @@ def _worker(settings: dict[str, Any]) -> str:
         set_verbosity(quiet=True)
     if settings["on_gpu"]:
         torch.cuda.set_device(get_device())
-    return str(perform(settings["cfg"], settings["job"]))
+    job: Job = settings["job"]
+    with prepared(settings["cfg"], job) as cfg:
+        return str(job.work(cfg))
 
 
 def _reason(error: BaseException) -> str:

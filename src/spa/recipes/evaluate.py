@@ -204,11 +204,8 @@ class Store:
     def __init__(self, path: Path, settings: str) -> None:
         self.path, self._groups = path, dict[tuple[str, str, int], Group]()
         if path.is_file() and not self._read(settings):
-            number = 1
-            while (old := path.with_suffix(f".previous-{number}.jsonl")).exists():
-                number += 1
-            path.rename(old)
-            log.warning("%s was made with other settings or another model; it is kept as %s", path, old.name)
+            kept = archive_files(path.parent, [path]) / path.name
+            log.warning("%s was made with other settings or another model; it is kept as %s", path, kept)
         if not path.is_file():
             write_atomic(path, [dump_line({"settings": settings})])
 

@@ -4,6 +4,7 @@ The policy writes what it believes to see and to cause; afterwards both are repl
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -25,7 +26,16 @@ from spa.identity import Identity
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
-from spa.recipes.resume import archive_work, check_identity, record_identity, run_context, stage_identity, stop_together
+from spa.recipes.stage import (
+    archive_work,
+    check_identity,
+    finished,
+    mark_done,
+    record_identity,
+    run_context,
+    stage_identity,
+    stop_together,
+)
 from spa.seeds import stream
 from spa.signals import uninterrupted
 from spa.tracking.encoding import read_lines, write_atomic
@@ -51,26 +61,28 @@ def main(
     *,
     directory: Path | None = None,
     first_batch: int = 0,
-    num_batches: int | None = None,
     earlier: Sequence[tuple[Config, Path]] = (),
     identity: Identity | None = None,
     episodes: Path | None = None,
 ) -> Path:
     """Play `generate.num_batches` batches and write the data set; returns its folder.
 
-    Every batch plays new puzzles; `first_batch` continues where an earlier call stopped. Puzzles that validation uses
+    Every batch plays new puzzles; `first_batch` continues where an earlier round stopped. Puzzles that validation uses
     are left out of the data, so that nothing is fine-tuned on them. `earlier`: configuration and folder of rounds of
     self-play whose episodes make rows of this data set, too. `episodes`: a finished folder of the same self-play, of
-    which other rows are made.
+    which other rows are made. Without an `identity` it is a stage alone, which `trainer.resume_mode=disable` makes
+    begin again when it is finished.
     """
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
+    started, anew = time.monotonic(), identity is None and cfg.trainer.resume_mode == "disable"
+    known = identity or stage_identity(cfg, "selfplay")
+    if done := finished(out, known, anew=anew):
+        return done
     with run_context(out):
-        known = identity or stage_identity(cfg, "selfplay")
         fetched = current_world().broadcast(lambda: begun(cfg, out, known))
         if not fetched and (episodes is None or not rows_of(cfg, episodes, out)):
-            batches = cfg.generate.num_batches if num_batches is None else num_batches
-            play_batches(cfg, out, first_batch, batches, earlier)
-        return out
+            play_batches(cfg, out, first_batch, earlier)
+        return mark_done(out, known, out, since=started)
 
 
 def begun(cfg: Config, out: Path, identity: Identity) -> bool:
@@ -86,15 +98,13 @@ def begun(cfg: Config, out: Path, identity: Identity) -> bool:
     return fetched
 
 
-def play_batches(
-    cfg: Config, out: Path, first_batch: int, batches: int, earlier: Sequence[tuple[Config, Path]] = ()
-) -> None:
+def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tuple[Config, Path]] = ()) -> None:
     """Play what is not played yet and make rows of everything."""
     device, world = setup.pick_device(cfg), current_world()
     engine = selfplay_engine(cfg, device)
     player = setup.make_player(cfg, engine.template, mode="add_worldmodel", lost=out / LOST)
     held_out = setup.validation_hashes(cfg, player)
-    last = first_batch + batches
+    last = first_batch + cfg.generate.num_batches
     episodes, done = played_before(cfg, out, first_batch, last)
     with Recorder(
         out,

@@ -5,6 +5,7 @@ top to bottom; everything it calls is a pure function or one of the things it ho
 """
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -40,14 +41,8 @@ from spa.recipes.ppo_losses import (
     world_weights,
 )
 from spa.recipes.ppo_models import Models, load_models, named_estimator, save_models
-from spa.recipes.resume import (
-    Progress,
-    resume_point,
-    run_context,
-    saved_when_stopped,
-    stage_identity,
-    stop_together,
-)
+from spa.recipes.resume import Progress, resume_point, saved_when_stopped
+from spa.recipes.stage import finished, mark_done, run_context, stage_identity, stop_together
 from spa.recipes.validation import validate
 from spa.seeds import torch_stream
 from spa.signals import uninterrupted
@@ -83,18 +78,22 @@ def main(
     """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint.
 
     The loop: play, keep, score, estimate, update, hand the weights over, look, save. With several ranks each plays,
-    scores and trains on its share; everything that stands here is the same on all. Raises StopRequested, when it has
-    saved what there is, if the process is asked to stop.
+    scores and trains on its share; everything that stands here is the same on all. Without an `identity` it is a stage
+    alone, which `trainer.resume_mode` makes begin again when it is finished. Raises StopRequested, when it has saved
+    what there is, if the process is asked to stop.
     """
-    out, world = directory or Path(cfg.trainer.default_local_dir), current_world()
+    out, path = directory or Path(cfg.trainer.default_local_dir), model_path or cfg.model_path
+    started, total, world = time.monotonic(), cfg.trainer.total_training_steps, current_world()
+    anew = identity is None and cfg.trainer.resume_mode != "auto"
+    identity = identity or stage_identity(replace(cfg, model_path=path), "ppo")
+    if done := finished(out, identity, steps=total, anew=anew):
+        return done
     with run_context(out):
         limit_kernel_caches()
         device, sampling = setup.pick_device(cfg), setup.train_sampling(cfg)
-        path = model_path or cfg.model_path
-        identity = identity or stage_identity(replace(cfg, model_path=path), "ppo")
         progress, resume = begin(cfg, out, identity)
-        if resume is not None and resume.parent == out and progress.finished(cfg.trainer.total_training_steps):
-            return resume
+        if resume is not None and resume.parent == out and progress.finished(total):
+            return mark_done(out, identity, resume, since=started)
         models = load_models(cfg, path, resume, device)
         models.progress = progress
         models.engine.load_weights(models.actor.full_model(), version=progress.step)
@@ -106,7 +105,7 @@ def main(
         ):
             look_at_the_beginning(cfg, models, player, rec)
             barren = 0
-            for step in range(progress.step + 1, cfg.trainer.total_training_steps + 1):
+            for step in range(progress.step + 1, total + 1):
                 with rec.timer("rollout"):
                     specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
                     episodes = player.play(models.engine, specs, sampling)
@@ -137,7 +136,7 @@ def main(
                     progress.made(step, metrics)
                 finish_step(cfg, models, player, rec, metrics, tokens=tokens_in(episodes))
                 stop_together(world)
-        return last_checkpoint(out, world)
+        return mark_done(out, identity, last_checkpoint(out, world), since=started)
 
 
 def begin(cfg: Config, out: Path, identity: Identity) -> tuple[Progress, Path | None]:

@@ -29,19 +29,11 @@ from spa.recipes.copies import mirror_of
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.parallel import check_optimizer, parallelize
 from spa.recipes.published import data_files, note_published, original_folders
-from spa.recipes.resume import (
-    Progress,
-    recorded_identity,
-    result_of,
-    resume_point,
-    run_context,
-    saved_when_stopped,
-    stage_identity,
-    stop_together,
-)
+from spa.recipes.resume import Progress, resume_point, saved_when_stopped
+from spa.recipes.stage import recorded_identity, result_of, run_context, stage_identity, stop_together
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
-from spa.training.checkpoint import last_checkpoint, load_state, save_checkpoint, step_of
+from spa.training.checkpoint import last_checkpoint, load_state, save_checkpoint
 from spa.training.memory import limit_kernel_caches, release_memory
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
@@ -63,9 +55,53 @@ def main(
 
     Raises StopRequested, when it has saved what there is, if the process is asked to stop.
     """
-    out = directory or Path(cfg.sft.trainer.default_local_dir)
+    sft, out = cfg.sft, directory or Path(cfg.sft.trainer.default_local_dir)
+    identity = identity or sft_identity(cfg, data)
     with run_context(out):
-        return run_steps(cfg, out, data, identity or sft_identity(cfg, data))
+        limit_kernel_caches()
+        device, world = setup.pick_device(cfg), current_world()
+        progress, resume = begin(cfg, out, identity)
+        model, template = load_model(cfg, resume, device)
+        train_rows, val_rows = load_data(cfg, template, data)
+        rows = [sequence.rows for sequence in train_rows]
+        per_epoch = len(spread_evenly(rows, sft.data.train_batch_size, range(len(rows))))
+        total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
+        if resume is not None and resume.parent == out and progress.finished(total):
+            return resume
+        part = make_part(cfg, model, total, resume, device)
+        save = partial(save_part, cfg, out, part, template, progress)
+        batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=progress.step)
+        micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
+        with recorder(cfg, out, progress.step, total) as rec, saved_when_stopped(progress, save):
+
+            def finish_step(metrics: Metrics, tokens: int | None = None) -> None:
+                """Look at the model if it is time, write the step's line, save if it is time."""
+                step = progress.step
+                if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
+                    with rec.timer("validate"):
+                        if val_rows:
+                            loss = validation_loss(part, val_rows, micro, device, template.images)
+                            metrics = metrics | {"val/loss": loss}
+                        metrics = metrics | world_model_check(cfg, part.full_model(), template, rec, step, device)
+                with uninterrupted():
+                    rec.log(step, metrics, tokens=tokens)
+                    progress.unlogged = None
+                    if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
+                        save()
+
+            if progress.unlogged is not None:  # stopped while its last step was looked at
+                finish_step(progress.unlogged)
+            for step in range(progress.step + 1, total + 1):
+                batch = [train_rows[i] for i in next(batches)]
+                with uninterrupted(), rec.timer("update"):
+                    part.optimizer.at(step - 1)
+                    metrics = update(part, batch, micro, device, template.images)
+                    progress.made(step, metrics)
+                finish_step(metrics, int(lengths_of(batch).sum()))
+                stop_together(world)
+                if step % RELEASE_EVERY == 0:
+                    release_memory()
+        return last_checkpoint(out, world)
 
 
 def sft_identity(cfg: Config, data: Path | None) -> Identity:
@@ -83,84 +119,55 @@ def sft_identity(cfg: Config, data: Path | None) -> Identity:
     return stage_identity(cfg, "sft", parent=digest, data=None if digest or named else folder)
 
 
-def run_steps(cfg: Config, out: Path, data: Path | None, identity: Identity) -> Path:
-    """The loop: a batch, a step, a look at the world model, save."""
-    sft = cfg.sft
-    limit_kernel_caches()
-    device, world = setup.pick_device(cfg), current_world()
-    anew, named = cfg.trainer.resume_mode == "disable", sft.trainer.resume_path
+def begin(cfg: Config, out: Path, identity: Identity) -> tuple[Progress, Path | None]:
+    """How far the stage is, and the checkpoint that it goes on from."""
+    anew, named = cfg.trainer.resume_mode == "disable", cfg.sft.trainer.resume_path
     resume = resume_point(identity, out, anew=anew, mirror=mirror_of(cfg, out), named=named)
-    progress = Progress.begin(resume, out, identity)
-    source = str(resume) if resume and sft.model.lora_rank == 0 else sft.model.partial_pretrain
+    return Progress.begin(resume, out, identity), resume
+
+
+def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[Any, ChatTemplate]:
+    """The policy as it was at the checkpoint `resume`, by default `sft.model.partial_pretrain`, and its template."""
+    own = cfg.sft
+    source = str(resume) if resume and own.model.lora_rank == 0 else own.model.partial_pretrain
     note_published(source)
     model, template = setup.load_actor(cfg, source, device)
     adapters = resume / ADAPTER if resume else None
-    setup.make_trainable(model, sft.model, device, seed=sft.trainer.seed, adapters=adapters)
-    train_rows, val_rows = load_data(cfg, template, data)
-    rows = [sequence.rows for sequence in train_rows]
-    per_epoch = len(spread_evenly(rows, sft.data.train_batch_size, range(len(rows))))
-    total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
-    if resume is not None and resume.parent == out and progress.finished(total):
-        return resume
-    check_optimizer(sft.optim.name, sft.model.strategy)
-    autocast = setup.pick_autocast(sft.model.dtype, device)
+    setup.make_trainable(model, own.model, device, seed=own.trainer.seed, adapters=adapters)
+    return model, template
+
+
+def make_part(cfg: Config, model: Any, total: int, resume: Path | None, device: torch.device) -> Trainable:
+    """The model with its optimiser, which goes on from the checkpoint `resume`."""
+    own = cfg.sft
+    check_optimizer(own.optim.name, own.model.strategy)
+    autocast = setup.pick_autocast(own.model.dtype, device)
     part = Trainable(
         model=model,
-        held=parallelize(model, sft.model.strategy, sft.model.fsdp_config, autocast=autocast, played=True),
-        optimizer=make_sft_optimizer(sft, model, total),
-        grad_clip=sft.optim.clip_grad,
+        held=parallelize(model, own.model.strategy, own.model.fsdp_config, autocast=autocast, played=True),
+        optimizer=make_sft_optimizer(own, model, total),
+        grad_clip=own.optim.clip_grad,
         autocast=autocast,
     )
-    first = step_of(resume) if resume else 0
     if resume:
         part.optimizer.load_state_dict(load_state(resume)["optimizer"])
-    save = partial(save_part, cfg, out, part, template, progress)
-    batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=first)
-    micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
-    with (
-        Recorder(
-            out,
-            stage="sft",
-            config=cfg,
-            loggers=cfg.trainer.logger,
-            total_steps=total,
-            enabled=world.is_main,
-            resume_step=first if resume else None,
-            project=cfg.trainer.project_name,
-            name=cfg.trainer.experiment_name,
-            stall_timeout_s=cfg.trainer.stall_timeout_s,
-        ) as rec,
-        saved_when_stopped(progress, save),
-    ):
+    return part
 
-        def finish_step(metrics: Metrics, tokens: int | None = None) -> None:
-            """Look at the model if it is time, write the step's line, save if it is time."""
-            step = progress.step
-            if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
-                with rec.timer("validate"):
-                    if val_rows:
-                        loss = validation_loss(part, val_rows, micro, device, template.images)
-                        metrics = metrics | {"val/loss": loss}
-                    metrics = metrics | world_model_check(cfg, part.full_model(), template, rec, step, device)
-            with uninterrupted():
-                rec.log(step, metrics, tokens=tokens)
-                progress.unlogged = None
-                if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
-                    save()
 
-        if progress.unlogged is not None:  # stopped while its last step was looked at
-            finish_step(progress.unlogged)
-        for step in range(first + 1, total + 1):
-            batch = [train_rows[i] for i in next(batches)]
-            with uninterrupted(), rec.timer("update"):
-                part.optimizer.at(step - 1)
-                metrics = update(part, batch, micro, device, template.images)
-                progress.made(step, metrics)
-            finish_step(metrics, int(lengths_of(batch).sum()))
-            stop_together(world)
-            if step % RELEASE_EVERY == 0:
-                release_memory()
-    return last_checkpoint(out, world)
+def recorder(cfg: Config, out: Path, first: int, total: int) -> Recorder:
+    """The recorder of a stage that goes on after step `first`."""
+    return Recorder(
+        out,
+        stage="sft",
+        config=cfg,
+        loggers=cfg.trainer.logger,
+        total_steps=total,
+        enabled=current_world().is_main,
+        resume_step=first or None,
+        project=cfg.trainer.project_name,
+        name=cfg.trainer.experiment_name,
+        stall_timeout_s=cfg.trainer.stall_timeout_s,
+    )
 
 
 def save_part(
