@@ -99,10 +99,10 @@ def opened(run: Path, episodes: int) -> dict[str, Any]:
     command = [sys.executable, "-c", code, str(run), "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        address = server.stdout.readline().split()[0]
+        address, _, token = server.stdout.readline().split()[0].partition("?")
         first = None
         while True:
-            page = ask(address + "api/episodes?limit=50")
+            page = ask(f"{address}api/episodes?{token}&limit=50")
             if page["episodes"] and first is None:
                 first = time.perf_counter() - start
             if page["total"] >= episodes:
@@ -110,7 +110,7 @@ def opened(run: Path, episodes: int) -> dict[str, Any]:
             time.sleep(0.05)
         full = time.perf_counter() - start
         begin = time.perf_counter()
-        ask(address + "api/episodes?limit=50&wrong=1&success=0&order=-score&offset=20000")
+        ask(f"{address}api/episodes?{token}&limit=50&wrong=1&success=0&order=-score&offset=20000")
         filtered = time.perf_counter() - begin
         memory = peak_mb(server.pid)
         server.terminate()

@@ -127,6 +127,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         trace = traceback.format_exc() if is_debug() else ""
         sys.stderr.write(printable(f"{trace}spa {args[0]}: {error}\n"))
         return 2
+    except SystemExit as stop:
+        if _is_ours(stop):
+            raise
+        sys.stderr.write(f"spa {args[0]}: code that is not spa's called sys.exit({stop.code!r}): not finished.\n")
+        return 2
     except KeyboardInterrupt as stop:
         return _stopped(stop, args)
     except BrokenPipeError:
@@ -139,6 +144,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             "command again: what is complete is kept.\n"
         )
         return 2
+
+
+def _is_ours(stop: SystemExit) -> bool:
+    """Whether it comes from reading the arguments (`--help`, a wrong one): no other code of ours leaves that way."""
+    return any(os.path.basename(frame.filename) == "argparse.py" for frame in traceback.extract_tb(stop.__traceback__))
 
 
 def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:

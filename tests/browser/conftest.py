@@ -113,7 +113,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path]
         server = serve(viewer, 0)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
-        return f"http://127.0.0.1:{server.server_address[1]}/"
+        return f"http://127.0.0.1:{server.server_address[1]}/?token={server.token}"
 
     yield start
     for server in servers:

@@ -45,3 +45,10 @@ def test_who_asks_to_stop_hears_what_was_saved_and_how_to_go_on(failing, capsys,
     told = capsys.readouterr().err
     assert f"stopped by {name}. Saved: runs/x/ppo/global_step_3." in told
     assert "spa config show demo 'a=b c'" in told
+
+
+def test_code_of_others_that_leaves_with_success_is_a_failure(tmp_path, monkeypatch, capsys):
+    (tmp_path / "leaving_game.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli.main(["check-env", "leaving_game:Game"]) == 2
+    assert "sys.exit(0)" in capsys.readouterr().err

@@ -299,6 +299,19 @@ def not_http(handler) -> None:
     handler.close_connection = True
 
 
+def dripping_headers(handler) -> None:
+    line = b"HTTP/1.1 200 OK\r\nx: " + b"y" * 30_000
+    for start in range(len(line)):
+        if handler.server_state.stop.wait(0.05):
+            return
+        handler.wfile.write(line[start : start + 1])
+
+
+def never_more_than_a_promise(handler) -> None:
+    while not handler.server_state.stop.wait(0.02):
+        handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
 def endless_headers(handler) -> None:
     handler.wfile.write(b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 300_000 + b"\r\n\r\n")
     handler.close_connection = True
@@ -333,6 +346,8 @@ MISBEHAVIOUR = {
     "no answer": no_answer,
     "not HTTP": not_http,
     "endless headers": endless_headers,
+    "dripping headers": dripping_headers,
+    "nothing but 100 Continue": never_more_than_a_promise,
     "status 418": failing(418, "I am a teapot"),
     "too long": failing(400, "maximum context length exceeded"),
     "unknown 400": failing(400, "Input must be shorter, says this server in words of its own"),
@@ -344,10 +359,21 @@ MISBEHAVIOUR = {
 @pytest.mark.parametrize("kind", MISBEHAVIOUR)
 def test_a_misbehaving_answer_costs_its_own_episode(kind, tmp_path):
     with Server(acts=[good(), MISBEHAVIOUR[kind]]) as server:
-        one = engine(server, max_retries=0, timeout_s=0.5, max_concurrency=1, store=tmp_path / "replies.jsonl")
+        one = engine(server, max_retries=0, timeout_s=2.0, max_concurrency=1, store=tmp_path / "replies.jsonl")
         first, second, third = one.generate([prompt(n) for n in range(3)], SAMPLING)
     assert (first.finish_reason, second.finish_reason, third.finish_reason) == ("stop", "error", "stop")
     assert second.text and KEY not in second.text and len(second.text) < 1000
+
+
+def test_requests_go_through_the_proxy_that_the_system_names(monkeypatch):
+    with Server() as proxy, Server() as server:
+        monkeypatch.setenv("http_proxy", proxy.address)
+        monkeypatch.setenv("no_proxy", "")
+        engine(server).generate([prompt()], SAMPLING)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        engine(server).generate([prompt()], SAMPLING)
+    assert [request["path"] for request in proxy.requests] == [f"{server.address}/chat/completions"]
+    assert [request["path"] for request in server.requests] == ["/chat/completions"]
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,16 @@ import spa.report.viewer as viewer_module
 from spa.commands import view as command
 from spa.report.viewer import HOST, Viewer, export, serve
 
+COOKIES: dict[int, str] = {}
+"""What opens the server at a port."""
+
 
 @pytest.fixture(scope="module")
 def port(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     viewer = Viewer(demo, cache_file=tmp_path_factory.mktemp("cache") / "index.sqlite")
     viewer.index.update()
     server = serve(viewer, 0)
+    COOKIES[server.server_address[1]] = f"{server.cookie}={server.token}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server.server_address[1]
@@ -31,7 +35,7 @@ def port(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def get(port: int, path: str, host: str | None = None, method: str = "GET"):
     connection = http.client.HTTPConnection(HOST, port, timeout=10)
-    connection.request(method, path, headers={"Host": host or f"{HOST}:{port}"})
+    connection.request(method, path, headers={"Host": host or f"{HOST}:{port}", "Cookie": COOKIES[port]})
     answer = connection.getresponse()
     return answer.status, dict(answer.getheaders()), answer.read()
 
@@ -104,8 +108,63 @@ def test_a_request_for_another_host_is_refused(port: int, host: str):
     connection = http.client.HTTPConnection(HOST, port, timeout=10)
     connection.putrequest("GET", "/api/info", skip_host=True)
     connection.putheader("Host", host)
+    connection.putheader("Cookie", COOKIES[port])
     connection.endheaders()
     assert connection.getresponse().status == 403
+
+
+def asked(port: int, path: str, **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection.request("GET", path, headers=headers)
+    return connection.getresponse()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/api/info", "/api/raw/1", "/viewer.js", "/?token=", "/api/info?token=é", "/nothing"]
+)
+@pytest.mark.parametrize("cookie", ["", "spa_1=x", "spa_PORT=", "spa_PORT=guess", "\x00;;=,é"])
+def test_who_has_no_token_sees_nothing(port: int, path: str, cookie: str):
+    answer = asked(
+        port, path.replace("é", "%C3%A9"), Cookie=cookie.replace("PORT", str(port)).encode().decode("latin-1")
+    )
+    assert answer.status == 403 and b"token" in answer.read()
+
+
+def test_the_address_that_was_printed_gives_a_browser_its_cookie(port: int):
+    token = COOKIES[port].partition("=")[2]
+    answer = asked(port, f"/?token={token}")
+    given = answer.headers["Set-Cookie"]
+    assert (answer.status, answer.headers["Location"]) == (303, "/")
+    assert given.startswith(f"{COOKIES[port]};") and "HttpOnly" in given and "SameSite=Strict" in given
+    assert asked(port, "/", Cookie=COOKIES[port]).status == 200
+    assert asked(port, f"/api/info?token={token}").status == 200
+
+
+def test_on_an_address_of_the_network_any_name_will_do_and_the_token_is_needed(demo: Path, tmp_path: Path):
+    server = serve(Viewer(demo, cache_file=tmp_path / "index.sqlite"), 0, host="0.0.0.0")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port = server.server_address[1]
+    name = {"Host": f"big-machine:{port}"}
+    assert asked(port, "/", **name).status == 403
+    assert asked(port, f"/api/info?token={server.token}", **name).status == 200
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_command_prints_an_address_that_opens(demo: Path, tmp_path: Path):
+    import shutil
+    import subprocess
+    import urllib.request
+
+    run = shutil.copytree(demo, tmp_path / "run")
+    code = "import sys; from spa.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", code, "view", str(run), "--port", "0", "--no-browser"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as command_:
+        assert command_.stdout is not None
+        address = command_.stdout.readline().split()[0]
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        assert b"viewer.js" in browser.open(address, timeout=30).read()
+        command_.terminate()
 
 
 def test_nothing_can_be_posted(port: int):

@@ -17,6 +17,7 @@ from spa.config.schema import Config
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.grid import Plan, Task, run_grid
 from spa.identity import Identity
+from spa.signals import stoppable
 from spa.tracking import console
 from spa.tracking.logfile import LogFile
 from spa.tracking.recorder import Recorder, read_metrics
@@ -295,6 +296,35 @@ def test_a_failing_tracker_is_one_warning_and_never_stops(
             recorder.log(step, {"a": 1.0})
     assert capsys.readouterr().err.count("the server is gone") == 1
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 3
+
+
+@pytest.mark.parametrize(
+    "what", ["sys.exit(0)", "raise KeyboardInterrupt", "raise GeneratorExit", "raise Unprintable()"]
+)
+@pytest.mark.parametrize("where", ["init", "log", "finish"])
+def test_a_tracker_that_ends_the_process_is_one_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str, where: str
+) -> None:
+    lines = {name: what if name == where else "pass" for name in ("init", "log", "finish")}
+    (tmp_path / "trackio.py").write_text(
+        "import sys\n"
+        "class Unprintable(BaseException):\n"
+        "    def __str__(self): sys.exit(0)\n"
+        "class Run:\n"
+        f"    def log(self, *a, **k): {lines['log']}\n"
+        "def init(**k):\n"
+        f"    {lines['init']}\n"
+        "    return Run()\n"
+        f"def finish(): {lines['finish']}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    with stoppable(), Recorder(tmp_path / "run", stage="ppo", loggers=["trackio"]) as recorder:
+        recorder.log(1, {"a": 1.0})
+        recorder.log(2, {"a": 1.0})
+    sys.modules.pop("trackio", None)
+    assert capsys.readouterr().err.count("Tracker trackio is off") == 1
+    assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 2
 
 
 def test_a_missing_tracker_says_how_to_install_it(

@@ -59,9 +59,10 @@ def say(lines: Sequence[str]) -> int:
     return 0
 
 
-def run_server(server: "HTTPServer", note: str, *, browser: bool) -> int:
+def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "") -> int:
     """Serve until interrupted. Says the address with a note, and opens it in a browser if wanted; returns 0."""
-    address = f"http://127.0.0.1:{server.server_address[1]}/"
+    host, port = server.server_address[:2]
+    address = f"http://{host!s}:{port}/{query}"
     sys.stdout.write(f"{address}  {note}(Ctrl+C stops it)\n")
     sys.stdout.flush()
     if browser:

@@ -13,7 +13,12 @@ def main(args: list[str]) -> int:
         prog="spa view", description="Replay the episodes of a run in a browser. Works while the run goes on."
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="directory of a run, for example runs/demo")
-    parser.add_argument("--port", type=int, default=8265, help="port on 127.0.0.1; 0 takes a free one (default: 8265)")
+    parser.add_argument("--port", type=int, default=8265, help="port; 0 takes a free one (default: 8265)")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; any other than this machine's own is not encrypted (default: 127.0.0.1)",
+    )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser window")
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="write one HTML file that needs no server, and stop"
@@ -29,7 +34,7 @@ def main(args: list[str]) -> int:
         sys.stdout.write(f"{options.export}: {number} episodes\n")
         return 0
     try:
-        server = serve(viewer, options.port)
-    except OSError as error:
-        parser.error(f"port {options.port} cannot be used: {error.strerror}. Choose another one with --port, or 0.")
-    return run_server(server, "", browser=not options.no_browser)
+        server = serve(viewer, options.port, host=options.host)
+    except (OSError, OverflowError) as error:
+        parser.error(f"{options.host}:{options.port} cannot be used: {error}. Choose another --port, or 0.")
+    return run_server(server, "", browser=not options.no_browser, query=f"?token={server.token}")

@@ -35,7 +35,7 @@ class AnthropicClient:
             base_url=self.address,
             timeout=timeout_s,
             max_retries=0,
-            http_client=bounded_client(anthropic, timeout_s),
+            http_client=bounded_client(anthropic, timeout_s, self.address),
         )
 
     def settings(self, sampling: SamplingParams) -> dict[str, Any]:

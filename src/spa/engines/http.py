@@ -4,23 +4,28 @@ The time-outs of HTTP libraries begin anew with every byte, so an answer that dr
 """
 
 import importlib
+import threading
 import time
+import urllib.request
 from collections.abc import Iterable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 MOST_BYTES = 8 * 2**20
 """Of one answer: a reply of a hundred thousand tokens is half a megabyte."""
 
 
-def bounded_client(sdk: Any, timeout_s: float) -> Any:
-    """An HTTP client for an SDK. The body of an answer ends `timeout_s` seconds after the request was sent, at the
-    latest, and after MOST_BYTES; each read has that time as well."""
+def bounded_client(sdk: Any, timeout_s: float, address: str) -> Any:
+    """An HTTP client for an SDK's requests to `address`, through the proxy that the system names for it. Connection,
+    headers and body of an answer take `timeout_s` seconds in all, at the latest, and at most MOST_BYTES. The look-up
+    of the address is the system's, which has a time-out of its own."""
     base = next(cls for cls in sdk.DefaultHttpxClient.__mro__ if cls.__name__ == "Client")
     library: Any = importlib.import_module(base.__module__.partition(".")[0])  # the one that the SDK is made with
+    request = threading.local()  # a request is sent and its answer read in one thread
 
-    class Bounded(library.SyncByteStream):
-        def __init__(self, inner: Any, end: float) -> None:
-            self._inner, self._end = inner, end
+    class Sized(library.SyncByteStream):
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
 
         def __iter__(self) -> Iterator[bytes]:
             size = 0
@@ -28,21 +33,80 @@ def bounded_client(sdk: Any, timeout_s: float) -> Any:
                 size += len(part)
                 if size > MOST_BYTES:
                     raise library.ReadError(f"the answer has more than {MOST_BYTES:,} bytes")
-                if time.monotonic() > self._end:
-                    raise library.ReadTimeout("the answer took longer than model_config.timeout_s in all")
                 yield part
 
         def close(self) -> None:
             self._inner.close()
 
     class Transport(library.HTTPTransport):
-        def handle_request(self, request: Any) -> Any:
-            end = time.monotonic() + timeout_s
-            answer = super().handle_request(request)
-            answer.stream = Bounded(answer.stream, end)
+        def __init__(self, proxy: str | None) -> None:
+            super().__init__(proxy=proxy)
+            self._pool._network_backend = _TimedNetwork(self._pool._network_backend, left)
+
+        def handle_request(self, asked: Any) -> Any:
+            request.end = time.monotonic() + timeout_s
+            answer = super().handle_request(asked)
+            answer.stream = Sized(answer.stream)
             return answer
 
-    return library.Client(transport=Transport(), timeout=timeout_s, follow_redirects=False)
+    def left() -> float:
+        seconds = request.end - time.monotonic()
+        if seconds <= 0:
+            raise library.ReadTimeout("the answer took longer than model_config.timeout_s in all")
+        return seconds
+
+    return library.Client(transport=Transport(_proxy(address)), timeout=timeout_s, follow_redirects=False)
+
+
+def _proxy(address: str) -> str | None:
+    """The proxy that the system's settings name for an address, None without one."""
+    parts = urlsplit(address)
+    if urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    known = urllib.request.getproxies()
+    return known.get(parts.scheme) or known.get("all")
+
+
+PIECE = 2**16
+"""Bytes of a request that are sent before the clock is asked again."""
+
+
+class _TimedNetwork:
+    """The network of an HTTP library, in which nothing waits longer than is `left` of a request's time."""
+
+    def __init__(self, inner: Any, left: Any) -> None:
+        self._inner, self._left = inner, left
+
+    def connect_tcp(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> "_TimedStream":
+        return _TimedStream(self._inner.connect_tcp(*args, timeout=self._left(), **kwargs), self._left)
+
+    def sleep(self, seconds: float) -> None:
+        self._inner.sleep(min(seconds, self._left()))
+
+
+class _TimedStream:
+    """A connection of such a network. Closing it and asking about it take no time."""
+
+    def __init__(self, inner: Any, left: Any) -> None:
+        self._inner, self._left = inner, left
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._inner.read(max_bytes, timeout=self._left())
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for start in range(0, len(buffer), PIECE):
+            self._inner.write(buffer[start : start + PIECE], timeout=self._left())
+
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> "_TimedStream":
+        return _TimedStream(self._inner.start_tls(ssl_context, server_hostname, self._left()), self._left)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
 
 
 def without_surrogates(text: str) -> str:

@@ -46,7 +46,7 @@ class OpenAIClient:
             base_url=self.address,
             timeout=timeout_s,
             max_retries=0,
-            http_client=bounded_client(openai, timeout_s),
+            http_client=bounded_client(openai, timeout_s, self.address),
         )
 
     def settings(self, sampling: SamplingParams) -> dict[str, Any]:

@@ -1,18 +1,24 @@
 """`spa view`: the episodes of a run as a local web page, served on the loopback address, or exported as one file.
 
-The server answers GET requests for a fixed set of addresses; no part of a request becomes a file name. Requests that
-name another host are refused, so that a web page elsewhere cannot read a run through the visitor's browser.
+The server answers GET requests for a fixed set of addresses; no part of a request becomes a file name. It answers to
+whoever has the token of the address that it was started with: other users of the machine reach the port, too. On the
+loopback address, requests that name another host are refused, so that a web page elsewhere cannot read a run through
+the visitor's browser.
 """
 
+import hmac
+import ipaddress
 import json
 import logging
 import re
+import secrets
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,12 +86,35 @@ class Viewer:
         return read_episode(place) if place else None
 
 
-def serve(viewer: Viewer, port: int) -> ThreadingHTTPServer:
-    """A server on 127.0.0.1 (port 0 takes a free one) that keeps the index up to date; the caller runs it."""
-    server = ThreadingHTTPServer((HOST, port), partial(_Handler, viewer))
-    server.daemon_threads = True
+class ViewerServer(ThreadingHTTPServer):
+    """A server of one run. `token` opens it: `/?token=...` gives a browser the cookie that its later requests show."""
+
+    daemon_threads = True
+
+    def __init__(self, viewer: Viewer, host: str, port: int) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self.is_loopback = _is_loopback(host)
+        super().__init__((host, port), partial(_Handler, viewer))
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name: browsers keep one for all ports of a host."""
+        return f"spa_{self.server_address[1]}"
+
+
+def serve(viewer: Viewer, port: int, *, host: str = HOST) -> ViewerServer:
+    """A server (port 0 takes a free one) that keeps the index up to date; the caller runs it. Raises OSError if the
+    port cannot be used."""
+    server = ViewerServer(viewer, host, port)
     threading.Thread(target=_keep_up, args=(viewer.index,), daemon=True).start()
     return server
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"
 
 
 def _keep_up(index: EpisodeIndex) -> None:
@@ -109,25 +138,42 @@ class _Handler(BaseHTTPRequestHandler):
         self._viewer = viewer
         super().__init__(*arguments)
 
+    @property
+    def _own(self) -> ViewerServer:
+        assert isinstance(self.server, ViewerServer)
+        return self.server
+
     def do_GET(self) -> None:
-        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        if host not in (HOST, "localhost"):
-            self._send(HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 only.", "text/plain; charset=utf-8")
-            return
         address = urlsplit(self.path)
+        try:
+            query = dict(parse_qsl(address.query, max_num_fields=MOST_FIELDS))
+        except ValueError:  # more fields than anything has
+            return self._say(HTTPStatus.NOT_FOUND, "Not found.")
+        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        if self._own.is_loopback and host not in (HOST, "localhost"):
+            return self._say(HTTPStatus.FORBIDDEN, "This server answers to 127.0.0.1 only.")
+        if not self._is_known(query.pop("token", "")):
+            return self._say(HTTPStatus.FORBIDDEN, "Open the address that `spa view` printed: it ends with a token.")
+        if address.path == "/" and "token=" in address.query:  # out of the address bar, into a cookie
+            cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Strict"
+            return self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
         page = _pages().get(address.path)
         if page:
-            self._send(HTTPStatus.OK, *page)
-            return
-        try:
-            answer = self._data(address.path, dict(parse_qsl(address.query, max_num_fields=MOST_FIELDS)))
-        except ValueError:  # more fields than anything has
-            answer = None
+            return self._send(HTTPStatus.OK, *page)
+        answer = self._data(address.path, query)
         if answer is None:
-            text = b"Not found. If the run has changed meanwhile, look it up in the list again."
-            self._send(HTTPStatus.NOT_FOUND, text, "text/plain; charset=utf-8")
-            return
-        self._send(HTTPStatus.OK, json.dumps(answer).encode(), "application/json", download="/raw/" in address.path)
+            return self._say(HTTPStatus.NOT_FOUND, "Not found. If the run has changed, look it up in the list again.")
+        saved = {"Content-Disposition": 'attachment; filename="episode.json"'} if "/raw/" in address.path else {}
+        self._send(HTTPStatus.OK, json.dumps(answer).encode(), "application/json", saved)
+
+    def _is_known(self, token: str) -> bool:
+        """Whether the request shows the token, in its address or as a cookie."""
+        try:
+            shown = SimpleCookie(self.headers.get("Cookie", "")).get(self._own.cookie)
+        except CookieError:
+            shown = None
+        given = (token, shown.value if shown else "")
+        return any(hmac.compare_digest(text.encode(), self._own.token.encode()) for text in given)
 
     def _data(self, path: str, query: dict[str, str]) -> dict[str, Any] | None:
         if path == "/api/info":
@@ -141,7 +187,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._viewer.episode(int(number))
         return self._viewer.raw(int(number)) if kind == "raw" else None
 
-    def _send(self, status: HTTPStatus, body: bytes, kind: str, *, download: bool = False) -> None:
+    def _say(self, status: HTTPStatus, text: str) -> None:
+        self._send(status, text.encode(), "text/plain; charset=utf-8")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
         headers = {
             "Content-Type": kind,
@@ -150,9 +199,8 @@ class _Handler(BaseHTTPRequestHandler):
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "no-referrer",
             "Cache-Control": "no-store",
+            **(more or {}),
         }
-        if download:
-            headers["Content-Disposition"] = 'attachment; filename="episode.json"'
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

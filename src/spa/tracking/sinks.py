@@ -12,6 +12,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
 from spa.tracking.console import printable
 from spa.tracking.encoding import jsonable
@@ -116,11 +117,11 @@ class Sinks:
 
     def _guard(self, key: str, call: Callable[[], None]) -> None:
         try:
-            call()
-        except ImportError as error:
-            self._drop(key, f"{error}; install it with `pip install {key}`")
-        except Exception as error:  # noqa: BLE001 - trackers are other people's code and networks: any error, same answer
-            self._drop(key, f"{type(error).__name__}: {error}")
+            with boundary(f"tracker {key}"):  # other people's code and networks
+                call()
+        except EnvFault as fault:
+            missing = isinstance(fault.__cause__, ImportError)
+            self._drop(key, f"{fault.__cause__}; install it with `pip install {key}`" if missing else str(fault))
 
     def _drop(self, key: str, reason: str) -> None:
         self._active.pop(key, None)
