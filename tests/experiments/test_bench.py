@@ -15,6 +15,7 @@ from spa.experiments.leaderboard import at_budget
 from spa.experiments.methods import METHODS, method
 from spa.experiments.paper import Setting
 from spa.experiments.results import SeedResult
+from spa.experiments.spent import Spent
 
 TINIEST = (
     *SMALL,
@@ -37,7 +38,7 @@ def result(seed: int, won: int) -> SeedResult:
 
 
 def row(name: str, board: str, one: SeedResult, *, first: float = 0.0, per_step: float = 10.0) -> leaderboard.Row:
-    spent = {step: leaderboard.Spent(first + per_step * step, 100 * (first + per_step * step)) for step in range(17)}
+    spent = {step: Spent(first + per_step * step, 100 * (first + per_step * step)) for step in range(17)}
     return leaderboard.row_of(name, board, one, optimum=0.8, spent=spent)
 
 
@@ -127,13 +128,16 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
     assert first["branched_data"] > first["spa"] > first["vanilla"] == 0
     assert [point["step"] for point in by_name["vanilla"]["curve"]] == [0, 1, 2, 3]
     assert 0 < by_name["spa"]["optimum"] <= 1
+    (table,) = found["q_learning"]["lake"]
+    assert table["steps"] == found["budgets"]["environment_steps"]["lake"]
 
     args = ["bench-methods", *names, "--seeds", "1", "--root", str(tmp_path), "--controls", "1"]
     assert cli.main([*args, "--no-training"]) == 0
     assert "% of the optimum" in capsys.readouterr().out
     assert json.loads((tmp_path / "leaderboard.json").read_text()) == json.loads(json.dumps(found))
     page, html = (tmp_path / "leaderboard.md").read_text(), (tmp_path / "leaderboard.html").read_text()
-    assert "## At equal tokens" in page and "| optimum |" in page and "<h2>At equal tokens</h2>" in html
+    assert "## At equal tokens" in page and "| optimum |" in page and "| a table, on other puzzles |" in page
+    assert "<h2>At equal tokens</h2>" in html
     assert "<script" not in html and "Content-Security-Policy" in html
     assert cli.main([*args, "--dry-run"]) == 0
     printed = capsys.readouterr().out

@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "policy",
         metavar="CKPT_OR_MODEL",
         help="a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of model_info, or "
-        "api for the chosen one), random, or expert",
+        "api for the chosen one), random, expert, or scout",
     )
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"

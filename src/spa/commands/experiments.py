@@ -22,6 +22,7 @@ def compare(args: list[str]) -> int:
         action="store_true",
         help="add vanilla in the world-model format and SPA with shuffled states",
     )
+    parser.add_argument("--q-learning", action="store_true", help="a line more: tabular Q-learning, without a model")
     options, overrides = _parse(parser, args)
     from spa.experiments.compare import methods_compared
     from spa.experiments.methods import CONTROLS
@@ -30,7 +31,8 @@ def compare(args: list[str]) -> int:
     made = methods_compared(options.config, overrides, names=names, seeds=options.seeds)
     lr = made.cfg.actor_rollout_ref.actor.optim.lr
     values = f"actor_rollout_ref.actor.optim.lr={lr:g},{lr / 3:.1g}"
-    return _compared(made, options, [f"change one setting and compare: spa try {options.config} {values}"])
+    more = [f"change one setting and compare: spa try {options.config} {values}"]
+    return _compared(made, options, more, table=options.q_learning)
 
 
 def try_values(args: list[str]) -> int:
@@ -94,7 +96,7 @@ def _add_parallel(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _compared(made: Any, options: argparse.Namespace, more: Sequence[str] = ()) -> int:
+def _compared(made: Any, options: argparse.Namespace, more: Sequence[str] = (), *, table: bool = False) -> int:
     """Run a comparison, print its table, and say what can be done with its folder."""
     if options.dry_run:
         return say(made.grid.lines())
@@ -103,11 +105,33 @@ def _compared(made: Any, options: argparse.Namespace, more: Sequence[str] = ()) 
 
     print_table(run_comparison(made, parallel=getattr(options, "parallel", None)))
     lines = [
+        *(_table_lines(made.trainings[made.reference]) if table else ()),
         f"summary: {made.root / 'summary.json'}",
         f"report: spa report {made.root}",
         f"replay: spa view {made.root}",
     ]
     return say([*lines, *more])
+
+
+def _table_lines(trainings: Sequence[Any]) -> list[str]:
+    """Tabular Q-learning after as many actions as each of these trainings has taken."""
+    from spa.experiments.spent import q_learning, spent
+    from spa.recipes.q_learning import OTHER, SAME
+
+    lines = []
+    for seed, training in enumerate(trainings):
+        steps = round(max(used.environment_steps for used in spent(training).values()))
+        found = q_learning(training, steps, learn=True)
+        lines.append(
+            f"a table (Q-learning, seed {seed}): "
+            + (
+                f"{found[OTHER]:.1%} after {steps:,} actions in training puzzles; {found[SAME]:.1%} after "
+                f"{found['tries']:,} tries of each reported puzzle itself, which no method may"
+                if found
+                else "none, as the environment lists no actions or cannot be copied"
+            )
+        )
+    return lines
 
 
 def reproduce(args: list[str]) -> int:

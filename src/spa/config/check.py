@@ -16,7 +16,7 @@ POLICY_LOSSES = ("ppo",)
 ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
 
 
-POLICIES = ("self", "random", "branched", "expert")
+POLICIES = ("self", "random", "branched", "expert", "scout")
 """Who may play in `generate.mixture`."""
 
 

@@ -40,9 +40,10 @@ class GenerateConfig:
     shuffle_next_states: Annotated[bool, Key("control: true next states of other turns", affects="result")] = False
     success_only: Annotated[bool, Key("keep only turns of successful episodes", affects="result")] = False
     policy: Annotated[
-        Literal["self", "random", "branched", "expert"],
+        Literal["self", "random", "branched", "expert", "scout"],
         Key(
-            "who plays: the model, uniform legal actions, the same with every other action tried in a copy, a solver",
+            "who plays: the model, uniform legal actions, the same with every other action tried in a copy, a solver, "
+            "tabular Q-learning that has tried the puzzle",
             affects="result",
         ),
     ] = "self"

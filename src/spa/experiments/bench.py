@@ -20,7 +20,6 @@ from spa.config.stages import Stage
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.compare import longer
 from spa.experiments.grid import (
-    FOLDERS,
     Plan,
     PoolOf,
     Task,
@@ -33,13 +32,14 @@ from spa.experiments.grid import (
     processes,
     run_grid,
 )
-from spa.experiments.leaderboard import Spent, leaderboard, row_of
+from spa.experiments.leaderboard import leaderboard, row_of
 from spa.experiments.methods import REFERENCE, SHUFFLED, configured, label, method, placed
 from spa.experiments.paper import SCALES, Setting
 from spa.experiments.results import SeedResult, read_training
+from spa.experiments.spent import q_learning, spent
 from spa.recipes import setup
 from spa.recipes.versions import versions
-from spa.tracking.encoding import read_lines, write_atomic
+from spa.tracking.encoding import write_atomic
 
 METHODS = (
     "vanilla", "spa", "spa_shuffled", "plan_first", "branched_data", "echo", "paw", "right_beliefs", "act_focus",
@@ -203,10 +203,21 @@ def run_bench(
         made = with_controls(made, best[:controls])
         failed = _train(made, parallel, pool, work) if train else None
         result = results(made)
+    result["q_learning"] = _q_learning(made, result["budgets"]["environment_steps"], train=train)
     write_atomic(made.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
     if failed is not None:
         raise failed
     return result
+
+
+def _q_learning(made: Bench, budgets: Mapping[str, float], *, train: bool) -> dict[str, list[dict[str, Any]]]:
+    """Board -> what a table reaches with as many actions, seed by seed; only what is there already unless `train`."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for (board, _), trainings in made.trainings.items():
+        if board in budgets and board not in found:
+            parts = [q_learning(one, round(budgets[board]), learn=train) for one in trainings]
+            found[board] = [part for part in parts if part is not None]
+    return found
 
 
 def _fine_tuned(made: Bench) -> set[str]:
@@ -254,37 +265,6 @@ def results(made: Bench) -> dict[str, Any]:
 def _played(made: Bench, board: str) -> dict[str, Any]:
     setting = BENCHES[made.scale].boards[board]
     return {"preset": setting.preset, "changes": [*setting.overrides, *BENCHES[made.scale].common]}
-
-
-def spent(training: Training) -> dict[int, Spent]:
-    """PPO step -> what had been used by then: actions in the environment, and tokens that the model sampled or was
-    fine-tuned on. Play by others than the model costs actions and no tokens; validation counts nowhere."""
-    actions, tokens = 0.0, 0.0
-    if training.world_model is not None:
-        actions, tokens = _before_ppo(training)
-    found = {0: Spent(actions, tokens)}
-    for _, line in read_lines(training.folder / FOLDERS["ppo"] / "metrics.jsonl"):
-        tags = [key.split("/")[1] for key in line if key.startswith("train/") and key.endswith("/episodes")]
-        for tag in tags:
-            played = line[f"train/{tag}/episodes"]
-            actions += played * line.get(f"train/{tag}/num_actions", 0.0)
-            tokens += played * line.get(f"train/{tag}/response_length", 0.0)
-        found[int(line["step"])] = Spent(actions, tokens)
-    return found
-
-
-def _before_ppo(training: Training) -> tuple[float, float]:
-    """Actions and tokens of self-play and fine-tuning."""
-    data, sft = (training.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
-    summary = json.loads((data / "summary.json").read_text(encoding="utf-8"))
-    played = summary["played"]
-    actions = played["episodes"] * played["num_actions"] + summary.get("actions_branched", 0)
-    assert training.world_model is not None
-    shares = training.world_model.generate.mixture or {training.world_model.generate.policy: 1.0}
-    own = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
-    tokens = own * played["episodes"] * played.get("response_length", 0.0)
-    lines = read_lines(sft / "metrics.jsonl") if (sft / "metrics.jsonl").is_file() else ()
-    return actions, tokens + sum(line.get("train/tokens", 0.0) for _, line in lines)
 
 
 def optimum(cfg: Config) -> float | None:

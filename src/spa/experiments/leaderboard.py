@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,18 +11,13 @@ from spa.evaluate.aggregate import interval_json
 from spa.evaluate.statistics import iqm_interval, paired_by_puzzle, probability_of_improvement
 from spa.experiments.methods import SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
+from spa.experiments.spent import Spent
+from spa.recipes.q_learning import OTHER, SAME
 from spa.report.security import page_policy
 
 MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}
 """What is the same for all methods of a table, and how it is written."""
 BASELINE = "vanilla"
-
-
-class Spent(NamedTuple):
-    """What a training has used."""
-
-    environment_steps: float
-    tokens: float
 
 
 Row = dict[str, Any]
@@ -170,6 +165,7 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
             ]
             for entry in result["leaderboard"][measure]
         ]
+        body += _q_rows(result, boards)
         body.append(["optimum", *(_percent(_optimum(rows, board)) for board in boards), "100", "–", "–"])
         out.append((f"At equal {words}", f"Used by every training, by board: {text}.", head, body))
     out.append(
@@ -183,6 +179,19 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
         )
     )
     return out
+
+
+def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]:
+    """Tabular Q-learning after as many environment steps, and no tokens."""
+    found = result.get("q_learning", {})
+    rows = []
+    for kind in (OTHER, SAME):
+        means = [
+            float(np.mean([part[kind] for part in found[board]])) if found.get(board) else None for board in boards
+        ]
+        if any(mean is not None for mean in means):
+            rows.append([f"a table, {kind}", *map(_percent, means), "–", "–", "–"])
+    return rows
 
 
 def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
@@ -224,7 +233,9 @@ INTRODUCTION = (
     "over seeds; “better than” is the probability that a training of this method beats one of the other on a board "
     "drawn at random, ties counting half (arXiv 2108.13264). Budgets count self-play and fine-tuning; between two "
     "validations a curve is read on the straight line, and a dash says that the method was still before its PPO. "
-    "Tokens are those that the model sampled or was fine-tuned on."
+    "Tokens are those that the model sampled or was fine-tuned on. A table: tabular Q-learning without a model, after "
+    "as many environment steps as the first budget; on other puzzles it plays at random in states that it has not met, "
+    "and on the puzzle itself it may try each reported puzzle first, which no method may."
 )
 
 

@@ -143,6 +143,10 @@ _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
         description="world-model data of every action in every visited state", overrides=("generate.policy=branched",)
     ),
+    "scout_data": Method(
+        description="world-model data of tabular Q-learning that tries each puzzle before it plays it",
+        overrides=("generate.policy=scout",),
+    ),
     "plan_first": Method(
         description="replies that name the plan before the prediction",
         overrides=("agent_proxy.reply_order=plan_first",),

@@ -18,6 +18,7 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.engines.expert import MixedEngine, expert_engine, require_solver, with_strays
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
+from spa.engines.scout import Scout, require_copies
 from spa.engines.scripted import random_engine
 from spa.envs.lost import LOST
 from spa.errors import DataError
@@ -184,7 +185,8 @@ def recorded_episodes(cfg: Config, out: Path, first: int, last: int) -> tuple[li
 def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
     """Who plays: the model, uniformly random actions or the solver, with a share of random turns if that is asked for.
 
-    Raises ConfigError if the expert is asked to play an environment without a solver.
+    Raises ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot
+    copy.
     """
     policies = tuple(cfg.generate.mixture or (cfg.generate.policy,))
     players: dict[str, PlayingEngine] = {}
@@ -216,11 +218,13 @@ def policy_of(cfg: Config, episode_id: str) -> str:
 def _policy(cfg: Config, name: str, device: torch.device, template: ChatTemplate | None) -> PlayingEngine:
     """The player of one policy."""
     most = cfg.agent_proxy.max_actions_per_turn
+    for tag in cfg.es_manager.train.env_configs.tags if name in ("expert", "scout") else ():
+        with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+            (require_solver if name == "expert" else require_copies)(env, tag)
     if name == "expert":
-        for tag in cfg.es_manager.train.env_configs.tags:
-            with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-                require_solver(env, tag)
         return expert_engine(template, max_actions=most)
+    if name == "scout":
+        return Scout(max_actions=most, most=setup.most_actions(cfg), template=template)
     return make_engine(cfg, cfg.model_path if name == "self" else RANDOM, template, device=device)
 
 

@@ -1,4 +1,4 @@
-"""Who plays in an evaluation: a checkpoint, a model, a model behind an API, the random or the expert policy."""
+"""Who plays in an evaluation: a checkpoint, a model, a model behind an API, or a policy without a model."""
 
 import re
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from spa.config.schema import Config
 from spa.engines import factory
 from spa.engines.base import Engine
 from spa.engines.expert import expert_engine, require_solver
+from spa.engines.scout import Scout, require_copies
 from spa.engines.scripted import random_engine
 from spa.errors import ModelError
 from spa.models.load import BUILTIN
@@ -21,7 +22,7 @@ from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.training.checkpoint import find_checkpoint, latest_checkpoint, steps_in
 
-SCRIPTED = ("random", "expert")
+SCRIPTED = ("random", "expert", "scout")
 API = "api"
 STAGES = ("ppo", "sft")
 _HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
@@ -45,8 +46,8 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """`random`, `expert`, `api`, `builtin:tiny`, a run folder (its newest checkpoint), a checkpoint or model folder, or
-    a Hub name.
+    """`random`, `expert`, `scout`, `api`, `builtin:tiny`, a run folder (its newest checkpoint), a checkpoint or model
+    folder, or a Hub name.
 
     Raises ModelError if a folder holds no model.
     """
@@ -121,15 +122,17 @@ def open_target(cfg: Config, target: Target, player: setup.Player, *, replies: P
     """The engine that plays as `target`, and the player with the chat template that belongs to it.
 
     `replies` is the file in which replies of an API are kept. Raises ModelError for a model that cannot be loaded, and
-    ConfigError if the expert is asked to play an environment without a solver.
+    ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot copy.
     """
     most = cfg.agent_proxy.max_actions_per_turn
     if target.name == "random":
         return random_engine(max_actions=most), player
-    if target.name == "expert":
+    if target.name in ("expert", "scout"):
         for tag in cfg.es_manager.val.env_configs.tags:
             with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-                require_solver(env, tag)
+                (require_solver if target.name == "expert" else require_copies)(env, tag)
+        if target.name == "scout":
+            return Scout(max_actions=most, most=setup.most_actions(cfg)), player
         return expert_engine(max_actions=most), player
     if target.api is not None:
         return factory.api_engine(cfg, target.api, store=replies), player

@@ -17,6 +17,7 @@ from spa.config.check import Stage
 from spa.config.schema import Config
 from spa.engines.expert import require_solver
 from spa.engines.factory import engine_name
+from spa.engines.scout import require_copies
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError, DataError, ModelError, SpaError
 from spa.models.choose import check_context, load_template
@@ -181,6 +182,8 @@ def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatT
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
         if "selfplay" in stages and "expert" in _policies(cfg):
             require_solver(env, tag)
+        if "selfplay" in stages and "scout" in _policies(cfg):
+            require_copies(env, tag)
         for mode, reply in kinds.items():
             needed = _prompt_length(cfg, tag, mode, env, template) + reply
             if needed > longest:

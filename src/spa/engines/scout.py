@@ -1,0 +1,132 @@
+"""The scout: tabular Q-learning (Watkins 1989), a small explorer without a model.
+
+A table says nothing about boards that it has not met. So there are two of them: the scout tries the very puzzle that it
+is going to play, `STEPS` actions in copies of the game, and a table of other puzzles plays at random wherever the state
+is new to it.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from spa.engines.scripted import ScriptedEngine, formatted
+from spa.envs.base import TextEnv
+from spa.envs.limits import checked_step
+from spa.errors import ConfigError
+from spa.prompts.template import ChatTemplate
+from spa.seeds import stream, stream_seed
+from spa.types import Prompt
+
+STEPS = 2_000
+"""Actions that the scout tries in a puzzle before it plays it."""
+GAMMA, LEAST_EPSILON, LEAST_RATE = 0.97, 0.05, 0.1
+Values = dict[str, dict[str, tuple[float, int]]]
+"""State text -> action -> (expected discounted reward, how often it was tried)."""
+
+
+def require_copies(env: TextEnv, tag: str) -> None:
+    """Raises ConfigError if the environment, after `reset`, cannot be scouted: it has to list its actions and to be
+    copied."""
+    try:
+        env.clone()
+    except NotImplementedError:
+        raise ConfigError(
+            f"the environment {tag} cannot be copied, so there is no scout to play it; let it live in the trainer's "
+            "process (es_manager.env_workers=0), give it `changes` (docs/add-an-environment.md), or take another policy"
+        ) from None
+    if not env.legal_actions():
+        raise ConfigError(f"the environment {tag} does not list its actions, so there is no scout to play it")
+
+
+def learn(values: Values, starts: Iterator[TextEnv], *, steps: int, most: int, rng: np.random.Generator) -> None:
+    """Q-learning in place, over games of at most `most` actions each, until `steps` actions are taken or no game is
+    left. Exploration falls from all to `LEAST_EPSILON` of the actions half-way; the learning rate is 1 / visits, at
+    least `LEAST_RATE`."""
+    done = 0
+    for env in starts:
+        for _ in range(most):
+            known = values.setdefault(env.state_text("grid"), dict.fromkeys(env.legal_actions(), (0.0, 0)))
+            if not known or done >= steps:
+                break
+            explores = rng.random() < max(LEAST_EPSILON, 1 - 2 * done / steps)
+            name = list(known)[int(rng.integers(len(known)))] if explores else best(known, rng)
+            action = env.to_action(name)
+            assert action is not None
+            result = env.step(action)
+            reward, over, _ = checked_step(result)
+            done += 1
+            after = values.get(env.state_text("grid"), {})
+            future = 0.0 if result[2] else max((value for value, _ in after.values()), default=0.0)
+            value, visits = known[name]
+            rate = max(LEAST_RATE, 1 / (visits + 1))
+            known[name] = (value + rate * (reward + GAMMA * future - value), visits + 1)
+            if over:
+                break
+        if done >= steps:
+            return
+
+
+def best(known: dict[str, tuple[float, int]], rng: np.random.Generator) -> str:
+    """The action of the highest value; ties are drawn."""
+    highest = max(value for value, _ in known.values())
+    names = [name for name, (value, _) in known.items() if value == highest]
+    return names[int(rng.integers(len(names)))]
+
+
+def table_engine(values: Values, *, max_actions: int, template: ChatTemplate | None = None) -> ScriptedEngine:
+    """Play by a finished table; a uniformly random one in a state that it does not know."""
+
+    def reply(prompt: Prompt) -> str:
+        rng = np.random.Generator(np.random.PCG64(prompt.seed))
+        return formatted(prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, max_actions)))
+
+    return ScriptedEngine(reply, template)
+
+
+class Scout(ScriptedEngine):
+    """Plays each puzzle by a table of its own, made where an episode is met first, and where it leaves what that table
+    knows. What is learnt depends on the puzzle and that state alone, and members of a group share it."""
+
+    def __init__(self, *, max_actions: int, most: int, template: ChatTemplate | None = None) -> None:
+        super().__init__(self._reply, template)
+        self.max_actions, self.most = max_actions, most
+        self._tables: dict[tuple[str, str], Values] = {}
+        self._table_of: dict[str, Values] = {}
+
+    def _reply(self, prompt: Prompt) -> str:
+        env, rng = prompt.context, np.random.Generator(np.random.PCG64(prompt.seed))
+        state = env.state_text("grid")
+        table = self._table_of.get(prompt.episode_id)
+        if table is None or state not in table:
+            table = self._table_of[prompt.episode_id] = self._explored(env, state)
+        return formatted(prompt, f" {prompt.action_sep} ".join(_plan(table, env, rng, self.max_actions)))
+
+    def _explored(self, env: TextEnv, state: str) -> Values:
+        key = (env.puzzle_text(), state)
+        if key not in self._tables:
+            seed = stream_seed(0, "scout/" + "/".join(key))
+            starts = (env.clone(stream_seed(seed, "noise", number)) for number in range(STEPS))
+            self._tables[key] = {}
+            learn(self._tables[key], starts, steps=STEPS, most=self.most, rng=stream(seed, "actions"))
+        return self._tables[key]
+
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """These episodes are over."""
+        for name in episode_ids:
+            self._table_of.pop(name, None)
+
+
+def _plan(values: Values, env: TextEnv, rng: np.random.Generator, most: int) -> list[str]:
+    """The best actions one after another in a copy whose chance is its own, at most `most`, as long as the table knows
+    the state; a random one where it does not know the first."""
+    plan: list[str] = []
+    twin = env
+    while len(plan) < most and (known := values.get(twin.state_text("grid"))):
+        if not plan:
+            twin = env.clone(int(rng.integers(2**31)))
+        plan.append(best(known, rng))
+        action = twin.to_action(plan[-1])
+        assert action is not None
+        if checked_step(twin.step(action))[1]:
+            break
+    return plan or [env.random_action(rng)]

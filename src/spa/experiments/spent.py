@@ -1,0 +1,59 @@
+"""What a training has used, and what tabular Q-learning makes of as much."""
+
+import json
+from typing import Any, NamedTuple
+
+from spa.experiments.grid import FOLDERS, Training
+from spa.recipes import q_learning as table
+from spa.tracking.encoding import read_lines, write_atomic
+
+
+class Spent(NamedTuple):
+    """Actions in the environment, and tokens that the model sampled or was fine-tuned on."""
+
+    environment_steps: float
+    tokens: float
+
+
+def spent(training: Training) -> dict[int, Spent]:
+    """PPO step -> what had been used by then: actions in the environment, and tokens that the model sampled or was
+    fine-tuned on. Play by others than the model costs actions and no tokens; validation counts nowhere."""
+    actions, tokens = 0.0, 0.0
+    if training.world_model is not None:
+        actions, tokens = _before_ppo(training)
+    found = {0: Spent(actions, tokens)}
+    for _, line in read_lines(training.folder / FOLDERS["ppo"] / "metrics.jsonl"):
+        tags = [key.split("/")[1] for key in line if key.startswith("train/") and key.endswith("/episodes")]
+        for tag in tags:
+            played = line[f"train/{tag}/episodes"]
+            actions += played * line.get(f"train/{tag}/num_actions", 0.0)
+            tokens += played * line.get(f"train/{tag}/response_length", 0.0)
+        found[int(line["step"])] = Spent(actions, tokens)
+    return found
+
+
+def _before_ppo(training: Training) -> tuple[float, float]:
+    """Actions and tokens of self-play and fine-tuning."""
+    data, sft = (training.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
+    summary = json.loads((data / "summary.json").read_text(encoding="utf-8"))
+    played = summary["played"]
+    actions = played["episodes"] * played["num_actions"] + summary.get("actions_branched", 0)
+    assert training.world_model is not None
+    shares = training.world_model.generate.mixture or {training.world_model.generate.policy: 1.0}
+    own = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
+    tokens = own * played["episodes"] * played.get("response_length", 0.0)
+    lines = read_lines(sft / "metrics.jsonl") if (sft / "metrics.jsonl").is_file() else ()
+    return actions, tokens + sum(line.get("train/tokens", 0.0) for _, line in lines)
+
+
+def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any] | None:
+    """Tabular Q-learning with `steps` actions on the puzzles of this training (`spa.recipes.q_learning`), kept beside
+    it; None if it is not there and is not to `learn`, or if the environment has no table."""
+    path = training.folder.parent / "q_learning.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if known.get("steps") == steps:
+        return known
+    found = table.main(training.ppo, steps) if learn else None
+    if found is not None:
+        write_atomic(path, [json.dumps(found)])
+    return found
