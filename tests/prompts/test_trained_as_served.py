@@ -1,17 +1,20 @@
 """What is trained is what will be served: a template of every family, replayed, classified, and pinned where it must."""
 
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 
 import pytest
 from helpers.families import CHATML, tokenizer
 from helpers.template_families import STYLES, styled_template, styled_tokenizer, with_table
+from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from spa.errors import ModelError
-from spa.prompts import template_parts
+from spa.prompts import sandbox, template_parts
 from spa.prompts.template import ChatTemplate
 from spa.prompts.template_check import CONVERSATIONS, DROPS, EXACT, REWRITES, SYSTEM_TURN, alternate
+from spa.prompts.template_parts import renderer
 from spa.prompts.token_check import appended, check_tokens, joined_borders, opener_of, served_ids
 
 DATED = "changes with the date, which is fixed to 2024-07-26"
@@ -190,6 +193,11 @@ def stops(name: str) -> frozenset[int]:
     return styled_template(name).stop_ids
 
 
+NESTED = (
+    "{%% for i in range(99999) %%}{%% for j in range(99999) %%}{{ %s if i > j else %s }}{%% endfor %%}{%% endfor %%}"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -200,15 +208,67 @@ def stops(name: str) -> frozenset[int]:
         ("{{ 1 / 0 }}", "cannot be used: division by zero"),
         ("{%- macro f() -%}{{ f() }}{%- endmacro -%}{{ f() }}", "cannot be used: maximum recursion depth"),
         ("{% for i in range(10 ** 9) %}x{% endfor %}", "cannot be used"),
-        ("{% for i in range(99999) %}{{ 'x' * 99 }}{% endfor %}", "writes 9,899,901 characters"),
+        ("{% for i in range(99999) %}{{ 'x' * 99 }}{% endfor %}", "writes more than"),
+        (NESTED % ("'x'", "'x'"), "writes more than"),
+        (NESTED % ("''", "''"), "works for more than"),
+        ("{% for i in range(99999) %}{% for j in range(99999) if false %}x{% endfor %}{% endfor %}", "works for more"),
+        (
+            "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
+            "works for more",
+        ),
+        (
+            "{% set ns = namespace(s='xx') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+            "characters",
+        ),
+        ("{% set ns = namespace(s='xx') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "parts"),
+        ("{% set ns = namespace(n=9) %}{% for i in range(99) %}{% set ns.n = ns.n * ns.n %}{% endfor %}", "digits"),
+        ("{{ 9 ** (9 ** 9) }}", "computes with a number of"),
+        ("{{ ('x' * 10 ** 10)[:1] }}", "makes something of 10,000,000,000 parts"),
+        ("{{ ([0] * 10 ** 10)[:1] }}", "makes something of 10,000,000,000 parts"),
+        ("{{ range(-10 ** 9, 0) | list }}", "asks for 1,000,000,000 of something"),
+        ("{{ 'x' | center(10 ** 10) }}", "asks for 10,000,000,000 of something"),
+        ("{{ 'x'.ljust(10 ** 10) }}", "asks for 10,000,000,000 of something"),
+        ("{{ '%9999999999d' % 1 }}", "a great width"),
+        ("{{ '{:>9999999999}'.format(1) }}", "a great width"),
+        ("{{ ('x' * 9999).replace('x', 'y' * 9999).replace('y', 'z' * 9999) }}", "makes something of"),
+        ("{{ (['x' * 9999] * 9999) | join }}", "makes something of"),
+        ("{{ ','.join(['x' * 9999] * 9999) }}", "makes something of"),
+        ("{% set ns = namespace() %}{% set ns.__class__ = 1 %}", "begins with an underscore"),
         ("x" * (template_parts.MAX_TEMPLATE + 1), "at most 262,144 characters"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_one_clean_error(text, words, monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", 0.2)
     made = tokenizer("qwen2")
     monkeypatch.setattr(made, "chat_template", text)
     with pytest.raises(ModelError, match=words):
         ChatTemplate(made)
+
+
+def test_a_template_that_hangs_on_what_is_said_ends_in_one_error(monkeypatch):
+    made = tokenizer("qwen2")
+    monkeypatch.setattr(sandbox, "SECONDS", 0.2)
+    late = "{%- if 'hang' in messages[-1]['content'] -%}" + NESTED % ("''", "''") + "{%- endif -%}"
+    monkeypatch.setattr(made, "chat_template", late + CHATML)
+    working = ChatTemplate(made)
+    assert working.report.kind == EXACT
+    with pytest.raises(ModelError, match="works for more than"):
+        working.start(({"role": "user", "content": "hang"},), "<think>")
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_the_sandbox_writes_what_transformers_writes(name):
+    made = styled_tokenizer(name)
+    render = renderer(made, made.chat_template)
+    for (users, replies), lead, generation in product(CONVERSATIONS, ([SYSTEM_TURN], []), (True, False)):
+        messages = [*lead, *alternate(users, replies)]
+        try:
+            expected = made.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation)
+        except TemplateError:
+            with pytest.raises(ModelError):
+                render(messages, generation)
+        else:
+            assert render(messages, generation) == expected
 
 
 def test_a_template_that_fails_late_is_replaced(monkeypatch):

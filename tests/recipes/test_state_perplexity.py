@@ -4,12 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from helpers.families import CHATML, template, tokenizer
 
 from spa import cli
 from spa.errors import ModelError
 from spa.evaluate.likelihood import Scored
 from spa.evaluate.perplexity import perplexity_report, state_sequence
 from spa.models.load import load_tokenizer
+from spa.prompts.template import ChatTemplate
 
 BEFORE = ({"role": "system", "content": "Be brief: P_."},)
 
@@ -24,23 +26,26 @@ def scored(*logprobs: float) -> Scored:
     )
 
 
-def test_exactly_the_state_is_marked_with_and_without_a_template(untrained_model):
-    tokenizer = load_tokenizer(str(untrained_model))
-    state = "P_\n_G"
-    for template in (tokenizer.chat_template, None):
-        tokenizer.chat_template = template
-        found = state_sequence(tokenizer, BEFORE, f"P_ rules\n{state}\nActions left: 3.", state)
-        assert tokenizer.decode(found.ids[found.block == 0]) == state
-        assert found.block[0] == -1
-        alone = state_sequence(tokenizer, (), state, state)
-        assert tokenizer.decode(alone.ids[alone.block == 0]) == state
+@pytest.mark.parametrize("name", ["qwen2", "llama3", "gemma", "mistral", "unmarked"])
+@pytest.mark.parametrize("state", ["P_\n_G", "P_<|im_end|>_G"])
+def test_exactly_the_state_is_marked_in_the_ids_of_an_episodes_first_prompt(name, state):
+    made = template(name)
+    prompt = f"P_ rules\n{state}\nActions left: 3."
+    found = state_sequence(made, BEFORE, prompt, state)
+    assert found.ids.tolist() == made.start((*BEFORE, {"role": "user", "content": prompt}), "")
+    marked = np.flatnonzero(found.block == 0)
+    read = made.tokenizer.decode(found.ids[marked[0] : marked[-1] + 1])
+    assert state in read and len(read) <= len(state) + 2  # a token may hold the line breaks around it
+    assert (np.diff(marked) == 1).all() and found.block[0] == -1
+    alone = state_sequence(made, (), state, state)
+    assert state in made.tokenizer.decode(alone.ids[alone.block == 0])
 
 
-def test_a_template_that_changes_states_is_named(untrained_model):
-    tokenizer = load_tokenizer(str(untrained_model))
-    tokenizer.chat_template = "{{ messages[0]['content'] | upper }}"
+def test_a_template_that_changes_states_is_named(monkeypatch):
+    made = tokenizer("qwen2")
+    monkeypatch.setattr(made, "chat_template", CHATML.replace("message['content']", "message['content'] | trim"))
     with pytest.raises(ModelError, match="changes the text of a state"):
-        state_sequence(tokenizer, (), "abc", "abc")
+        state_sequence(ChatTemplate(made), (), "  abc", "  abc")
 
 
 def test_perplexity_by_hand():

@@ -15,7 +15,7 @@ from spa.engines.local import LocalEngine
 from spa.engines.vllm import VllmEngine
 from spa.errors import TrainingError
 from spa.models.choose import load_actor
-from spa.models.forward import token_logprobs
+from spa.models.forward import PLAIN, token_logprobs
 from spa.models.lora import add_adapters
 from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
 from spa.prompts.token_check import appended, joined_borders, opener_of
@@ -81,8 +81,8 @@ def loaded(family, tmp_path_factory):
     engine.close()
 
 
-def gaps(model, prompts: list[Prompt], replies: list[Completion]) -> float:
-    """The largest difference of the engine's log-probs and the model's."""
+def gaps(model, prompts: list[Prompt], replies: list[Completion], sampling: SamplingParams | None = None) -> float:
+    """The largest difference of the engine's log-probs and those of the model that samples like this."""
     found = []
     for prompt, reply in zip(prompts, replies, strict=True):
         assert reply.token_ids is not None and reply.logprobs is not None
@@ -90,16 +90,17 @@ def gaps(model, prompts: list[Prompt], replies: list[Completion]) -> float:
         mask = torch.zeros((1, ids.shape[1] - 1), dtype=torch.bool)
         mask[0, len(prompt.token_ids) - 1 :] = True
         with torch.no_grad():
-            expected = token_logprobs(model, ids, mask)[0][mask].numpy()
+            expected = token_logprobs(model, ids, mask, sampling=sampling or PLAIN)[0][mask].numpy()
         found.append(np.abs(expected - reply.logprobs).max())
     return float(max(found))
 
 
-def test_log_probs_are_the_trainers(loaded):
+def test_log_probs_are_those_of_the_policy_that_samples(loaded):
     model, engine, prompts = loaded
-    for temperature in (1.0, 0.7, 0.0):
-        replies = engine.generate(prompts, SamplingParams(temperature=temperature, max_tokens=16))
-        assert gaps(model, prompts, replies) < 1e-3
+    for how in ({}, {"temperature": 0.7}, {"temperature": 0.0}, {"top_k": 5}, {"temperature": 1.3, "top_p": 0.6}):
+        sampling = SamplingParams(max_tokens=16, **how)
+        replies = engine.generate(prompts, sampling)
+        assert gaps(model, prompts, replies, sampling) < 1e-3, how
         assert {reply.version for reply in replies} == {engine.version}
 
 

@@ -15,36 +15,25 @@ from spa.errors import ModelError
 from spa.evaluate.aggregate import DIGITS
 from spa.evaluate.likelihood import ReplyTokens, Scored
 from spa.evaluate.statistics import bootstrap_mean
-from spa.prompts.text_tokens import encode_with_ends
+from spa.prompts.template import ChatTemplate
 from spa.types import Message
 from spa.worldmodel.accuracy import state_units
 
 
-def state_sequence(tokenizer: Any, before: Sequence[Message], prompt: str, state: str) -> ReplyTokens:
+def state_sequence(template: ChatTemplate, before: Sequence[Message], prompt: str, state: str) -> ReplyTokens:
     """A conversation whose last user message is `prompt`, the last occurrence of `state` in it marked as block 0.
 
-    A tokenizer without a chat template reads the prompt alone, after its first special token. Raises ModelError if the
-    chat template changes the state's text, or if there is no token to begin with.
+    Raises ModelError if the chat template changes the state's text.
     """
-    lead: list[int] = []
-    if getattr(tokenizer, "chat_template", None):
-        messages = [*before, {"role": "user", "content": prompt}]
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
-    else:
-        text = prompt
-        first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-        if first is None:
-            raise ModelError("the tokenizer has neither a chat template nor a token to begin a text with")
-        lead = [int(first)]
+    text, ids, stops = template.start_with_ends((*before, {"role": "user", "content": prompt}))
     start = text.rfind(state)
     if start < 0:
         raise ModelError("the chat template changes the text of a state, so its tokens cannot be found")
-    ids, ends = encode_with_ends(tokenizer, text)
-    starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-    inside = (starts < start + len(state)) & (ends > start)
-    block = np.where(np.concatenate([np.zeros(len(lead), dtype=bool), inside]), 0, -1).astype(np.int8)
+    ends = np.asarray(stops)
+    starts = np.concatenate([[0], ends[:-1]])
+    block = np.where((starts < start + len(state)) & (ends > start), 0, -1).astype(np.int8)
     block[0] = -1  # nothing stands before the first token, so nothing can be said of it
-    return ReplyTokens(ids=np.concatenate([lead, ids]).astype(np.int32), block=block)
+    return ReplyTokens(ids=np.asarray(ids, np.int32), block=block)
 
 
 def perplexity_report(scored: Sequence[Scored], states: Sequence[str], *, seed: int = 0) -> dict[str, Any]:

@@ -71,13 +71,23 @@ class ChatTemplate:
 
         Control tokens in a message's text are read as text.
         """
+        text, guard = self._begun(messages)
+        return self._encode_with(text + opener, images, guard, first=True)
+
+    def start_with_ends(self, messages: tuple[Message, ...]) -> tuple[str, list[int], list[int]]:
+        """The text of the first prompt without opener, its token ids, and where in the text each token ends."""
+        text, guard = self._begun(messages)
+        ids, ends = self._tokens.pieces_with_ends(text, guard)
+        return (text.replace(guard, "") if guard else text), ids, ends
+
+    def _begun(self, messages: tuple[Message, ...]) -> tuple[str, str]:
+        """The text of the first prompt with guards in it, and the guard."""
         talk = list(messages) if self.has_system else without_system(messages)
         if self.parts.user_open is None and talk and talk[0]["role"] != "system":
             talk = [{"role": "system", "content": ""}, *talk]
         guard, told = self._tokens.guarded([str(message["content"]) for message in talk])
         talk = [{**message, "content": text} for message, text in zip(talk, told, strict=True)]
-        text = self._render(talk).removesuffix(self.parts.generation) + self.parts.after_user
-        return self._encode_with(text + opener, images, guard, first=True)
+        return self._render(talk).removesuffix(self.parts.generation) + self.parts.after_user, guard
 
     def follow(
         self, user_text: str, opener: str, *, reply: Sequence[int] = (), images: Sequence[bytes] = ()

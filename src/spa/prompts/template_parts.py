@@ -1,6 +1,7 @@
 """A chat template rendered, and taken apart into the texts that stand around messages.
 
-Templates are other people's code: whatever they raise becomes one ModelError, and what they write has a limit.
+Templates are other people's code: whatever they raise becomes one ModelError, and what they do has limits
+(spa.prompts.sandbox).
 """
 
 import re
@@ -10,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from spa.errors import ModelError
+from spa.prompts import sandbox
 from spa.types import Message
 
 Render = Callable[..., str]
@@ -87,22 +89,19 @@ def read_template(tokenizer: Any) -> str:
 
 def renderer(tokenizer: Any, template: str) -> Render:
     """How a server renders conversations with this template: nothing is set that a plain request does not set."""
+    plain = {**tokenizer.special_tokens_map, "tools": None, "documents": None}
 
     def render(messages: Sequence[Message], generation: bool = True) -> str:
         limit = MAX_EXPANSION * (len(template) + sum(len(str(message["content"])) for message in messages))
+        values = {**plain, "messages": [dict(message) for message in messages], "add_generation_prompt": generation}
         try:
-            text = tokenizer.apply_chat_template(
-                list(messages), chat_template=template, tokenize=False, add_generation_prompt=generation
-            )
+            return sandbox.render(template, values, limit=limit)
         except Exception as error:  # a template is other people's code
             what = " ".join(str(error).split()) or type(error).__name__
             raise ModelError(
                 f"the chat template cannot be used: {what[:300]}. Give another one in "
                 "actor_rollout_ref.model.chat_template."
             ) from error
-        if len(text) > limit:
-            raise ModelError(f"the chat template writes {len(text):,} characters for a conversation of a few thousand")
-        return text
 
     return render
 

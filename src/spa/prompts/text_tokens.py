@@ -56,17 +56,7 @@ class TextTokens:
         """Token ids of text behind the text `after`, control tokens read as text, and where in it each token ends."""
         border = self._control is not None and any(match.end() == len(after) for match in self._control.finditer(after))
         guard, (told,) = self.guarded([text])
-        ids: list[int] = []
-        ends: list[int] = []
-        done = 0
-        for number, piece in enumerate(told.split(guard) if guard else [told]):
-            anchor = "" if border and number == 0 else self._anchor
-            found, stops = self._with_ends(anchor + piece)
-            skip = len(self._base) if anchor else 0
-            ids += found[skip:]
-            ends += [done + max(0, stop - len(anchor)) for stop in stops[skip:]]
-            done += len(piece)
-        return ids, ends
+        return self._pieces_with_ends(told, guard, first=border)
 
     def encode_pieces(self, text: str, guard: str, *, first: bool) -> list[int]:
         """Token ids of guarded text, at the beginning or behind other text."""
@@ -76,6 +66,10 @@ class TextTokens:
             ids += self.encode_after(piece)
         return ids
 
+    def pieces_with_ends(self, text: str, guard: str) -> tuple[list[int], list[int]]:
+        """Token ids of guarded text at the beginning, and where in the text without guards each token ends."""
+        return self._pieces_with_ends(text, guard, first=True)
+
     def guarded(self, texts: Sequence[str]) -> tuple[str, list[str]]:
         """The texts with a guard inside everything that spells a control token, and the guard: a character that none of
         them has; "" if nothing needs it."""
@@ -84,6 +78,20 @@ class TextTokens:
             return "", list(texts)
         guard = next(chr(i) for i in range(0xFDD0, 0x110000) if not any(chr(i) in text for text in texts))
         return guard, [control.sub(lambda match: match[0][0] + guard + match[0][1:], text) for text in texts]
+
+    def _pieces_with_ends(self, text: str, guard: str, *, first: bool) -> tuple[list[int], list[int]]:
+        """`first`: whether the first piece is read as a text that stands at the beginning."""
+        ids: list[int] = []
+        ends: list[int] = []
+        done = 0
+        for number, piece in enumerate(text.split(guard) if guard else [text]):
+            anchor = "" if first and number == 0 else self._anchor
+            found, stops = self._with_ends(anchor + piece)
+            skip = len(self._base) if anchor else 0
+            ids += found[skip:]
+            ends += [done + max(0, stop - len(anchor)) for stop in stops[skip:]]
+            done += len(piece)
+        return ids, ends
 
     def _with_ends(self, text: str) -> tuple[list[int], list[int]]:
         ids, ends = encode_with_ends(self.tokenizer, text)

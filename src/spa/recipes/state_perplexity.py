@@ -67,7 +67,7 @@ def perplexity_of_tag(
         found[text] = {}
         for context in CONTEXTS:
             sequences = [
-                state_sequence(template.tokenizer, *((system, prompt) if context != "alone" else ((), state)), state)
+                state_sequence(template, *((system, prompt) if context != "alone" else ((), state)), state)
                 for state, (system, prompt) in shown
             ]
             scored = score_sequences(model, sequences, rows=16, autocast=setup.engine_autocast(cfg, device))
