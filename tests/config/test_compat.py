@@ -97,6 +97,34 @@ def test_render_mode_and_response_mask_become_our_keys(caplog):
         load_config("base", ["enable_response_mask=3"])
 
 
+def test_the_policys_path_of_verl_is_the_model_path_wherever_it_stands(tmp_path, caplog):
+    (tmp_path / "verl.yaml").write_text(
+        "actor_rollout_ref: {model: {path: a/b}}\ncritic: {model: {path: '${actor_rollout_ref.model.path}'}}\n"
+    )
+    with caplog.at_level(logging.WARNING):
+        cfg = load_config(tmp_path / "verl.yaml")
+        assert cfg.model_path == cfg.sft.model.partial_pretrain == "a/b"
+        assert load_config(tmp_path / "verl.yaml", ["model_path=c/d"]).model_path == "c/d"
+        assert load_config("demo", ["actor_rollout_ref.model.path=e/f"]).model_path == "e/f"
+    assert warnings(caplog)[0] == "actor_rollout_ref.model.path=a/b is read as model_path=a/b"
+    caplog.clear()
+    load_config("demo", ["actor_rollout_ref.model.path=builtin:tiny", "critic.model.path=builtin:tiny"])
+    assert not caplog.records
+    with pytest.raises(ConfigError, match=r"critic.model.path: cannot be the text 'a/b' here: the critic begins with"):
+        load_config("demo", ["critic.model.path=a/b"])
+
+
+def test_offloading_of_fine_tuning_has_the_names_that_ppo_gives_it(caplog):
+    with caplog.at_level(logging.WARNING):
+        cfg = load_config(
+            "base", ["sft.model.fsdp_config.cpu_offload=true", "sft.model.fsdp_config.offload_params=false"]
+        )
+    assert cfg.sft.model.fsdp_config.offload
+    assert warnings(caplog) == [
+        "sft.model.fsdp_config.cpu_offload=true is read as sft.model.fsdp_config.offload_policy=true"
+    ]
+
+
 ORIGINAL_ENVS = """
 custom_envs:
   SimpleSokoban:

@@ -114,7 +114,7 @@ def translate(tree: dict[str, Any], problems: Problems) -> list[str]:
         if entry.status == "ignored":
             ignored.append(key)
         elif entry.status == "mapped":
-            notes += _loss_mask(tree, key, value, entry.to, problems)
+            notes += _renamed(tree, key, value, entry.to, problems)
         elif not entry.harmless(value):
             problems.add(key, f"cannot be {show(value)} here: {entry.note}")
     if ignored:
@@ -134,18 +134,47 @@ def _render_mode(tree: dict[str, Any], problems: Problems) -> list[str]:
     return [f"render_mode={value} is read as state_text={STATE_TEXTS[value]}"]
 
 
-def _loss_mask(tree: dict[str, Any], key: str, value: Any, to: str, problems: Problems) -> list[str]:
-    if not isinstance(value, bool):
-        problems.add(key, f"expected true or false, got {show(value)}; or set {to}")
-        return []
+def _renamed(tree: dict[str, Any], key: str, value: Any, to: str, problems: Problems) -> list[str]:
+    """Give the value of the original's `key` to ours; returns what to say if that changes it."""
+    own = value
+    if to.endswith(".loss_mask"):
+        if not isinstance(value, bool):
+            problems.add(key, f"expected true or false, got {show(value)}; or set {to}")
+            return []
+        own = LOSS_MASKS[value]
     *parents, last = to.split(".")
     node = tree
     for parent in parents:
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             return []  # a problem that the schema names
-    node[last] = LOSS_MASKS[value]
-    return [f"{key}={str(value).lower()} is read as {to}={LOSS_MASKS[value]}"]
+    if node.get(last) == own:
+        return []
+    node[last] = own
+    return [f"{key}={_written(value)} is read as {to}={_written(own)}"]
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def one_model(tree: dict[str, Any]) -> list[str]:
+    """Make the policy's path of verl the `model_path` of the unresolved `tree`, and let the critic's be the same.
+
+    Returns the lines to warn with.
+    """
+    policy, notes = "actor_rollout_ref.model.path", []
+    if _has(tree, policy):
+        section = tree["actor_rollout_ref"]["model"]
+        path, section["path"] = section["path"], "${model_path}"
+        if path not in (None, "${model_path}", tree.get("model_path")):
+            tree["model_path"] = path
+            notes = [f"{policy}={path} is read as model_path={path}"]
+    if _has(tree, "critic.model.path"):
+        same = (None, "${model_path}", f"${{{policy}}}", tree.get("model_path"))
+        if tree["critic"]["model"]["path"] in same:
+            del tree["critic"]["model"]["path"]
+    return notes
 
 
 def _has(tree: Any, key: str) -> bool:

@@ -64,9 +64,10 @@ def load_config(
     """
     name, problems = str(name_or_path), Problems()
     tree = _compose(name)
+    notes = compat.one_model(tree)
     for text in overrides:
         _override(tree, text, problems)
-    notes: list[str] = []
+        notes += compat.one_model(tree)
     plain = resolve(tree, problems, notes)
     notes += compat.translate(plain, problems)
     config = convert(Config, plain, "", problems)

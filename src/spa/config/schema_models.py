@@ -39,7 +39,6 @@ class FSDPConfig:
 class ModelConfig:
     """A causal language model."""
 
-    path: Annotated[str, Key("hub name, folder, or `builtin:tiny`", affects="place")] = "Qwen/Qwen2.5-1.5B-Instruct"
     dtype: Annotated[Dtype, Key("of forward passes; auto: by the machine, see performance.md", affects="result")] = (
         "auto"
     )

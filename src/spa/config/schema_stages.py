@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from spa.config.key import Key
-from spa.config.schema_models import Attention, Dtype, Strategy
+from spa.config.schema_models import FSDPConfig, ModelConfig, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,58 +104,19 @@ class SFTDataConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SFTFSDPConfig:
-    """How `strategy: fsdp` cuts the model of stage 2 over the ranks."""
-
-    fsdp_size: Annotated[
-        int, Key("ranks that share one copy, -1 is all; fewer: whole copies side by side", affects="rounding", ge=-1)
-    ] = -1
-    reshard_after_forward: Annotated[
-        bool, Key("give gathered layers back between forward and backward pass", affects="rounding")
-    ] = True
-    cpu_offload: Annotated[
-        bool, Key("parameters, gradients and optimiser states wait on the CPU", affects="rounding")
-    ] = False
-    offload_params: Annotated[bool, Key("the same as `cpu_offload`", affects="rounding")] = False
-
-    @property
-    def offload(self) -> bool:
-        """Whether shards wait on the CPU. `fully_shard` moves all of them or none."""
-        return self.cpu_offload or self.offload_params
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SFTModelConfig:
+class SFTModelConfig(ModelConfig):
     """Stage 2: model."""
 
     partial_pretrain: Annotated[str, Key("the model to start from", affects="result", content="model")] = (
         "Qwen/Qwen2.5-1.5B-Instruct"
     )
-    dtype: Annotated[Dtype, Key("of forward passes; auto: by the machine, see performance.md", affects="result")] = (
-        "auto"
-    )
-    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it", affects="rounding")] = (
-        "auto"
-    )
-    use_torch_compile: Annotated[bool, Key("compile the training forward pass", affects="rounding")] = False
     enable_gradient_checkpointing: Annotated[
         bool, Key("recompute activations in the backward pass", affects="rounding")
     ] = False
-    packing: Annotated[
-        bool | None,
-        Key(
-            "read rows as one sequence without padding; null: on CUDA, if the model keeps rows apart",
-            affects="rounding",
-        ),
-    ] = None
-    trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model", affects="place")] = False
-    lora_rank: Annotated[int, Key("0 trains all weights", affects="result", ge=0)] = 0
-    lora_alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
-    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters", affects="result")] = "all-linear"
     strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")] = (
         "fsdp"
     )
-    fsdp_config: SFTFSDPConfig = field(default_factory=SFTFSDPConfig)
+    fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

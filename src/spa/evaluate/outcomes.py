@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spa.types import Episode, Stop
+from spa.worldmodel.accuracy import is_exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +81,8 @@ def outcome_of(episode: Episode) -> Outcome:
         invalid=sum(not info.get("action_is_valid") for info in infos),
         ineffective=sum(not info.get("action_is_effective") for info in infos),
         tokens=None if episode.sampled is None else int(episode.sampled.sum()),
-        observed=sum(_says(reply.observation, turn.target) for turn, reply in replies),
-        predicted=sum(_says(reply.prediction, turn.next_target) for turn, reply in replies),
+        observed=sum(is_exact(reply.observation, turn.target) for turn, reply in replies),
+        predicted=sum(is_exact(reply.prediction, turn.next_target) for turn, reply in replies),
         error=episode.error,
     )
 
@@ -97,7 +98,3 @@ def group_of(episodes: Sequence[Episode], difficulty: int | None) -> Group:
         difficulty=difficulty,
         attempts=tuple(outcome_of(episode) for episode in sorted(episodes, key=lambda episode: episode.member)),
     )
-
-
-def _says(said: str | None, truth: str) -> bool:
-    return said is not None and said.strip() == truth.strip()

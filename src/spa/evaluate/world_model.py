@@ -9,7 +9,7 @@ import numpy as np
 from spa.evaluate.aggregate import DIGITS, interval_json
 from spa.evaluate.entities import Agreement, entity_scores, named
 from spa.evaluate.statistics import rate_interval
-from spa.worldmodel.accuracy import StateScore, score_state, total_score
+from spa.worldmodel.accuracy import StateScore, is_exact, score_state, total_score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Asked:
     @property
     def changed(self) -> bool:
         """Whether anything changed at all."""
-        return self.state.strip() != self.next_state.strip()
+        return not is_exact(self.state, self.next_state)
 
 
 def prediction_report(asked: Sequence[Asked], legend: Mapping[str, str], *, seed: int = 0) -> dict[str, Any]:
@@ -47,9 +47,9 @@ def prediction_report(asked: Sequence[Asked], legend: Mapping[str, str], *, seed
         "puzzles": len({a.puzzle for a in asked}),
         "nothing_changed": _share(not a.changed for a in asked),
         "format_rate": _share(a.prediction is not None for a in asked),
-        "observation_exact": _by_puzzle(asked, [_equal(a.observation, a.state) for a in asked], seed),
-        "prediction_exact": _by_puzzle(asked, [_equal(a.prediction, a.next_state) for a in asked], seed),
-        "prediction_exact_where_changed": _share(_equal(a.prediction, a.next_state) for a in asked if a.changed),
+        "observation_exact": _by_puzzle(asked, [is_exact(a.observation, a.state) for a in asked], seed),
+        "prediction_exact": _by_puzzle(asked, [is_exact(a.prediction, a.next_state) for a in asked], seed),
+        "prediction_exact_where_changed": _share(is_exact(a.prediction, a.next_state) for a in asked if a.changed),
         **_cells([score_state(a.prediction, a.next_state, a.state) for a in asked]),
         "entities": {
             name: {key: _rounded(value) for key, value in asdict(score).items()}
@@ -114,10 +114,6 @@ def _by_puzzle(asked: Sequence[Asked], right: Sequence[bool], seed: int) -> dict
     for question, flag in zip(asked, right, strict=True):
         puzzles.setdefault(question.puzzle, []).append(flag)
     return interval_json(rate_interval([[float(np.mean(flags)) for flags in puzzles.values()]], seed=seed))
-
-
-def _equal(said: str | None, truth: str) -> bool:
-    return said is not None and said.strip() == truth.strip()
 
 
 def _share(flags: Any) -> float | None:

@@ -10,7 +10,6 @@ import torch
 from spa.config.hardware import default_threads
 from spa.config.schema import Config
 from spa.config.schema_models import Dtype, ModelConfig
-from spa.config.schema_stages import SFTModelConfig
 from spa.errors import ModelError
 from spa.models import attention
 from spa.models.forward import pack_rows, token_logprobs
@@ -120,7 +119,7 @@ def _tell(text: str) -> None:
 
 
 def make_trainable(
-    model: Any, settings: ModelConfig | SFTModelConfig, device: torch.device, *, seed: int, adapters: Path | None = None
+    model: Any, settings: ModelConfig, device: torch.device, *, seed: int, adapters: Path | None = None
 ) -> None:
     """Make a loaded policy or critic ready for training as its section says: adapters (begun anew from `seed`, or read
     from the folder `adapters`), recomputed activations, packed rows, compilation."""

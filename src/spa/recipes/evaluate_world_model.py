@@ -39,6 +39,7 @@ from spa.seeds import stream_seed
 from spa.tracking.encoding import write_atomic
 from spa.tracking.progress import ProgressLine
 from spa.types import SamplingParams
+from spa.worldmodel.accuracy import is_exact
 
 Advance = Callable[[int, dict[str, str]], None]
 BASE = "world_model/puzzles"
@@ -201,12 +202,12 @@ def open_loop_rollout(
                 replies[i] = reply
         still = []
         for i in alive:
-            reply, first = replies[i], situations[i].known.strip()
-            truth = reply.next_state.strip()
+            reply = replies[i]
+            copied = is_exact(situations[i].known, reply.next_state)
             if not reply.parsed.well_formed:
-                chains[i] += [(False, first == truth)] * (steps - step)
+                chains[i] += [(False, copied)] * (steps - step)
                 continue
-            chains[i].append(((reply.parsed.prediction or "").strip() == truth, first == truth))
+            chains[i].append((is_exact(reply.parsed.prediction, reply.next_state), copied))
             if not reply.over:
                 still.append(i)
         alive = still

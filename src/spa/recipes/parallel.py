@@ -5,7 +5,6 @@ from typing import Any
 import torch
 
 from spa.config.schema_models import FSDPConfig, Strategy
-from spa.config.schema_stages import SFTFSDPConfig
 from spa.distributed.replicas import Replica, Replicated
 from spa.distributed.shards import Sharded, Sharding
 from spa.distributed.world import current_world
@@ -15,7 +14,7 @@ from spa.errors import ConfigError
 def parallelize(
     model: Any,
     strategy: Strategy,
-    cut: FSDPConfig | SFTFSDPConfig,
+    cut: FSDPConfig,
     *,
     autocast: torch.dtype | None = None,
     trained: bool = True,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spa.tracking.console import printable
+from spa.worldmodel.accuracy import is_exact
 
 _COORDINATE = re.compile(r"\((\d{1,3}),\s?(\d{1,3})\)")
 _ENTITY = re.compile(r"\((\S)\) (?:is|are) at ((?:\(\d{1,3},\s?\d{1,3}\)[ ,]*)+)")
@@ -78,7 +79,7 @@ def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
     true_drawing, true_sentence = _split(truth)
     true_rows = _drawn(true_drawing) or _placed(true_sentence, size)
     true_words = _words(true_sentence)
-    return Board(_mark_cells(rows, true_rows), _mark_words(words, true_words), same=text.strip() == truth.strip())
+    return Board(_mark_cells(rows, true_rows), _mark_words(words, true_words), same=is_exact(text, truth))
 
 
 def _split(text: str) -> tuple[list[str], str]:

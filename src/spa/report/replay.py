@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spa.report import boards
 from spa.tracking.console import printable
+from spa.worldmodel.accuracy import is_exact
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,7 +44,7 @@ def observation_wrong(turn: dict[str, Any]) -> bool | None:
 
 
 def _differs(claim: str | None, truth: str) -> bool | None:
-    return None if claim is None else claim.strip() != truth.strip()
+    return None if claim is None else not is_exact(claim, truth)
 
 
 def any_wrong(episode: dict[str, Any]) -> bool | None:

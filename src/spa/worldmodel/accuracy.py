@@ -16,6 +16,11 @@ _DRAWING_UNIT = re.compile(rf"{_CELL}|\S")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 
 
+def is_exact(said: str | None, truth: str) -> bool:
+    """Whether a state is the true text, white space around it aside; not, if nothing was said."""
+    return said is not None and said.strip() == truth.strip()
+
+
 def state_units(text: str) -> list[str]:
     """The units that a state is compared by: a cell like (1,2), a word, a number, or one character of a drawing.
 
@@ -94,7 +99,7 @@ def score_state(predicted: str | None, truth: str, before: str | None) -> StateS
         if predicted is not None:
             moved = {place for place in units.keys() | old.keys() if units.get(place) != old.get(place)}
     return StateScore(
-        exact=predicted is not None and predicted.strip() == truth.strip(),
+        exact=is_exact(predicted, truth),
         units=len(places),
         units_right=sum(true_units.get(place) == units.get(place) for place in places),
         changed=len(changed),
@@ -122,13 +127,10 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     turns = [turn for episode in played for turn in episode.turns]
     if not turns:
         return {"wm/turns": 0.0}
-    observed = [_said(turn, turn.reply.observation) for turn in turns]
     found = {
         "wm/turns": float(len(turns)),
         "wm/format_rate": _mean(turn.reply.well_formed for turn in turns),
-        "wm/obs_exact": _mean(
-            said is not None and said.strip() == turn.target.strip() for said, turn in zip(observed, turns, strict=True)
-        ),
+        "wm/obs_exact": _mean(is_exact(_said(turn, turn.reply.observation), turn.target) for turn in turns),
     }
     if any(episode.reply_order == "no_prediction" for episode in played):
         return found
@@ -139,7 +141,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,
         "wm/changed_f1": total.changed_f1,
-        "wm/copy_exact": _mean(turn.next_target.strip() == turn.target.strip() for turn in turns),
+        "wm/copy_exact": _mean(is_exact(turn.target, turn.next_target) for turn in turns),
     }
 
 
