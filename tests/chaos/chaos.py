@@ -23,7 +23,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -99,8 +100,13 @@ class Child:
         return status
 
 
-def launch(folder: Path, words: list[str], *, file_limit: int | None = None) -> Child:
-    """`spa run` with its run directory in `folder`."""
+def launch_run(folder: Path, words: Sequence[str], *, file_limit: int | None = None) -> Child:
+    """`spa run` with its run directory in `folder`; what earlier launches said there is kept."""
+    return launch(folder, ["run", *words, f"trainer.run_dir={RUN}"], log_mode="a", file_limit=file_limit)
+
+
+def launch(folder: Path, words: Sequence[str], *, log_mode: str = "w", file_limit: int | None = None) -> Child:
+    """A command of spa in a process of its own, forked from this one, which has the libraries."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "output.txt"
     sys.stdout.flush()
@@ -110,17 +116,15 @@ def launch(folder: Path, words: list[str], *, file_limit: int | None = None) -> 
     status = 70
     try:
         os.chdir(folder)
-        with log.open("a") as file:
+        with log.open(log_mode) as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         if file_limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
         from spa.cli import main
 
-        status = main(["run", *words, f"trainer.run_dir={RUN}"])
+        status = main(list(words))
     except BaseException:  # noqa: BLE001 - a child must never go on with what its parent does
-        import traceback
-
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -136,7 +140,7 @@ def children_cpu_s() -> float:
 
 def finish(folder: Path, words: list[str]) -> None:
     """Start the command, undisturbed, and see it succeed."""
-    child = launch(folder, words)
+    child = launch_run(folder, words)
     status = child.end()
     if status != 0:
         raise SystemExit(f"status {status}:\n{child.log.read_text()[-3000:]}")
@@ -187,7 +191,7 @@ def killed_until_done(
     """Start and kill a run up to `kills` times at random moments, then let it end; returns the stages it was hit in."""
     hit: list[str] = []
     while len(hit) < kills:
-        child = launch(folder, words)
+        child = launch_run(folder, words)
         if rng.random() < 1 / 3:
             status = child.wait(LONGEST_LAUNCH_S, until=lambda: is_saving(folder))
         else:
@@ -245,7 +249,7 @@ FAULTS: dict[str, Callable[[Path], None]] = {
 
 def harmed(folder: Path, words: list[str], harm: Callable[[Path], None]) -> None:
     """Kill a run in its third stage, harm its files, let it end."""
-    child = launch(folder, words)
+    child = launch_run(folder, words)
     status = child.wait(LONGEST_LAUNCH_S, until=lambda: len(list((folder / RUN / "ppo").glob("global_step_*"))) >= 2)
     if status is None:
         child.kill()
@@ -257,7 +261,7 @@ def harmed(folder: Path, words: list[str], harm: Callable[[Path], None]) -> None
 def full_disk(folder: Path, words: list[str]) -> None:
     """Files cannot grow beyond a limit, in one stage after the other; then there is room again."""
     for limit in (2_000, 60_000, 400_000, 1_500_000):
-        child = launch(folder, words, file_limit=limit)
+        child = launch_run(folder, words, file_limit=limit)
         status = child.end()
         text = child.log.read_text()
         assert status in (0, 2) and "Traceback" not in text, f"limit {limit}: status {status}\n{text[-3000:]}"
@@ -268,7 +272,7 @@ def asked_to_stop(folder: Path, words: list[str], rng: np.random.Generator, whol
     """SIGTERM at random moments until the run is done; returns the seconds that each took to end."""
     seconds: list[float] = []
     while True:
-        child = launch(folder, words)
+        child = launch_run(folder, words)
         moment = float(rng.uniform(0.1, 0.5)) * whole_s
         status = child.wait(LONGEST_LAUNCH_S, until=lambda child=child, moment=moment: child.cpu_s() >= moment)
         if status is not None:

@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ import numpy as np
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "envs"), str(TESTS / "chaos")]
 
-from chaos import RUN, Child, differences, result  # noqa: E402 - found through the path above
+from chaos import RUN, Child, differences, launch, result  # noqa: E402 - found through the path above
 from helpers.runs import SMALL, make_base  # noqa: E402
 
 from spa.training.checkpoint import damage as found_damage  # noqa: E402
@@ -73,31 +72,6 @@ class Siege:
     def rng(self, name: str) -> np.random.Generator:
         """Draws of a part of its own."""
         return np.random.Generator(np.random.PCG64([self.seed, *name.encode()]))
-
-
-def launch(folder: Path, words: Sequence[str]) -> Child:
-    """A command of spa in a process of its own, forked from this one, which has the libraries."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "output.txt"
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return Child(pid, log)
-    status = 70
-    try:
-        os.chdir(folder)
-        with log.open("w") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        from spa.cli import main
-
-        status = main(list(words))
-    except BaseException:  # noqa: BLE001 - a child must never go on with what its parent does
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def ended(child: Child) -> tuple[int | None, str]:
