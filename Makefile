@@ -10,8 +10,9 @@
 #   make test-hosts      torchrun and Ray across two hosts, made of network namespaces: needs Linux, root and ip
 #   make chaos           a run killed 20 times and harmed in every way ends like an undisturbed one, about ten minutes
 #                        (with .venv-ray of make test-ray)
-#   make siege           misbehaving environments, servers and configurations, damage to every kind of file, suspension:
-#                        a run ends like an undisturbed one, loses what it says, or ends in one message; 20 minutes
+#   make siege           misbehaving environments, chat templates, servers and configurations, damage to every file of every
+#                        stage, suspension, two processes, clocks that jump: a run ends like an undisturbed one, loses what
+#                        it says, or ends in one message; 20 minutes
 #   make lint            ruff and pyright
 #   make docs            the documentation site, in site/
 #   make bench           our work beside that of others (transformers, TRL, vLLM, Gymnasium), about 20 minutes; peers get

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.families import small_model, template
+from helpers.families import small_model, template, tokenizer
 from helpers.play import answer, groups, lake, one_group, play, says
 
 from spa.engines.local import LocalEngine
@@ -16,6 +16,7 @@ from spa.envs.frozen_lake import FrozenLake
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.prompts.template import ChatTemplate
 from spa.tracking.encoding import dump_line
 from spa.types import Completion, Episode, Prompt, Stop
 
@@ -256,6 +257,19 @@ def test_an_engine_that_fails_on_a_row_costs_only_that_episode():
     failed, other = play(one_group(2), Flaky(solver), make=open_lake)
     assert (failed.stop, failed.error, len(failed.turns)) == (Stop.ERROR, "no connection", 0)
     assert other.stop is not Stop.ERROR
+
+
+def test_a_chat_template_that_fails_at_a_puzzle_costs_only_its_episodes():
+    known = tokenizer("qwen2")
+    known.chat_template = "{% if 'is at (0,' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}" + (
+        known.chat_template
+    )
+    made = ChatTemplate(known)
+    episodes = play(groups(12, 1), says(answer("Right"), template=made), made, max_turn=2)
+    lost = [episode for episode in episodes if episode.stop is Stop.ERROR]
+    assert 0 < len(lost) < 12
+    assert all(episode.error.startswith("the chat template cannot be used: no") for episode in lost)
+    assert all(len(episode.turns) for episode in episodes if episode not in lost)
 
 
 def test_members_of_a_group_share_the_puzzle_and_not_the_noise():

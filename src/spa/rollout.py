@@ -1,6 +1,7 @@
 """Playing: prompts go to the engine, replies are parsed and executed, until every episode has ended.
 
-An environment that raises, hangs or returns nonsense costs its own episode, never the run.
+An environment that raises, hangs or returns nonsense costs its own episode, never the run, and so does a chat template
+that does not take a puzzle's text.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from spa.errors import ConfigError
 from spa.models.vision import to_png
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate, TokenBuffer
+from spa.prompts.template_parts import TemplateFault
 from spa.seeds import stream_seed
 from spa.turns import stop_after, take_turn
 from spa.types import Completion, Episode, Message, Prompt, SamplingParams, Stop, Turn
@@ -147,8 +149,11 @@ class _Player:
                 self.images += self._see()
         except EnvFault as error:
             return self._fail(error)
-        if template is not None:
-            self.buffer = TokenBuffer(template, tuple(self.messages), prompter.opener, self.images)
+        try:
+            if template is not None:
+                self.buffer = TokenBuffer(template, tuple(self.messages), prompter.opener, self.images)
+        except TemplateFault as error:
+            self._lose(str(error))
 
     def _see(self) -> list[bytes]:
         """The picture of the current state, if prompts show one."""

@@ -102,13 +102,26 @@ class Child:
 
 def launch_run(folder: Path, words: Sequence[str], *, file_limit: int | None = None) -> Child:
     """`spa run` with its run directory in `folder`; what earlier launches said there is kept."""
-    return launch(folder, ["run", *words, f"trainer.run_dir={RUN}"], log_mode="a", file_limit=file_limit)
+
+    def before() -> None:
+        if file_limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+
+    return launch(folder, ["run", *words, f"trainer.run_dir={RUN}"], log_mode="a", before=before)
 
 
-def launch(folder: Path, words: Sequence[str], *, log_mode: str = "w", file_limit: int | None = None) -> Child:
-    """A command of spa in a process of its own, forked from this one, which has the libraries."""
+def launch(
+    folder: Path,
+    words: Sequence[str],
+    *,
+    output: str = "output.txt",
+    log_mode: str = "w",
+    before: Callable[[], None] = lambda: None,
+) -> Child:
+    """A command of spa in a process of its own, forked from this one, which has the libraries. `before` is called in
+    it first; what it says is in the file `output`."""
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "output.txt"
+    log = folder / output
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -119,8 +132,7 @@ def launch(folder: Path, words: Sequence[str], *, log_mode: str = "w", file_limi
         with log.open(log_mode) as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        if file_limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+        before()
         from spa.cli import main
 
         status = main(list(words))

@@ -233,6 +233,8 @@ NESTED = (
         ("{{ ('x' * 9999).replace('x', 'y' * 9999).replace('y', 'z' * 9999) }}", "makes something of"),
         ("{{ (['x' * 9999] * 9999) | join }}", "makes something of"),
         ("{{ ','.join(['x' * 9999] * 9999) }}", "makes something of"),
+        ("{{ ['x', 'y'] | random }}", "No filter named 'random'"),
+        ("{{ lipsum() }}", "'lipsum' is undefined"),
         ("{% set ns = namespace() %}{% set ns.__class__ = 1 %}", "begins with an underscore"),
         ("x" * (template_parts.MAX_TEMPLATE + 1), "at most 262,144 characters"),
     ],

@@ -42,6 +42,16 @@ def test_what_is_done_is_not_done_again(base, finished):
     } == files
 
 
+@pytest.mark.parametrize("harm", ["torn", "flipped", "gone"])
+def test_lines_of_finished_self_play_are_named_and_restored(base, finished, harm, caplog):
+    path = finished / "data" / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes({"torn": whole[:50], "flipped": whole.replace(b"1", b"3", 1), "gone": b""}[harm])
+    pipeline.run(small_config(base, finished, *STEPS))
+    assert path.read_bytes() == whole
+    assert "damaged or lost" in caplog.text
+
+
 def test_stages_lie_where_the_configuration_says(base, tmp_path):
     places = [f"generate.output_dir={tmp_path / 'a'}", f"sft.trainer.default_local_dir={tmp_path / 'b'}"]
     cfg = small_config(base, tmp_path / "run", *STEPS, *places, f"trainer.default_local_dir={tmp_path / 'c'}")

@@ -10,7 +10,8 @@ SIEGE = Path(__file__).with_name("siege.py")
 
 
 def test_a_run_keeps_the_invariant_under_some_of_everything(tmp_path):
-    words = [sys.executable, str(SIEGE), "--only", "config", "environments", "--cases", "40", "--faults", "exit"]
+    parts = ["--only", "config", "environments", "templates", "--cases", "40", "--faults", "exit"]
+    words = [sys.executable, str(SIEGE), *parts, "--templates", "raises at some puzzles", "reaches for Python"]
     found = subprocess.run(
         [*words, "--seed", "3", "--folder", str(tmp_path / "siege")],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -26,3 +27,4 @@ def test_a_run_keeps_the_invariant_under_some_of_everything(tmp_path):
     assert report["counts"]["config"]["loaded"] > 3
     (ending,) = report["counts"]["environments"]
     assert ending.startswith("ended, ") and int(ending.split()[1]) > 0
+    assert sorted(outcome.split()[0] for outcome in report["counts"]["templates"]) == ["ended,", "refused"]

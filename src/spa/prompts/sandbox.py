@@ -99,6 +99,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
         self.filters["tojson"] = _tojson
+        del self.filters["random"]  # a prompt is the same when a run goes on
         self.filters = {name: self._limited(function) for name, function in self.filters.items()}
         self.globals = {
             "range": range,

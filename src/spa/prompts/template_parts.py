@@ -30,6 +30,10 @@ _THINK = re.compile(r"(<think>\s*)?(</think>\s*)?$")  # an empty think block, th
 _CLOCK = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 
 
+class TemplateFault(ModelError):
+    """A chat template raised, met a limit or does not parse; in a rollout that costs the episode."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The texts around messages.
@@ -98,7 +102,7 @@ def renderer(tokenizer: Any, template: str) -> Render:
             return sandbox.render(template, values, limit=limit)
         except Exception as error:  # a template is other people's code
             what = " ".join(str(error).split()) or type(error).__name__
-            raise ModelError(
+            raise TemplateFault(
                 f"the chat template cannot be used: {what[:300]}. Give another one in "
                 "actor_rollout_ref.model.chat_template."
             ) from error

@@ -247,6 +247,8 @@ def mark_done(directory: Path, identity: Identity, result: Path, *, since: float
             "sha256": {path.name: file_sum(path) for path in sorted(result.glob(DATA_FILES))},
             "identity": identity.to_json(),
         }
+        if result == directory and (directory / RECORD).is_file():  # no checkpoint has a copy
+            mark["record"] = (directory / RECORD).read_text(encoding="utf-8")
         write_atomic(directory / DONE, [json.dumps(mark, indent=1)])
     world.barrier()
     return result
@@ -265,19 +267,27 @@ def restore_records(directory: Path) -> None:
     for folder in (directory, *sorted(directory.glob("extra_*"))):
         if steps := steps_in(folder):
             restore_record(folder / f"global_step_{max(steps)}")
+    kept = read_mark(directory).get("record")
+    if isinstance(kept, str):
+        _mend(directory / RECORD, kept.encode(), DONE)
 
 
 def restore_record(checkpoint: Path) -> None:
     """Make the `metrics.jsonl` beside a checkpoint what the checkpoint counts on: later lines go, because their steps
     are made again, and lines that were damaged or lost come back from its own copy, which is said."""
-    path, kept = checkpoint.parent / RECORD, kept_record(checkpoint)
+    kept = kept_record(checkpoint)
+    if kept is not None:
+        _mend(checkpoint.parent / RECORD, kept, checkpoint.name)
+
+
+def _mend(path: Path, kept: bytes, source: str) -> None:
     found = path.read_bytes() if path.is_file() else b""
-    if kept is None or found == kept:
+    if found == kept:
         return
     if not found.startswith(kept):
         there = set(found.splitlines())
         lost = ", ".join(str(json.loads(line)["step"]) for line in kept.splitlines() if line not in there)
-        log.warning("%s: lines of steps %s were damaged or lost; restored from %s", path, lost or "?", checkpoint.name)
+        log.warning("%s: lines of steps %s were damaged or lost; restored from %s", path, lost or "?", source)
     write_atomic(path, [kept.decode()])
 
 

@@ -1,0 +1,148 @@
+"""Code and servers of others: environments, chat templates, API servers."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from invariant import (
+    RUN,
+    STAGE_WORDS,
+    TESTS,
+    Siege,
+    declare,
+    differences,
+    ended,
+    launch,
+    lost_episodes,
+    trained,
+    wrong_ending,
+)
+
+IN_PROCESS = (
+    "raise", "exit", "interrupt", "generator", "base", "memory", "huge", "bytes", "nan", "overflow", "words", "none",
+    "four", "info", "reset", "hang",
+)  # fmt: skip
+IN_WORKERS = ("die", "die_in_reset", "spin", "objects")
+
+
+def ppo_words(siege: Siege, fault: str, workers: bool) -> list[str]:
+    """PPO alone, on an environment that goes wrong in this way."""
+    env = f"{{env_type: 'faulty_env:Faulty', max_actions_per_traj: 9, env_config: {{fault: '{fault}'}}}}"
+    more = ["es_manager.env_workers=2", "es_manager.env_timeout_s=2"] if workers else ["es_manager.env_timeout_s=1"]
+    tags = [f"es_manager.{split}.env_configs={{tags: [Siege], n_groups: null}}" for split in ("train", "val")]
+    return [
+        "ppo", "base", *STAGE_WORDS, f"+custom_envs.Siege={env}", *tags, *more, f"model_path={siege.model}",
+        f"trainer.run_dir={RUN}",
+    ]  # fmt: skip
+
+
+def environments(siege: Siege, faults: Sequence[str]) -> None:
+    """Each fault, in this process or in one of its own, against a run that is told which episodes it loses."""
+    for fault in faults:
+        there = siege.folder / "environments" / fault
+        status, text = ended(launch(there, ppo_words(siege, fault, fault in IN_WORKERS)))
+        problem, lost = wrong_ending(status, text), []
+        if not problem and status == 0:
+            lost = lost_episodes(there)
+            problem = unlike_declared(there, lost, ppo_words(siege, "", fault in IN_WORKERS), text)
+        siege.judge("environments", fault, f"ended, {len(lost)} lost" if status == 0 else "refused", problem)
+
+
+def unlike_declared(there: Path, lost: list[dict[str, str]], words: list[str], said: str) -> str:
+    """What a run that lost episodes has different from one without faults in which these are declared lost, or what its
+    last message does not say."""
+    declared = there / "declared"
+    declare(declared, lost)
+    status, text = ended(launch(declared, words))
+    if status != 0:
+        return f"the run with {len(lost)} episodes declared lost ended with status {status}: {text[-300:]}"
+    if changed := differences(trained(there), trained(declared)):
+        return f"{len(lost)} lost, differs from the run with these declared: {changed[:4]}"
+    counted = re.search(r"(\d+) of [\d,]+ episodes were lost", said)
+    if lost and (counted is None or int(counted[1]) != len(lost)):
+        return f"the last message does not count {len(lost)} lost episodes"
+    return ""
+
+
+GOOD = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+"""The template that the siege's model has."""
+
+TEMPLATES = {
+    "good": GOOD,
+    "raises": "{{ raise_exception('no') }}",
+    "does not parse": "{% for message in",
+    "raises after a while": "{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}" + GOOD,
+    "raises at some puzzles": "{% if 'is at (2,' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}"
+    + GOOD,
+    "raises at every puzzle": "{% if 'is at (' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}"
+    + GOOD,
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
+    "{% endfor %}" + GOOD,
+    "loops at some puzzles": "{% if 'is at (2,' in messages[-1]['content'] %}{% for a in range(99999) %}"
+    "{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}" + GOOD,
+    "calls itself": "{% macro again(n) %}{{ again(n + 1) }}{% endmacro %}{{ again(0) }}" + GOOD,
+    "writes 100 MB": GOOD
+    + "{% for a in range(1000) %}{% for b in range(1000) %}"
+    + "x" * 100
+    + "{% endfor %}{% endfor %}",
+    "writes 100 MB at once": GOOD + "{{ 'x' * 100000000 }}",
+    "writes 100 GB at once": GOOD + "{{ 'x' * 100000000000 }}",
+    "writes 100 MB at some puzzles": GOOD
+    + "{% if 'is at (2,' in messages[-1]['content'] %}{{ 'x' * 100000000 }}{% endif %}",
+    "pads by a format": GOOD + "{{ '%0999999999d' % 7 }}",
+    "multiplies a number": "{{ 9 ** 99999999 }}" + GOOD,
+    "draws": GOOD.replace("assistant", "{{ ['assistant', 'helper'] | random }}"),
+    "draws now and then": "{{ '' if range(50) | random else 'x' }}" + GOOD,
+    "makes words up": "{{ lipsum(1, false, 2, 5) }}" + GOOD,
+    "drops messages": GOOD.replace("in messages", "in messages[-1:]"),
+    "turns messages around": GOOD.replace("in messages", "in messages | reverse"),
+    "writes nothing": "",
+    "reaches for Python": "{{ ''.__class__.__mro__[1].__subclasses__() }}" + GOOD,
+    "reaches for globals": "{{ raise_exception.__globals__['os'].environ }}" + GOOD,
+    "includes a file": "{% include '/etc/passwd' %}" + GOOD,
+    "is a megabyte": GOOD + "{# " + "x" * 2**20 + " #}",
+    "writes control characters": "\x00\x1b[2J\ud7ff" + GOOD,
+}
+
+
+OTHER_TEXTS = ("writes control characters",)
+"""These write something else than the good one, and always the same."""
+
+
+def template_words(siege: Siege, template: str) -> list[str]:
+    """PPO alone, with a chat template of its own."""
+    return [
+        "ppo", "base", *STAGE_WORDS, f"model_path={siege.model}", f"trainer.run_dir={RUN}",
+        f"actor_rollout_ref.model.chat_template={template}",
+    ]  # fmt: skip
+
+
+def templates(siege: Siege, names: Sequence[str]) -> None:
+    """Chat templates that misbehave: refused, or a run as with the good one in which the same episodes are lost."""
+    for name in names:
+        there = siege.folder / "templates" / name.replace(" ", "-")
+        there.mkdir(parents=True)
+        (there / "template.jinja").write_text(TEMPLATES[name])
+        status, said = ended(launch(there, template_words(siege, "template.jinja")))
+        problem, lost = wrong_ending(status, said), []
+        if not problem and status == 0:
+            lost = lost_episodes(there)
+            if name not in OTHER_TEXTS:
+                (there / "template.jinja").write_text(GOOD)
+            problem = unlike_declared(there, lost, template_words(siege, "../template.jinja"), said)
+        siege.judge("templates", name, f"ended, {len(lost)} lost" if status == 0 else "refused", problem)
+
+
+def servers(siege: Siege) -> None:
+    """API servers that misbehave, on a loopback server: the tests of the engines."""
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", str(TESTS / "engines" / "test_api.py"),
+               str(TESTS / "engines" / "test_api_evaluation.py")]  # fmt: skip
+    found = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False, timeout=900)
+    for line in found.stdout.splitlines():
+        if line.startswith(("PASSED", "FAILED", "ERROR")):
+            siege.judge("servers", line, "held", "" if line.startswith("PASSED") else line)
