@@ -1,4 +1,4 @@
-"""Run whole PPO updates with verl's own actor on frozen batches, and keep the numbers that ours must give.
+"""Run whole PPO updates with verl's own actor and critic on frozen batches, and keep the numbers that ours must give.
 
     PYTHONPATH=src:tests:VERL python benchmarks/parity/verl_updates.py VERL tests/golden/verl_updates.json
 
@@ -10,6 +10,7 @@ are ours (tests/helpers/reference_updates.py). tests/recipes/test_reference_upda
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,16 @@ from helpers.golden import write_golden
 from helpers.reference_updates import (
     BETAS,
     CASES,
-    LR,
+    CRITIC_CASES,
     PROMPT,
     STEPS,
     WEIGHT_DECAY,
     Case,
+    CriticCase,
     Frozen,
     change,
     frozen,
+    reference_critic,
     reference_model,
     weights,
 )
@@ -44,7 +47,8 @@ from verl.utils.torch_functional import (
     get_cosine_schedule_with_warmup,
 )
 from verl.workers.actor.dp_actor import DataParallelPPOActor
-from verl.workers.config import FSDPActorConfig
+from verl.workers.config import FSDPActorConfig, FSDPCriticConfig
+from verl.workers.critic.dp_critic import DataParallelPPOCritic
 
 
 def main(checkout: str, output: str) -> None:
@@ -55,8 +59,10 @@ def main(checkout: str, output: str) -> None:
     commit = subprocess.run(["git", "-C", checkout, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     write_golden(
         output,
-        origin=f"verl-project/verl {commit.stdout.strip() or 'unknown commit'}: DataParallelPPOActor.update_policy",
-        cases={name: run(case) for name, case in CASES.items()},
+        origin=f"verl-project/verl {commit.stdout.strip() or 'unknown commit'}: DataParallelPPOActor.update_policy, "
+        "DataParallelPPOCritic.update_critic",
+        cases={name: run(case) for name, case in CASES.items()}
+        | {name: run_critic(case) for name, case in CRITIC_CASES.items()},
     )
     dist.destroy_process_group()
 
@@ -64,17 +70,12 @@ def main(checkout: str, output: str) -> None:
 def run(case: Case) -> list[dict[str, Any]]:
     """The steps of a case."""
     model = reference_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY)
-    schedule = (
-        get_cosine_schedule_with_warmup(optimizer, num_warmup_steps=0, num_training_steps=STEPS, min_lr_ratio=0.1)
-        if case.cosine
-        else get_constant_schedule_with_warmup(optimizer, num_warmup_steps=0)
-    )
+    optimizer, schedule = optimizer_of(model, case)
     actor = DataParallelPPOActor(config_of(case), model, optimizer)
     steps = []
     for step in range(STEPS):
         data = frozen(step)
-        batch, old = proto(actor, data)
+        batch, old = scored(actor, data)
         advantages, returns = estimate(case, data, old)
         batch.batch["advantages"] = advantages
         before = weights(model)
@@ -88,6 +89,58 @@ def run(case: Case) -> list[dict[str, Any]]:
                 "returns": returns.flatten()[:20].double().tolist(),
                 "grad_norm": [float(value) for value in np.atleast_1d(metrics["actor/grad_norm"])],
                 "clipfrac": float(np.mean(metrics["actor/pg_clipfrac"])),
+                "change": change(model, before),
+            }
+        )
+    return steps
+
+
+def optimizer_of(model: torch.nn.Module, case: Case | CriticCase) -> tuple[torch.optim.Optimizer, Any]:
+    """AdamW and verl's schedule, which moves once per PPO step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=case.lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    if not case.cosine:
+        return optimizer, get_constant_schedule_with_warmup(optimizer, num_warmup_steps=case.warmup)
+    return optimizer, get_cosine_schedule_with_warmup(
+        optimizer, num_warmup_steps=case.warmup, num_training_steps=STEPS, min_lr_ratio=0.1
+    )
+
+
+def run_critic(case: CriticCase) -> list[dict[str, Any]]:
+    """The steps of a case."""
+    model = reference_critic()
+    optimizer, schedule = optimizer_of(model, case)
+    config = FSDPCriticConfig(
+        strategy="fsdp",
+        ppo_mini_batch_size=case.mini,
+        ppo_micro_batch_size_per_gpu=case.mini,
+        ppo_epochs=case.epochs,
+        loss_agg_mode=case.loss_agg_mode,
+        cliprange_value=1e9 if case.clip is None else case.clip,  # verl always clips
+        grad_clip=1.0,
+        model_config=SimpleNamespace(),  # else one is read from a folder
+    )
+    critic = DataParallelPPOCritic(config, model, optimizer)
+    critic.device_name = "cuda"  # where there is none, this switches off bfloat16, which is not a setting
+    steps = []
+    for step in range(STEPS):
+        data = frozen(step)
+        batch = proto(data)
+        mask = batch.batch["response_mask"]
+        values = (critic.compute_values(batch) + torch.from_numpy(data.noise[2])) * mask
+        _, returns = core_algos.compute_gae_advantage_return(
+            torch.from_numpy(data.rewards), values, mask, gamma=case.gamma, lam=case.lam
+        )
+        batch.batch["values"], batch.batch["returns"] = values, returns
+        before, lr = weights(model), schedule.get_last_lr()[0]
+        metrics = critic.update_critic(batch)
+        schedule.step()
+        steps.append(
+            {
+                "lr": lr,
+                "values": values.flatten()[:20].double().tolist(),
+                "returns": returns.flatten()[:20].double().tolist(),
+                "loss": float(metrics["critic/vf_loss"]) / len(metrics["critic/grad_norm"]),
+                "grad_norm": [float(value) for value in metrics["critic/grad_norm"]],
                 "change": change(model, before),
             }
         )
@@ -116,8 +169,8 @@ def config_of(case: Case) -> FSDPActorConfig:
     )
 
 
-def proto(actor: DataParallelPPOActor, data: Frozen) -> tuple[DataProto, torch.Tensor]:
-    """The batch as verl takes it, and the old log-probs: the policy's own with noise."""
+def proto(data: Frozen) -> DataProto:
+    """The batch as verl takes it."""
     ids = torch.from_numpy(data.ids)
     attention = torch.arange(ids.shape[1])[None] < torch.from_numpy(data.lengths)[:, None]
     tensors = {
@@ -129,10 +182,15 @@ def proto(actor: DataParallelPPOActor, data: Frozen) -> tuple[DataProto, torch.T
         "position_ids": torch.arange(ids.shape[1])[None].expand_as(ids).contiguous(),
     }
     meta = {"temperature": 1.0, "micro_batch_size": len(ids), "use_dynamic_bsz": False, "pad_token_id": 0}
-    batch = DataProto.from_dict(tensors=tensors, meta_info=meta)
+    return DataProto.from_dict(tensors=tensors, meta_info=meta)
+
+
+def scored(actor: DataParallelPPOActor, data: Frozen) -> tuple[DataProto, torch.Tensor]:
+    """The batch with its log-probs, and the old ones of these: the policy's own with noise."""
+    batch = proto(data)
     own = actor.compute_log_prob(batch)
     own = own["log_probs"] if isinstance(own, dict) else own[0]
-    mask = tensors["response_mask"]
+    mask = batch.batch["response_mask"]
     old = (own + torch.from_numpy(data.noise[0])) * mask
     batch.batch["old_log_probs"] = old
     batch.batch["ref_log_prob"] = (own + torch.from_numpy(data.noise[1])) * mask

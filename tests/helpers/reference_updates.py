@@ -1,4 +1,4 @@
-"""Frozen batches and a small model for whole updates beside a reference: the same inputs on both sides, and the numbers
+"""Frozen batches and small models for whole updates beside a reference: the same inputs on both sides, and the numbers
 that are compared. benchmarks/parity/verl_updates.py writes tests/golden/verl_updates.json from them.
 """
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForTokenClassification
 
 ROWS, PROMPT, RESPONSE, VOCABULARY = 16, 5, 19, 64
 STEPS = 3  # PPO steps of a case, each with fresh rewards
-LR, WEIGHT_DECAY, BETAS = 1e-2, 0.01, (0.9, 0.999)
+WEIGHT_DECAY, BETAS = 0.01, (0.9, 0.999)
 PLACES = 4  # entries of each parameter's change that are kept
 
 
@@ -29,8 +29,10 @@ class Case:
     kl_in_reward: float = 0.0
     clip: tuple[float, float, float] = (0.2, 0.28, 3.0)
     cosine: bool = False
+    warmup: int = 0  # PPO steps
     gamma: float = 1.0
     lam: float = 1.0
+    lr: float = 1e-2
 
     @property
     def on_policy(self) -> bool:
@@ -52,6 +54,35 @@ CASES: dict[str, Case] = {
     "kl_in_reward": Case(kl_in_reward=0.05),
     "tight_clip_many_epochs": Case(clip=(0.05, 0.05, 1.5), epochs=4),
     "cosine": Case(cosine=True, epochs=1),
+    "warmup": Case(warmup=2, epochs=1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticCase:
+    """One way to update the critic. `clip`: of values around the old ones; None does not clip."""
+
+    clip: float | None = None
+    mini: int = 8
+    epochs: int = 2
+    loss_agg_mode: str = "token-mean"
+    cosine: bool = False
+    warmup: int = 0
+    gamma: float = 1.0
+    lam: float = 1.0
+    lr: float = 1e-3  # at the policy's, rounding grows from update to update
+
+
+CRITIC_CASES: dict[str, CriticCase] = {
+    "critic_unclipped": CriticCase(),
+    "critic_clipped": CriticCase(clip=0.5),
+    "critic_tight_clip_many_epochs": CriticCase(clip=0.05, epochs=4),
+    "critic_one_update": CriticCase(mini=16, epochs=1),
+    "critic_small_mini_batches": CriticCase(clip=0.2, mini=4),
+    "critic_sequence_means": CriticCase(clip=0.5, loss_agg_mode="seq-mean-token-mean"),
+    "critic_sequence_sums": CriticCase(loss_agg_mode="seq-mean-token-sum"),
+    "critic_discounted_cosine": CriticCase(clip=0.5, gamma=0.97, lam=0.9, cosine=True),
+    "critic_warmup": CriticCase(clip=0.5, warmup=2),
 }
 
 
@@ -65,7 +96,9 @@ class Frozen:
     rewards: np.ndarray  # float32
     values: np.ndarray  # float32
     groups: np.ndarray  # int64 [ROWS]
-    noise: np.ndarray  # float32: what is added to the policy's log-probs to make old, reference and sampler ones
+    noise: (
+        np.ndarray
+    )  # float32: what is added to the model's own numbers to make old and reference log-probs, and old values
 
 
 def frozen(step: int) -> Frozen:
@@ -93,7 +126,16 @@ def frozen(step: int) -> Frozen:
 
 def reference_model() -> Qwen2ForCausalLM:
     """A Qwen2 of two layers in float32 whose weights come from NumPy's generator alone."""
-    config = Qwen2Config(
+    return fill(Qwen2ForCausalLM(_config()).float(), seed=7)
+
+
+def reference_critic() -> Qwen2ForTokenClassification:
+    """The same with a head of one number per token, which is what verl makes a critic of."""
+    return fill(Qwen2ForTokenClassification(_config()).float(), seed=8)
+
+
+def _config() -> Qwen2Config:
+    return Qwen2Config(
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
@@ -102,8 +144,9 @@ def reference_model() -> Qwen2ForCausalLM:
         num_key_value_heads=2,
         tie_word_embeddings=False,
         max_position_embeddings=64,
+        num_labels=1,
+        classifier_dropout=0.0,
     )
-    return fill(Qwen2ForCausalLM(config).float(), seed=7)
 
 
 def fill(model: Any, *, seed: int) -> Any:

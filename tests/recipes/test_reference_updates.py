@@ -1,5 +1,5 @@
 """Whole updates beside verl: the same batches through our estimators, losses, clipping and schedule give the parameters
-that verl's actor gave (tests/golden/verl_updates.json, written by benchmarks/parity/verl_updates.py)."""
+that verl's actor and critic gave (tests/golden/verl_updates.json, written by benchmarks/parity/verl_updates.py)."""
 
 import numpy as np
 import pytest
@@ -8,15 +8,17 @@ from helpers.golden import read_golden
 from helpers.reference_updates import (
     BETAS,
     CASES,
-    LR,
+    CRITIC_CASES,
     PROMPT,
     ROWS,
     STEPS,
     WEIGHT_DECAY,
     Case,
+    CriticCase,
     Frozen,
     change,
     frozen,
+    reference_critic,
     reference_model,
     weights,
 )
@@ -24,12 +26,14 @@ from helpers.reference_updates import (
 from spa.algo.estimators import ESTIMATORS
 from spa.algo.kl import kl_in_reward
 from spa.algo.masked import whiten
-from spa.config.schema import ActorConfig
-from spa.recipes.ppo_losses import actor_loss
+from spa.config.schema import ActorConfig, CriticConfig
+from spa.models.forward import pack_rows
+from spa.models.load import Critic
+from spa.recipes.ppo_losses import actor_loss, critic_loss
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer, warmup_constant, warmup_cosine
-from spa.training.update import Scorer, Trainable, score_logprobs, update
-from spa.types import EpisodeBatch, PPOBatch, ScoredBatch
+from spa.training.update import LossFn, Scorer, Trainable, score_logprobs, score_values, update
+from spa.types import EpisodeBatch, Metrics, PPOBatch, ScoredBatch
 
 GOLDEN = read_golden("verl_updates.json")
 CPU = torch.device("cpu")
@@ -68,6 +72,10 @@ def scored(case: Case, model, data: Frozen) -> ScoredBatch:
     return ScoredBatch(**vars(batch), old_logprobs=old, ref_logprobs=reference, values=aligned(data.values))
 
 
+def gae_settings(case: Case | CriticCase) -> dict[str, float]:
+    return {"gamma": case.gamma, "lam": case.lam, "bi_level_gae": False, "high_level_gamma": 1.0}
+
+
 def ready(case: Case, batch: ScoredBatch) -> PPOBatch:
     rewards = batch.rewards
     if case.kl_in_reward:
@@ -76,13 +84,7 @@ def ready(case: Case, batch: ScoredBatch) -> PPOBatch:
             rewards, batch.old_logprobs, batch.ref_logprobs, batch.mask, coef=case.kl_in_reward, kind="kl"
         )
     name = "gae" if case.estimator == "gae" else "grpo"
-    settings = {
-        "gamma": case.gamma,
-        "lam": case.lam,
-        "bi_level_gae": False,
-        "high_level_gamma": 1.0,
-        "norm_adv_by_std_in_grpo": case.estimator == "grpo",
-    }
+    settings = gae_settings(case) | {"norm_adv_by_std_in_grpo": case.estimator == "grpo"}
     estimator = ESTIMATORS[name]
     advantages, returns = estimator.estimate(batch, rewards, settings)
     if estimator.whitened:
@@ -90,16 +92,32 @@ def ready(case: Case, batch: ScoredBatch) -> PPOBatch:
     return PPOBatch(**vars(batch), advantages=advantages, returns=returns)
 
 
+def trainable(case: Case | CriticCase, model) -> Trainable:
+    schedule = warmup_cosine(STEPS, 0.0, floor=0.1) if case.cosine else warmup_constant(case.warmup)
+    optimizer = make_optimizer(model, lr=case.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, schedule=schedule)
+    return Trainable(model=model, optimizer=optimizer, grad_clip=1.0)
+
+
+def updated(case: Case | CriticCase, part: Trainable, batch: PPOBatch, loss: LossFn, step: int) -> Metrics:
+    # During warm-up verl is one step behind: its first step has rate 0.
+    part.optimizer.at(step - 1 if step < case.warmup else step)
+    return update(
+        part,
+        batch,
+        loss,
+        mini_batches=[list(torch.arange(ROWS).split(case.mini))] * case.epochs,
+        micro=MicroBatching(rows=3),  # verl reads a mini-batch at once: the cut must not matter
+        loss_agg_mode=case.loss_agg_mode,  # pyright: ignore[reportArgumentType]
+        horizon=1,
+        device=CPU,
+    )
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_whole_updates_are_those_of_verl(name: str):
     case, expected = CASES[name], GOLDEN["cases"][name]
-    schedule = warmup_cosine(STEPS, 0.0, floor=0.1) if case.cosine else warmup_constant(0)
     model = reference_model()
-    part = Trainable(
-        model=model,
-        optimizer=make_optimizer(model, lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY, schedule=schedule),
-        grad_clip=1.0,
-    )
+    part = trainable(case, model)
     cfg = ActorConfig(
         loss_agg_mode=case.loss_agg_mode,  # pyright: ignore[reportArgumentType]
         entropy_coeff=case.entropy_coeff,
@@ -113,19 +131,9 @@ def test_whole_updates_are_those_of_verl(name: str):
     for step in range(STEPS):
         batch = ready(case, scored(case, model, frozen(step)))
         before = weights(model)
-        part.optimizer.at(step)
-        metrics = update(
-            part,
-            batch,
-            actor_loss(cfg),
-            mini_batches=[list(torch.arange(ROWS).split(case.mini))] * case.epochs,
-            micro=MicroBatching(rows=3),  # verl reads a mini-batch at once: the cut must not matter
-            loss_agg_mode=cfg.loss_agg_mode,
-            horizon=1,
-            device=CPU,
-        )
+        metrics = updated(case, part, batch, actor_loss(cfg), step)
         wanted = expected[step]
-        assert part.optimizer.lr == pytest.approx(wanted["lr"], rel=1e-9)
+        assert part.optimizer.lr == pytest.approx(wanted["lr"], rel=1e-7)
         ours = batch.advantages[:, PROMPT - 1 :].flatten()
         kept = batch.mask[:, PROMPT - 1 :].flatten()[:20]
         assert ours[:20][kept].tolist() == pytest.approx(np.asarray(wanted["advantages"])[kept].tolist(), abs=1e-5)
@@ -134,5 +142,44 @@ def test_whole_updates_are_those_of_verl(name: str):
             assert numbers == pytest.approx(wanted["change"][parameter], rel=2e-3, abs=2e-5), (step, parameter)
 
 
+def critic_model() -> Critic:
+    """verl's critic in our clothes: the same body, the same head."""
+    theirs = reference_critic()
+    critic = Critic(theirs.model)
+    critic.value_head.load_state_dict(theirs.score.state_dict())
+    return critic
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", CRITIC_CASES)
+def test_whole_critic_updates_are_those_of_verl(name: str, packed: bool):
+    case, expected = CRITIC_CASES[name], GOLDEN["cases"][name]
+    critic = critic_model()
+    if packed:
+        assert pack_rows(critic)
+    part = trainable(case, critic)
+    cfg = CriticConfig(cliprange_value=case.clip)
+    for step in range(STEPS):
+        data, wanted = frozen(step), expected[step]
+        batch = episodes(data)
+        own = score_values(part, batch, MicroBatching(rows=3), CPU)
+        values = torch.where(batch.mask, own + aligned(data.noise[2]), 0.0)
+        known = {**vars(batch), "old_logprobs": torch.zeros_like(values), "ref_logprobs": None, "values": values}
+        advantages, returns = ESTIMATORS["gae"].estimate(ScoredBatch(**known), batch.rewards, gae_settings(case))
+        before = weights(critic)
+        ready = PPOBatch(**known, advantages=advantages, returns=returns)
+        metrics = updated(case, part, ready, critic_loss(cfg), step)
+        assert part.optimizer.lr == pytest.approx(wanted["lr"], rel=1e-7)
+        kept = batch.mask[:, PROMPT - 1 :].flatten()[:20]
+        for mine, theirs in ((values, wanted["values"]), (returns, wanted["returns"])):
+            found = mine[:, PROMPT - 1 :].flatten()[:20][kept].tolist()
+            assert found == pytest.approx(np.asarray(theirs)[kept].tolist(), rel=1e-4, abs=1e-5)
+        assert metrics["loss"] == pytest.approx(wanted["loss"], rel=2e-6)
+        assert metrics["grad_norm"] == pytest.approx(np.mean(wanted["grad_norm"]), rel=1e-4)
+        for parameter, numbers in change(critic, before).items():
+            theirs = parameter.replace("body.", "model.").replace("value_head.", "score.")
+            assert numbers == pytest.approx(wanted["change"][theirs], rel=2e-3, abs=2e-5), (step, parameter)
+
+
 def test_the_golden_file_says_where_its_numbers_come_from():
-    assert "verl" in GOLDEN["origin"] and set(GOLDEN["cases"]) == set(CASES)
+    assert "verl" in GOLDEN["origin"] and set(GOLDEN["cases"]) == {*CASES, *CRITIC_CASES}
