@@ -1,30 +1,35 @@
-"""Does a run notice what the schema says that it should? Settings drawn at random are changed under a finished run.
+"""Do the commands notice what the schema says? Settings drawn at random are changed under finished work.
 
-    python benchmarks/identity_draws.py [FOLDER] [--draws 60] [--seed 0]
+    python benchmarks/identity_draws.py [FOLDER] [--draws 60] [--seed 0] [--commands run,compare,try,ablate,reproduce]
 
-A very short `demo` is trained once in FOLDER. Then each drawn setting is changed and the run started again: where the
-schema says `result`, it must be refused with the key's name; otherwise the finished work must be reused, and what only
-rounds differently said. Either way no file of the run may change. Prints one line per draw and the counts.
+Each command is run once on a very short `demo` in FOLDER. Then each drawn setting is changed and the command given
+again: where the schema says `result`, it must be refused with the key's name; otherwise the finished work must be
+reused, and what only rounds differently said. Either way no file may change but the page and the table of `reproduce`,
+which are written anew each time. Prints one line per draw and the counts.
 """
 
 import argparse
 import hashlib
+import io
 import json
-import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from spa import cli
 from spa.config.convert import flatten, schema_keys, to_plain
 from spa.config.key import Key
 from spa.config.load import load_config
+from spa.config.schema import Config
 from spa.config.stages import stages_of, values_of
 from spa.errors import ConfigError
-from spa.recipes import pipeline, stage
+from spa.models.precision import precision_of, with_precision
+from spa.recipes import stage
 from spa.seeds import stream
 
 SHORT = (
@@ -33,6 +38,7 @@ SHORT = (
     "es_manager.val.env_groups=2", "gate.max_extra_rounds=0", "actor_rollout_ref.actor.ppo_num_mini_batches=1",
 )  # fmt: skip
 TAG = "FrozenLakeNoSlip"
+TRIED = "actor_rollout_ref.actor.optim.lr"
 
 
 def other(kind: Any, key: Key, value: Any) -> Any:
@@ -41,7 +47,7 @@ def other(kind: Any, key: Key, value: Any) -> Any:
     if origin in (Union, UnionType):
         return other(next(arg for arg in args if arg is not NoneType), key, value)
     if origin is Literal:
-        return next(arg for arg in args if arg != value)
+        return next(arg for arg in args if arg not in (value, "auto"))  # auto may come to the same
     if origin is tuple:
         return [other(args[0], key, item) for item in value or ["x"]]
     if origin is Mapping:
@@ -55,43 +61,58 @@ def other(kind: Any, key: Key, value: Any) -> Any:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """The checksums of a run's files; its lock aside."""
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    """The checksums of all files that say what was done."""
+    written = (".lock", "results.json", "results.md")
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name not in written)
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
-class Said(logging.Handler):
-    """Keeps what is said."""
+def commands(folder: Path) -> dict[str, list[str]]:
+    """The command lines, all on one run; `reproduce` has a folder of its own."""
+    demo = ["demo", *SHORT, f"trainer.run_dir={folder / 'demo'}"]
+    table = ["dynamics", "--only", "builtin:tiny/FrozenLake/spa", "--seeds", "1", "--root", str(folder / "reproduce")]
+    return {
+        "run": ["run", *demo],
+        "compare": ["compare", *demo, "compare.parallel=1"],
+        "try": ["try", *demo, f"{TRIED}=3e-4,1e-4", "--parallel", "1"],
+        "ablate": ["ablate", "believed_states", *demo, "--parallel", "1"],
+        "reproduce": ["reproduce", *table, *SHORT, "--parallel", "1"],
+    }
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep one message."""
-        self.lines.append(record.getMessage())
+def given(words: Sequence[str]) -> tuple[int, str]:
+    """Exit status of a command, and what it said."""
+    stage._say.cache_clear()  # each command stands for a process of its own
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        status = cli.main([*words, "--quiet"])
+    return status, said.getvalue()
 
 
-def draw(name: str, kind: Any, key: Key, run: list[str], said: Said) -> str:
+def definite(cfg: Config) -> Config:
+    """With the precision that a run has for `auto`."""
+    return with_precision(cfg, precision_of(cfg))
+
+
+def draw(words: Sequence[str], name: str, kind: Any, key: Key) -> str:
     """What became of one changed setting: `refused`, `reused`, `impossible`, or what went wrong."""
-    before = load_config("demo", run)
+    overrides = [word for word in words if "=" in word and not word.startswith(TRIED)]
+    before = definite(load_config("demo", overrides))
     path = name.replace("custom_envs.*", f"custom_envs.{TAG}")
-    value = json.dumps(other(kind, key, flatten(to_plain(before)).get(path)))
+    change = f"{path}={json.dumps(other(kind, key, flatten(to_plain(before)).get(path)))}"
     try:
-        cfg = load_config("demo", [*run, f"{path}={value}"])
+        cfg = definite(load_config("demo", [*overrides, change]))
     except ConfigError:
         return "impossible"  # with the other settings of this run
-    stages = [stage for stage in ("selfplay", "sft", "ppo") if values_of(before, stage) != values_of(cfg, stage)]
+    stages = [each for each in ("selfplay", "sft", "ppo") if values_of(before, each) != values_of(cfg, each)]
     expected = "refused" if key.affects == "result" and stages else "reused"
-    said.lines.clear()
-    stage._say.cache_clear()  # each draw stands for a process of its own
-    try:
-        pipeline.run(cfg)
-        found = "reused"
-        if key.affects == "rounding" and stages and not any(path in line for line in said.lines):
+    status, said = given([*words, change])
+    found = "refused" if status == 2 else "reused" if status == 0 else f"status {status}"
+    if path not in said:
+        if found == "refused":
+            found = f"refused without its name: {said}"
+        elif key.affects == "rounding" and stages:
             found = "reused, and not said"
-    except ConfigError as error:
-        found = "refused" if path in str(error) else f"refused without its name: {error}"
     return found if found == expected else f"WRONG: {found}, expected {expected}"
 
 
@@ -101,11 +122,15 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", default="runs/identity_draws")
     parser.add_argument("--draws", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--commands", default="run,compare,try,ablate,reproduce")
     options = parser.parse_args()
-    run = [*SHORT, f"trainer.run_dir={options.folder}"]
-    said = Said()
-    logging.getLogger("spa").addHandler(said)
-    pipeline.run(load_config("demo", run))
+    folder, lines = Path(options.folder).absolute(), commands(Path(options.folder).absolute())
+    chosen, counts = options.commands.split(","), Counter[str]()
+    for command in dict.fromkeys(["run", *chosen]):
+        status, said = given(lines[command])
+        if status != 0:
+            sys.stdout.write(f"{command}: {said}\n")
+            return 1
     places = ("run_dir", "default_local_dir", "output_dir", "default_hdfs_dir", "resume_path", "resume_from_path")
     keys = [
         (name, kind, key)
@@ -113,19 +138,19 @@ def main() -> int:
         if key is not None and not is_dataclass(kind) and key.content == "value"
         if stages_of(name) and stages_of(name) != ("eval",) and not name.startswith(("model_info", "custom_envs"))
         and not name.endswith((*places, "resume_mode", "launcher", "device"))
-        and name not in ("trainer.total_training_steps", "gate.on_failure")  # make a run longer, or stop it, as asked
+        and name not in ("trainer.total_training_steps", "gate.on_failure", TRIED)  # longer, or stopped, as asked
     ]  # fmt: skip
-    chosen = stream(options.seed, "identity draws").permutation(len(keys))[: options.draws].tolist()
-    before, counts = files(Path(options.folder)), Counter[str]()
-    for index in chosen:
-        name, kind, key = keys[index]
-        outcome = draw(name, kind, key, run, said)
-        if files(Path(options.folder)) != before:
-            outcome = "WRONG: files were changed"
-        counts[f"{key.affects}: {outcome.partition(':')[0]}"] += 1
-        sys.stdout.write(f"{name} ({key.affects}): {outcome}\n")
-        if outcome == "WRONG: files were changed":
-            return 1
+    before = files(folder)
+    for command in chosen:
+        order = stream(options.seed, f"identity draws of {command}").permutation(len(keys))
+        for index in order[: options.draws].tolist():
+            name, kind, key = keys[index]
+            outcome = draw(lines[command], name, kind, key)
+            if files(folder) != before:
+                outcome, before = f"WRONG: files were changed ({outcome})", files(folder)
+            counts[f"{command}: {key.affects}: {outcome.partition(':')[0]}"] += 1
+            sys.stdout.write(f"{command}: {name} ({key.affects}): {outcome}\n")
+            sys.stdout.flush()
     sys.stdout.write(json.dumps(counts, indent=1, sort_keys=True) + "\n")
     return int(any("WRONG" in outcome for outcome in counts))
 

@@ -117,8 +117,9 @@ def test_the_table_names_every_method(compared, capsys):
 def test_a_finished_comparison_is_not_touched_by_the_same_command(compared, base):
     root, summary = compared
     files = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
-    made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
-    assert made.grid.missing == [] and run_small(made) == summary
+    for more in ((), ("trainer.experiment_name=renamed", "trainer.save_freq=7")):
+        made = methods_compared("base", overrides(base, root, *more), names=[*CONTROLS, "vanilla_format"])
+        assert made.grid.missing == [] and run_small(made) == summary
     again = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
     assert again == files
 
@@ -152,6 +153,18 @@ def test_what_a_run_has_done_is_not_done_again(base, tmp_path):
     assert {str(place.relative_to(root)): str(where.relative_to(root)) for place, where in made.grid.links.items()} == {
         f"spa/{name}": name for name in ("data", "sft", "ppo")
     }
+
+
+def test_a_comparison_of_linked_stages_refuses_other_settings(base, tmp_path):
+    root = tmp_path / "run"
+    assert cli.main(["run", "base", *overrides(base, root, "--quiet")]) == 0
+    run_small(methods_compared("base", overrides(base, root)))
+    assert (root / "spa" / "data").is_symlink()
+    before = checksums(root)
+    made = methods_compared("base", overrides(base, root, "generate.sampling.temperature=0.5"))
+    with pytest.raises(ConfigError, match=r"generate\.sampling\.temperature: 1\.0 → 0\.5"):
+        run_small(made)
+    assert checksums(root) == before
 
 
 def test_an_ablation_uses_what_the_comparison_has_done(compared, base):

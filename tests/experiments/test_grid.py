@@ -153,13 +153,31 @@ def test_a_failure_costs_what_depends_on_it_and_is_tried_again(tmp_path):
     assert len(again.order) == 2
 
 
-def test_nothing_is_written_through_a_link_to_what_is_no_longer_the_same(tmp_path):
+def test_a_link_is_refused_like_any_work_and_nothing_is_written_through_it(tmp_path):
     run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker())
-    changed = plan_grid([training("masked_states", "generate.num_batches=9", root=tmp_path)], [tmp_path])
-    (tmp_path / "masked_states" / "sft").rename(tmp_path / "old")
-    (tmp_path / "masked_states" / "ppo").rename(tmp_path / "older")
-    run_grid(changed, devices=["cpu"], pool=in_this_process, work=Worker())
-    assert not (tmp_path / "masked_states" / "data").is_symlink() and grid(tmp_path).tasks[0].done
+    changes, link = ("generate.num_batches=9", "trainer.resume_mode=disable"), tmp_path / "masked_states" / "data"
+    refused, anew = (
+        plan_grid([training("masked_states", *changes[:count], root=tmp_path)], [tmp_path]) for count in (1, 2)
+    )
+    for stage in ("sft", "ppo"):
+        (tmp_path / "masked_states" / stage).rename(tmp_path / f"old_{stage}")
+    with pytest.raises(ConfigError, match=r"generate\.num_batches: 8 → 9"):
+        run_grid(refused, devices=["cpu"], pool=in_this_process, work=Worker())
+    assert link.is_symlink()
+    run_grid(anew, devices=["cpu"], pool=in_this_process, work=Worker())
+    assert not link.is_symlink() and grid(tmp_path).tasks[0].done
+
+
+def test_what_only_rounds_differently_is_said_of_linked_work_too(tmp_path, caplog):
+    run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker())
+    key = "critic.model.enable_gradient_checkpointing"
+    names = ("spa", "masked_states", "vanilla")
+    other = plan_grid([training(name, f"{key}=true", root=tmp_path) for name in names], [tmp_path])
+    run_grid(other, devices=["cpu"], pool=in_this_process, work=Worker(fails="x"))
+    said = [message for message in caplog.messages if f"{key}: false → true" in message]
+    assert sorted(message.partition(":")[0] for message in said) == [
+        str(tmp_path / name / "ppo") for name in sorted(names)
+    ]
 
 
 def test_errors_of_ours_are_not_hidden(tmp_path):

@@ -189,13 +189,11 @@ def run_comparison(
     with run_context(made.root):
         started = time.monotonic()
         path, old = made.root / "summary.json", _read(made.root / "summary.json")
-        peaks: dict[int, int] = {}
         fetch_models(one for trainings in made.trainings.values() for one in trainings)
         made = replace(made)  # with a new plan: others may have worked, and models have been fetched
-        if made.grid.missing or made.grid.links:
-            at_a_time = made.cfg.compare.parallel if parallel is None else parallel
-            devices = free_devices(at_a_time, made.cfg.trainer.device)
-            peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
+        at_a_time = made.cfg.compare.parallel if parallel is None else parallel
+        devices = free_devices(at_a_time, made.cfg.trainer.device)
+        peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
         seconds = time.monotonic() - started if peaks else 0.0
         summary = summarise(made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old)
         if summary != old:

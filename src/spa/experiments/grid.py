@@ -117,10 +117,12 @@ def tasks_of(training: Training) -> list[Task]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a grid has to do: tasks, sources before what needs them, and links to what is done elsewhere."""
+    """What a grid has to do: tasks, sources before what needs them, and stages that are `linked` to what is done
+    elsewhere."""
 
     tasks: list[Task]
-    links: dict[Path, Path] = field(default_factory=dict)  # place of a stage -> where the same one lies
+    linked: list[Task] = field(default_factory=list)
+    links: dict[Path, Path] = field(default_factory=dict)  # place of a linked stage -> where the same one lies
 
     @property
     def missing(self) -> list[Task]:
@@ -145,6 +147,7 @@ def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Pla
         if not same and not own and task.digest in known and task.there(known[task.digest]):
             same = [known[task.digest]]
         if same and not own:
+            plan.linked.append(task)
             plan.links[task.folder] = same[0]
         else:
             owners.setdefault(task.digest, []).append(task)
@@ -232,15 +235,8 @@ def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = processes, wo
     ConfigError, before anything is done, if a folder holds the work of another identity.
     """
     waiting, peaks = plan.missing, dict[int, int]()
-    own = [task for task in waiting if not task.folder.is_symlink()]
-    for task in own:
-        if task.config.trainer.resume_mode == "disable" and changes(task.folder, task.identity):
-            archive_work(task.folder)
-    check_identity([(task.folder, task.identity) for task in own])
+    _settle(plan)
     _make_links(plan.links)
-    for task in waiting:
-        if task.folder.is_symlink():  # to what is no longer the same: nothing is written there
-            task.folder.unlink()
     missing = {task.folder.resolve() for task in waiting}
     free, running, failed = list(devices), dict[Future, tuple[Task, str]](), dict[Path, str]()
     with pool(len(devices)) as workers, stopping_children():
@@ -270,6 +266,24 @@ def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = processes, wo
     return peaks
 
 
+def _settle(plan: Plan) -> None:
+    """Make room for what is to be done anew; refuse otherwise to replace work of another identity (ConfigError), linked
+    work too. What only rounds differently is said once."""
+    stages = {task.folder: task.identity for task in plan.tasks}
+    for task in plan.linked:
+        target = plan.links[task.folder]
+        stages.setdefault(target, task.identity)
+        if task.folder.resolve() != target.resolve():
+            stages[task.folder] = task.identity
+    if any(task.config.trainer.resume_mode == "disable" for task in plan.tasks):
+        for folder in [folder for folder, identity in stages.items() if changes(folder, identity)]:
+            folder.unlink() if folder.is_symlink() else archive_work(folder)
+    check_identity(list(stages.items()))
+    for task in plan.missing:
+        if task.folder.is_symlink():  # to a part of what is wanted, which stays as it is
+            task.folder.unlink()
+
+
 def _needs(task: Task) -> set[Path]:
     return {folder.resolve() for folder in (task.source, task.episodes) if folder is not None}
 
@@ -277,6 +291,8 @@ def _needs(task: Task) -> set[Path]:
 def _make_links(links: dict[Path, Path]) -> None:
     """A relative link in each place, so that a grid can be moved as a whole. What stood there is put away."""
     for place, target in links.items():
+        if place.resolve() == target.resolve():
+            continue
         if place.is_symlink():
             place.unlink()
         elif place.exists():

@@ -171,7 +171,7 @@ def summarise(made: "Comparison", *, seconds: float, peak_bytes: int, before: Ma
         "versions": versions(),
     }
     if not seconds and before:
-        summary |= {key: before[key] for key in ("peak_memory_gb", "versions") if key in before}
+        summary |= {key: before[key] for key in ("name", "peak_memory_gb", "versions") if key in before}
     if made.cfg.compare.seeds > 1:
         summary["seeds"] = seeds
     return summary
