@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spa.algo.masked import entropy_from_logits, explained_variance, masked_mean, masked_moments, masked_sum, whiten
+from spa.algo.masked import explained_variance, masked_mean, masked_moments, masked_sum, whiten
 
 MASK = torch.tensor([[True, True, False], [True, False, False]])
 VALUES = torch.tensor([[1.0, 2.0, float("nan")], [6.0, float("inf"), 9.0]])
@@ -47,13 +47,6 @@ def test_whiten_of_equal_single_or_no_values_is_zero():
     one = torch.tensor([[True, False, False], [False] * 3])
     assert not whiten(VALUES, one).any()
     assert not whiten(VALUES, torch.zeros_like(MASK)).any()
-
-
-def test_entropy_of_known_distributions():
-    logits = torch.tensor(
-        [[0.0, 0.0, 0.0, 0.0], [5.0, -torch.inf, -torch.inf, -torch.inf], [0.0, 0.0, -torch.inf, -torch.inf]]
-    )
-    torch.testing.assert_close(entropy_from_logits(logits), torch.tensor([4.0, 1.0, 2.0]).log())
 
 
 def test_explained_variance():

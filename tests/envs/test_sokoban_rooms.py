@@ -10,7 +10,7 @@ import pytest
 from spa import seeds
 from spa.envs.sokoban import Sokoban
 from spa.envs.sokoban_rooms import Room, _pull_apart, generate_room
-from spa.envs.solvers.sokoban import fewest_moves, fewest_pushes, live_cells, shortest_moves
+from spa.envs.solvers.sokoban import fewest_moves, live_cells, shortest_moves
 
 REFERENCE = json.loads((Path(__file__).parents[1] / "golden" / "sokoban_reference.json").read_text(encoding="utf-8"))
 
@@ -95,7 +95,6 @@ def test_solutions_are_shortest_and_solve(boxes):
         env.reset(seed=seed)
         moves = shortest_moves(env.room)
         assert moves is not None and len(moves) == fewest_moves(env.room) == brute_force(env.room, 1)
-        assert fewest_pushes(env.room) == brute_force(env.room, 0)
         assert fewest_moves(env.room, limit=len(moves)) == len(moves)
         assert fewest_moves(env.room, limit=len(moves) - 1) is None
         ends = [env.step(move + 1)[2] for move in moves]
@@ -105,7 +104,7 @@ def test_solutions_are_shortest_and_solve(boxes):
 def test_a_box_in_a_corner_is_hopeless():
     env = Sokoban()
     env.reset(options={"board": "######\n#X___#\n#_P__#\n#____#\n#__O_#\n######"})
-    assert shortest_moves(env.room) is None and fewest_moves(env.room) is None and fewest_pushes(env.room) is None
+    assert shortest_moves(env.room) is None and fewest_moves(env.room) is None
     assert env.expert_actions(10) == () and env.optimal_steps() is None and env.best_success(10) is None
 
 

@@ -9,8 +9,6 @@ from spa.evaluate.statistics import (
     paired_difference,
     rate_interval,
     sentence,
-    two_proportion_p,
-    two_proportions,
     wilson_interval,
 )
 from spa.seeds import stream
@@ -74,14 +72,6 @@ def test_wilson_intervals_cover_at_their_level():
     assert 0.92 <= hits / trials <= 0.975
 
 
-def test_two_proportion_intervals_cover_at_their_level():
-    rng, hits, trials = stream(9, "coverage"), 0, 1000
-    for a, b in zip(rng.binomial(40, 0.3, size=trials), rng.binomial(60, 0.1, size=trials), strict=True):
-        interval = two_proportions(int(a), 40, int(b), 60)
-        hits += interval.low <= 0.2 <= interval.high
-    assert 0.92 <= hits / trials <= 0.975
-
-
 def test_wilson_published_values():
     # Newcombe 1998, Statistics in Medicine 17:857, table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29
     for successes, n, low, high in [
@@ -92,19 +82,6 @@ def test_wilson_published_values():
     ]:
         interval = wilson_interval(successes, n)
         assert (interval.low, interval.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
-
-
-def test_newcombe_published_values():
-    # Newcombe 1998, Statistics in Medicine 17:873, table II, method 10: 56/70 - 48/80 and 10/10 - 0/10
-    for a, m, b, n, low, high in [(56, 70, 48, 80, 0.0524, 0.3339), (10, 10, 0, 10, 0.6075, 1.0)]:
-        interval = two_proportions(a, m, b, n)
-        assert (interval.low, interval.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
-
-
-def test_two_proportion_p_by_hand():
-    # 30/50 against 20/50: pooled 0.5, error 0.1, z = 2
-    assert two_proportion_p(30, 50, 20, 50) == pytest.approx(0.0455, abs=1e-4)
-    assert two_proportion_p(0, 50, 0, 20) == 1.0
 
 
 def test_rates_without_spread_get_the_wilson_interval():

@@ -41,14 +41,6 @@ def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tenso
     return torch.where(mask, scaled, 0.0).to(values.dtype)
 
 
-def entropy_from_logits(logits: Tensor) -> Tensor:
-    """Entropy in nats of softmax(`logits`) over the last dimension: `[..., V]` -> `[...]`. Logits of -inf are
-    allowed."""
-    log_probs = torch.log_softmax(logits, dim=-1)
-    probs = log_probs.exp()
-    return -torch.where(probs > 0, probs * log_probs, 0.0).sum(dim=-1)
-
-
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
     """1 - Var(returns - values) / Var(returns) over the mask; 0 when the returns do not vary. `[B, A]` -> scalar."""
     spread = returns[mask].var(correction=0) if mask.any() else returns.new_zeros(())

@@ -12,11 +12,6 @@ Level = Literal["off", "token", "sequence"]
 Mode = Literal["truncate", "mask"]
 
 
-def is_plain(sampling: SamplingParams) -> bool:
-    """Whether tokens are drawn from the softmax of the raw logits."""
-    return sampling.temperature == 1 and sampling.top_p >= 1 and sampling.top_k < 1
-
-
 def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None = None) -> Tensor:
     """Logits `[N, V]` whose softmax is the distribution that `sampling` draws from.
 

@@ -149,14 +149,6 @@ def gigpo(
     return where.tokens(advantages, rewards.dtype), where.tokens(to_go, rewards.dtype)
 
 
-def anchor_singletons(turns: Tensor, mask: Tensor, group_ids: Tensor, anchors: Tensor) -> float:
-    """The share of turns whose state no other episode of their group met: there GiGPO's step advantage is 0."""
-    where = Turns.of(turns, mask)
-    rows, at = torch.nonzero(where.present, as_tuple=True)
-    visits = _visits(rows, group_ids[rows], where.first(anchors)[rows, at])
-    return float((visits.episodes[visits.state] <= 1).double().mean()) if len(rows) else 0.0
-
-
 def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: Tensor) -> Tensor:
     """float64 `[B, K]`: `to_go` minus its mean over the first visits of other episodes; 0 where there are none."""
     rows, turns = torch.nonzero(present, as_tuple=True)

@@ -101,14 +101,6 @@ def to_yaml(cfg: Config) -> str:
     return yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True, width=120)
 
 
-def config_diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (value in `a`, value in `b`) where they differ; a key that one side lacks is None there."""
-    left, right = flatten(to_plain(a)), flatten(to_plain(b))
-    return {
-        key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)
-    }  # fmt: skip
-
-
 @functools.cache
 def _shipped_once(name: str) -> dict[Any, Any]:
     return _hydra(name, None)

@@ -232,25 +232,6 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
     return Interval(mean=rate, low=low, high=high, n=n, level=level)
 
 
-def two_proportions(successes_a: int, n_a: int, successes_b: int, n_b: int, *, level: float = 0.95) -> Interval:
-    """Difference a - b of two independent proportions, Newcombe's interval from two Wilson intervals (Newcombe
-    1998)."""
-    a, b = wilson_interval(successes_a, n_a, level=level), wilson_interval(successes_b, n_b, level=level)
-    difference = a.mean - b.mean
-    below = ((a.mean - a.low) ** 2 + (b.high - b.mean) ** 2) ** 0.5
-    above = ((a.high - a.mean) ** 2 + (b.mean - b.low) ** 2) ** 0.5
-    return Interval(mean=difference, low=difference - below, high=difference + above, n=n_a + n_b, level=level)
-
-
-def two_proportion_p(successes_a: int, n_a: int, successes_b: int, n_b: int) -> float:
-    """Two-sided p-value of equal proportions, pooled z-test; 1 if both are all successes or all failures."""
-    pooled = (successes_a + successes_b) / (n_a + n_b)
-    error = (pooled * (1 - pooled) * (1 / n_a + 1 / n_b)) ** 0.5
-    if error == 0:
-        return 1.0
-    return 2 * NormalDist().cdf(-abs(successes_a / n_a - successes_b / n_b) / error)
-
-
 def sentence(first: str, second: str, difference: Interval, *, scale: float = 100.0, unit: str = "points") -> str:
     """The comparison first - second in plain words.
 

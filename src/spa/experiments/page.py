@@ -78,7 +78,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
 
 def _stand_ins(result: Mapping[str, Any]) -> list[str]:
     """Which methods stand for those of the paper, where they have other names."""
-    estimation = SCALES[result["scale"]].state_estimation
+    estimation = SCALES[result["scale"]].named("state_estimation")
     if estimation == "state_estimation":
         return []
     return [

@@ -8,7 +8,6 @@ move at a time, so that the first meeting is a shortest solution.
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from itertools import count
 
 from spa.envs.sokoban_rooms import Room
 
@@ -38,28 +37,6 @@ def fewest_moves(room: Room, *, limit: int | None = None) -> int | None:
     """The length of a shortest solution; None if there is none (within `limit` moves)."""
     found = _meet(room, limit)
     return None if found is None else len(found[0]) + len(found[1]) - 2
-
-
-def fewest_pushes(room: Room) -> int | None:
-    """The fewest pushes that solve `room`, however far the player walks; None if it cannot be solved."""
-    floor, goal = _bits(room.floor), _bits(room.targets)
-    live = live_cells(room.floor, room.targets, room.cols)
-    frontier = {_bits(room.boxes): 1 << room.player}
-    visited: Layer = {}
-    for pushes in count():
-        if goal in frontier:
-            return pushes
-        reached: Layer = {}
-        for boxes, players in frontier.items():
-            players = _flood(players & ~visited.get(boxes, 0), floor & ~boxes, room.cols + 1)
-            visited[boxes] = visited.get(boxes, 0) | players
-            for after, player in _pushes(boxes, players, live & floor, room.cols + 1):
-                if not player & visited.get(after, 0):
-                    reached[after] = reached.get(after, 0) | player
-        if not reached:
-            return None
-        frontier = reached
-    return None
 
 
 @lru_cache(maxsize=4096)
@@ -166,15 +143,6 @@ def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, 
             up ^= player
             found.append((boxes ^ player >> step ^ player, player << step))
     return found
-
-
-def _flood(players: int, free: int, stride: int) -> int:
-    """All cells that can be walked to from `players` over `free` cells."""
-    while True:
-        wider = (players | players << stride | players >> stride | players << 1 | players >> 1) & free
-        if wider == players:
-            return players
-        players = wider
 
 
 def _step_back(layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]) -> tuple[int, int, int]:
