@@ -52,8 +52,8 @@ MESSAGES = {
     "model_path='${..}'": "model_path: its value cannot be read: extraneous input '}' expecting {INTER_OPEN, BRACKET_OPEN, ID, '.', INTER_KEY}",
     "custom_envs='${custom_envs.FrozenLake}'": "custom_envs: cannot resolve ${custom_envs.FrozenLake}: it leads back to itself",
     "actor_rollout_ref.actor.policy_loss=gspo": "actor_rollout_ref.actor.policy_loss: must be ppo or a path package.module:name; got 'gspo'",
-    "actor_rollout_ref.actor.use_kl_loss=true": "actor_rollout_ref.actor.kl_loss_coef: is 0, so that use_kl_loss=true does nothing; give both",
-    "algorithm.use_kl_in_reward=true": "algorithm.kl_ctrl.kl_coef: is 0, so that use_kl_in_reward=true does nothing; give both",
+    "actor_rollout_ref.actor.use_kl_loss=true": "actor_rollout_ref.actor.kl_loss_coef: is 0, so use_kl_loss=true has no effect; set both",
+    "algorithm.use_kl_in_reward=true": "algorithm.kl_ctrl.kl_coef: is 0, so use_kl_in_reward=true has no effect; set both",
     "actor_rollout_ref.rollout.name=vlm": "actor_rollout_ref.rollout.name: must be one of auto, local, vllm, openai, random, scripted or a path package.module:name, got 'vlm'; did you mean 'vllm'?",
     "agent_proxy.action_sep=' '": "agent_proxy.action_sep: must not be blank; actions could not be told apart",
     "actor_rollout_ref.rollout.response_length=3600": "actor_rollout_ref.rollout.response_length: is 3600, which leaves no room for a prompt in max_model_len 3600",
@@ -85,7 +85,7 @@ def test_pairs_that_exclude_each_other():
         ),
         (
             ("algorithm.adv_estimator=grpo", "es_manager.train.group_size=1", "ppo_mini_batch_size=8"),
-            "es_manager.train.group_size: is 1, and grpo compares the episodes of a group",
+            "es_manager.train.group_size: is 1, and grpo compares episodes within a group",
         ),
         (
             (

@@ -282,6 +282,6 @@ def test_a_template_that_fails_late_is_replaced(monkeypatch):
 
 
 def test_a_tokenizer_that_reads_wholes_otherwise_is_refused():
-    with pytest.raises(ModelError, match="otherwise as a whole than turn by turn"):
+    with pytest.raises(ModelError, match="splits a whole conversation differently than turn by turn"):
         joined_borders([1, 2, 3, 4], [1, 9, 3, 4], [3])
     assert joined_borders([1, 2, 3, 4], [1, 2, 9, 4], [3]) == 1

@@ -61,7 +61,7 @@ def test_random_coordinates_are_not_the_truth(base, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["generate.states=believed", "generate.policy=random"], "believes nothing"),
+        (["generate.states=believed", "generate.policy=random"], "predicts nothing"),
         (["generate.states=random_coords", "state_text=grid"], "no coordinates"),
         (["agent_proxy.world_model_reward.prediction=1", "ctx_manager.mode=base"], "needs ctx_manager.mode"),
     ],

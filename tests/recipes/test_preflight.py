@@ -39,7 +39,7 @@ def test_the_shipped_demo_has_no_problem():
         ("actor_rollout_ref.rollout.name=random", "actor_rollout_ref.rollout.name=random cannot be trained"),
         ("custom_envs.FrozenLakeDemo.env_config.size=1e308", "option 'size' must be an integer from 2 to 64"),
         ("actor_rollout_ref.model.chat_template=none.jinja", "none.jinja cannot be read"),
-        ("sft.trainer.resume_path=nowhere", "sft.trainer.resume_path: nowhere cannot be gone on from"),
+        ("sft.trainer.resume_path=nowhere", "sft.trainer.resume_path: nowhere cannot be resumed from"),
         ("sft.model.partial_pretrain=./nowhere", "./nowhere: there is no such model folder"),
     ],
 )

@@ -191,7 +191,7 @@ def test_resume_path_begins_there_and_goes_on_from_its_own(base, whole, tmp_path
     assert resume_point(identity, tmp_path / "ppo", named=str(start)) == tmp_path / "ppo" / "global_step_3"
     other = str(whole / "ppo" / "global_step_4")
     assert resume_point(identity, tmp_path / "ppo", named=other) == Path(other)
-    with pytest.raises(ModelError, match=r"training cannot go on from here \(complete\.json"):
+    with pytest.raises(ModelError, match=r"training cannot resume from here \(complete\.json"):
         resume_point(identity, tmp_path / "ppo", named=str(base))
 
 

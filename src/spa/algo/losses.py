@@ -154,7 +154,7 @@ def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss
         found = PolicyLoss(function=function, settings={setting: setting for setting in settings_of(function)})
     unknown = [setting for setting in found.settings.values() if setting not in known]
     if unknown:
-        raise ConfigError(f"{key}: {name!r} asks for the setting {unknown[0]!r}, which the section has not")
+        raise ConfigError(f"{key}: {name!r} asks for the setting {unknown[0]!r}, which the section does not have")
     return found
 
 

@@ -41,7 +41,7 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--env", action="append", default=[], metavar="BOARD", help="only this board of the scale")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings of each method on each board")
     parser.add_argument(
-        "--controls", type=int, default=3, metavar="N", help="of how many of the best methods the shuffled control runs"
+        "--controls", type=int, default=3, metavar="N", help="run the shuffled control of this many of the best methods"
     )
     parser.add_argument("--root", metavar="FOLDER", help="where everything goes (default: runs/bench-SCALE)")
     parser.add_argument("--page", metavar="FILE", help="the page in Markdown, HTML beside it (default: in that folder)")

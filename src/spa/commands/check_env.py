@@ -14,7 +14,7 @@ def main(args: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="spa check-env", description="Run the conformance suite on an environment.")
     parser.add_argument("env", help="a tag, a registered type, or a path my_pkg.env:MyEnv")
     parser.add_argument("options", nargs="*", metavar="key=value", help="options of the environment")
-    parser.add_argument("--config", default="base", help="the configuration whose tags are meant")
+    parser.add_argument("--config", default="base", help="the configuration that defines the tags")
     parser.add_argument("--steps", type=int, default=200, help="actions of the longest episode that is tried")
     options = parser.parse_args(args)
 

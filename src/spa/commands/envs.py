@@ -30,7 +30,7 @@ def main(args: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="spa envs", description="The environments and what is known about them.")
-    parser.add_argument("--config", default="base", help="the configuration whose custom_envs are meant")
+    parser.add_argument("--config", default="base", help="the configuration that defines the tags")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     sample = actions.add_parser("sample", help="print puzzles of a tag")
     sample.add_argument("tag")

@@ -22,7 +22,9 @@ def compare(args: list[str]) -> int:
         action="store_true",
         help="add vanilla in the world-model format and SPA with shuffled states",
     )
-    parser.add_argument("--q-learning", action="store_true", help="a line more: tabular Q-learning, without a model")
+    parser.add_argument(
+        "--q-learning", action="store_true", help="one more line: tabular Q-learning, without a language model"
+    )
     options, overrides = _parse(parser, args)
     from spa.experiments.compare import methods_compared
     from spa.experiments.methods import CONTROLS

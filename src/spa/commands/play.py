@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="of the prompt; default: ctx_manager.mode")
     parser.add_argument("--lines", action="store_true", help="read lines, not single keys")
-    parser.add_argument("--config", default="base", help="the configuration whose tags and limits are meant")
+    parser.add_argument("--config", default="base", help="the configuration that defines tags and limits")
     return parser
 
 

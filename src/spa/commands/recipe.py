@@ -26,7 +26,9 @@ def _finish(
 ) -> tuple[argparse.Namespace, Any]:
     """Parse what is not an override, then load the configuration with the overrides, for what is to run."""
     add_verbosity(parser)
-    parser.add_argument("--dry-run", action="store_true", help="check all that can be checked without work, and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check everything that can be checked without training, and stop"
+    )
     words, overrides = split_overrides(args)
     options = parser.parse_args(words)
     options.overrides = overrides

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help="a Hub name, a folder, or builtin:tiny")
     parser.add_argument("tags", nargs="*", metavar="TAG", help=f"environment tags (default: {' '.join(DEFAULT_TAGS)})")
     parser.add_argument("--states", type=int, default=100, metavar="N", help="states per tag, reached by random play")
-    parser.add_argument("--config", default="base", help="the configuration whose custom_envs are meant")
+    parser.add_argument("--config", default="base", help="the configuration that defines the tags")
     parser.add_argument("--output", metavar="FILE", help="the result as JSON")
     add_verbosity(parser)
     return parser

@@ -76,7 +76,7 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             "agent_proxy.world_model_reward", "needs ctx_manager.mode add_worldmodel: base replies have no states"
         )
     if cfg.generate.states == "believed" and (cfg.generate.policy != "self" or cfg.generate.mixture):
-        problems.add("generate.states", f"cannot be believed: the policy {cfg.generate.policy} believes nothing")
+        problems.add("generate.states", f"needs a policy that predicts (self); {cfg.generate.policy} predicts nothing")
     for name, share in (cfg.generate.mixture or {}).items():
         if name not in POLICIES:
             problems.add("generate.mixture", f"no policy {name!r}; {nearest(name, POLICIES)}")
@@ -194,7 +194,7 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
             f"must be one of {', '.join(ESTIMATORS)} or a path package.module:name; got {name!r}",
         )
     if name in GROUP_ESTIMATORS and cfg.es_manager.train.group_size == 1:
-        problems.add("es_manager.train.group_size", f"is 1, and {name} compares the episodes of a group; play several")
+        problems.add("es_manager.train.group_size", f"is 1, and {name} compares episodes within a group; use 2 or more")
     if actor.policy_loss not in POLICY_LOSSES and ":" not in actor.policy_loss:
         problems.add(
             "actor_rollout_ref.actor.policy_loss",
@@ -207,9 +207,9 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
             "needs rollouts with temperature 1, top_p 1 and top_k -1: a state may hold tokens that are never sampled",
         )
     if actor.use_kl_loss and actor.kl_loss_coef == 0:
-        problems.add("actor_rollout_ref.actor.kl_loss_coef", "is 0, so that use_kl_loss=true does nothing; give both")
+        problems.add("actor_rollout_ref.actor.kl_loss_coef", "is 0, so use_kl_loss=true has no effect; set both")
     if algorithm.use_kl_in_reward and algorithm.kl_ctrl.kl_coef == 0:
-        problems.add("algorithm.kl_ctrl.kl_coef", "is 0, so that use_kl_in_reward=true does nothing; give both")
+        problems.add("algorithm.kl_ctrl.kl_coef", "is 0, so use_kl_in_reward=true has no effect; set both")
     if algorithm.bi_level_gae and name != "gae":
         problems.add("algorithm.bi_level_gae", f"needs adv_estimator gae, got {name}")
     if (actor.use_kl_loss or algorithm.use_kl_in_reward) and not actor.use_ref:

@@ -187,7 +187,9 @@ def _override(tree: dict[Any, Any], text: str, problems: Problems) -> None:
         return problems.add("", f"cannot read the override {text!r}; {hint}")
     *parents, last = str(parsed.key_or_group).split(".")
     if len(parents) > DEEPEST_KEY:
-        return problems.add("", f"the override {text[:40]!r}... names a key {len(parents)} levels deep; there is none")
+        return problems.add(
+            "", f"the override {text[:40]!r}... names a key {len(parents)} levels deep, and there are none so deep"
+        )
     node: Any = tree
     for index, parent in enumerate(parents):
         if parent not in node or node[parent] is None:

@@ -36,7 +36,7 @@ class Replica:
     def __init__(self, model: Any, world: World = ALONE) -> None:
         self.model, self.world = model, world
 
-    def run(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
+    def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
         """`work(model, *args)`. `last`: the backward pass of this call is the step's last one."""
         return work(self.model, *args)
 
@@ -65,7 +65,7 @@ class Replicated(Replica):
         super().__init__(model, world)
         self._ddp = DistributedDataParallel(FunctionModule(model), gradient_as_bucket_view=True)
 
-    def run(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
+    def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
         """`work(model, *args)`, with gradients averaged over the ranks if it is the step's last."""
         if not torch.is_grad_enabled():
             return work(self.model, *args)

@@ -53,7 +53,7 @@ class Sharded(Replica):
         # What goes into the root are losses' weights and ids, which stay as they are.
         fully_shard(self._root, mp_policy=_precision(sharding.dtype, cast_inputs=False), **options)
 
-    def run(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
+    def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
         """`work(model, *args)`, with the shards gathered around it."""
         return self._root(work, *args)
 

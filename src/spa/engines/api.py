@@ -119,7 +119,7 @@ class ReplyStore:
                 log.warning("%s: left out a line that cannot be read", path)
         if text and not text.endswith("\n"):
             self._append("")  # the next reply begins on a line of its own
-        log.info("%d replies are taken from %s; delete it to ask anew", len(self._replies), path)
+        log.info("%d replies come from %s; delete it to ask again", len(self._replies), path)
 
     def __len__(self) -> int:
         return len(self._replies)
@@ -247,7 +247,7 @@ class ApiEngine:
         self._count(retries=1)
         if error.limited:
             self.pacer.hold(pause_s)
-        log.info("asking again in %.1f s: %s", pause_s, error)
+        log.info("retrying in %.1f s: %s", pause_s, error)
 
     def _count(self, **amounts: int) -> None:
         with self._usage_lock:

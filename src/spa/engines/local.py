@@ -100,7 +100,7 @@ class LocalEngine:
         """A reply from its ids, int32 [L], and their log-probs, float32 [L]."""
         if not np.isfinite(logprobs).all():
             raise ModelError(
-                "the model answers with numbers that are not finite, though its weights were finite when it was "
+                "the model's outputs are not finite, though its weights were finite when it was "
                 "loaded: they overflow in this precision, or training has driven them apart. Play and train in "
                 "float32 or bfloat16 (actor_rollout_ref.model.dtype); the last saved checkpoint is unharmed."
             )

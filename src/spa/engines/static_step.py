@@ -93,7 +93,7 @@ class StaticStep:
                 self._logits = self._run()
             self._graph = graph
         except RuntimeError as error:
-            log.warning("the decode step cannot be recorded as a CUDA graph (%s); it is run step by step", error)
+            log.warning("the decode step cannot be recorded as a CUDA graph (%s); it runs eagerly", error)
         self._rewind()
 
 

@@ -54,7 +54,7 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
         yield cfg
     except (SystemExit, GeneratorExit) as error:  # a template, tracker or function of the user's: it is no success
         raise TrainingError(
-            f"code that is not spa's ended the run by {type(error).__name__}({error}); `spa --debug` shows where. The "
+            f"code outside spa ended the run with {type(error).__name__}({error}); `spa --debug` shows where. The "
             "same command goes on from the last checkpoint."
         ) from error
 

@@ -106,7 +106,7 @@ def read_fields(file: Path) -> dict[str, str]:
     try:
         fields = GGUFReader(file).fields
     except (ValueError, IndexError, KeyError, OverflowError) as error:
-        raise ModelError(f"{file}: is damaged or cut off ({error}). Download it again.") from error
+        raise ModelError(f"{file}: is damaged or truncated ({error}). Download it again.") from error
     keys = {"name": "general.name", "architecture": "general.architecture", "license": "general.license"}
     keys["pre"] = "tokenizer.ggml.pre"
     return {name: " ".join(str(fields[key].contents()).split()) if key in fields else "" for name, key in keys.items()}

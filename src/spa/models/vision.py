@@ -53,7 +53,7 @@ class ImageReader:
         places = sum(token == self.image_id for token in ids)
         if places != len(lengths):
             raise ModelError(
-                f"a text for a model that sees has {places} image tokens and {len(lengths)} pictures: what an "
+                f"a text for a vision model has {places} image tokens and {len(lengths)} pictures: what an "
                 "environment or a data set writes must not hold the model's image token"
             )
         left = iter(lengths)

@@ -69,7 +69,7 @@ def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -
     for _, start, stop, served_start, served_stop in places:
         if not any(start <= border <= stop for border in borders):
             raise ModelError(
-                "the tokenizer reads a conversation otherwise as a whole than turn by turn (ids "
+                "the tokenizer splits a whole conversation differently than turn by turn (ids "
                 f"{served[served_start:served_stop]} for {ours[start:stop]}), so that nobody could serve what is "
                 "trained. Use another model."
             )

@@ -159,8 +159,8 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
     if gate and not gate["passed"]:
         raise TrainingError(
             f"PPO is not started, because the world model is too weak for it (the gate, {directory / GATE_FILE}). "
-            f"{gate['text']}\nLonger SFT is a run of another name (trainer.experiment_name); to go on with this model "
-            "all the same, give the same command with gate.on_failure=warn."
+            f"{gate['text']}\nTo fine-tune for longer, start a run under another name (trainer.experiment_name); to go "
+            "on with this model all the same, give the same command with gate.on_failure=warn."
         )
 
 

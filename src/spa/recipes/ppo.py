@@ -180,7 +180,7 @@ def barren_steps(episodes: list[Episode], before: int) -> int:
     if before + 1 == MOST_BARREN_STEPS:
         raise TrainingError(
             f"not one episode of {before + 1} steps in a row could be played; the last reason: {episodes[0].error} "
-            "Mend the environment, then start the same command again: it goes on from the last checkpoint."
+            "Fix the environment, then start the same command again: it goes on from the last checkpoint."
         )
     return before + 1
 

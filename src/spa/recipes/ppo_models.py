@@ -56,7 +56,8 @@ def named_estimator(cfg: Config) -> Estimator:
         raise ConfigError(f"algorithm.bootstrap_truncated needs a critic, and adv_estimator {name} trains none")
     if cfg.es_manager.train.group_size == 1 and estimator.needs_groups:
         raise ConfigError(
-            f"es_manager.train.group_size is 1, and adv_estimator {name} compares the episodes of a group; play several"
+            f"es_manager.train.group_size is 1, and adv_estimator {name} compares episodes within a group; use 2 or "
+            "more"
         )
     return estimator
 

@@ -110,7 +110,7 @@ def _check_place(key: str, place: Path) -> None:
 
 def _check_checkpoint(key: str, folder: Path) -> None:
     if problem := damage(folder):
-        raise ModelError(f"{key}: {folder} cannot be gone on from ({problem}); give a folder global_step_N of spa's")
+        raise ModelError(f"{key}: {folder} cannot be resumed from ({problem}); give a folder global_step_N of spa's")
 
 
 def _engine_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[], None]]:

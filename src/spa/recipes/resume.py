@@ -58,8 +58,8 @@ def _usable(folder: Path) -> Path:
     problem = damage(folder) or ("" if (folder / "state").is_dir() else "it has no state/ folder")
     if problem:
         raise ModelError(
-            f"{folder}: training cannot go on from here ({problem}). Give a folder global_step_N that spa has written, "
-            "or start from its weights with model_path=FOLDER."
+            f"{folder}: training cannot resume from here ({problem}). Give a global_step_N folder written by spa, or "
+            "start from its weights with model_path=FOLDER."
         )
     return folder
 

@@ -220,8 +220,8 @@ def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
                 hashes.setdefault(spec.tag, set()).add(look.hash)
     for tag in [tag for tag, found in hashes.items() if not leaves_puzzles(cfg, player, tag, found)]:
         log.warning(
-            "%s: of its puzzles few are left beside the %d of validation, so training plays these, too: what is "
-            "measured is not about unseen puzzles. Lower es_manager.val.env_groups if the game has more puzzles.",
+            "%s: the %d validation puzzles leave few others, so training plays them as well, and validation is not "
+            "about unseen puzzles. Lower es_manager.val.env_groups if the game has more puzzles.",
             tag,
             len(hashes.pop(tag)),
         )

@@ -208,7 +208,7 @@ def result_of(directory: Path) -> Path | None:
                 "FILE."
             )
     if problem is not None:
-        log.warning("%s cannot be used any more (%s); the stage is taken up again", result, problem)
+        log.warning("%s cannot be used any more (%s); the stage is done again", result, problem)
         return None
     return result
 

@@ -118,7 +118,7 @@ def train_step(
             for number, (rows, counts) in enumerate(passes, start=1):
                 heartbeat.beat()
                 with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-                    loss, info = replica.run(partial(compute, rows=rows), last=number == len(passes))
+                    loss, info = replica.forward(partial(compute, rows=rows), last=number == len(passes))
                 # The loss is a sum over ranks; gradients are averaged over them.
                 (loss * (counts * replica.world.size)).backward()
                 for name, value in {"loss": loss, **info}.items():
@@ -151,7 +151,7 @@ def forward_passes(
             with attempt as cut:
                 for rows, counts in replica.passes([mine[picked] for picked in cut], dummy, backward=False):
                     heartbeat.beat()
-                    result = replica.run(partial(compute, rows=rows))
+                    result = replica.forward(partial(compute, rows=rows))
                     if counts:
                         found.append((rows, result))
     return found
@@ -223,7 +223,7 @@ def _score(
     scores = scorer.replica.world.all_reduce_sum(out)
     if not torch.isfinite(scores).all():
         raise TrainingError(
-            f"the {type(scorer.model).__name__} scores episodes with numbers that are not finite, before anything is "
+            f"the {type(scorer.model).__name__} gives scores that are not finite, before anything is "
             "updated: it overflows in this precision. Compute in float32 or bfloat16 (actor_rollout_ref.model.dtype, "
             "critic.model.dtype); the last saved checkpoint is unharmed."
         )
