@@ -4,6 +4,9 @@ A bridge is one file here and one row in `BRIDGES`. The library is imported when
 """
 
 import importlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +25,7 @@ class Bridge:
 
 
 BRIDGES: dict[str, Bridge] = {
+    "gem": Bridge("spa.envs.bridges.gem:Gem", "gem", "gem", "language games with boards"),
     "gymnasium": Bridge(
         "spa.envs.bridges.gymnasium:GymnasiumGame", "gymnasium", None, "Gymnasium environments of text or few values"
     ),
@@ -41,13 +45,24 @@ def load_package(bridge: str, module: str | None = None) -> Any:
     """The library behind a bridge, or one of its modules; raises ConfigError that names the extra to install."""
     row = BRIDGES[bridge]
     try:
-        with OwnRandomness(0):  # some draw while they are imported
+        with OwnRandomness(0), _own_logging():  # some draw, or set up everybody's logging, while they are imported
             return importlib.import_module(module or row.package)
     except ImportError as error:
         extra = f"pip install 'spa[{row.extra}]'" if row.extra else f"pip install {row.package}"
         raise ConfigError(
             f"env_type {bridge + ':…'!r} needs the package {row.package}: {extra} ({type(error).__name__}: {error})"
         ) from error
+
+
+@contextmanager
+def _own_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    try:
+        yield
+    finally:
+        root.setLevel(before[0])
+        root.handlers[:] = before[1]
 
 
 def list_tasks(bridge: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spa.envs.bridges.randomness import OwnRandomness
-from spa.envs.bridges.text import content
+from spa.envs.bridges.text import content, similar
 from spa.seeds import stream, stream_seed
 
 TRIES = 20
@@ -92,11 +92,7 @@ class Match:
         if moves:
             return moves[int(rng.integers(len(moves)))]
         forms = self.examples()
-        form = forms[int(rng.integers(len(forms)))]
-        numbers = [int(digits) for digits in re.findall(r"\d+", form)]
-        most = max(numbers, default=0) + 1 if len(numbers) > 1 else max([9, *numbers])
-        form = re.sub(r"\d+", lambda _: str(int(rng.integers(most + 1))), form)
-        return re.sub(r"\b[A-Z]\b", lambda _: "ABCDEFGHIJ"[int(rng.integers(10))], form)
+        return similar(forms[int(rng.integers(len(forms)))], rng)
 
     def examples(self) -> list[str]:
         """Texts in square brackets of the prompt: how moves are written."""

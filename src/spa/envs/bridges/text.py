@@ -45,6 +45,14 @@ def _plain(value: Any, depth: int) -> Any:
     return {"type": type(value).__name__, **_plain(getattr(value, "__dict__", {}), depth + 1)}
 
 
+def similar(form: str, rng: Any) -> str:
+    """A move of the same form with other numbers and letters, drawn from the NumPy generator `rng`."""
+    numbers = [int(digits) for digits in re.findall(r"\d+", form)]
+    most = max(numbers, default=0) + 1 if len(numbers) > 1 else max([9, *numbers])
+    form = re.sub(r"\d+", lambda _: str(int(rng.integers(most + 1))), form)
+    return re.sub(r"\b[A-Z]\b", lambda _: "ABCDEFGHIJ"[int(rng.integers(10))], form)
+
+
 def require_task(bridge: str, task: object, known: Any) -> str:
     """`task` if it is one of `known`; raises ConfigError that names the nearest."""
     if task not in known:

@@ -1,0 +1,118 @@
+"""GEM's language games: `gem:game:Sokoban-v0-easy`. Games with a board are that board, others all that was said.
+Source: https://github.com/axon-rl/gem ."""
+
+import copy
+import re
+from typing import Any
+
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.bridges import load_package
+from spa.envs.bridges.randomness import OwnRandomness
+from spa.envs.bridges.text import ANSWER_LIMIT, clean, content, require_task, similar
+from spa.envs.options import reset_seeds
+from spa.envs.spaces import text_space
+from spa.errors import ConfigError
+from spa.seeds import stream_seed
+
+TRIES = 20  # moves that are drawn before random play gives up finding one that is understood
+MISREAD = -0.1  # what GEM pays for an action that it cannot read; that ends the game, too
+_BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
+_ASKS = re.compile(r"(?m)^(?:Enter your|Here is the current|Current board).*$\n?")
+
+
+class Gem(TextEnv):
+    """A game of GEM; further options go to `gem.make`. Actions are written without the `\\boxed{}` that GEM reads."""
+
+    changes = ("game", "own", "said")
+
+    def __init__(self, task: str, **options: Any) -> None:
+        library = load_package("gem")
+        require_task("gem", task, self.tasks())
+        self.task, self.own, self.finite_puzzles = task, OwnRandomness(0), "TowerofHanoi" in task  # it has one opening
+        try:
+            with self.own:
+                self.game: Any = library.make(task, **options)
+        except Exception as error:
+            why = "it needs NLTK's word lists" if isinstance(error, LookupError) else repr(error)
+            raise ConfigError(f"env_type 'gem:{task}': {why}") from error
+        self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
+
+    @classmethod
+    def tasks(cls) -> list[str]:
+        """The games; GEM's questions come from the network, or are Reasoning Gym's, which has a bridge of its own."""
+        load_package("gem", "gem.envs")
+        return [name for name in load_package("gem", "gem.envs.registration").ENV_REGISTRY if name.startswith("game:")]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """GEM's reset; chance inside the game comes from the noise seed."""
+        super().reset(seed=seed)
+        puzzle, noise = reset_seeds(self, seed, options)
+        self.own = OwnRandomness(stream_seed(puzzle, "gem/puzzle"))
+        with self.own:
+            self.prompt, info = self.game.reset(seed=stream_seed(puzzle, "gem/puzzle") % 2**31)
+        self.own = OwnRandomness(stream_seed(noise, "gem/noise"))
+        self.over, self.said, self.board = False, [], _board(info)
+        self.puzzle = f"{self.task}\n{self.prompt}\n{content(self.game)}"
+        return self.state_text("grid"), {}
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """A move; one that GEM cannot read, or one after the end, changes nothing."""
+        move = self.to_action(action) if isinstance(action, str) and not self.over else None
+        tried = None if move is None else self._tried(str(move))
+        before, reward, ended, cut, said = self.state_text("grid"), 0.0, self.over, False, ""
+        if tried is not None:
+            self.game, self.own, (said, reward, ended, cut, info) = tried
+            self.over, self.board, self.said = bool(ended or cut), _board(info), [*self.said, clean(said)]
+        info = {"action_is_valid": tried is not None, "success": said.startswith("Congratulations")}
+        info["action_is_effective"] = self.state_text("grid") != before
+        return self.state_text("grid"), float(reward), bool(ended), bool(cut), info
+
+    def _tried(self, move: str) -> tuple[Any, OwnRandomness, tuple[Any, ...]] | None:
+        """The game, its chance and what it answered after a move, all on copies; None if it could not be read."""
+        game, own = copy.deepcopy(self.game), copy.deepcopy(self.own)
+        try:
+            with own:
+                answer = game.step(f"\\boxed{{{move}}}")
+        except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
+            return None
+        return None if answer[2] and answer[1] == MISREAD else (game, own, answer)
+
+    def state_text(self, mode: StateText) -> str:
+        """The board, and how the game has ended; without a board, all that was said. The same for every mode."""
+        end = self.said[-1:] if self.over else []
+        return clean("\n".join([self.board, *end] if self.board else self.said or ["Nothing was guessed yet."]))
+
+    def to_action(self, text: str) -> Action | None:
+        """The move, `\\boxed{}` left out; None if it is empty or longer than 1,000 characters."""
+        text = (_BOXED.search(text) or [text, text])[1].strip() if len(text) <= ANSWER_LIMIT else ""
+        return text if text and text.isprintable() and not set(text) & set("{}\\") else None
+
+    def random_action(self, rng: Any) -> str:
+        """A move that GEM draws, or one like its prompt's examples, that the game can read."""
+        drawn = (self._draw(rng) for _ in range(TRIES))
+        return next((move for move in drawn if self.over or self._tried(move)), self._draw(rng))
+
+    def _draw(self, rng: Any) -> str:
+        try:
+            with OwnRandomness(int(rng.integers(2**31))):
+                return str(self.to_action(self.game.sample_random_action()))
+        except NotImplementedError:
+            return similar((_BOXED.findall(self.prompt) or ["1 1"])[0], rng)
+
+    def example_actions(self) -> tuple[str, ...]:
+        """The prompt's examples."""
+        shown = (text for text in _BOXED.findall(self.prompt) if self.to_action(text) and "." not in text)
+        return tuple(dict.fromkeys(shown))[:2] or ("1",)
+
+    def instruction(self, mode: StateText) -> str:
+        """GEM's own prompt, and how moves are written here."""
+        return f"{clean(self.prompt)}\nHere actions are written without \\boxed{{}}."
+
+    def puzzle_text(self) -> str:
+        """The prompt, and all that the game holds at the start."""
+        return self.puzzle
+
+
+def _board(info: dict[str, Any]) -> str:
+    """The board that stands in GEM's suffix; empty if there is none."""
+    return _ASKS.sub("", str(info.get("suffix") or "")).strip("\n")
