@@ -1,13 +1,15 @@
 import json
+from pathlib import Path
 
 import pytest
+from helpers.smollm2 import needs_smollm2
 
 from spa.commands.diagnose import main
 from spa.engines.scripted import random_engine
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
 from spa.errors import DataError
-from spa.evaluate.diagnose import diagnose, masks, retokenised
+from spa.evaluate.diagnose import diagnose, masks, retokenised, with_text
 from spa.evaluate.rollouts import read_rollouts, read_row
 from spa.models.load import load_tokenizer
 from spa.prompts.render import Prompter
@@ -125,7 +127,7 @@ def test_groups_without_a_spread_broken_blocks_and_repetition_are_found():
     ]
     report = diagnose(read(rows))
     assert report["rewards"]["groups_without_spread"] == 1 and report["rewards"]["mean"] == pytest.approx(2 / 3)
-    assert report["format"]["tags"]["answer"] == {"replies": 2, "broken": 1}
+    assert report["format"]["tags"]["answer"] == {"replies": 2, "broken": 1, "lacking": 0}
     assert report["repetition"]["replies_over_half"] == 1 and len(report["findings"]) == 3
 
 
@@ -173,3 +175,63 @@ def test_episodes_of_this_package_are_read_with_their_true_states():
     assert report["stacks"] == {"spa": 4} and report["rewards"]["by_turn"]
     assert model["observation"] == sum(len(episode.turns) for episode in episodes)  # which all say "unknown"
     assert model["observation_right"] == 0 and report["format"]["tags"]["answer"]["broken"] == 0
+
+
+ROLLOUTS = Path(__file__).parents[1] / "golden" / "rollouts"
+"""Made by verifiers and by TRL with SmolLM2-135M: benchmarks/rollouts."""
+
+
+def test_verifiers_own_rollouts_show_which_replies_it_tokenised_again():
+    rollouts = read_rollouts(ROLLOUTS / "verifiers_smollm2.jsonl")
+    assert [len(rollout.replies) for rollout in rollouts] == [5, 5, 5, 5]
+    assert [rollout.replaced for rollout in rollouts] == [0, 0, 1, 2]
+    assert all(len(rollout.token_ids) == len(rollout.mask) for rollout in rollouts)
+    report = diagnose(rollouts)
+    assert "3 of 20 replies were tokenised again before the next turn" in report["findings"][0]
+    assert "20 of 20 replies lack the <answer> that is asked for" in report["findings"]
+    assert report["rewards"]["by_turn"] == pytest.approx([-0.1] * 5)
+
+
+@needs_smollm2
+def test_verifiers_own_rollouts_hold_a_reply_whose_text_has_other_tokens():
+    rollouts = read_rollouts(ROLLOUTS / "verifiers_smollm2.jsonl")
+    found = diagnose(rollouts, load_tokenizer("smollm2"))
+    assert found["tokens"]["replies"] == 17 and len(found["tokens"]["changed"]) == 1
+    assert found["masks"]["others_trained"] == []
+
+
+def test_a_folder_of_verifiers_is_read_without_its_settings(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "eval.json").write_text('{\n  "model": "m"\n}')
+    (tmp_path / "traces.jsonl").write_text((ROLLOUTS / "verifiers_smollm2.jsonl").read_text())
+    assert len(read_rollouts(tmp_path)) == 4
+
+
+def test_a_tree_of_messages_that_has_a_loop_is_read_to_its_end():
+    node = {"message": said("go"), "sampled": True, "parent": 0}
+    assert read_row({"nodes": [node]}, "row 1").replies == ("go",)
+
+
+@needs_smollm2
+def test_trls_own_rollouts_hold_replies_whose_text_has_other_tokens():
+    report = diagnose(read_rollouts(ROLLOUTS / "trl_smollm2.jsonl"), load_tokenizer("smollm2"))
+    assert report["tokens"]["replies"] == 20 and len(report["tokens"]["changed"]) == 2
+    assert report["format"]["replies"] == 20 and report["masks"]["others_trained"] == []
+
+
+def test_trls_own_rollouts_learn_nothing_from_groups_of_one_reward():
+    report = diagnose(read_rollouts(ROLLOUTS / "trl_smollm2.jsonl"))
+    assert report["rewards"]["groups"] == 2 == report["rewards"]["groups_without_spread"]
+    assert report["masks"]["with_mask"] == 4 and report["rewards"]["by_turn"] == pytest.approx([-0.1] * 5)
+
+
+def test_trls_table_of_an_episode_is_taken_apart_into_its_turns():
+    rollouts = read_rollouts(ROLLOUTS / "trl_table.parquet")
+    assert [len(rollout.replies) for rollout in rollouts] == [5] * 4
+    assert {rollout.reward for rollout in rollouts} == {-0.5} and rollouts[0].chat[2][1].startswith("Reward: 0")
+
+
+def test_tokens_alone_get_their_text_from_the_tokenizer(tokenizer):
+    ids = tokenizer.encode("Up") + tokenizer.encode("Left")
+    row = {"completion_ids": ids, "env_mask": [1] * len(tokenizer.encode("Up")) + [0] * len(tokenizer.encode("Left"))}
+    assert with_text(read_row(row, "row 1"), tokenizer).replies == ("Up",)

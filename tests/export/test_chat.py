@@ -1,5 +1,6 @@
 """A game as a chat is told and played as an episode of training is."""
 
+import numpy as np
 import pytest
 
 from spa.config.load import load_config
@@ -7,7 +8,9 @@ from spa.engines.scripted import random_engine
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
-from spa.export.chat import make_chat
+from spa.export.chat import make_chat, token_episode
+from spa.models.load import load_tokenizer
+from spa.prompts.template import ChatTemplate
 from spa.rollout import collect
 from spa.types import SamplingParams, Stop
 
@@ -71,3 +74,30 @@ def test_an_environment_that_breaks_costs_its_episode():
 def test_an_unknown_tag_is_one_message():
     with pytest.raises(ConfigError, match="did you mean 'FrozenLake'"):
         make_chat("FrozenLak")
+
+
+def test_an_episode_in_tokens_is_that_of_training():
+    chat, known = make_chat("FrozenLake"), load_config("base").custom_envs["FrozenLake"]
+    template = ChatTemplate(load_tokenizer("builtin:tiny"))
+    spec = EpisodeSpec(episode_id="e", tag="t", group=0, member=0, puzzle_seed=5, noise_seed=3, sample_seed=1)
+    [episode] = collect(
+        [spec],
+        make_env=lambda _: make_env(known.env_type, known.env_config),
+        prompters={"t": chat.prompter},
+        template=template,
+        engine=random_engine(template, max_actions=2),
+        sampling=SamplingParams(),
+        format_penalty=chat.format_penalty,
+        max_model_len=10**6,
+    )
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], episode.sampled, [0]])))
+    replies = iter([episode.token_ids[a:b].tolist() for a, b in edges.reshape(-1, 2)])
+
+    def generate(ids):
+        reply = next(replies)
+        return reply, [-1.0] * len(reply)
+
+    found = token_episode(chat, template, generate, seed=5, noise_seed=3)
+    assert found["prompt_ids"] + found["completion_ids"] == episode.token_ids.tolist()
+    assert [0] * len(found["prompt_ids"]) + found["env_mask"] == episode.sampled.astype(int).tolist()
+    assert sum(found["logprobs"]) == -sum(found["env_mask"]) and found["score"] == episode.score

@@ -4,10 +4,12 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 from statistics import fmean, pstdev
 from typing import Any
 
-from spa.evaluate.rollouts import Rollout
+from spa.evaluate.rollouts import Chat, Rollout
 from spa.prompts.parse import TAGS, find_block
 
 _ROLE = re.compile(r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user")
@@ -15,7 +17,9 @@ _ROLE = re.compile(r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:
 
 def diagnose(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
     """Everything that can be said, as plain data; `findings` are the sentences worth acting on. Without a tokenizer,
-    tokens are only counted."""
+    tokens are only counted, and rollouts that are nothing but tokens have no text."""
+    if tokenizer is not None:
+        rollouts = [with_text(rollout, tokenizer) for rollout in rollouts]
     report: dict[str, Any] = {
         "rollouts": len(rollouts),
         "stacks": dict(Counter(rollout.stack for rollout in rollouts)),
@@ -29,6 +33,19 @@ def diagnose(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, An
     }
     report["findings"] = findings(report)
     return report
+
+
+def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
+    """A rollout of tokens alone with the text of them: what its mask trains on as replies, all else as the user's."""
+    ids, mask = rollout.token_ids, rollout.mask
+    if rollout.chat or not ids or mask is None or len(mask) != len(ids):
+        return rollout
+    spans = [(trained, [ids[place] for place, _ in run]) for trained, run in groupby(enumerate(mask), lambda at: at[1])]
+    chat = tuple(
+        ("assistant" if trained else "user", tokenizer.decode(span, skip_special_tokens=True))
+        for trained, span in spans
+    )
+    return replace(rollout, chat=chat)
 
 
 def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
@@ -46,7 +63,7 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
             found["all_trained"].append(rollout.where)
         if tokenizer is not None and any(_ROLE.search(tokenizer.decode(span)) for span in _spans(ids, mask)):
             found["others_trained"].append(rollout.where)
-    return {"with_mask": len(known), **found}
+    return {"with_mask": len(known), **found, "replaced": sum(rollout.replaced for rollout in rollouts)}
 
 
 def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
@@ -98,14 +115,30 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Of every tag that occurs: the replies that have it, and those where it is not one closed block."""
+    """Of every tag that occurs: the replies that have it, those where it is not one closed block, and those that lack
+    it though a message before asks for it."""
     replies = [reply for rollout in rollouts for reply in rollout.replies]
     tags = {}
     for tag in TAGS:
-        having = [reply for reply in replies if f"<{tag}>" in reply or f"</{tag}>" in reply]
-        if having:
-            tags[tag] = {"replies": len(having), "broken": sum(find_block(reply, tag) is None for reply in having)}
+        having = [reply for reply in replies if _has(reply, tag)]
+        lacking = sum(_lacking(rollout.chat, tag) for rollout in rollouts)
+        if having or lacking:
+            broken = sum(find_block(reply, tag) is None for reply in having)
+            tags[tag] = {"replies": len(having), "broken": broken, "lacking": lacking}
     return {"replies": len(replies), "empty": sum(not reply.strip() for reply in replies), "tags": tags}
+
+
+def _has(text: str, tag: str) -> bool:
+    return f"<{tag}>" in text or f"</{tag}>" in text
+
+
+def _lacking(chat: Chat, tag: str) -> int:
+    """Replies without a tag that stands in a message before them."""
+    asked, lacking = False, 0
+    for role, text in chat:
+        lacking += asked and role == "assistant" and not _has(text, tag)
+        asked = asked or (role != "assistant" and f"<{tag}>" in text)
+    return lacking
 
 
 def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
@@ -186,6 +219,11 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     for name, text in texts.items():
         if places := report["masks"][name]:
             out.append(f"{len(places)} of {report['masks']['with_mask']} rollouts with a mask {text} ({places[0]})")
+    if count := report["masks"]["replaced"]:
+        out.append(
+            f"{count} of {report['format']['replies']} replies were tokenised again before the next turn: the "
+            "conversation went on from other tokens than were sampled, and in it these replies are not trained on"
+        )
     if places := report["tokens"].get("changed"):
         of = report["tokens"]["replies"]
         out.append(f"{len(places)} of {of} replies have other tokens when tokenised again ({places[0]})")
@@ -198,6 +236,10 @@ def findings(report: Mapping[str, Any]) -> list[str]:
         if counts["broken"]:
             out.append(
                 f"{counts['broken']} of {counts['replies']} replies with <{tag}> do not hold one closed block of it"
+            )
+        if counts["lacking"]:
+            out.append(
+                f"{counts['lacking']} of {report['format']['replies']} replies lack the <{tag}> that is asked for"
             )
     if report["format"]["empty"]:
         out.append(f"{report['format']['empty']} of {report['format']['replies']} replies are empty")

@@ -20,6 +20,7 @@ Chat = tuple[tuple[str, str], ...]
 """(role, text) of every message, replies included."""
 
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
+_BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
 _MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mask")
 
 
@@ -36,6 +37,7 @@ class Rollout:
     token_ids: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
     states: tuple[str, ...] = ()  # the true state before each reply, and the last one
+    replaced: int = 0  # replies that the conversation went on from in other tokens than were sampled
 
     @property
     def replies(self) -> tuple[str, ...]:
@@ -112,10 +114,9 @@ def read_row(row: Any, where: str) -> Rollout:
     if isinstance(row.get("nodes"), list):
         return _trace(row, where)
     if "completion" in row:
-        stack, chat = (
-            "verifiers or TRL",
-            (*_chat(row.get("prompt", ""), "user"), *_chat(row["completion"], "assistant")),
-        )
+        table = "advantage" in row
+        stack, told = "TRL" if table else "verifiers or TRL", _chat(row["completion"], "assistant")
+        chat = (*_chat(row.get("prompt", ""), "user"), *(_split(told) if table else told))
     elif "output" in row:
         stack, chat = "verl or RAGEN", (*_chat(row.get("input", ""), "user"), *_chat(row["output"], "assistant"))
     elif "messages" in row or "conversations" in row:
@@ -148,15 +149,17 @@ def read_row(row: Any, where: str) -> Rollout:
 
 def _trace(row: Mapping[str, Any], where: str) -> Rollout:
     """A trace of verifiers 0.4: messages as nodes of a tree, of which the last branch is read; tokens from the first
-    reply on."""
+    reply on. A reply that was tokenised again for the next request stands there as a node that was not sampled."""
     nodes, path = row["nodes"], []
     index = len(nodes) - 1 if nodes else None
-    while index is not None and len(path) <= len(nodes):
+    while index is not None and len(path) < len(nodes):
         path.append(nodes[index])
         index = nodes[index].get("parent")
     path.reverse()
     chat = tuple(message for node in path for message in _chat([node["message"]], "user"))
-    first = next((place for place, node in enumerate(path) if node.get("sampled")), len(path))
+    first = next((place for place, node in enumerate(path) if _role(node) == "assistant"), len(path))
+    sampled = [node["message"] for node in nodes if node.get("sampled")]
+    again = [node for node in path if _role(node) == "assistant" and not node.get("sampled")]
     ids = tuple(int(token) for node in path[first:] for token in node.get("token_ids") or ())
     mask = tuple(bool(trained) for node in path[first:] for trained in node.get("mask") or ())
     told = (row.get("info") or {}).get("spa") or {}
@@ -172,7 +175,12 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
         token_ids=ids or None,
         mask=mask if ids else None,
         states=tuple(told.get("states") or ()),
+        replaced=sum(node["message"] in sampled for node in again),
     )
+
+
+def _role(node: Mapping[str, Any]) -> str:
+    return str(node["message"].get("role"))
 
 
 def _ours(row: Mapping[str, Any], where: str) -> Rollout:
@@ -208,6 +216,14 @@ def _chat(value: Any, role: str) -> Chat:
         text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
         out.append(({"gpt": "assistant", "human": "user"}.get(name, name), text))
     return tuple(out)
+
+
+def _split(chat: Chat) -> Chat:
+    """TRL's tables hold an episode of several turns as one reply, without the special tokens around its messages."""
+    if len(chat) != 1:
+        return chat
+    parts = ["assistant", *_BARE_HEADER.split(chat[0][1])]
+    return tuple(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _tokens(row: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[bool, ...] | None]:

@@ -1,6 +1,8 @@
 """A game as a chat, for stacks that keep the conversation themselves: what is said first, and what follows a reply."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
@@ -9,6 +11,7 @@ from spa.envs.options import nearest
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.prompts.render import Prompter, PromptMode
+from spa.prompts.template import ChatTemplate
 from spa.recipes.prompters import make_prompter
 from spa.turns import stop_after, take_turn
 from spa.types import Message, Stop, Turn
@@ -84,6 +87,42 @@ class GameChat:
     def states(self) -> tuple[str, ...]:
         """What should be known before each reply, and at last: what predictions are measured against."""
         return (*(turn.target for turn in self.turns), *(turn.next_target for turn in self.turns[-1:]))
+
+
+def token_episode(
+    chat: GameChat,
+    template: ChatTemplate,
+    generate: Callable[[list[int]], tuple[list[int], list[float]]],
+    seed: int,
+    noise_seed: int | None = None,
+) -> dict[str, Any]:
+    """Play an episode in tokens that are only ever appended to, for trainers that want ids and a mask.
+
+    `generate` continues token ids and returns the sampled ids with their log-probs. Returns `prompt_ids`,
+    `completion_ids`, `logprobs` (0 where the game speaks), `env_mask` (1 on sampled ids), `score`, `success` and
+    `turn_rewards`: the columns that a rollout function of TRL returns.
+    """
+    prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.opener)
+    ids: list[int] = []
+    logprobs: list[float] = []
+    mask: list[int] = []
+    while True:
+        reply, scores = generate(prompt + ids)
+        ids, logprobs, mask = ids + reply, logprobs + scores, mask + [1] * len(reply)
+        told = chat.answer(chat.prompter.opener + template.decode_reply(reply))
+        if told is None:
+            break
+        answer = template.follow(told, chat.prompter.opener, reply=reply)
+        ids, logprobs, mask = ids + answer, logprobs + [0.0] * len(answer), mask + [0] * len(answer)
+    return {
+        "prompt_ids": prompt,
+        "completion_ids": ids,
+        "logprobs": logprobs,
+        "env_mask": mask,
+        "score": chat.score,
+        "success": chat.success,
+        "turn_rewards": [turn.reward + turn.penalty for turn in chat.turns],
+    }
 
 
 def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None) -> GameChat:
