@@ -61,7 +61,7 @@ test-bridges: $(BRIDGES:%=test-bridge-%)
 
 test-bridge-%: $(READY)
 	tests/bridges/install.sh $(VENV) $* .venv-bridges/$*
-	$(ONE_THREAD) .venv-bridges/$*/bin/python -m pytest $(wildcard tests/bridges/test_$*.py tests/export/test_$*.py)
+	$(ONE_THREAD) .venv-bridges/$*/bin/python -m pytest $(wildcard tests/bridges/test_$*.py tests/export/test_$*.py) tests/bridges/test_training.py
 
 test-hosts:
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray

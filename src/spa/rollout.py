@@ -9,29 +9,26 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-
-import numpy as np
+from typing import Any
 
 from spa import heartbeat
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_text
+from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_step, checked_text
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError
-from spa.models.vision import to_png
 from spa.prompts.render import Prompter
-from spa.prompts.template import ChatTemplate, TokenBuffer
+from spa.prompts.template import ChatTemplate
 from spa.prompts.template_parts import TemplateFault
-from spa.seeds import stream_seed
-from spa.turns import stop_after, take_turn
-from spa.types import Completion, Episode, Message, Prompt, SamplingParams, Stop, Turn
+from spa.seats import Seat
+from spa.seeds import stream
+from spa.types import Completion, Episode, SamplingParams, Stop
 
 log = logging.getLogger(__name__)
 
 MakeEnv = Callable[[str], TextEnv]
 SHOWN_FAULTS = 3
-_NO_IDS = np.zeros(0, dtype=np.int32)
 
 
 def collect(
@@ -62,42 +59,46 @@ def collect(
     with ThreadPoolExecutor(lanes) if lanes else nullcontext() as pool:
         each = pool.map if pool is not None else map
         lost = LostEpisodes() if lost is None else lost
-        players = list(
-            each(lambda spec: _Player(spec, make_env, prompters[spec.tag], template, lost, env_timeout_s), specs)
+        tables: dict[str, list[EpisodeSpec]] = {}
+        for spec in specs:
+            tables.setdefault(spec.table or spec.episode_id, []).append(spec)
+        games = list(
+            each(lambda table: _Game(table, make_env, prompters, template, lost, env_timeout_s), tables.values())
         )
-        _check_room(players, room, max_model_len)
-        while active := [player for player in players if player.stop is None]:
-            completions = engine.generate([player.prompt() for player in active], sampling)
-            turns = list(zip(active, completions, strict=True))
+        _check_room([seat for game in games for seat in game.seats], room, max_model_len)
+        while active := [(game, seat) for game in games if (seat := game.asked) is not None]:
+            completions = engine.generate([seat.prompt(game.env) for game, seat in active], sampling)
+            turns = [(game, completion) for (game, _), completion in zip(active, completions, strict=True)]
             list(each(lambda turn: turn[0].play(turn[1], format_penalty=format_penalty, room=room), turns))
-            engine.forget([player.spec.episode_id for player in active if player.stop is not None])
-    _report_faults([player for player in players if player.error])
-    return [player.episode() for player in players]
+            engine.forget([s.spec.episode_id for game, _ in active for s in game.seats if s.stop is not None])
+    seats = {seat.spec.episode_id: seat for game in games for seat in game.seats}
+    _report_faults([seat for seat in seats.values() if seat.error])
+    return [seats[spec.episode_id].episode() for spec in specs]
 
 
-def _report_faults(failed: "Sequence[_Player]") -> None:
+def _report_faults(failed: Sequence[Seat]) -> None:
     """Name the first of the episodes that an environment or engine spoilt, and count the others."""
-    for player in failed[:SHOWN_FAULTS]:
-        spec = player.spec
+    for seat in failed[:SHOWN_FAULTS]:
+        spec = seat.spec
         log.warning(
             "episode %s (%s, puzzle seed %d) failed in turn %d: %s",
             spec.episode_id,
             spec.tag,
             spec.puzzle_seed,
-            player.failed_turn,
-            player.error,
+            seat.failed_turn,
+            seat.error,
         )
     if len(failed) > SHOWN_FAULTS:
         log.warning("%d more episodes failed; their reasons are in the trajectories", len(failed) - SHOWN_FAULTS)
 
 
-def _check_room(players: "Sequence[_Player]", room: int, max_model_len: int) -> None:
+def _check_room(seats: Sequence[Seat], room: int, max_model_len: int) -> None:
     """End the episodes whose first prompt does not fit."""
-    lengths = {player: len(player.buffer) for player in players if player.buffer is not None}
-    for player, length in lengths.items():
+    lengths = {seat: len(seat.buffer) for seat in seats if seat.buffer is not None}
+    for seat, length in lengths.items():
         if length > room:
-            player.stop = Stop.CONTEXT
-            log.warning("episode %s: the first prompt has %d tokens, %d fit", player.spec.episode_id, length, room)
+            seat.stop = Stop.CONTEXT
+            log.warning("episode %s: the first prompt has %d tokens, %d fit", seat.spec.episode_id, length, room)
     if lengths and min(lengths.values()) > room:
         raise ConfigError(
             f"no prompt fits: the shortest has {min(lengths.values())} tokens, and a reply would end beyond the "
@@ -111,150 +112,114 @@ def puzzle_hash(env: TextEnv) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-class _Player:
-    """One episode while it is being played."""
+class _Game:
+    """A game while it is being played, with the seats whose episodes are wanted; the others have a fixed opponent."""
 
     def __init__(
         self,
-        spec: EpisodeSpec,
+        specs: Sequence[EpisodeSpec],
         make_env: MakeEnv,
-        prompter: Prompter,
+        prompters: Mapping[str, Prompter],
         template: ChatTemplate | None,
         lost: LostEpisodes,
         env_timeout_s: float | None = None,
     ) -> None:
-        self.spec, self.prompter, self.lost, self.env_timeout_s = spec, prompter, lost, env_timeout_s
-        self.turns: list[Turn] = []
-        self.messages: list[Message] = []
-        self.used_actions = 0
-        self.stop: Stop | None = None
-        self.error, self.puzzle_hash = "", ""
-        self.version = 0
-        self.buffer: TokenBuffer | None = None
-        self.images: list[bytes] = []
-        self.failed_turn = 0
         heartbeat.beat()
-        known = lost.reason(spec.episode_id)
-        if known is not None:
-            return self._lose(known)
+        first, self.lost, self.env_timeout_s = specs[0], lost, env_timeout_s
+        self.seats = [Seat(spec, prompters[spec.tag], template) for spec in specs]
+        self.turn: Seat | None = self.seats[0]
+        known = [reason for spec in specs if (reason := lost.reason(spec.episode_id)) is not None]
+        if known:
+            return self._lose(known[0])
         try:
             with boundary("making the puzzle", None if env_timeout_s is None else env_timeout_s + MAKING_S):
-                self.env = make_env(spec.tag)
-                self.env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
-                checked_text(self.env.state_text(prompter.state_text), "state_text")
-                self.puzzle_hash = puzzle_hash(self.env)
-                self.messages += prompter.first_messages(self.env)
-                for message in self.messages:
-                    checked_text(message["content"], "the first prompt")
-                self.images += self._see()
+                self.env = make_env(first.tag)
+                self.env.reset(seed=first.puzzle_seed, options=first.reset_options())
+                checked_text(self.env.state_text(self.seats[0].prompter.state_text), "state_text")
+                self.chance = stream(first.noise_seed, "opponent")
+                for seat in self.seats:
+                    seat.sit(self.env.players)
+                    seat.puzzle_hash = puzzle_hash(self.env)
+                self._go_on(None)
         except EnvFault as error:
-            return self._fail(error)
-        try:
-            if template is not None:
-                self.buffer = TokenBuffer(template, tuple(self.messages), prompter.opener, self.images)
+            self._fail(error)
         except TemplateFault as error:
             self._lose(str(error))
 
-    def _see(self) -> list[bytes]:
-        """The picture of the current state, if prompts show one."""
-        image = self.env.image()
-        return [] if image is None else [to_png(image)]
-
-    def prompt(self) -> Prompt:
-        """What the engine is asked to continue."""
-        ids = self.buffer.ids() if self.buffer is not None else _NO_IDS
-        return Prompt(
-            episode_id=self.spec.episode_id,
-            messages=tuple(self.messages),
-            token_ids=ids,
-            opener=self.prompter.opener,
-            seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
-            images=tuple(self.images),
-            action_sep=self.prompter.action_sep,
-            reply_order=self.prompter.reply_order,
-            context=self.env,
-        )
+    @property
+    def asked(self) -> Seat | None:
+        """Whose reply is waited for; None if the game is over."""
+        return None if self.turn is None or self.turn.stop is not None else self.turn
 
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:
-        """Take a reply: record its tokens, execute its actions, prepare the next turn or stop."""
+        """Take the reply that was asked for: record its tokens, execute its actions, ask for the next one or stop."""
         heartbeat.beat()
+        seat = self.turn
+        if seat is None:
+            raise ValueError("the game is over")
         if completion.finish_reason == "error":
             return self._lose(completion.text)
-        self.version = completion.version
-        if self.buffer is not None and completion.token_ids is not None and completion.logprobs is not None:
-            self.buffer.append_sampled(completion.token_ids, completion.logprobs)
+        seat.hear(completion)
         try:
             with boundary("the turn", self.env_timeout_s):
-                self._execute(completion, format_penalty)
-                if self.stop is None:
-                    self._next_turn(room)
+                ended = seat.act(self.env, completion, format_penalty)
+                for info in seat.turns[-1].infos:
+                    self._pay(info, but=seat)
+                if ended:
+                    self._end(seat.turns[-1].infos[-1], but=seat)
+                elif seat.stop is None:
+                    self._go_on(room)
+                self._leave_together()
         except EnvFault as error:
             self._fail(error)
 
-    def _execute(self, completion: Completion, format_penalty: float) -> None:
-        prompter = self.prompter
-        text = prompter.opener + completion.text
-        turn, ended = take_turn(
-            self.env,
-            prompter,
-            text,
-            actions_left=prompter.max_actions_per_traj - self.used_actions,
-            format_penalty=format_penalty,
-            finish_reason=completion.finish_reason,
-        )
-        self.used_actions += len(turn.executed)
-        self.messages.append({"role": "assistant", "content": text})
-        self.turns.append(turn)
-        self.stop = stop_after(turn, ended, prompter, turns=len(self.turns), used_actions=self.used_actions)
+    def _go_on(self, room: int | None) -> None:
+        """Ask the seat whose turn it is."""
+        if self.env.players > 1:
+            self._let_opponent_move()
+        if self.turn is not None:
+            self.turn.ask(self.env, room)
 
-    def _next_turn(self, room: int) -> None:
-        """Write the next user message, unless it would not fit."""
-        message = self.prompter.next_message(
-            self.env,
-            turn=len(self.turns) + 1,
-            actions_left=self.prompter.max_actions_per_traj - self.used_actions,
-            reward=self.turns[-1].reward,
-        )
-        images = self._see()
-        if self.buffer is not None:
-            if len(self.buffer) + len(self.buffer.user_delta(message["content"], images)) > room:
-                self.stop = Stop.CONTEXT
-                return
-            self.buffer.append_user(message["content"], images)
-        self.messages.append(message)
-        self.images += images
+    def _let_opponent_move(self) -> None:
+        """Random moves until it is the turn of a seat, or the game is over."""
+        seats = {seat.number: seat for seat in self.seats}
+        while (mover := self.env.current_player()) not in seats:
+            self.env.look_as(mover)
+            action = self.env.to_action(self.env.random_action(self.chance))
+            if action is None:
+                raise EnvFault("the opponent's random_action is not understood by to_action")
+            _, ended, info = checked_step(self.env.step(action))
+            self._pay(info)
+            if ended:
+                return self._end(info)
+            if self.env.current_player() == mover and not info.get("action_is_valid"):
+                raise EnvFault("the opponent's random_action is refused: it has to be legal")
+        self.turn = seats[mover]
+        self.env.look_as(mover)
+
+    def _pay(self, info: Mapping[str, Any], but: Seat | None = None) -> None:
+        for seat in self.seats:
+            if seat is not but and seat.number is not None:
+                seat.receive(float(info["rewards"][seat.number]))
+
+    def _end(self, info: Mapping[str, Any], but: Seat | None = None) -> None:
+        for seat in self.seats:
+            if seat is not but and seat.number is not None:
+                seat.stop = Stop.SUCCESS if info["successes"][seat.number] else Stop.FAILURE
+        self.turn = None
+
+    def _leave_together(self) -> None:
+        """When one seat has to stop, the others' episodes are cut off."""
+        if any(seat.stop is not None for seat in self.seats):
+            for seat in self.seats:
+                seat.stop = seat.stop or Stop.TURN_CAP
 
     def _fail(self, error: EnvFault) -> None:
         if isinstance(error, EnvCrash):
-            self.lost.mark(self.spec.episode_id, error)
+            for seat in self.seats:
+                self.lost.mark(seat.spec.episode_id, error)
         self._lose(str(error))
 
     def _lose(self, reason: str) -> None:
-        """The episode is lost, and with it what was played of it: a lost episode is the same whenever it was lost."""
-        self.failed_turn = len(self.turns) + 1
-        self.stop, self.error, self.puzzle_hash, self.version = Stop.ERROR, reason, "", 0
-        self.turns, self.messages, self.images, self.buffer = [], [], [], None
-
-    def episode(self) -> Episode:
-        """The finished episode."""
-        tokens = self.buffer.arrays() if self.buffer is not None and self.turns else {}
-        return Episode(
-            episode_id=self.spec.episode_id,
-            tag=self.spec.tag,
-            mode=self.prompter.mode,
-            state_text=self.prompter.state_text,
-            reply_order=self.prompter.reply_order,
-            puzzle_seed=self.spec.puzzle_seed,
-            noise_seed=self.spec.noise_seed,
-            puzzle_hash=self.puzzle_hash,
-            group=self.spec.group,
-            member=self.spec.member,
-            stop=self.stop or Stop.ERROR,
-            success=self.stop is Stop.SUCCESS,
-            turns=tuple(self.turns),
-            messages=tuple(self.messages),
-            error=self.error,
-            version=self.version,
-            images=tuple(self.images),
-            **tokens,
-        )
+        for seat in self.seats:
+            seat.lose(reason)

@@ -1,5 +1,7 @@
 """One turn of an episode: a reply is parsed, its actions are executed, what happened is recorded. No tokens here."""
 
+from dataclasses import replace
+
 from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step, checked_text
 from spa.prompts.parse import parse_reply
@@ -18,7 +20,8 @@ def take_turn(
 ) -> tuple[Turn, bool]:
     """Execute the actions of a reply, `text` with its opener; returns the turn, and whether the game has ended.
 
-    At most `actions_left` actions are taken. Raises EnvFault if the environment returns nonsense.
+    At most `actions_left` actions are taken, and none after it is another player's turn. Raises EnvFault if the
+    environment returns nonsense.
     """
     reply = parse_reply(
         text,
@@ -35,12 +38,13 @@ def take_turn(
     ]
     penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
     executed, infos, reward, ended = [], [], 0.0, False
+    mover = env.current_player() if env.players > 1 else 0
     for name, action in legal[:actions_left]:
         value, ended, info = checked_step(env.step(action))
         executed.append(name)
         infos.append(info)
         reward += value
-        if ended:
+        if ended or (env.players > 1 and env.current_player() != mover):
             break
     next_state, next_known = _states(env, prompter)
     turn = Turn(
@@ -67,6 +71,11 @@ def stop_after(turn: Turn, ended: bool, prompter: Prompter, *, turns: int, used_
     if used_actions >= prompter.max_actions_per_traj:
         return Stop.ACTION_CAP
     return Stop.TURN_CAP if turns >= prompter.max_turn else None
+
+
+def paid(turn: Turn, reward: float) -> Turn:
+    """A turn with what came after it, by another player's move."""
+    return replace(turn, reward=turn.reward + reward)
 
 
 def _states(env: TextEnv, prompter: Prompter) -> tuple[str, str | None]:

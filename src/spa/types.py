@@ -156,6 +156,7 @@ class Episode:
     version: int = 0
     images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
     reply_order: ReplyOrder = "prediction_first"  # of world-model replies
+    seat: int | None = None  # the player's place, in a game of several
 
     @property
     def score(self) -> float:
@@ -171,7 +172,7 @@ class Episode:
                 if value:
                     out["images"] = [base64.b64encode(image).decode() for image in value]
                 continue
-            if item.name == "reply_order" and value == "prediction_first":
+            if (item.name, value) in (("reply_order", "prediction_first"), ("seat", None)):
                 continue
             if isinstance(value, np.ndarray):
                 value = value.tolist()

@@ -15,6 +15,7 @@ from spa.config.load import load_config
 from spa.engines.factory import make_engine
 from spa.engines.scripted import random_engine
 from spa.envs.checker import check
+from spa.errors import ConfigError
 from spa.recipes import setup
 from spa.types import Stop
 
@@ -29,7 +30,7 @@ def in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_examples_are_short_and_say_how_to_run_them():
     files = sorted(FOLDER.glob("*.py"))
-    names = ["custom_advantage", "custom_engine", "custom_env", "custom_method", "lamps"]
+    names = ["custom_advantage", "custom_engine", "custom_env", "custom_method", "lamps", "nim"]
     assert [path.stem for path in files] == names
     for path in files:
         text = path.read_text(encoding="utf-8")
@@ -68,6 +69,34 @@ def test_lamps_switch_their_neighbours():
     env.lit = (True, True, False, False)
     assert env.step(env.to_action("press 1"))[:3] == ("Lamps: 1 off, 2 off, 3 off, 4 off.", 1.0, True)
     assert env.to_action("Press 5") is None
+
+
+def test_nim_conforms_and_pays_both_players():
+    from nim import Nim  # pyright: ignore[reportMissingImports]
+
+    assert [finding for finding in check(Nim) if not finding.ok] == []
+    env = Nim()
+    env.reset(seed=0)
+    env.heaps = [1, 0, 2]
+    assert env.step("take 1 from 1")[4]["rewards"] == [0.0, 0.0] and env.current_player() == 1
+    assert env.step("take 3 from 3")[4]["action_is_valid"] is False and env.current_player() == 1
+    _, reward, over, _, info = env.step("take 2 from 3")
+    assert (reward, over, info["rewards"], info["successes"]) == (1.0, True, [-1.0, 1.0], [False, True])
+
+
+def test_self_play_pairs_the_groups_of_training_and_validation_has_none():
+    cfg = load_config("nim.yaml", ["model_path=builtin:tiny", "es_manager.train.env_groups=4", "seed.train=1"])
+    player = setup.make_player(cfg, None, mode="base")
+    specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
+    size = cfg.es_manager.train.group_size
+    pairs = list(zip(specs[:size], specs[size : 2 * size], strict=True))
+    assert all(a.table == b.table and (a.seat, b.seat) == (0, 1) for a, b in pairs)
+    assert all((a.puzzle_seed, a.noise_seed) == (b.puzzle_seed, b.noise_seed) for a, b in pairs)
+    assert len({spec.table for spec in specs}) == len(specs) // 2
+    against_random = setup.episode_specs(cfg.es_manager.val, "val", base_seed=0, step=0)
+    assert {spec.table for spec in against_random} == {""} and {spec.seat for spec in against_random} == {0, 1}
+    with pytest.raises(ConfigError, match="self_play needs pairs"):
+        load_config("nim.yaml", ["model_path=builtin:tiny", "es_manager.train.env_groups=3"])
 
 
 def test_its_configuration_plays_in_the_world_model_format():

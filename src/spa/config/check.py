@@ -121,6 +121,9 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
         )
     elif min(counts) < 1:
         problems.add(f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags")
+    for tag, count in zip(tags, counts, strict=False):
+        if path.endswith("train") and count % 2 and tag in cfg.custom_envs and cfg.custom_envs[tag].self_play:
+            problems.add(f"{path}.env_groups", f"gives {tag} {count} groups; self_play needs pairs, one for each seat")
 
 
 def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:

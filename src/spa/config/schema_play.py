@@ -34,6 +34,12 @@ class EnvSpec:
     show_legal_actions: Annotated[
         bool, Key("every prompt lists the actions that are allowed in the state", affects="result")
     ] = False
+    self_play: Annotated[
+        bool,
+        Key(
+            "in training the policy plays both seats of a game of two; else the other moves at random", affects="result"
+        ),
+    ] = False
     env_instruction: Annotated[
         str | None, Key("rules for the first prompt; null takes the environment's own", affects="result")
     ] = None

@@ -30,6 +30,10 @@ class TextEnv(gymnasium.Env[str, Action]):
     finite_puzzles: bool = False
     """True if there are so few puzzles that training and validation share them; the environment's card says so."""
 
+    players: int = 1
+    """How many play. With several, `step` is a move of `current_player`, and `info` says what it brought each of them:
+    `rewards` (numbers) and `successes` (bool), in the order of the players; `reward` and `success` are the mover's."""
+
     changes: tuple[str, ...] | None = None
     """Attributes that `step` changes in place (lists, sets, streams), for `clone` to copy; all else is shared. None:
     the environment cannot be copied this way."""
@@ -40,6 +44,14 @@ class TextEnv(gymnasium.Env[str, Action]):
 
         Environments without coordinates (word problems, a shop) return the same text for every mode.
         """
+
+    def current_player(self) -> int:
+        """Whose turn it is, 0 to `players` - 1."""
+        return 0
+
+    def look_as(self, player: int) -> None:
+        """From now on speak to this player: states, instruction and legal actions are what he sees. Nothing to do where
+        all see the same."""
 
     def world_state_text(self, mode: StateText) -> str:
         """What an agent should know of the current state: what world-model replies are made of and measured against, as

@@ -256,6 +256,10 @@ def _steps(make: Make, seeds: int, steps: int) -> None:
             _require(plain, f"{terminated!r} and {truncated!r} end the step", "terminated and truncated are bool")
             missing = [key for key in INFO_KEYS if not isinstance(info.get(key), bool)]
             _require(not missing, f"info lacks {missing} as bool", "metrics are counted from these keys")
+            lists = [info.get(key) for key in ("rewards", "successes")] if env.players > 1 else []
+            told = all(isinstance(one, list | tuple) and len(one) == env.players for one in lists)
+            advice = "with several players, info['rewards'] and info['successes'] have an entry for each"
+            _require(told, f"info has no rewards and successes of {env.players} players", advice)
             advice = "info is written to trajectories: use texts, numbers, lists and dicts with text keys"
             _require(_is_json(info), f"info is not JSON: {info!r}", advice)
             _require(

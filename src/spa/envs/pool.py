@@ -1,6 +1,6 @@
 """Which episodes are played: tags, groups, members and their seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ class EpisodeSpec:
     noise_seed: int
     sample_seed: int  # of the engine's draws
     validation: bool = False
+    seat: int = 0  # his place in a game of several players, counted on round the table
+    table: str = ""  # episodes of the same table are seats of one game; "": the others' seats have a fixed opponent
 
     def reset_options(self) -> dict[str, Any]:
         """What `reset` is given beside the puzzle seed. Environments whose data has splits of its own read
@@ -31,9 +33,20 @@ class EpisodeSpec:
 
 
 def group_specs(
-    purpose: str, *, base_seed: int, step: int, tags: Sequence[str], n_groups: Sequence[int], group_size: int
+    purpose: str,
+    *,
+    base_seed: int,
+    step: int,
+    tags: Sequence[str],
+    n_groups: Sequence[int],
+    group_size: int,
+    self_play: Collection[str] = (),
 ) -> list[EpisodeSpec]:
     """The episodes of one step, group after group, tag after tag.
+
+    Groups of a tag of `self_play` come in pairs, for its two seats: member m of both plays one game, with the first
+    one's puzzle and chance. A group holds one seat, so that its members are compared with their like. Elsewhere the
+    seat alternates from group to group, for games of several players.
 
     The puzzle of group g at step s has seed `base_seed + s * groups + g`, as in the original, so that no puzzle seed
     repeats during training and a resumed run plays what an undisturbed one would. Noise and sampling seeds are streams
@@ -41,17 +54,25 @@ def group_specs(
     """
     groups = sum(n_groups)
     tag_of = [tag for tag, count in zip(tags, n_groups, strict=True) for _ in range(count)]
-    return [
-        EpisodeSpec(
-            episode_id=f"{purpose}/{step}/{group}/{member}",
-            tag=tag_of[group],
-            group=group,
-            member=member,
-            puzzle_seed=base_seed + step * groups + group,
-            noise_seed=stream_seed(base_seed, f"{purpose}/noise", step, group, member),
-            sample_seed=stream_seed(base_seed, f"{purpose}/sample", step, group, member),
-            validation=purpose == "val",
-        )
-        for group in range(groups)
-        for member in range(group_size)
-    ]
+    within = [number for count in n_groups for number in range(count)]  # of a group among those of its tag
+    specs = []
+    for group in range(groups):
+        paired = tag_of[group] in self_play
+        seat = within[group] % 2
+        first = group - seat if paired else group
+        for member in range(group_size):
+            specs.append(
+                EpisodeSpec(
+                    episode_id=f"{purpose}/{step}/{group}/{member}",
+                    tag=tag_of[group],
+                    group=group,
+                    member=member,
+                    puzzle_seed=base_seed + step * groups + first,
+                    noise_seed=stream_seed(base_seed, f"{purpose}/noise", step, first, member),
+                    sample_seed=stream_seed(base_seed, f"{purpose}/sample", step, group, member),
+                    validation=purpose == "val",
+                    seat=seat,
+                    table=f"{purpose}/{step}/{first}/{member}" if paired else "",
+                )
+            )
+    return specs

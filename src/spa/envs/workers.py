@@ -27,10 +27,10 @@ from spa.signals import ignore_interrupts
 START_S = 120.0
 """How long a new process may take until it answers: it imports the environment's module."""
 
-PLAIN = ("finite_puzzles", "default_state_text")
+PLAIN = ("finite_puzzles", "default_state_text", "players")
 """Attributes, not methods, of an environment."""
 
-CHANGES = ("reset", "step")
+CHANGES = ("reset", "step", "look_as")
 """Calls that change an environment; they are played again in a new process."""
 
 

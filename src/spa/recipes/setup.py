@@ -1,7 +1,7 @@
 """What every recipe builds from the configuration before its loop starts."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -125,7 +125,7 @@ class Player:
                 lost=self.lost,
             )
 
-        return self.world.parallel_map(specs, play, by=lambda spec: spec.group, pack=pack, unpack=unpack)
+        return self.world.parallel_map(specs, play, by=first_group, pack=pack, unpack=unpack)
 
 
 def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode, lost: Path | None = None) -> Player:
@@ -151,7 +151,14 @@ def taught_mode(cfg: Config) -> PromptMode:
     return "base" if cfg.generate.reply_format == "base" else "add_worldmodel"
 
 
-def episode_specs(groups: GroupsConfig, purpose: str, *, base_seed: int, step: int) -> list[EpisodeSpec]:
+def first_group(spec: EpisodeSpec) -> int:
+    """The group of an episode, or that of the first seat of its game."""
+    return spec.group - spec.seat if spec.table else spec.group
+
+
+def episode_specs(
+    groups: GroupsConfig, purpose: str, *, base_seed: int, step: int, self_play: Collection[str] = ()
+) -> list[EpisodeSpec]:
     """The episodes of one step of training, self-play or validation."""
     configs = groups.env_configs
     counts = configs.n_groups or ()
@@ -162,18 +169,21 @@ def episode_specs(groups: GroupsConfig, purpose: str, *, base_seed: int, step: i
         tags=configs.tags,
         n_groups=counts,
         group_size=groups.group_size,
+        self_play=self_play,
     )
 
 
 def training_specs(
     cfg: Config, player: Player, purpose: str, *, step: int, held_out: frozenset[str]
 ) -> list[EpisodeSpec]:
-    """The episodes of one training or self-play step; a puzzle whose content is held out is drawn again."""
-    specs = episode_specs(cfg.es_manager.train, purpose, base_seed=cfg.seed.train, step=step)
-    firsts = [spec for spec in specs if spec.member == 0]
+    """The episodes of one training or self-play step; a puzzle whose content is held out is drawn again. Only here does
+    a policy play itself: what it gets against itself says nothing about how well it plays."""
+    both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
+    specs = episode_specs(cfg.es_manager.train, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
+    firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
     allowed = player.world.parallel_map(firsts, lambda mine: [_allowed_seed(player, spec, held_out) for spec in mine])
     seeds = {spec.group: seed for spec, seed in zip(firsts, allowed, strict=True)}
-    return [replace(spec, puzzle_seed=seeds[spec.group]) for spec in specs]
+    return [replace(spec, puzzle_seed=seeds[first_group(spec)]) for spec in specs]
 
 
 def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -> int:

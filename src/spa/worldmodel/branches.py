@@ -36,6 +36,8 @@ def branch_rows(
     """
     if episode.stop is Stop.ERROR:
         return []
+    if episode.seat is not None:
+        raise ConfigError(f"{episode.tag}: generate.policy=branched cannot try actions in games of several players")
     messages = corrected_messages(episode, action_sep=prompter.action_sep)
     places = assistant_positions(episode)
     options = {"noise_seed": episode.noise_seed, "validation": False}

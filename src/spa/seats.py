@@ -1,0 +1,141 @@
+"""A seat at a game: one player's conversation and tokens, which become his episode. A game of one player has one."""
+
+import numpy as np
+
+from spa.envs.base import TextEnv
+from spa.envs.limits import checked_text
+from spa.envs.pool import EpisodeSpec
+from spa.models.vision import to_png
+from spa.prompts.render import Prompter
+from spa.prompts.template import ChatTemplate, TokenBuffer
+from spa.seeds import stream_seed
+from spa.turns import paid, stop_after, take_turn
+from spa.types import Completion, Episode, Message, Prompt, Stop, Turn
+
+_NO_IDS = np.zeros(0, dtype=np.int32)
+
+
+class Seat:
+    """What one player is told and says. `number` is his place at the game; None in a game of one player."""
+
+    def __init__(self, spec: EpisodeSpec, prompter: Prompter, template: ChatTemplate | None) -> None:
+        self.spec, self.prompter, self.template = spec, prompter, template
+        self.number: int | None = None
+        self.turns: list[Turn] = []
+        self.messages: list[Message] = []
+        self.images: list[bytes] = []
+        self.buffer: TokenBuffer | None = None
+        self.used_actions = 0
+        self.stop: Stop | None = None
+        self.error, self.puzzle_hash = "", ""
+        self.version = 0
+        self.failed_turn = 0
+
+    def sit(self, players: int) -> None:
+        """Take the place that the episode has in a game of so many."""
+        self.number = self.spec.seat % players if players > 1 else None
+
+    def ask(self, env: TextEnv, room: int | None = None) -> None:
+        """Write the message before the next reply: the first one, or the next, unless that would not fit in `room`."""
+        if not self.messages:
+            self.messages += self.prompter.first_messages(env)
+            for message in self.messages:
+                checked_text(message["content"], "the first prompt")
+            self.images += _see(env)
+            if self.template is not None:
+                self.buffer = TokenBuffer(self.template, tuple(self.messages), self.prompter.opener, self.images)
+                if room is not None and len(self.buffer) > room:
+                    self.stop = Stop.CONTEXT
+            return
+        left = self.prompter.max_actions_per_traj - self.used_actions
+        reward = self.turns[-1].reward
+        message = self.prompter.next_message(env, turn=len(self.turns) + 1, actions_left=left, reward=reward)
+        images = _see(env)
+        if self.buffer is not None:
+            if room is not None and len(self.buffer) + len(self.buffer.user_delta(message["content"], images)) > room:
+                self.stop = Stop.CONTEXT
+                return
+            self.buffer.append_user(message["content"], images)
+        self.messages.append(message)
+        self.images += images
+
+    def prompt(self, env: TextEnv) -> Prompt:
+        """What the engine is asked to continue."""
+        ids = self.buffer.ids() if self.buffer is not None else _NO_IDS
+        return Prompt(
+            episode_id=self.spec.episode_id,
+            messages=tuple(self.messages),
+            token_ids=ids,
+            opener=self.prompter.opener,
+            seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
+            images=tuple(self.images),
+            action_sep=self.prompter.action_sep,
+            reply_order=self.prompter.reply_order,
+            context=env,
+        )
+
+    def hear(self, completion: Completion) -> None:
+        """Record the tokens of a reply."""
+        self.version = completion.version
+        if self.buffer is not None and completion.token_ids is not None and completion.logprobs is not None:
+            self.buffer.append_sampled(completion.token_ids, completion.logprobs)
+
+    def act(self, env: TextEnv, completion: Completion, format_penalty: float) -> bool:
+        """Execute a reply; returns whether the game has ended."""
+        prompter = self.prompter
+        text = prompter.opener + completion.text
+        turn, ended = take_turn(
+            env,
+            prompter,
+            text,
+            actions_left=prompter.max_actions_per_traj - self.used_actions,
+            format_penalty=format_penalty,
+            finish_reason=completion.finish_reason,
+        )
+        self.used_actions += len(turn.executed)
+        self.messages.append({"role": "assistant", "content": text})
+        self.turns.append(turn)
+        self.stop = stop_after(turn, ended, prompter, turns=len(self.turns), used_actions=self.used_actions)
+        return ended
+
+    def receive(self, reward: float) -> None:
+        """What another player's move pays this one: on his last turn, if he has had one."""
+        if reward and self.turns:
+            self.turns[-1] = paid(self.turns[-1], reward)
+
+    def lose(self, reason: str) -> None:
+        """The episode is lost, and with it what was played of it: a lost episode is the same whenever it was lost."""
+        self.failed_turn = len(self.turns) + 1
+        self.stop, self.error, self.puzzle_hash, self.version = Stop.ERROR, reason, "", 0
+        self.turns, self.messages, self.images, self.buffer = [], [], [], None
+
+    def episode(self) -> Episode:
+        """The finished episode."""
+        tokens = self.buffer.arrays() if self.buffer is not None and self.turns else {}
+        return Episode(
+            episode_id=self.spec.episode_id,
+            tag=self.spec.tag,
+            mode=self.prompter.mode,
+            state_text=self.prompter.state_text,
+            reply_order=self.prompter.reply_order,
+            puzzle_seed=self.spec.puzzle_seed,
+            noise_seed=self.spec.noise_seed,
+            puzzle_hash=self.puzzle_hash,
+            group=self.spec.group,
+            member=self.spec.member,
+            seat=self.number,
+            stop=self.stop or Stop.ERROR,
+            success=self.stop is Stop.SUCCESS,
+            turns=tuple(self.turns),
+            messages=tuple(self.messages),
+            error=self.error,
+            version=self.version,
+            images=tuple(self.images),
+            **tokens,
+        )
+
+
+def _see(env: TextEnv) -> list[bytes]:
+    """The picture of the current state, if prompts show one."""
+    image = env.image()
+    return [] if image is None else [to_png(image)]

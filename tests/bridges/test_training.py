@@ -1,0 +1,30 @@
+"""The commands that docs/bridges.md prints run all three stages on a task of each library that is installed."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from spa.cli import main
+from spa.envs.bridges import BRIDGES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"spa run small\.yaml custom_envs\.Game\.env_type=((\w+):\S+)", PAGE)
+INSTALLED = [
+    task for task, bridge in NAMED if BRIDGES[bridge].extra and importlib.util.find_spec(BRIDGES[bridge].package)
+]
+
+
+def test_the_page_names_a_task_of_every_library():
+    assert {bridge for _, bridge in NAMED} == {name for name, row in BRIDGES.items() if row.extra}
+
+
+@pytest.mark.parametrize("task", INSTALLED)
+def test_all_three_stages_run_on_a_bridge(task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (small,) = re.findall(r"```yaml\n# small\.yaml\n(.*?)```", PAGE, re.S)
+    Path("small.yaml").write_text(small, encoding="utf-8")
+    assert main(["run", "small.yaml", f"custom_envs.Game.env_type={task}"]) == 0
+    lines = [len(Path(f"runs/small/{stage}/metrics.jsonl").read_text().split()) for stage in ("data", "sft", "ppo")]
+    assert min(lines) >= 2 and Path("runs/small/ppo/global_step_2").is_dir()

@@ -1,0 +1,144 @@
+"""Games of several players: whose turn it is, what each seat is told and paid, tokens and masks per seat."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spa.engines.scripted import ScriptedEngine, random_engine
+from spa.envs.pool import group_specs
+from spa.models.load import load_tokenizer
+from spa.prompts.render import Prompter
+from spa.prompts.template import ChatTemplate
+from spa.rollout import collect
+from spa.training.batch import batch_episodes
+from spa.types import Episode, SamplingParams, Stop
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from nim import Nim  # pyright: ignore[reportMissingImports]
+
+PROMPTER = Prompter(max_turn=12, max_actions_per_turn=2, max_actions_per_traj=12)
+
+
+def play(*, self_play=True, groups=2, size=3, engine=None, template=None, prompter=PROMPTER, make=Nim):
+    specs = group_specs(
+        "train",
+        base_seed=0,
+        step=0,
+        tags=["Nim"],
+        n_groups=[groups],
+        group_size=size,
+        self_play=["Nim"] if self_play else [],
+    )
+    return specs, collect(
+        specs,
+        make_env=lambda tag: make(),
+        prompters={"Nim": prompter},
+        template=template,
+        engine=engine or random_engine(template, max_actions=1),
+        sampling=SamplingParams(max_tokens=40),
+        format_penalty=-0.1,
+        max_model_len=4000,
+    )
+
+
+def moves(*episodes):
+    """The moves of a game's seats in the order in which they were made."""
+    turns = [[turn.executed for turn in episode.turns] for episode in episodes]
+    return [
+        move
+        for number in range(max(map(len, turns)))
+        for seat in turns
+        for move in (seat[number] if number < len(seat) else ())
+    ]
+
+
+def test_two_seats_play_one_game_in_turn_and_one_of_them_wins():
+    specs, episodes = play()
+    assert [episode.episode_id for episode in episodes] == [spec.episode_id for spec in specs]
+    for first, second in zip(episodes[:3], episodes[3:], strict=True):
+        assert (first.seat, second.seat) == (0, 1) and first.puzzle_hash == second.puzzle_hash
+        env = Nim()
+        env.reset(seed=first.puzzle_seed)
+        results = [env.step(move) for move in moves(first, second)]
+        assert all(result[4]["action_is_valid"] for result in results) and results[-1][2]
+        assert [first.score, second.score] == results[-1][4]["rewards"]
+        assert {first.stop, second.stop} == {Stop.SUCCESS, Stop.FAILURE}
+
+
+def test_each_seat_has_its_own_conversation_and_mask():
+    template = ChatTemplate(load_tokenizer("builtin:tiny"))
+    _, episodes = play(template=template, size=1)
+    for episode in episodes:
+        ids, sampled = episode.token_ids, episode.sampled
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], sampled, [0]]))).reshape(-1, 2)
+        replies = [PROMPTER.opener + template.decode_reply(ids[a:b]) for a, b in edges]
+        assert replies == [turn.reply_text for turn in episode.turns]
+        assert [m["content"] for m in episode.messages if m["role"] == "assistant"] == replies
+    first, second = episodes
+    assert second.turns[0].state == first.turns[0].next_state != first.turns[0].state
+    assert second.turns[0].state in second.messages[1]["content"]
+
+
+def test_a_group_holds_one_seat_and_goes_into_a_batch_like_any_other():
+    template = ChatTemplate(load_tokenizer("builtin:tiny"))
+    _, episodes = play(template=template)
+    batch = batch_episodes(episodes, tags=["Nim"], pad_id=0)
+    assert batch.group_ids.tolist() == [0, 0, 0, 1, 1, 1]
+    assert (batch.scores[:3] + batch.scores[3:]).tolist() == [0.0, 0.0, 0.0]
+    assert Episode.from_json(episodes[3].to_json()).seat == 1
+
+
+def test_without_self_play_the_other_seat_moves_at_random_and_the_same_again():
+    _, episodes = play(self_play=False)
+    assert [episode.seat for episode in episodes] == [0, 0, 0, 1, 1, 1]
+    assert all(episode.stop in (Stop.SUCCESS, Stop.FAILURE) for episode in episodes)
+    _, again = play(self_play=False)
+    assert [e.to_json() for e in again] == [e.to_json() for e in episodes]
+    shown = {e.turns[0].state for e in episodes[3:]}
+    assert len(shown) > 1 or len({len(e.turns) for e in episodes[3:]}) > 1  # the opponent's noise is the episode's own
+
+
+def test_a_reply_makes_one_move_whatever_else_it_says():
+    engine = ScriptedEngine(lambda prompt: "<think></think><answer>take 1 from 1 || take 1 from 2</answer>")
+    _, episodes = play(engine=engine, size=1)
+    assert episodes[0].turns[0].executed == ("take 1 from 1",)
+
+
+def test_a_move_that_is_not_allowed_is_asked_for_again_from_the_same_seat():
+    engine = ScriptedEngine(lambda prompt: "<think></think><answer>take 9 from 1</answer>")
+    _, episodes = play(engine=engine, size=1)
+    assert len(episodes[0].turns) == 12 and episodes[0].stop in (Stop.TURN_CAP, Stop.ACTION_CAP)
+    assert episodes[1].stop is Stop.TURN_CAP and episodes[1].turns == ()
+
+
+def test_a_game_that_breaks_costs_both_seats():
+    class Broken(Nim):
+        def step(self, action):
+            raise RuntimeError("torn board")
+
+    _, episodes = play(make=Broken, size=1)
+    assert [episode.stop for episode in episodes] == [Stop.ERROR, Stop.ERROR]
+    assert all("torn board" in episode.error for episode in episodes)
+
+
+class Blind(Nim):
+    """Each player sees only whose move it is, from his side."""
+
+    looking = 0
+
+    def look_as(self, player):
+        self.looking = player
+
+    def state_text(self, mode):
+        return f"You are player {self.looking}. {super().state_text(mode)}"
+
+
+@pytest.mark.parametrize("self_play", [True, False])
+def test_states_are_those_that_the_seat_sees(self_play):
+    _, episodes = play(make=Blind, self_play=self_play)
+    for episode in episodes:
+        for turn in episode.turns:
+            assert turn.state.startswith(f"You are player {episode.seat}.")
+            assert turn.next_state.startswith(f"You are player {episode.seat}.")
