@@ -300,10 +300,11 @@ class PPOBatch(ScoredBatch):
 
     advantages: torch.Tensor  # float32 [B, A]
     returns: torch.Tensor  # float32 [B, A]
+    replay: torch.Tensor | None = None  # float32 [B, A]  weights of the loss on replayed rows, which are nobody's play
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("advantages", "returns"):
+        for name in ("advantages", "returns", "replay"):
             _check(name, getattr(self, name), tuple(self.mask.shape), "float32")
 
 

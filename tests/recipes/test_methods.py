@@ -4,7 +4,8 @@ import pytest
 from helpers.runs import small_config
 from helpers.stages import metrics
 
-from spa.recipes import ppo
+from spa.errors import SpaError
+from spa.recipes import generate, ppo
 
 TWO = (
     "trainer.total_training_steps=2",
@@ -14,6 +15,8 @@ TWO = (
 )
 WORLD = "actor_rollout_ref.actor.world_loss"
 FOCUS = "actor_rollout_ref.actor.answer_focus"
+REPLAY = "actor_rollout_ref.actor.replay"
+REWARD = "agent_proxy.world_model_reward"
 GROUPS = "algorithm.adv_estimator"
 
 
@@ -36,8 +39,10 @@ def trained(base, folder, *overrides: str) -> list[dict]:
         (f"{WORLD}.tokens=none", f"{WORLD}.coef=0.5"),
         (f"{WORLD}.tokens=shown_states", f"{WORLD}.coef=0"),
         (f"{FOCUS}.alpha=1", f"{FOCUS}.beta=0"),
+        (f"{REPLAY}.rows=0", f"{REPLAY}.coef=0.5"),
+        (f"{REWARD}.prediction=0", f"{REWARD}.within=0.2"),
     ],
-    ids=["no tokens", "no weight", "no focus"],
+    ids=["no tokens", "no weight", "no focus", "no rows", "no reward"],
 )
 def test_off_is_off_to_the_bit(base, plain, tmp_path, off):
     assert trained(base, tmp_path, *off) == plain
@@ -78,3 +83,30 @@ def test_answer_focus_moves_the_update(base, plain, tmp_path, focus):
 def test_estimators_per_turn_train(base, tmp_path, estimator):
     lines = trained(base, tmp_path, f"{GROUPS}={estimator}", "agent_proxy.use_turn_scores=true")
     assert any(line.get("actor/grad_norm", 0) > 0 for line in lines)
+
+
+@pytest.fixture(scope="module")
+def rows(base, tmp_path_factory):
+    """World-model data of random play."""
+    folder = tmp_path_factory.mktemp("rows")
+    return generate.main(small_config(base, folder, "generate.policy=random", "generate.num_batches=1"))
+
+
+def test_replayed_rows_without_weight_change_no_gradient(base, plain, rows, tmp_path):
+    lines = trained(base, tmp_path, f"generate.output_dir={rows}", f"{REPLAY}.rows=3", f"{REPLAY}.coef=0")
+    for line, before in zip(lines, plain, strict=True):
+        assert line["actor/replay_tokens"] > 0 and line["actor/replay_loss"] > 0
+        for name in ("actor/grad_norm", "actor/loss", "actor/entropy", "actor/ppo_kl"):
+            assert line[name] == pytest.approx(before[name], rel=1e-3, abs=1e-6)
+
+
+def test_replayed_rows_get_likelier(base, rows, tmp_path):
+    on = (f"generate.output_dir={rows}", f"{REPLAY}.rows=8", f"{REPLAY}.coef=2.0", "trainer.total_training_steps=4")
+    losses = [line["actor/replay_loss"] for line in trained(base, tmp_path, *on) if "actor/replay_loss" in line]
+    assert len(losses) > 1 and losses[-1] < losses[0]
+
+
+def test_replay_without_rows_is_said_before_anything_is_played(base, tmp_path):
+    with pytest.raises(SpaError, match=r"wm_train\.parquet"):
+        trained(base, tmp_path, f"{REPLAY}.rows=2")
+    assert not (tmp_path / "ppo" / "trajectories").exists()

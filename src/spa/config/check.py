@@ -204,11 +204,13 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
             f"must be {', '.join(POLICY_LOSSES)} or a path package.module:name; got {actor.policy_loss!r}",
         )
     sampled = cfg.actor_rollout_ref.rollout
-    if actor.world_loss.tokens != "none" and (sampled.top_p < 1 or sampled.top_k > 0 or sampled.temperature != 1):
-        problems.add(
-            "actor_rollout_ref.actor.world_loss",
-            "needs rollouts with temperature 1, top_p 1 and top_k -1: a state may hold tokens that are never sampled",
-        )
+    for key, wanted in (("world_loss", actor.world_loss.tokens != "none"), ("replay", actor.replay.rows > 0)):
+        if wanted and (sampled.top_p < 1 or sampled.top_k > 0 or sampled.temperature != 1):
+            problems.add(
+                f"actor_rollout_ref.actor.{key}",
+                "needs rollouts with temperature 1, top_p 1 and top_k -1: a state may hold tokens that are never "
+                "sampled",
+            )
     if actor.use_kl_loss and actor.kl_loss_coef == 0:
         problems.add("actor_rollout_ref.actor.kl_loss_coef", "is 0, so use_kl_loss=true has no effect; set both")
     if algorithm.use_kl_in_reward and algorithm.kl_ctrl.kl_coef == 0:

@@ -135,6 +135,16 @@ class AnswerFocusConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """Rows of stage 2 beside the episodes of every policy update, with their own mean (docs/methods.md)."""
+
+    rows: Annotated[int, Key("sequences of stage 2's training data in every mini-batch", affects="result", ge=0)] = 0
+    coef: Annotated[float, Key("weight of their mean cross-entropy beside the policy loss", affects="result", ge=0)] = (
+        0.1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActorConfig:
     """The policy update."""
 
@@ -169,6 +179,7 @@ class ActorConfig:
         Key("tokens that carry the policy loss", affects="result"),
     ] = "sampled"
     world_loss: WorldLossConfig = field(default_factory=WorldLossConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
     answer_focus: AnswerFocusConfig = field(default_factory=AnswerFocusConfig)
     entropy_coeff: Annotated[float, Key("weight of the entropy bonus", affects="result", ge=0)] = 0.001
     use_ref: Annotated[

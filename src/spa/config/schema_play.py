@@ -116,6 +116,15 @@ class WorldModelRewardConfig:
     prediction: Annotated[
         float, Key("per turn, times the F1 of the cells that the prediction changes", affects="result", ge=0)
     ] = 0.0
+    within: Annotated[
+        float | None,
+        Key(
+            "pay a prediction in full if 1 - F1 is below this, else nothing (RWML); null: the F1 itself",
+            affects="result",
+            gt=0,
+            le=1,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,6 +172,18 @@ _FIELD: Mapping[str, Method] = {
         description="PPO with cross-entropy on the model's own state blocks that were right",
         ppo=(f"{_WORLD}.tokens=right_beliefs", f"{_WORLD}.coef=0.1"),
     ),
+    "replay": Method(
+        description="PPO with rows of SFT beside the episodes of every update",
+        ppo=("actor_rollout_ref.actor.replay.rows=8", "actor_rollout_ref.actor.replay.coef=0.1"),
+    ),
+    "rwml": Method(
+        description="PPO with a reward for predictions that miss at most a fifth of the changed cells (RWML)",
+        ppo=(
+            "ctx_manager.mode=add_worldmodel",
+            "agent_proxy.world_model_reward.prediction=0.2",
+            "agent_proxy.world_model_reward.within=0.2",
+        ),
+    ),
     "free_beliefs": Method(
         description="PPO loss on all but the state blocks", ppo=("actor_rollout_ref.actor.loss_mask=no_states",)
     ),

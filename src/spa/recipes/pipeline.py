@@ -13,6 +13,7 @@ from spa.errors import ModelError
 from spa.identity import Identity, differences
 from spa.recipes import generate, ppo, sft
 from spa.recipes.gate import evaluate_gate, stop_at_gate, write_gate
+from spa.recipes.ppo_models import replayed_data
 from spa.recipes.published import original_folders
 from spa.recipes.rounds import Round, first_round, next_round, round_folders, write_rounds
 from spa.recipes.stage import (
@@ -112,7 +113,7 @@ def ppo_identity(cfg: Config, start: Path, sft_dir: Path) -> Identity:
     """The identity of PPO from a checkpoint: known by the stage that made it, or by its content if that is not ours."""
     made = recorded_identity(sft_dir) if start.is_relative_to(sft_dir) else None
     if made is None:
-        return stage_identity(replace(cfg, model_path=str(start)), "ppo")
+        return stage_identity(replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg))
     last = result_of(sft_dir) == start
     return stage_identity(cfg, "ppo", parent=made.digest if last else f"{made.digest} {start.name}")
 

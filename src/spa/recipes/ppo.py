@@ -40,17 +40,18 @@ from spa.recipes.ppo_losses import (
     weighed_by_uncertainty,
     world_weights,
 )
-from spa.recipes.ppo_models import Models, load_models, named_estimator, save_models
+from spa.recipes.ppo_models import Models, load_models, named_estimator, replayed_data, save_models
 from spa.recipes.resume import Progress, resume_point, saved_when_stopped
 from spa.recipes.stage import finished, mark_done, run_context, stage_identity, stop_together
 from spa.recipes.validation import validate
-from spa.seeds import torch_stream
+from spa.seeds import stream, torch_stream
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
 from spa.training.checkpoint import last_checkpoint
 from spa.training.loss_masks import answer_mask, loss_masks
 from spa.training.memory import limit_kernel_caches, release_memory
+from spa.training.replay import with_replay
 from spa.training.token_scores import token_scores
 from spa.training.update import (
     LossFn,
@@ -85,7 +86,7 @@ def main(
     out, path = directory or Path(cfg.trainer.default_local_dir), model_path or cfg.model_path
     started, total, world = time.monotonic(), cfg.trainer.total_training_steps, current_world()
     anew = identity is None and cfg.trainer.resume_mode != "auto"
-    identity = identity or stage_identity(replace(cfg, model_path=path), "ppo")
+    identity = identity or stage_identity(replace(cfg, model_path=path), "ppo", data=replayed_data(cfg))
     if done := finished(out, identity, steps=total, anew=anew):
         return done
     with run_context(out):
@@ -123,12 +124,7 @@ def main(
                         batch, found = with_advantages(cfg, models, scored)
                         metrics |= found
                         with rec.timer("update"):
-                            for name, part, part_cfg, loss_fn in updated(cfg, models, step):
-                                found = update(
-                                    part, batch, loss_fn, **cut(cfg, part_cfg, len(batch), step), device=device
-                                )
-                                metrics |= {f"{name}/{key}": value for key, value in found.items()}
-                                metrics[f"{name}/lr"] = part.optimizer.lr
+                            metrics |= update_models(cfg, models, batch, step, device)
                         rec.token_scores(step, "train", token_scores(batch, episodes[:SHOWN_EPISODES]))
                     models.engine.load_weights(models.actor.full_model(), version=step)
                     release_memory()
@@ -241,7 +237,9 @@ def to_batch(
     proxy, actor = cfg.agent_proxy, cfg.actor_rollout_ref.actor
     online = proxy.world_model_reward
     batch = batch_episodes(
-        with_world_model_reward(good, observation=online.observation, prediction=online.prediction),
+        with_world_model_reward(
+            good, observation=online.observation, prediction=online.prediction, within=online.within
+        ),
         tags=cfg.es_manager.train.env_configs.tags,
         pad_id=pad_id,
         turn_scores=proxy.use_turn_scores,
@@ -383,6 +381,23 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
         advantages = whiten(advantages, batch.mask)
     known = {f.name: getattr(batch, f.name) for f in fields(ScoredBatch)}
     return PPOBatch(**known, advantages=advantages, returns=returns), metrics
+
+
+def update_models(cfg: Config, models: Models, batch: PPOBatch, step: int, device: torch.device) -> Metrics:
+    """The updates of a step, the policy's with replayed rows if that is asked for."""
+    metrics: Metrics = {}
+    for name, part, part_cfg, loss_fn in updated(cfg, models, step):
+        shown, how = batch, cut(cfg, part_cfg, len(batch), step)
+        if name == "actor" and models.replay:
+            count = cfg.actor_rollout_ref.actor.replay.rows * sum(map(len, how["mini_batches"]))
+            picked = stream(cfg.seed.train, "replay", step).integers(len(models.replay), size=count)
+            rows = [models.replay[number] for number in picked]
+            shown, how["mini_batches"] = with_replay(batch, how["mini_batches"], rows)
+            metrics["actor/replay_tokens"] = float(sum(int(mask[1:].sum()) for _, mask in rows))
+        found = update(part, shown, loss_fn, **how, device=device)
+        metrics |= {f"{name}/{key}": value for key, value in found.items()}
+        metrics[f"{name}/lr"] = part.optimizer.lr
+    return metrics
 
 
 def updated(

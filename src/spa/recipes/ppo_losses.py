@@ -19,15 +19,18 @@ from spa.types import Episode, PPOBatch, SamplingParams, ScoredBatch
 
 
 def actor_loss(cfg: ActorConfig, sampling: SamplingParams = PLAIN) -> LossFn:
-    """Policy loss, minus the entropy bonus, plus KL to the reference if asked for; all of the policy that samples like
-    `sampling`."""
+    """Policy loss, plus the losses on the world and on replayed rows, minus the entropy bonus, plus KL to the
+    reference, each if asked for; all of the policy that samples like `sampling`."""
     policy = policy_loss_named(cfg.policy_loss, keys_of(cfg))
 
     def loss_fn(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, LossInfo]:
+        scored = batch.mask
+        for others in (batch.world, batch.replay):
+            scored = scored if others is None else scored | (others > 0)
         logprobs, entropy = token_logprobs(
             model,
             batch.input_ids,
-            batch.mask if batch.world is None else batch.mask | (batch.world > 0),
+            scored,
             images=batch.images,
             with_entropy=True,
             entropy_grad=cfg.entropy_coeff > 0,
@@ -40,6 +43,10 @@ def actor_loss(cfg: ActorConfig, sampling: SamplingParams = PLAIN) -> LossFn:
             world = world_loss(cfg.world_loss, logprobs, batch.world)
             loss = loss + cfg.world_loss.coef * world
             info["world_loss"] = world.detach()
+        if batch.replay is not None:
+            replayed = cross_entropy(logprobs, batch.replay)
+            loss = loss + cfg.replay.coef * replayed
+            info["replay_loss"] = replayed.detach()
         if cfg.entropy_coeff > 0:
             loss = loss - cfg.entropy_coeff * entropy_bonus(entropy, weights)
         if cfg.use_kl_loss and batch.ref_logprobs is not None:

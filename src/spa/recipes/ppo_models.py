@@ -19,13 +19,14 @@ from spa.errors import ConfigError
 from spa.models.load import load_critic
 from spa.models.lora import ADAPTER, has_adapters
 from spa.prompts.template import ChatTemplate
-from spa.recipes import setup
+from spa.recipes import setup, sft
 from spa.recipes.copies import mirror_of
 from spa.recipes.parallel import parallelize
 from spa.recipes.published import note_published
 from spa.recipes.resume import Progress
 from spa.training.checkpoint import load_state, save_checkpoint
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
+from spa.training.replay import Replayed
 from spa.training.update import Scorer, Trainable
 
 
@@ -39,6 +40,7 @@ class Models:
     engine: Engine
     template: ChatTemplate
     kl: KLController
+    replay: list[Replayed] = field(default_factory=list)  # rows of stage 2 to draw from
     progress: Progress = field(default_factory=Progress)
     health: Health = field(default_factory=Health)
 
@@ -111,7 +113,8 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     engine = trained_kind(cfg).make(
         EngineRequest(cfg=cfg, model_name=source, device=device, model=actor.full_model(), template=template)
     )
-    models = Models(actor=actor, critic=critic, ref=ref, engine=engine, template=template, kl=kl)
+    replay = replay_rows(cfg, template)
+    models = Models(actor=actor, critic=critic, ref=ref, engine=engine, template=template, kl=kl, replay=replay)
     if resume:
         state = load_state(resume)
         actor.optimizer.load_state_dict(state["actor"])
@@ -120,6 +123,22 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
         models.kl = replace(kl, coef=state["kl_coef"])
         models.health = Health.from_state(state["health"]) if "health" in state else Health()
     return models
+
+
+def replayed_data(cfg: Config) -> Path | None:
+    """The folder that replayed rows come from, which then counts by its content; None if nothing is replayed."""
+    return sft.find_data(cfg, None) if cfg.actor_rollout_ref.actor.replay.rows else None
+
+
+def replay_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
+    """Stage 2's training sequences if rows of them are replayed. Raises DataError if there are none, ConfigError for
+    rows with pictures."""
+    if cfg.actor_rollout_ref.actor.replay.rows == 0:
+        return []
+    if template.images is not None:
+        raise ConfigError("actor_rollout_ref.actor.replay.rows must be 0 for a model that sees: rows have no pictures")
+    sequences, _ = sft.load_data(cfg, template, None)
+    return [(sequence.token_ids, sequence.mask) for sequence in sequences]
 
 
 def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Trainable:

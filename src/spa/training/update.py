@@ -254,6 +254,8 @@ def update(
         mini = select(batch, picked)
         if mini.world is not None:
             mini = replace(mini, world=auxiliary_weights(mini.world))
+        if mini.replay is not None:
+            mini = replace(mini, replay=auxiliary_weights(mini.replay))
         weights = loss_weights(mini.mask, loss_agg_mode, loss_units(mini.mask, loss_agg_mode), horizon=horizon)
 
         def compute(
@@ -267,7 +269,7 @@ def update(
         for name, value in found.items():
             sums[name] += value
     count, loss, tokens = max(1, len(steps)), sums.pop("loss", 0.0), max(1.0, sums.pop("tokens", 0.0))
-    means = {name: sums.pop(name) / count for name in ("world_loss",) if name in sums}
+    means = {name: sums.pop(name) / count for name in ("world_loss", "replay_loss") if name in sums}
     return {
         **{name: value / tokens for name, value in sums.items()},
         **means,

@@ -7,9 +7,18 @@ from spa.types import Episode, Turn
 from spa.worldmodel.accuracy import score_state
 
 
-def with_world_model_reward(episodes: Sequence[Episode], *, observation: float, prediction: float) -> list[Episode]:
+def foreseen_changes(f1: float, within: float | None) -> float:
+    """What a prediction is worth: the F1 of the changed cells; with `within`, 1 if the distance 1 - F1 is below it and
+    0 otherwise (RWML, arXiv 2602.05842, with this distance for that of embeddings, in which boards that differ in one
+    cell are the same)."""
+    return f1 if within is None else float(f1 > 1 - within)
+
+
+def with_world_model_reward(
+    episodes: Sequence[Episode], *, observation: float, prediction: float, within: float | None = None
+) -> list[Episode]:
     """The episodes with `observation * S(observation, state) + prediction * S(prediction, next state)` added to the
-    reward of every well-formed turn.
+    reward of every well-formed turn; S of a prediction is `foreseen_changes` with `within`.
 
     S of an observation is the share of its cells that are right. S of a prediction is the F1 of the cells that changed
     (`StateScore.changed_f1`), which a copy of the shown state cannot win: 0 where it misses a change, and 0 as well
@@ -25,6 +34,7 @@ def with_world_model_reward(episodes: Sequence[Episode], *, observation: float, 
             return turn
         seen = score_state(reply.observation, turn.target, None).unit_accuracy
         foreseen = score_state(reply.prediction, turn.next_target, turn.target).changed_f1
-        return replace(turn, reward=turn.reward + observation * seen + prediction * foreseen)
+        paid = observation * seen + prediction * foreseen_changes(foreseen, within)
+        return replace(turn, reward=turn.reward + paid)
 
     return [replace(episode, turns=tuple(rewarded(turn) for turn in episode.turns)) for episode in episodes]
