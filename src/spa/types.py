@@ -28,9 +28,10 @@ IMAGE = "<image>"
 
 Metrics = dict[str, float]
 
-ReplyOrder = Literal["prediction_first", "plan_first", "answer_first", "no_prediction"]
+ReplyOrder = Literal["prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan"]
 """What stands where in a world-model reply, after the observation: free thoughts, then the prediction; the plan by
-name, then the prediction; thoughts and the answer, then the prediction; thoughts, and no prediction at all."""
+name, then the prediction; thoughts and the answer, then the prediction; thoughts, and no prediction at all; several
+plans, each with its predicted state, then the chosen one and its prediction."""
 
 
 class Stop(StrEnum):
@@ -97,6 +98,7 @@ class ParsedReply:
     prediction: str | None
     actions: tuple[str, ...]  # at most max_actions_per_turn; empty if there is no answer block
     well_formed: bool  # every block of the asked format, once, in order, closed, and at least one action
+    options: tuple[tuple[tuple[str, ...], str], ...] = ()  # imagined plans with their predicted states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +203,13 @@ class Episode:
 
 
 def _turn_to_json(turn: Turn) -> dict[str, Any]:
-    """Without the fields that say that the target is the state itself."""
+    """Without the fields that say that the target is the state itself, and without options where there are none."""
+    data: dict[str, Any] = asdict(turn)
+    if not data["reply"]["options"]:
+        del data["reply"]["options"]
     return {
         name: value
-        for name, value in asdict(turn).items()
+        for name, value in data.items()
         if value is not None or name not in ("world_state", "next_world_state")
     }
 
@@ -212,6 +217,7 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
 def _turn_from_json(data: dict[str, Any]) -> Turn:
     reply = dict(data["reply"])
     reply["actions"] = tuple(reply["actions"])
+    reply["options"] = tuple((tuple(plan), state) for plan, state in reply.get("options", ()))
     return Turn(
         **{
             **data,

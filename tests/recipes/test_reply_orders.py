@@ -34,15 +34,17 @@ SETTINGS = (
 )
 
 
-@pytest.mark.parametrize("order", ["plan_first", "answer_first", "no_prediction"])
+@pytest.mark.parametrize("order", ["plan_first", "answer_first", "no_prediction", "choose_plan"])
 def test_all_stages(order, tmp_path):
     cfg = load_config("demo", [*SETTINGS, f"agent_proxy.reply_order={order}", f"trainer.run_dir={tmp_path}"])
     data = generate.main(cfg, directory=tmp_path / "data")
     rows = read_parquet(data / "wm_train.parquet")
-    assert any(is_branch(row) for row in rows)
+    assert any(is_branch(row) for row in rows) == (order != "choose_plan")  # there, branches are what is chosen from
     assert all(("<prediction>" in row.response) == (order != "no_prediction") for row in rows)
     if order == "plan_first":
         assert all(f"I do {', then '.join(row.executed)}. <prediction>" in row.response for row in rows)
+    if order == "choose_plan":
+        assert all(row.response.count("I could do ") == 2 for row in rows)
     tuned = sft.main(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/wm/pred_exact" in measured) == (order != "no_prediction")

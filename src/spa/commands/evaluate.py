@@ -26,6 +26,8 @@ def main(args: list[str]) -> int:
         overrides.append(f"es_manager.val.group_size={options.samples}")
     if options.groups is not None:
         overrides += [f"es_manager.val.env_groups={options.groups}", "es_manager.val.env_configs.n_groups=null"]
+    if options.plan is not None:
+        overrides.append(f"imagine.n={_best_of(options.plan)}")
     cfg = load_config(name, overrides)
     root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
     output = (
@@ -59,12 +61,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--samples", type=int, metavar="K", help="attempts per puzzle")
     parser.add_argument("--groups", type=int, metavar="N", help="puzzles")
+    parser.add_argument(
+        "--plan",
+        metavar="best-of-N",
+        help="draw N replies in every turn and play the one whose predicted state is worth most (imagine.*)",
+    )
     parser.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
     parser.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
     parser.add_argument("--output", metavar="FILE", help="the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
     add_verbosity(parser)
     return parser
+
+
+def _best_of(text: str) -> int:
+    number = text.removeprefix("best-of-")
+    if number == text or not number.isdigit() or int(number) < 1:
+        raise ConfigError(f"--plan is {text!r}; write best-of-N, such as best-of-8")
+    return int(number)
 
 
 def _ks(text: str | None) -> tuple[int, ...]:
@@ -151,6 +165,13 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append(f"{seen} puzzles were left out: the model was trained on them.")
     if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
         lines.append("Training puzzles of this model are not known here, so they could not be left out.")
+    if imagined := result.get("imagination"):
+        lines.append(
+            f"Best of {imagined['n']} replies by {imagined['dynamics']} states: "
+            f"{_percent(imagined['right'])} % of them right, {_percent(imagined['chosen_right'])} % of the chosen; "
+            f"another than the first was chosen in {_percent(imagined['changed'])} % of the turns; all replies "
+            f"together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
+        )
     used = result.get("usage")
     if used:
         cost = f", cost {used['cost']:.4f}" if "cost" in used else " (--prices gives the cost)"

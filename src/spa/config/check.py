@@ -91,6 +91,8 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         ):
             if wanted:
                 problems.add(path, "needs predictions, which agent_proxy.reply_order no_prediction leaves out")
+    if cfg.agent_proxy.reply_order == "choose_plan" and cfg.generate.states != "truth":
+        problems.add("generate.states", "must be truth with agent_proxy.reply_order choose_plan")
     if cfg.generate.reply_format == "base" and (cfg.generate.states != "truth" or cfg.generate.shuffle_next_states):
         problems.add("generate.reply_format", "cannot be base: there are no states in it that could be others")
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":

@@ -31,6 +31,7 @@ from spa.config.schema_play import (
     EnvSpec,
     EsManagerConfig,
     GroupsConfig,
+    ImagineConfig,
     RewardNormalizationConfig,
     SeedConfig,
     WorldModelRewardConfig,
@@ -70,6 +71,7 @@ __all__ = [
     "GenerateConfig",
     "GenerationsToLogConfig",
     "GroupsConfig",
+    "ImagineConfig",
     "KLCtrlConfig",
     "LoraConfig",
     "ModelConfig",
@@ -173,6 +175,7 @@ class Config:
     agent_proxy: AgentProxyConfig = field(default_factory=AgentProxyConfig)
     es_manager: EsManagerConfig = field(default_factory=EsManagerConfig)
     ctx_manager: CtxManagerConfig = field(default_factory=CtxManagerConfig)
+    imagine: ImagineConfig = field(default_factory=ImagineConfig)
     custom_envs: Annotated[Mapping[str, EnvSpec], Key("environments by tag", affects="result")] = field(
         default_factory=dict
     )

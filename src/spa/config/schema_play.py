@@ -141,13 +141,32 @@ class AgentProxyConfig:
         ReplyOrder,
         Key(
             "world-model replies, after the observation: thoughts and prediction; the plan by name, then its "
-            "prediction; thoughts and answer, then the prediction; thoughts and no prediction",
+            "prediction; thoughts and answer, then the prediction; thoughts and no prediction; several plans, each "
+            "with its predicted state, then the choice",
             affects="result",
         ),
     ] = "prediction_first"
+    imagined_plans: Annotated[int, Key("plans that `choose_plan` chooses from", affects="result", ge=2)] = 2
     enable_think: Annotated[bool, Key("replies begin with a think block", affects="result")] = True
     reward_normalization: RewardNormalizationConfig = field(default_factory=RewardNormalizationConfig)
     world_model_reward: WorldModelRewardConfig = field(default_factory=WorldModelRewardConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImagineConfig:
+    """`spa eval --plan best-of-N`: several replies are drawn, and the one with the best imagined state is played."""
+
+    n: Annotated[int, Key("replies that are drawn; 1 imagines nothing", affects="result", ge=1)] = 1
+    dynamics: Annotated[
+        Literal["learnt", "oracle", "shuffled"],
+        Key(
+            "whose states: the predictions in the replies, a copy of the game, predictions of other replies (control)",
+            affects="result",
+        ),
+    ] = "learnt"
+    spoil: Annotated[
+        float, Key("probability that the oracle shows the state after another plan", affects="result", ge=0, le=1)
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

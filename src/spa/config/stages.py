@@ -57,6 +57,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "trainer.device": STAGES,
     "trainer.threads": STAGES,
     "compare": (),
+    "imagine": ("eval",),
     "model_config": ("selfplay", "eval"),
     "model_info": ("selfplay", "eval"),
 }

@@ -10,7 +10,8 @@ import numpy as np
 from torch import nn
 
 from spa.envs.limits import MAKING_S, EnvFault, boundary
-from spa.prompts.render import world_model_reply
+from spa.prompts.parse import split_actions
+from spa.prompts.render import chosen_plan, world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
 
@@ -68,5 +69,9 @@ def formatted(prompt: Prompt, answer: str, *, observation: str = "unknown", pred
     if prompt.opener == "<answer>":
         return f"<answer>{answer}</answer>"
     if "<observation>" in prompt.messages[-1]["content"]:
-        return world_model_reply(observation, "", prediction, answer, order=prompt.reply_order)
+        thoughts = ""
+        if prompt.reply_order == "choose_plan":
+            actions = split_actions(answer, action_sep=prompt.action_sep, max_actions=len(answer))
+            thoughts = chosen_plan(actions, prediction)
+        return world_model_reply(observation, thoughts, prediction, answer, order=prompt.reply_order)
     return f"<think></think><answer>{answer}</answer>"

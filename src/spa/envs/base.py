@@ -118,6 +118,12 @@ class TextEnv(gymnasium.Env[str, Action]):
         steps = self.optimal_steps()
         return None if steps is None else float(steps <= limit)
 
+    def appraise(self, text: str) -> float | None:
+        """What a state, written as `world_state_text` writes it (by a model, perhaps), is worth on its own: 1 the goal
+        is reached, -1 it is out of reach, 0 neither can be read from it. None if the environment cannot say; for
+        `imagine.n`, which plays the reply whose imagined state is worth most. It must not solve the puzzle."""
+        return None
+
     def clone(self, noise_seed: int | None = None) -> "TextEnv":
         """An independent copy of the running game: the same actions lead both to the same states, and neither notices
         what is done to the other.

@@ -234,6 +234,12 @@ class FrozenLake(TextEnv):
         """The probability that the best policy reaches the goal within `limit` actions, by value iteration."""
         return values(self.lake, self._rate(), limit)[limit][self.player]
 
+    def appraise(self, text: str) -> float:
+        """1 if the text shows the player on the goal, -1 in a hole, else 0."""
+        if "on the goal" in text or self._symbols[5] in text:
+            return 1.0
+        return -1.0 if "in a hole" in text or self._symbols[4] in text else 0.0
+
     def render(self) -> str | np.ndarray:  # type: ignore[override]
         """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 * size, 16 * size, 3]."""
         if self.render_mode != "rgb_array":

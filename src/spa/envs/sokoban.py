@@ -234,6 +234,14 @@ class Sokoban(TextEnv):
         """The length of a shortest solution; None if a box is stuck."""
         return fewest_moves(self._now())
 
+    def appraise(self, text: str) -> float:
+        """The share of boxes that the text shows on targets."""
+        drawn = text.split("\n")[: self.rows] if "\n" in text else []
+        shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in drawn)
+        if not drawn:  # the sentence alone: cells behind the last `(√) is at` or `(√) are at`
+            shown = text.rpartition(f"({self._symbols[BOX_ON_TARGET]})")[2].count("(") if "on target" in text else 0
+        return min(1.0, shown / self.num_boxes)
+
     def render(self) -> str | np.ndarray:  # type: ignore[override]
         """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 * rows, 16 * cols, 3]."""
         if self.render_mode != "rgb_array":

@@ -154,6 +154,15 @@ _FIELD: Mapping[str, Method] = {
     "answer_first": Method(
         description="replies that answer before they predict", overrides=("agent_proxy.reply_order=answer_first",)
     ),
+    "choose_plan": Method(
+        description="replies that imagine two plans, each with its predicted state, and then choose",
+        overrides=(
+            "agent_proxy.reply_order=choose_plan",
+            "actor_rollout_ref.rollout.response_length=224",
+            "actor_rollout_ref.rollout.max_model_len=2048",
+            "sft.data.max_length=2048",
+        ),
+    ),
     "echo": Method(
         description="PPO with cross-entropy on the states that the environment shows (ECHO)",
         ppo=(f"{_WORLD}.tokens=shown_states", f"{_WORLD}.coef=0.05"),

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from spa.prompts.imagined import Option, read_options
 from spa.types import ParsedReply, ReplyOrder
 
 TAGS = ("think", "observation", "prediction", "answer")
@@ -54,7 +55,8 @@ def parse_reply(
     stand somewhere. Each block stands once; only white space stands between blocks, except for the thoughts; text
     before the first and after the last block is tolerated. Observation, prediction and answer hold no tags of the
     format. With `order` "answer_first" the prediction stands behind the answer, with "no_prediction" nowhere;
-    "plan_first" has the places of "prediction_first", and its thoughts end with the plan.
+    "plan_first" has the places of "prediction_first", and its thoughts end with the plan. In "choose_plan" the thoughts
+    list plans with their predicted states (`spa.prompts.imagined`), and the answer is one of these plans.
 
     If the format is broken but one answer block can be read, its actions count and `well_formed` is False.
     `think` is the thoughts: the think block without the two state blocks.
@@ -73,12 +75,17 @@ def parse_reply(
     if mode == "add_worldmodel":
         in_order = _thinks_first(text, think, answer) and (
             _states_inside(text, think, observation, prediction)
-            if order in ("prediction_first", "plan_first")
+            if order in ("prediction_first", "plan_first", "choose_plan")
             else _observes_first(text, think, observation) and _ends_with(text, answer, prediction, order)
         )
     elif enable_think:
         in_order = _thinks_first(text, think, answer)
+    options: tuple[Option, ...] = ()
+    if mode == "add_worldmodel" and order == "choose_plan" and in_order and observation and prediction:
+        options = read_options(text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")])
+        in_order = any(plan == actions for plan, _ in options)
     return ParsedReply(
+        options=options,
         think=None if think is None else _thoughts(text, think, observation, prediction),
         observation=None if observation is None else _cut(text, observation).strip(),
         prediction=None if prediction is None else _cut(text, prediction).strip(),

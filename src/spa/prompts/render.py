@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spa.envs.base import StateText, TextEnv
+from spa.prompts.imagined import imagined_plans
 from spa.types import IMAGE, Message, ReplyOrder
 
 PromptMode = Literal["base", "add_worldmodel"]
@@ -29,6 +30,7 @@ class Prompter:
     `show_legal_actions`: whether every turn lists the actions that are allowed in its state, where they can be listed.
     `placeholders`: whether the format names what to fill in in brackets, which nobody takes for content, or in words.
     `reply_order`: what stands where in a world-model reply.
+    `imagined_plans`: how many plans "choose_plan" asks for.
     """
 
     mode: PromptMode = "base"
@@ -44,6 +46,7 @@ class Prompter:
     show_legal_actions: bool = False
     placeholders: Placeholders = "brackets"
     reply_order: ReplyOrder = "prediction_first"
+    imagined_plans: int = 2
 
     @property
     def opener(self) -> str:
@@ -92,9 +95,13 @@ class Prompter:
             plan = (
                 f"I do {self._blank('your actions')}." if self.reply_order == "plan_first" else self._blank("your plan")
             )
+            thoughts = f" {plan} "
+            if self.reply_order == "choose_plan":
+                option = ((self._blank("some actions"),), self._blank("the state after them"))
+                thoughts = f"{imagined_plans([option] * self.imagined_plans)}I do {self._blank('the best of these')}. "
             return world_model_reply(
                 self._blank(_STATE_NOW),
-                f" {plan} ",
+                thoughts,
                 self._blank(_STATE_NEXT),
                 self._blank("actions"),
                 order=self.reply_order,
@@ -129,6 +136,11 @@ def world_model_reply(
 def plan_sentence(actions: Sequence[str]) -> str:
     """What is going to be done, in words: `I do Down, then Right.`"""
     return f"I do {', then '.join(actions)}."
+
+
+def chosen_plan(actions: Sequence[str], state: str) -> str:
+    """The thoughts of a `choose_plan` reply that imagined one plan only."""
+    return f"{imagined_plans([(tuple(actions), state)])}{plan_sentence(actions)} "
 
 
 def format_reward(reward: float) -> str:

@@ -7,7 +7,7 @@ request that its own puzzle makes.
 from dataclasses import dataclass
 
 from spa.envs.base import TextEnv
-from spa.prompts.render import Prompter, plan_sentence, world_model_reply
+from spa.prompts.render import Prompter, chosen_plan, plan_sentence, world_model_reply
 
 SEEDS = range(10)
 """Puzzles that samples are looked for in: far below the seeds that anybody trains or validates on."""
@@ -51,6 +51,8 @@ def sample_reply(env: TextEnv, prompter: Prompter) -> str:
         return ""
     answer = f" {prompter.action_sep} ".join(best.actions)
     plan = f" {plan_sentence(best.actions)} "
+    if prompter.reply_order == "choose_plan":
+        plan = chosen_plan(best.actions, best.after)
     return world_model_reply(best.before, plan, best.after, answer, order=prompter.reply_order)
 
 

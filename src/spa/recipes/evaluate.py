@@ -29,6 +29,7 @@ from spa.evaluate.outcomes import Group, group_of
 from spa.identity import Identity, identity_of
 from spa.models.precision import precision_of, with_precision
 from spa.recipes import setup
+from spa.recipes.imagination import imagination, with_imagination
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
 from spa.tracking.encoding import dump_line, read_lines, write_atomic
@@ -77,10 +78,11 @@ def main(
     puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
     identity = eval_identity(cfg, target)
     kept = Store(output.with_suffix(".groups.jsonl"), groups_key(identity))
+    record = output.with_suffix(f".imagined-{groups_key(identity)[:8]}.jsonl")
     replies = output.with_suffix(".replies.jsonl")
     watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
     try:
-        groups = play_puzzles(cfg, target, player, puzzles, kept, replies=replies)
+        groups = play_puzzles(cfg, target, player, puzzles, kept, replies=replies, imagined=record)
     finally:
         watchdog.close()
     result: dict[str, Any] = {
@@ -101,6 +103,8 @@ def main(
         "not_computed": not_computed(ks, cfg.es_manager.val.group_size),
         "versions": versions(),
     }
+    if (found := imagination(cfg, record)) is not None:
+        result["imagination"] = found
     if target.api is not None:
         result["usage"] = usage(replies, prices)
     if not any(found["episodes"] for found in result["tags"].values()):
@@ -151,9 +155,17 @@ def difficulty(env: TextEnv) -> int | None:
 
 
 def play_puzzles(
-    cfg: Config, target: Target, player: setup.Player, puzzles: list[Puzzle], kept: "Store", *, replies: Path
+    cfg: Config,
+    target: Target,
+    player: setup.Player,
+    puzzles: list[Puzzle],
+    kept: "Store",
+    *,
+    replies: Path,
+    imagined: Path,
 ) -> list[Group]:
-    """The groups of all puzzles, in order: from `kept` where they are finished, else played now."""
+    """The groups of all puzzles, in order: from `kept` where they are finished, else played now. `imagined`: the file
+    that takes what `imagine.n` imagines."""
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
     size = max(1, CHUNK // samples)
@@ -164,7 +176,8 @@ def play_puzzles(
             finished = kept.find(chunk)
             if finished is None:
                 if engine is None:
-                    engine, player = open_target(cfg, target, player, replies=replies)
+                    alone, player = open_target(cfg, target, player, replies=replies)
+                    engine = with_imagination(cfg, alone, imagined)
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
                 episodes = player.play(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)

@@ -29,7 +29,7 @@ from spa.evaluate.situations import (
     seed_of,
 )
 from spa.evaluate.world_model import Asked, prediction_report, rollout_report
-from spa.prompts.render import plan_sentence, world_model_reply
+from spa.prompts.render import chosen_plan, plan_sentence, world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.evaluate import settings
@@ -223,9 +223,12 @@ def likelihood(
     order = cfg.agent_proxy.reply_order
 
     def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
+        thoughts = f" {plan_sentence(situation.actions)} " if order == "plan_first" else ""
+        if order == "choose_plan":
+            thoughts = chosen_plan(situation.actions, next_state)
         text = world_model_reply(
             situation.known,
-            f" {plan_sentence(situation.actions)} " if order == "plan_first" else "",
+            thoughts,
             next_state,
             f" {cfg.action_sep(situation.tag)} ".join(situation.actions),
             order=order,

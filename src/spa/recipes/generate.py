@@ -43,7 +43,7 @@ from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.recorder import Recorder, read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
-from spa.worldmodel.branches import branch_rows
+from spa.worldmodel.branches import branch_rows, turn_options
 from spa.worldmodel.rows import (
     coverage_sample,
     episode_rows,
@@ -242,20 +242,22 @@ def make_rows(
         if cfg.generate.success_only and not episode.success:
             counts["not_successful"] += len(episode.turns)
             continue
-        found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag))
+        make, prompter = partial(player.make_env, episode.tag), player.prompters[episode.tag]
+        chooses = base is None and episode.reply_order == "choose_plan"
+        options = (
+            turn_options(episode, make=make, prompter=prompter, plans=cfg.generate.branches or prompter.imagined_plans)
+            if chooses
+            else ()
+        )
+        found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
         if found and base is not None:
             env = base.make_env(episode.tag)
             env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False})
             found = in_base_format(found, episode, base.prompters[episode.tag], env)
         rows += found
         counts += dropped
-        if base is None and policy_of(cfg, episode.episode_id) == "branched":
-            rows += branch_rows(
-                episode,
-                make=partial(player.make_env, episode.tag),
-                prompter=player.prompters[episode.tag],
-                plans=cfg.generate.branches,
-            )
+        if base is None and not chooses and policy_of(cfg, episode.episode_id) == "branched":
+            rows += branch_rows(episode, make=make, prompter=prompter, plans=cfg.generate.branches)
     return rows, counts
 
 

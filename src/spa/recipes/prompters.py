@@ -34,6 +34,7 @@ def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode) -> Prompter:
         "show_legal_actions": spec.show_legal_actions,
         "placeholders": cfg.ctx_manager.placeholders,
         "reply_order": proxy.reply_order,
+        "imagined_plans": proxy.imagined_plans,
     }
     # Instructions that show the format themselves, as the original's do, are not contradicted by another sample.
     if mode == "add_worldmodel" and cfg.ctx_manager.example and not contains_marker(instruction or ""):

@@ -94,6 +94,10 @@ def _turn(turn: dict[str, Any], size: boards.Size | None, tokens: dict[str, Any]
         "predicted": None
         if prediction is None
         else boards.compare(prediction, turn.get("next_world_state") or turn["next_state"], size).to_json(),
+        "options": [
+            {"plan": shown(", ".join(plan), 200), "state": boards.read_board(state, size).to_json()}
+            for plan, state in reply.get("options", ())
+        ],
         "observation_wrong": observation_wrong(turn),
         "prediction_wrong": prediction_wrong(turn),
         "think": shown(reply.get("think")),

@@ -13,6 +13,7 @@ from spa.envs.base import Action, TextEnv
 from spa.envs.branch import Past, branch
 from spa.envs.limits import checked_step
 from spa.errors import ConfigError, DataError
+from spa.prompts.imagined import Option
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, world_model_reply
 from spa.seeds import stream, stream_seed
@@ -40,31 +41,62 @@ def branch_rows(
         raise ConfigError(f"{episode.tag}: generate.policy=branched cannot try actions in games of several players")
     messages = corrected_messages(episode, action_sep=prompter.action_sep)
     places = assistant_positions(episode)
+    rows: list[WorldModelRow] = []
+    for index, others in enumerate(_tried(episode, make, prompter, plans)):
+        for number, tried in enumerate(others, start=1):
+            text = relabel_turn(tried, action_sep=prompter.action_sep, order=prompter.reply_order).text
+            if text is not None:
+                row = make_row(episode, index, tried, messages[: places[index]], text)
+                rows.append(_as_branch(row, number))
+    return rows
+
+
+def turn_options(
+    episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
+) -> list[tuple[Option, ...]]:
+    """For each turn what `choose_plan` chooses from: `imagined_plans` plans with the states that they really lead to,
+    the one that was executed among them, in a drawn order. The others are drawn as for `branch_rows`, so that no solver
+    says what is good.
+
+    Raises what `branch_rows` raises.
+    """
+    if episode.stop is Stop.ERROR:
+        return [() for _ in episode.turns]
+    found: list[tuple[Option, ...]] = []
+    for index, others in enumerate(_tried(episode, make, prompter, plans)):
+        turn, rng = episode.turns[index], stream(episode.noise_seed, "options", index)
+        led = {tried.executed: tried.next_target for tried in others}  # plans that end the game early may be the same
+        known = [(plan, state) for plan, state in led.items() if plan != turn.executed]
+        picked = [known[number] for number in rng.permutation(len(known))[: prompter.imagined_plans - 1]]
+        own = (turn.executed, turn.next_target)
+        found.append(tuple([*picked, own][number] for number in rng.permutation(len(picked) + 1)))
+    return found
+
+
+def _tried(
+    episode: Episode, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
+) -> Iterator[list[Turn]]:
+    """For each turn of an episode, which is played again, what other plans lead to in copies."""
     options = {"noise_seed": episode.noise_seed, "validation": False}
     env, done = make(), list[Action]()
     env.reset(seed=episode.puzzle_seed, options=options)
-    rows: list[WorldModelRow] = []
     for index, turn in enumerate(episode.turns):
         if env.state_text(prompter.state_text) != turn.state:
             raise DataError(
                 f"episode {episode.episode_id}, turn {index}: playing it again leads to another state; the environment "
                 f"{episode.tag} is not fixed by its seeds (spa check-env says more)"
             )
-        rng = stream(episode.noise_seed, "branches", index)
+        rng, found = stream(episode.noise_seed, "branches", index), list[Turn]()
         for number, plan in enumerate(_plans(env, episode.tag, prompter, turn, plans, rng), start=1):
             past = Past(make=make, seed=episode.puzzle_seed, options=options, actions=done)
             twin = branch(env, past, stream_seed(episode.noise_seed, "branches", index, number))
-            tried = _try(twin, plan, prompter, turn)
-            text = relabel_turn(tried, action_sep=prompter.action_sep, order=prompter.reply_order).text
-            if text is not None:
-                row = make_row(episode, index, tried, messages[: places[index]], text)
-                rows.append(_as_branch(row, number))
+            found.append(_try(twin, plan, prompter, turn))
+        yield found
         for name in turn.executed:
             action = env.to_action(name)
             if action is not None:
                 env.step(action)
                 done.append(action)
-    return rows
 
 
 def _plans(

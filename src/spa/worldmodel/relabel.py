@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spa.prompts.imagined import Option, imagined_plans, read_options
 from spa.prompts.parse import find_block, parse_reply
 from spa.prompts.render import plan_sentence
 from spa.types import ReplyOrder, Turn
@@ -22,13 +23,17 @@ class Relabelled:
     reason: str = ""
 
 
-def relabel_turn(turn: Turn, *, action_sep: str, order: ReplyOrder = "prediction_first") -> Relabelled:
+def relabel_turn(
+    turn: Turn, *, action_sep: str, order: ReplyOrder = "prediction_first", options: Sequence[Option] = ()
+) -> Relabelled:
     """The turn's reply with true states and executed actions (stage 1 of arXiv 2510.15047).
 
     The observation becomes `turn.target`, the prediction `turn.next_target` (the state after all executed actions), the
     answer the executed actions. Thoughts stay byte for byte, but that with `order` "plan_first" they end with the
-    executed actions by name; text outside the blocks goes. Everything is slicing, so no state is read as a pattern. The
-    result is parsed again, and given up if it would not say exactly the truth.
+    executed actions by name, and with "choose_plan" they are `options` (by default what was executed alone, with the
+    state that it led to), of which the executed actions are chosen; text outside the blocks goes. Everything is
+    slicing, so no state is read as a pattern. The result is parsed again, and given up if it would not say exactly the
+    truth.
     """
     text, foretells = turn.reply_text, order != "no_prediction"
     if not turn.reply.well_formed:
@@ -43,13 +48,16 @@ def relabel_turn(turn: Turn, *, action_sep: str, order: ReplyOrder = "prediction
         return Relabelled(None, NO_NEXT_STATE)
     if foretells:
         text = replace_block(text, "prediction", _on_own_lines(turn.next_target))
+    options = options or [(turn.executed, turn.next_target)]
     if order == "plan_first":
         text = with_plan(text, turn.executed)
+    if order == "choose_plan":
+        text = with_options(text, options, turn.executed)
     text = replace_block(text, "observation", _on_own_lines(turn.target))
     text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
     last = "</prediction>" if order == "answer_first" else "</answer>"
     text = text[text.find("<think>") : text.rfind(last) + len(last)]
-    if not _says_the_truth(text, turn, action_sep, order):
+    if not _says_the_truth(text, turn, action_sep, order, options):
         return Relabelled(None, UNWRITABLE)
     return Relabelled(text)
 
@@ -67,6 +75,23 @@ def with_plan(text: str, actions: Sequence[str]) -> str:
     return f"{text[:start]}{thoughts} {plan_sentence(actions)} {text[end:]}"
 
 
+def imagined(text: str) -> tuple[Option, ...]:
+    """The plans with their states between a reply's observation and prediction; none if it does not have both."""
+    observation, prediction = find_block(text, "observation"), find_block(text, "prediction")
+    if observation is None or prediction is None or prediction[0] < observation[1]:
+        return ()
+    return read_options(text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")])
+
+
+def with_options(text: str, options: Sequence[Option], chosen: Sequence[str]) -> str:
+    """A reply whose thoughts between observation and prediction are these plans with their states, and the choice."""
+    observation, prediction = find_block(text, "observation"), find_block(text, "prediction")
+    if observation is None or prediction is None or prediction[0] < observation[1]:
+        return text
+    start, end = observation[1] + len("</observation>"), prediction[0] - len("<prediction>")
+    return f"{text[:start]}{imagined_plans(options)}{plan_sentence(chosen)} {text[end:]}"
+
+
 def replace_block(text: str, tag: str, content: str) -> str:
     """`text` with the content of its only `<tag>` block replaced; unchanged if there is not exactly one."""
     span = find_block(text, tag)
@@ -82,10 +107,12 @@ def _on_own_lines(state: str) -> str:
     return f"\n{state}\n"
 
 
-def _says_the_truth(text: str, turn: Turn, action_sep: str, order: ReplyOrder) -> bool:
+def _says_the_truth(text: str, turn: Turn, action_sep: str, order: ReplyOrder, options: Sequence[Option]) -> bool:
     limit = len(turn.executed) + 1
     reply = parse_reply(text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit, order=order)
     foretold = order == "no_prediction" or reply.prediction == turn.next_target.strip()
+    if order == "choose_plan" and reply.options != tuple((tuple(plan), state.strip("\n")) for plan, state in options):
+        return False
     return (
         reply.well_formed and reply.observation == turn.target.strip() and foretold and reply.actions == turn.executed
     )

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from spa.errors import ConfigError, DataError
+from spa.prompts.imagined import Option
 from spa.prompts.parse import find_block
 from spa.seeds import stream
 from spa.types import Episode, Message, Stop, Turn, WorldModelRow
 from spa.worldmodel.parquet import read_parquet, write_parquet
-from spa.worldmodel.relabel import Relabelled, relabel_turn, replace_state
+from spa.worldmodel.relabel import Relabelled, imagined, relabel_turn, replace_state, with_options
 
 __all__ = [
     "assistant_positions",
@@ -30,18 +31,21 @@ __all__ = [
 EPISODE_ERROR = "episode_error"
 
 
-def episode_rows(episode: Episode, *, action_sep: str) -> tuple[list[WorldModelRow], Counter[str]]:
+def episode_rows(
+    episode: Episode, *, action_sep: str, options: Sequence[Sequence[Option]] = ()
+) -> tuple[list[WorldModelRow], Counter[str]]:
     """One row per turn that can be relabelled, and how many turns were dropped for which reason.
 
     A row's prompt is the conversation before the turn, with earlier replies as corrected; an earlier reply that could
-    not be corrected stays as it was. Episodes that ended in an error give no rows.
+    not be corrected stays as it was. `options` are the plans of each turn that its reply is to choose from
+    (`spa.worldmodel.branches.turn_options`). Episodes that ended in an error give no rows.
 
     Raises DataError if the episode has fewer assistant messages than turns.
     """
     if episode.stop is Stop.ERROR:
         return [], Counter({EPISODE_ERROR: len(episode.turns)})
     replies = assistant_positions(episode)
-    corrected = _corrected(episode, action_sep)
+    corrected = _corrected(episode, action_sep, options)
     messages = _with_replies(episode.messages, replies, corrected)
     rows: list[WorldModelRow] = []
     dropped: Counter[str] = Counter()
@@ -59,8 +63,12 @@ def corrected_messages(episode: Episode, *, action_sep: str) -> tuple[Message, .
     return _with_replies(episode.messages, assistant_positions(episode), corrected)
 
 
-def _corrected(episode: Episode, action_sep: str) -> list[Relabelled]:
-    return [relabel_turn(turn, action_sep=action_sep, order=episode.reply_order) for turn in episode.turns]
+def _corrected(episode: Episode, action_sep: str, options: Sequence[Sequence[Option]] = ()) -> list[Relabelled]:
+    known = options or [()] * len(episode.turns)
+    return [
+        relabel_turn(turn, action_sep=action_sep, order=episode.reply_order, options=own)
+        for turn, own in zip(episode.turns, known, strict=True)
+    ]
 
 
 def assistant_positions(episode: Episode) -> list[int]:
@@ -150,8 +158,27 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
         for index, donor in zip(indices, donors, strict=True):
             response = replace_state(rows[index].response, "prediction", states[donor])
             responses[index] = replace(rows[index], response=response, extra={**rows[index].extra, "shuffled": True})
+    responses = _shuffled_options(responses, seed)
     by_turn = {(row.episode_id, row.turn): row.response for row in responses if not is_branch(row)}
     return [replace(row, prompt=rewritten_history(row, by_turn)) for row in responses]
+
+
+def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
+    """The rows with the states of their imagined plans dealt anew over all rows of a tag; the prediction is again that
+    of the chosen plan."""
+    out = list(rows)
+    for tag in dict.fromkeys(row.tag for row in rows):
+        known = [(index, imagined(row.response)) for index, row in enumerate(rows) if row.tag == tag]
+        states = [state for _, options in known for _, state in options]
+        dealt = iter(_derange(states, stream(seed, f"shuffled_options/{tag}"))) if states else iter(())
+        for index, options in known:
+            if options:
+                row, others = rows[index], [(plan, states[next(dealt)]) for plan, _ in options]
+                text = with_options(row.response, others, row.executed)
+                chosen = next((state for plan, state in others if plan == row.executed), None)
+                text = text if chosen is None else replace_state(text, "prediction", chosen)
+                out[index] = replace(row, response=text)
+    return out
 
 
 def is_branch(row: WorldModelRow) -> bool:

@@ -278,7 +278,8 @@ function showTurn() {
     turn.well_formed ? null : make("span", { class: "mark", text: "malformed reply" }), turn.cut_off ? make("span", { class: "mark", text: "cut off at the length limit" }) : null];
   const boards = make("div", { class: "boards" },
     pair("Before the actions", turn.state, "true", turn.observed, "observed", turn.observation_wrong),
-    pair("After the actions", turn.next_state, "true", turn.predicted, "predicted", turn.prediction_wrong));
+    pair("After the actions", turn.next_state, "true", turn.predicted, "predicted", turn.prediction_wrong),
+    ...(turn.options || []).map((option) => pair(`Imagined: ${option.plan}`, option.state, "imagined", null, "", null)));
   const reply = turn.tokens ? tokenBox(turn.tokens) : make("section", {}, make("h3", { text: "Reply" }), make("pre", { class: "text", text: turn.reply }));
   $("#turn").replaceChildren(make("p", { class: "facts" }, ...amounts.filter(Boolean)), boards, make("h3", { text: "Actions" }), actions(turn), reply);
 }

@@ -1,0 +1,65 @@
+"""Best-of-n by imagination in an evaluation: the engine around the engine, and what it imagined in numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from spa.config.schema import Config
+from spa.engines.base import Engine
+from spa.engines.imagine import Imagining, require_appraisal
+from spa.recipes import setup
+from spa.tracking.encoding import dump_line, read_lines
+
+
+def with_imagination(cfg: Config, engine: Engine, record: Path) -> Engine:
+    """`engine` itself, or with `imagine.n` above 1 the one that plays the best of its replies and notes in `record`
+    what each was judged by. Raises ConfigError for environments whose states cannot be judged or copied."""
+    own = cfg.imagine
+    if own.n == 1:
+        return engine
+    for tag in cfg.es_manager.val.env_configs.tags:
+        with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+            require_appraisal(env, tag, own.dynamics)
+    return Imagining(
+        engine,
+        n=own.n,
+        dynamics=own.dynamics,
+        spoil=own.spoil,
+        state_text=cfg.state_text,
+        max_actions=cfg.agent_proxy.max_actions_per_turn,
+        record=_writer(record),
+    )
+
+
+def _writer(path: Path) -> Callable[[dict[str, Any]], None]:
+    def write(line: dict[str, Any]) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(dump_line(line))
+
+    return write
+
+
+def imagination(cfg: Config, record: Path) -> dict[str, Any] | None:
+    """What was imagined: tokens per episode over all replies, and how many imagined states were what would have come;
+    None if nothing was. A turn that was played again counts once."""
+    if cfg.imagine.n == 1 or not record.is_file():
+        return None
+    turns = {(line["episode_id"], line["turn"]): line for _, line in read_lines(record)}
+    episodes = len({episode for episode, _ in turns})
+    tokens = [sum(count or 0 for count in line["tokens"]) for line in turns.values()]
+    right = [part["right"] for line in turns.values() for part in line["imagined"] if part["right"] is not None]
+    chosen = [line["imagined"][line["chosen"]]["right"] for line in turns.values()]
+    known = [value for value in chosen if value is not None]
+    return {
+        "n": cfg.imagine.n,
+        "dynamics": cfg.imagine.dynamics,
+        "spoil": cfg.imagine.spoil,
+        "tokens_per_episode": round(sum(tokens) / max(1, episodes), 2),
+        "right": _share(right),
+        "chosen_right": _share(known),
+        "changed": _share([line["chosen"] != 0 for line in turns.values()]),
+    }
+
+
+def _share(values: list[bool]) -> float | None:
+    return round(sum(values) / len(values), 4) if values else None

@@ -1,0 +1,105 @@
+"""Best of n by imagined states: true ones help, spoilt and shuffled ones do not, and one reply is the engine alone."""
+
+import json
+
+import pytest
+from helpers.runs import small_config
+
+from spa import cli
+from spa.engines.imagine import Imagining, require_appraisal
+from spa.engines.scripted import ScriptedEngine, random_engine
+from spa.envs.countdown import Countdown
+from spa.envs.frozen_lake import FrozenLake
+from spa.envs.sokoban import Sokoban
+from spa.errors import ConfigError
+from spa.prompts.render import world_model_reply
+from spa.recipes import setup
+from spa.types import Prompt
+
+
+@pytest.mark.parametrize("mode", ["grid", "coords", "grid_and_coords"])
+def test_states_are_judged_by_their_text(mode):
+    lake, room = FrozenLake(size=3, p=0.8, is_slippery=False), Sokoban(dim_x=5, dim_y=5, num_boxes=1)
+    for env in (lake, room):
+        env.reset(seed=3)
+        assert env.appraise(env.state_text(mode)) == 0.0
+        for name in env.expert_actions(20):
+            env.step(env.to_action(name))
+        assert env.appraise(env.state_text(mode)) == 1.0
+    lake.reset(seed=3)
+    assert lake.appraise("") == 0.0
+    lake.player = min(lake.lake.holes)
+    assert lake.appraise(lake.state_text(mode)) == -1.0
+
+
+def success(cfg, engine) -> float:
+    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=5, step=0)
+    episodes = player.play(engine, specs, setup.val_sampling(cfg))
+    return sum(episode.success for episode in episodes) / len(episodes)
+
+
+def imagining(n: int, dynamics="oracle", spoil: float = 0.0, engine=None, record=lambda line: None) -> Imagining:
+    inner = engine or random_engine(max_actions=3)
+    return Imagining(
+        inner, n=n, dynamics=dynamics, spoil=spoil, state_text="coords", max_actions=3, record=record
+    )  # fmt: skip
+
+
+def test_true_states_help_and_spoilt_ones_hardly(tmp_path):
+    cfg = small_config("none", tmp_path, "es_manager.val.env_groups=24", "agent_proxy.max_turn=5")
+    alone, one = success(cfg, random_engine(max_actions=3)), success(cfg, imagining(1))
+    true, spoilt = success(cfg, imagining(8)), success(cfg, imagining(8, spoil=1.0))
+    assert alone == one and true > alone + 0.3 and true > spoilt + 0.25
+
+
+def know_all(prompt: Prompt) -> str:
+    """Random play that foresees what it causes."""
+    import numpy as np
+
+    rng = np.random.Generator(np.random.PCG64(prompt.seed))
+    actions = [prompt.context.random_action(rng) for _ in range(3)]
+    twin = prompt.context.clone(0)
+    for name in actions:
+        if twin.step(twin.to_action(name))[2]:
+            break
+    return world_model_reply("unknown", "", twin.state_text("coords"), f" {prompt.action_sep} ".join(actions))
+
+
+def test_learnt_states_are_as_good_as_they_are_right_and_shuffled_ones_are_not(tmp_path):
+    cfg, lines = small_config("none", tmp_path, "es_manager.val.env_groups=24", "agent_proxy.max_turn=5"), []
+    alone = success(cfg, ScriptedEngine(know_all))
+    learnt = success(cfg, imagining(8, "learnt", engine=ScriptedEngine(know_all), record=lines.append))
+    shuffled = success(cfg, imagining(8, "shuffled", engine=ScriptedEngine(know_all)))
+    assert learnt > alone + 0.2 and learnt > shuffled + 0.2
+    assert all(part["right"] for line in lines for part in line["imagined"])
+    assert {line["turn"] for line in lines} == set(range(max(line["turn"] for line in lines) + 1))
+
+
+def test_what_cannot_be_read_is_worth_less_than_anything_read(tmp_path):
+    cfg = small_config("none", tmp_path)
+    lines = []
+    success(cfg, imagining(3, "learnt", engine=ScriptedEngine(lambda prompt: "no format"), record=lines.append))
+    assert all(line["chosen"] == 0 and part["worth"] == -2 for line in lines for part in line["imagined"])
+
+
+def test_games_that_cannot_judge_are_refused():
+    env = Countdown()
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match="cannot say what a state is worth"):
+        require_appraisal(env, "Countdown", "learnt")
+
+
+def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = ["eval", "random", "demo", "--groups", "8", "--samples", "2", "--output", "out.json"]
+    args += ["--plan", "best-of-4", "imagine.dynamics=oracle", "imagine.spoil=0.25"]
+    assert cli.main(args) == 0
+    assert "Best of 4 replies by oracle states" in capsys.readouterr().out.replace("\n", " ")
+    before = (tmp_path / "out.json").read_bytes()
+    found = json.loads(before)["imagination"]
+    assert (found["n"], found["dynamics"], found["spoil"]) == (4, "oracle", 0.25)
+    assert 0.5 < found["right"] <= 1 and 0 < found["changed"] < 1
+    assert cli.main(args) == 0 and (tmp_path / "out.json").read_bytes() == before
+    assert cli.main([*args[:5], "--plan", "beam"]) == 2
+    assert "best-of-8" in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"""Several imagined plans, each with its predicted state, then the choice: written, read, relabelled, shuffled."""
+
+from dataclasses import replace
+
+import pytest
+from helpers.play import groups, play
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spa.config.load import load_config
+from spa.engines.scripted import ScriptedEngine, random_engine
+from spa.envs.registry import make_env
+from spa.errors import ConfigError
+from spa.prompts.imagined import imagined_plans, read_options
+from spa.prompts.parse import parse_reply
+from spa.prompts.render import Prompter, world_model_reply
+from spa.report.replay import replay
+from spa.types import Episode
+from spa.worldmodel.branches import turn_options
+from spa.worldmodel.relabel import imagined
+from spa.worldmodel.rows import episode_rows, shuffle_next_states
+
+LAKE = {"is_slippery": False}
+plans = st.lists(st.sampled_from(["Left", "Down", "Right", "Up"]), min_size=1, max_size=3).map(tuple)
+states = st.sampled_from(["_P_\n__O\nOG_", "goal (G) is at (0,0).", "player (P) is at (2,1) on the goal."])
+
+
+@given(st.lists(st.tuples(plans, states), min_size=1, max_size=4), st.integers(0, 3))
+def test_what_was_imagined_is_read_back(options, number):
+    chosen, state = options[number % len(options)]
+    thoughts = f"{imagined_plans(options)}I do {', then '.join(chosen)}. "
+    text = world_model_reply("here", thoughts, state, " || ".join(chosen), order="choose_plan")
+    reply = parse_reply(text, mode="add_worldmodel", order="choose_plan")
+    assert reply.well_formed and reply.options == tuple(options)
+    assert (reply.prediction, reply.actions) == (state, chosen)
+
+
+def test_a_choice_that_was_not_imagined_is_malformed_and_still_counts():
+    thoughts = f"{imagined_plans([(('Left',), 'there')])}I do Up. "
+    reply = parse_reply(
+        world_model_reply("here", thoughts, "there", "Up", order="choose_plan"),
+        mode="add_worldmodel",
+        order="choose_plan",
+    )
+    assert not reply.well_formed and reply.actions == ("Up",) and len(reply.options) == 1
+
+
+@pytest.mark.parametrize(
+    "thoughts", ["", "I could do Left", "I could do Left:\n", "I could do :\nthere\n", "free words"]
+)
+def test_what_is_no_option_is_none(thoughts):
+    assert read_options(thoughts) == ()
+
+
+def episodes(**options) -> list[Episode]:
+    return play(
+        groups(4, 1),
+        random_engine(max_actions=2),
+        make=lambda tag: make_env("frozen_lake", LAKE),
+        mode="add_worldmodel",
+        reply_order="choose_plan",
+        **options,
+    )
+
+
+def choices(episode: Episode, count: int = 3) -> list[tuple]:
+    prompter = Prompter(
+        mode="add_worldmodel", state_text="coords", reply_order="choose_plan", imagined_plans=count
+    )  # fmt: skip
+    return turn_options(episode, make=lambda: make_env("frozen_lake", LAKE), prompter=prompter, plans=4)
+
+
+def test_options_are_true_hold_what_was_executed_and_do_not_favour_a_place():
+    places = []
+    for episode in episodes():
+        assert Episode.from_json(episode.to_json()) == episode
+        for index, (turn, options) in enumerate(zip(episode.turns, choices(episode), strict=True)):
+            assert 2 <= len(options) <= 3 and len({plan for plan, _ in options}) == len(options)
+            places.append([plan for plan, _ in options].index(turn.executed))
+            for plan, state in options:
+                env = make_env("frozen_lake", LAKE)
+                env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed})
+                for name in (*(name for past in episode.turns[:index] for name in past.executed), *plan):
+                    env.step(env.to_action(name))  # type: ignore[arg-type]
+                assert state == env.state_text("coords")
+    assert len(set(places)) > 1
+
+
+def test_rows_list_the_options_and_choose_what_was_executed():
+    (episode, *_) = episodes()
+    options = choices(episode)
+    rows, dropped = episode_rows(episode, action_sep="||", options=options)
+    assert len(rows) == len(episode.turns) and not dropped
+    for row, known in zip(rows, options, strict=True):
+        reply = parse_reply(row.response, mode="add_worldmodel", order="choose_plan")
+        assert reply.well_formed and reply.options == known
+        assert (reply.actions, reply.prediction) == (row.executed, row.next_state)
+    later = rows[-1].prompt if len(rows) > 1 else ()
+    assert all("I could do " in message["content"] for message in later if message["role"] == "assistant")
+
+
+def test_the_shuffled_control_deals_every_imagined_state_and_says_the_same_of_the_choice():
+    rows = [
+        row for episode in episodes() for row in episode_rows(episode, action_sep="||", options=choices(episode))[0]
+    ]
+    shuffled = shuffle_next_states(rows, seed=1)
+    pairs = [(imagined(a.response), imagined(b.response)) for a, b in zip(rows, shuffled, strict=True)]
+    before, after = ([state for pair in pairs for _, state in pair[side]] for side in (0, 1))
+    assert sorted(before) == sorted(after) and sum(a == b for a, b in zip(before, after, strict=True)) < len(before) / 3
+    for row in shuffled:
+        reply = parse_reply(row.response, mode="add_worldmodel", order="choose_plan")
+        assert reply.well_formed and (row.executed, reply.prediction) in reply.options
+
+
+def test_the_prompt_asks_for_as_many_plans_as_configured_and_the_viewer_shows_them():
+    env = make_env("frozen_lake", LAKE)
+    env.reset(seed=1)
+    prompter = Prompter(mode="add_worldmodel", reply_order="choose_plan", imagined_plans=3)
+    assert prompter.first_messages(env)[1]["content"].count("I could do [some actions]:") == 3
+
+    def reply(_):
+        options = [(("Left",), "goal (G) is at (0,0)."), (("Up",), "goal (G) is at (1,0).")]
+        return world_model_reply(
+            "here", f"{imagined_plans(options)}I do Up. ", "goal (G) is at (1,0).", "Up", order="choose_plan"
+        )
+
+    (episode, *_) = play(
+        groups(1, 1), ScriptedEngine(reply), mode="add_worldmodel", reply_order="choose_plan", max_turn=1
+    )
+    shown = replay(episode.to_json())["turns"][0]["options"]
+    assert [option["plan"] for option in shown] == ["Left", "Up"] and all(option["state"] for option in shown)
+    plain = replace(episode.turns[0], reply=replace(episode.turns[0].reply, options=()))
+    assert "options" not in replace(episode, turns=(plain,)).to_json()["turns"][0]["reply"]
+
+
+def test_other_states_than_the_true_ones_are_refused():
+    with pytest.raises(ConfigError, match="must be truth"):
+        load_config("base", ["agent_proxy.reply_order=choose_plan", "generate.states=random_coords"])
