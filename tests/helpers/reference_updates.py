@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForTokenClassification
 
+from spa.models.load import Critic
+
 ROWS, PROMPT, RESPONSE, VOCABULARY = 16, 5, 19, 64
 STEPS = 3  # PPO steps of a case, each with fresh rewards
 WEIGHT_DECAY, BETAS = 0.01, (0.9, 0.999)
@@ -124,26 +126,34 @@ def frozen(step: int) -> Frozen:
     )
 
 
-def reference_model() -> Qwen2ForCausalLM:
+def reference_model(vocabulary: int = VOCABULARY, *, seed: int = 7) -> Qwen2ForCausalLM:
     """A Qwen2 of two layers in float32 whose weights come from NumPy's generator alone."""
-    return fill(Qwen2ForCausalLM(_config()).float(), seed=7)
+    return fill(Qwen2ForCausalLM(_config(vocabulary)).float(), seed=seed)
 
 
-def reference_critic() -> Qwen2ForTokenClassification:
+def reference_critic(vocabulary: int = VOCABULARY) -> Qwen2ForTokenClassification:
     """The same with a head of one number per token, which is what verl makes a critic of."""
-    return fill(Qwen2ForTokenClassification(_config()).float(), seed=8)
+    return fill(Qwen2ForTokenClassification(_config(vocabulary)).float(), seed=8)
 
 
-def _config() -> Qwen2Config:
+def our_critic(vocabulary: int = VOCABULARY) -> Critic:
+    """`reference_critic` in our clothes: the same body, the same head."""
+    theirs = reference_critic(vocabulary)
+    critic = Critic(theirs.model)
+    critic.value_head.load_state_dict(theirs.score.state_dict())
+    return critic
+
+
+def _config(vocabulary: int) -> Qwen2Config:
     return Qwen2Config(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         tie_word_embeddings=False,
-        max_position_embeddings=64,
+        max_position_embeddings=512,
         num_labels=1,
         classifier_dropout=0.0,
     )

@@ -18,7 +18,7 @@ from helpers.reference_updates import (
     Frozen,
     change,
     frozen,
-    reference_critic,
+    our_critic,
     reference_model,
     weights,
 )
@@ -28,7 +28,6 @@ from spa.algo.kl import kl_in_reward
 from spa.algo.masked import whiten
 from spa.config.schema import ActorConfig, CriticConfig
 from spa.models.forward import pack_rows
-from spa.models.load import Critic
 from spa.recipes.ppo_losses import actor_loss, critic_loss
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer, warmup_constant, warmup_cosine
@@ -142,19 +141,11 @@ def test_whole_updates_are_those_of_verl(name: str):
             assert numbers == pytest.approx(wanted["change"][parameter], rel=2e-3, abs=2e-5), (step, parameter)
 
 
-def critic_model() -> Critic:
-    """verl's critic in our clothes: the same body, the same head."""
-    theirs = reference_critic()
-    critic = Critic(theirs.model)
-    critic.value_head.load_state_dict(theirs.score.state_dict())
-    return critic
-
-
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", CRITIC_CASES)
 def test_whole_critic_updates_are_those_of_verl(name: str, packed: bool):
     case, expected = CRITIC_CASES[name], GOLDEN["cases"][name]
-    critic = critic_model()
+    critic = our_critic()
     if packed:
         assert pack_rows(critic)
     part = trainable(case, critic)

@@ -14,6 +14,11 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return masked_sum(values, mask) / mask.sum().clamp(min=1)
 
 
+def mean_per_row(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over rows of each row's mean over the mask, 0 for a row without any. `[B, A]` -> scalar."""
+    return (torch.where(mask, values, 0).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean()
+
+
 def masked_moments(values: Tensor, mask: Tensor) -> Tensor:
     """What `whiten` must know of a batch: float64 `[3]` = sum, sum of squares, count over the mask.
 

@@ -19,7 +19,7 @@ from spa.algo.filters import select_groups
 from spa.algo.health import StepHealth
 from spa.algo.kl import kl_in_reward
 from spa.algo.losses import kl_penalty
-from spa.algo.masked import explained_variance, masked_mean, whiten
+from spa.algo.masked import explained_variance, masked_mean, mean_per_row, whiten
 from spa.algo.rewards import normalize_scores, normalize_turn_rewards
 from spa.algo.sampled import rollout_weights
 from spa.config.convert import to_plain
@@ -248,7 +248,12 @@ def to_batch(
         world_of=None if template is None else world_weights(actor.world_loss, good, template),
         reader=None if template is None else template.images,
     )
-    norm = proxy.reward_normalization
+    return normalized(cfg, batch)
+
+
+def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
+    """The batch with rewards that add up to normalised scores."""
+    proxy, norm = cfg.agent_proxy, cfg.agent_proxy.reward_normalization
     if norm.method == "identity":
         return batch
     last = batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
@@ -365,7 +370,7 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
         rewards, kl = kl_in_reward(
             rewards, batch.old_logprobs, batch.ref_logprobs, batch.mask, coef=models.kl.coef, kind=alg.kl_penalty
         )
-        mean_kl = float(masked_mean(kl, batch.mask))
+        mean_kl = float(mean_per_row(kl, batch.mask))
         metrics |= {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_coef": models.kl.coef}
         models.kl = models.kl.update(mean_kl, len(batch))
     estimator = named_estimator(cfg)
