@@ -8,6 +8,7 @@ import pytest
 
 from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.envs.pool import group_specs
+from spa.envs.workers import EnvWorkers
 from spa.models.load import load_tokenizer
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
@@ -142,3 +143,13 @@ def test_states_are_those_that_the_seat_sees(self_play):
         for turn in episode.turns:
             assert turn.state.startswith(f"You are player {episode.seat}.")
             assert turn.next_state.startswith(f"You are player {episode.seat}.")
+
+
+def test_games_in_processes_of_their_own_are_played_alike():
+    workers = EnvWorkers(1, timeout_s=60.0)
+    try:
+        _, there = play(make=lambda: workers.make("nim:Nim", {}), size=1)
+    finally:
+        workers.close()
+    _, here = play(size=1)
+    assert [episode.to_json() for episode in there] == [episode.to_json() for episode in here]

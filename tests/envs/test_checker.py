@@ -158,3 +158,11 @@ def test_options_reach_the_environment(capsys):
 def test_sound_environments_have_no_failures():
     assert failures(FrozenLake) == {}
     assert all(finding.ok for finding in check(lambda: make_env("sudoku", {"clues": 6}), seeds=2))
+
+
+def test_one_puzzle_passes_where_the_environment_says_so_and_is_told_all_the_same():
+    class Meant(OnePuzzle):
+        finite_puzzles = True
+
+    (found,) = [finding for finding in check(Meant) if finding.check == "seeds give different puzzles"]
+    assert found.ok and "one puzzle: meant, if" in found.message

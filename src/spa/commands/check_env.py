@@ -28,7 +28,8 @@ def main(args: list[str]) -> int:
     if all(finding.ok for finding in findings):
         findings.append(run_check("a whole episode is played and stored", lambda: _play(env_type, config)))
     for finding in findings:
-        sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}\n")
+        note = f" ({finding.message})" if finding.ok and finding.message else ""
+        sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}{note}\n")
         if not finding.ok:
             sys.stdout.write(f"     what: {finding.message}\n     why:  {finding.advice}\n")
     failed = sum(not finding.ok for finding in findings)
