@@ -56,7 +56,7 @@ test-ray:
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
 	$(ONE_THREAD) GLOO_SOCKET_IFNAME=lo .venv-ray/bin/python -m pytest tests/ray/ray_launcher.py
 
-BRIDGES := reasoning_gym textarena textworld gem verifiers openenv
+BRIDGES := reasoning_gym textarena textworld gem pettingzoo verifiers openenv
 test-bridges: $(BRIDGES:%=test-bridge-%)
 
 test-bridge-%: $(READY)

@@ -29,6 +29,12 @@ BRIDGES: dict[str, Bridge] = {
     "gymnasium": Bridge(
         "spa.envs.bridges.gymnasium:GymnasiumGame", "gymnasium", None, "Gymnasium environments of text or few values"
     ),
+    "pettingzoo": Bridge(
+        "spa.envs.bridges.pettingzoo:PettingZooGame",
+        "pettingzoo",
+        "pettingzoo",
+        "board games of two players",
+    ),
     "reasoning_gym": Bridge(
         "spa.envs.bridges.reasoning_gym:ReasoningGym", "reasoning_gym", "reasoning-gym", "questions with a scorer"
     ),

@@ -1,0 +1,118 @@
+"""PettingZoo's board games of two players: `pettingzoo:connect_four_v3`. The players are this package's seats.
+
+Source: https://pettingzoo.farama.org/api/aec/ . A game is a board [rows, columns, 2] of each player's pieces.
+"""
+
+import importlib
+import pkgutil
+from typing import Any
+
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.bridges import load_package
+from spa.envs.bridges.randomness import OwnRandomness
+from spa.envs.bridges.text import require_task
+from spa.envs.labels import action_index, label_space
+from spa.envs.options import reset_seeds
+from spa.envs.spaces import text_space
+from spa.errors import ConfigError
+from spa.seeds import stream_seed
+
+MARKS = "XO."
+LABELS = {
+    "connect_four": tuple(f"Column {number}" for number in range(1, 8)),
+    "tictactoe": tuple(f"Row {row} Column {column}" for row in range(1, 4) for column in range(1, 4)),
+}
+
+
+class PettingZooGame(TextEnv):
+    """A classic game of two, X and O; further options go to PettingZoo. Illegal moves are never given to it."""
+
+    players = 2
+    finite_puzzles = True  # one opening each
+
+    def __init__(self, task: str, **options: Any) -> None:
+        load_package("pettingzoo")
+        require_task("pettingzoo", task, self.tasks())
+        try:
+            self.game: Any = importlib.import_module(f"pettingzoo.classic.{task}").env(**options).unwrapped
+            self.game.reset(seed=0)
+            shape = self.game.observe(self.game.possible_agents[0])["observation"].shape
+        except Exception as error:
+            raise ConfigError(f"env_type 'pettingzoo:{task}': {type(error).__name__}: {error}") from error
+        if len(self.game.possible_agents) != 2 or len(shape) != 3 or shape[2] != 2:
+            raise ConfigError(f"env_type 'pettingzoo:{task}': a board of two players' pieces is needed, not {shape}")
+        count = int(self.game.action_space(self.game.possible_agents[0]).n)
+        numbered = tuple(f"Action {number}" for number in range(count))
+        self.task, self.names = task, LABELS.get(task.rpartition("_v")[0], numbered)
+        self.observation_space, self.action_space = text_space(), label_space(count)
+
+    @classmethod
+    def tasks(cls) -> list[str]:
+        """PettingZoo's classic games."""
+        classic = load_package("pettingzoo", "pettingzoo.classic")
+        return [found.name for found in pkgutil.iter_modules(classic.__path__) if "_v" in found.name]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """PettingZoo's reset."""
+        super().reset(seed=seed)
+        puzzle, noise = reset_seeds(self, seed, options)
+        self.own = OwnRandomness(stream_seed(noise, "pettingzoo/global"))
+        with self.own:
+            self.game.reset(seed=puzzle % 2**31)
+        self.over, self.ending = False, ""
+        return self.state_text("grid"), {}
+
+    def current_player(self) -> int:
+        """In PettingZoo's order of agents."""
+        return self.game.possible_agents.index(self.game.agent_selection)
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """A move of whose turn it is; one that the mask does not allow changes nothing."""
+        index, mover = action_index(action, self.names), self.current_player()
+        valid = index is not None and self.names[index] in self.legal_actions()
+        rewards = [0.0, 0.0]
+        if valid:
+            with self.own:
+                self.game.step(index)
+            rewards = [float(self.game.rewards[agent]) for agent in self.game.possible_agents]
+            self.over = all(self.game.terminations.values()) or all(self.game.truncations.values())
+            winners = [mark for mark, reward in zip(MARKS, rewards, strict=False) if reward > 0]
+            self.ending = f"{winners[0]} has won." if winners else "A draw." if self.over else ""
+        successes = [self.over and reward > 0 for reward in rewards]
+        info = {"action_is_valid": valid, "action_is_effective": valid, "success": successes[mover]}
+        info |= {"rewards": rewards, "successes": successes}
+        return self.state_text("grid"), rewards[mover], self.over, False, info
+
+    def state_text(self, mode: StateText) -> str:
+        """The board, and who is to move or has won. Both players see the same, in every mode."""
+        board = self.game.observe(self.game.possible_agents[0])["observation"]
+        rows = ["".join(MARKS[0 if a else 1 if b else 2] for a, b in row) for row in board]
+        return "\n".join([*rows, self.ending or f"{MARKS[self.current_player()]} is to move."])
+
+    def to_action(self, text: str) -> Action | None:
+        """The number, from 1, of the label."""
+        index = action_index(text, self.names)
+        return None if index is None else index + 1
+
+    def action_names(self) -> tuple[str, ...]:
+        """The labels."""
+        return self.names
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """Those that the action mask allows."""
+        mask = [0] * len(self.names) if self.over else self.game.observe(self.game.agent_selection)["action_mask"]
+        return tuple(name for name, free in zip(self.names, mask, strict=True) if free)
+
+    def random_action(self, rng: Any) -> str:
+        """One of them."""
+        names = self.legal_actions() or self.names
+        return names[int(rng.integers(len(names)))]
+
+    def instruction(self, mode: StateText) -> str:
+        """The game by its name, and the marks."""
+        name = self.task.rpartition("_v")[0].replace("_", " ")
+        return f"You play {name} against another player. X begins, then O; a free place is a dot."
+
+    def puzzle_text(self) -> str:
+        """The game: it has one opening."""
+        return self.task
