@@ -201,6 +201,6 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     assert cli.main(["eval-world-model", "random", "demo", "--transitions", "10", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert "prediction exact" in out and "copying" in out
-    assert (tmp_path / "runs/eval/random-demo-world-model.json").is_file()
+    assert (tmp_path / "runs/demo/eval/random-demo-world-model.json").is_file()
     assert cli.main(["eval-world-model", "random", "demo", "--transitions", "0"]) == 2
     assert "at least 1" in capsys.readouterr().err

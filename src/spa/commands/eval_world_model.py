@@ -2,10 +2,10 @@
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
+from spa.commands.arguments import result_file, split_overrides
+from spa.commands.evaluate import add_target, named_target
 from spa.errors import ConfigError
 
 
@@ -15,21 +15,16 @@ def main(args: list[str]) -> int:
     options = _parser().parse_args(words)
     if options.transitions < 1 or options.steps < 1:
         raise ConfigError("--transitions and --steps must be at least 1")
-    from spa.config.load import load_config
     from spa.recipes import evaluate_world_model
-    from spa.recipes.policies import find_target, slug
 
-    apply_verbosity(options)
-    target = find_target(options.policy)
-    name = options.config or target.config
-    if name is None:
-        raise ConfigError("name a configuration: only a checkpoint of a run knows its own")
-    cfg = load_config(name, overrides)
-    root = target.run / "eval" if target.run else Path("runs/eval")
-    label = f"{target.label}-{slug(cfg.trainer.experiment_name)}-world-model.json"
-    output = result_file(Path(options.output) if options.output else root / label)
+    target, cfg, output = named_target(options, overrides, "-world-model")
     result = evaluate_world_model.main(
-        cfg, target, output=output, transitions=options.transitions, steps=options.steps, greedy=options.greedy
+        cfg,
+        target,
+        output=result_file(output),
+        transitions=options.transitions,
+        steps=options.steps,
+        greedy=options.greedy,
     )
     print_result(result)
     sys.stdout.write(f"result: {output}\n")
@@ -42,20 +37,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Observation and prediction accuracy on held-out states that random play reached, accuracy of the "
         "open-loop rollout, likelihood of true transitions, calibration; beside the baselines.",
     )
-    parser.add_argument(
-        "policy",
-        metavar="CKPT_OR_MODEL",
-        help="a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of model_info, or "
-        "api for the chosen one), or random",
-    )
-    parser.add_argument(
-        "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"
-    )
+    add_target(parser, "or random")
     parser.add_argument("--transitions", type=int, default=1000, metavar="N", help="states per environment tag")
     parser.add_argument("--steps", type=int, default=3, metavar="K", help="length of the open-loop rollout")
     parser.add_argument("--greedy", action="store_true", help="the likeliest reply instead of a sampled one")
-    parser.add_argument("--output", metavar="FILE", help="the result as JSON")
-    add_verbosity(parser)
     return parser
 
 

@@ -3,36 +3,29 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
 from spa.errors import ConfigError
+
+if TYPE_CHECKING:  # `--help` has no use for them
+    from spa.config.schema import Config
+    from spa.recipes.policies import Target
 
 
 def main(args: list[str]) -> int:
     """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
     words, overrides = split_overrides(args)
     options = _parser().parse_args(words)
-    from spa.config.load import load_config
     from spa.recipes import evaluate
-    from spa.recipes.policies import find_target, slug
 
-    apply_verbosity(options)
-    target = find_target(options.policy)
-    name = options.config or target.config
-    if name is None:
-        raise ConfigError("name a configuration: only a checkpoint of a run knows its own")
     if options.samples is not None:
         overrides.append(f"es_manager.val.group_size={options.samples}")
     if options.groups is not None:
         overrides += [f"es_manager.val.env_groups={options.groups}", "es_manager.val.env_configs.n_groups=null"]
     if options.plan is not None:
         overrides.append(f"imagine.n={_best_of(options.plan)}")
-    cfg = load_config(name, overrides)
-    root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
-    output = (
-        Path(options.output) if options.output else root / f"{target.label}-{slug(cfg.trainer.experiment_name)}.json"
-    )
+    target, cfg, output = named_target(options, overrides)
     if options.dry_run:
         val = cfg.es_manager.val
         sys.stdout.write(f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n")
@@ -44,21 +37,47 @@ def main(args: list[str]) -> int:
     return 0
 
 
+def add_target(parser: argparse.ArgumentParser, scripted: str) -> None:
+    """Who is measured, `scripted` policies among them, on what, and where the result goes."""
+    parser.add_argument(
+        "policy",
+        metavar="CKPT_OR_MODEL",
+        help="a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of model_info, or "
+        f"api for the chosen one), {scripted}",
+    )
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"
+    )
+    parser.add_argument("--output", metavar="FILE", help="the result as JSON (default: in eval/ of the run)")
+    add_verbosity(parser)
+
+
+def named_target(options: argparse.Namespace, overrides: list[str], suffix: str = "") -> "tuple[Target, Config, Path]":
+    """Who is measured, the configuration, and the file of the result.
+
+    Raises ConfigError if no configuration is named and none belongs to the target.
+    """
+    from spa.config.load import load_config
+    from spa.recipes.policies import find_target, slug
+
+    apply_verbosity(options)
+    target = find_target(options.policy)
+    name = options.config or target.config
+    if name is None:
+        raise ConfigError("name a configuration: only a checkpoint of a run knows its own")
+    cfg = load_config(name, overrides)
+    root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
+    own = root / f"{target.label}-{slug(cfg.trainer.experiment_name)}{suffix}.json"
+    return target, cfg, Path(options.output) if options.output else own
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spa eval",
         description="Pass@1 and unbiased Pass@k on validation puzzles, with 95 % intervals over puzzles. The same "
         "command started again goes on where it stopped.",
     )
-    parser.add_argument(
-        "policy",
-        metavar="CKPT_OR_MODEL",
-        help="a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of model_info, or "
-        "api for the chosen one), random, expert, or scout",
-    )
-    parser.add_argument(
-        "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"
-    )
+    add_target(parser, "random, expert, or scout")
     parser.add_argument("--samples", type=int, metavar="K", help="attempts per puzzle")
     parser.add_argument("--groups", type=int, metavar="N", help="puzzles")
     parser.add_argument(
@@ -68,9 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
     parser.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
-    parser.add_argument("--output", metavar="FILE", help="the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
-    add_verbosity(parser)
     return parser
 
 
