@@ -27,6 +27,7 @@ from spa.identity import Identity
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
+from spa.recipes.resume import recorder
 from spa.recipes.stage import (
     archive_work,
     check_identity,
@@ -40,7 +41,7 @@ from spa.recipes.stage import (
 from spa.seeds import stream
 from spa.signals import uninterrupted
 from spa.tracking.encoding import read_lines, write_atomic
-from spa.tracking.recorder import Recorder, read_metrics
+from spa.tracking.recorder import read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.branches import branch_rows, turn_options
@@ -107,16 +108,8 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
     held_out = setup.validation_hashes(cfg, player)
     last = first_batch + cfg.generate.num_batches
     episodes, done = played_before(cfg, out, first_batch, last)
-    with Recorder(
-        out,
-        stage="generate",
-        config=cfg,
-        loggers=cfg.trainer.logger,
-        total_steps=last,
-        enabled=world.is_main,
-        resume_step=done if done > first_batch else None,
-        stall_timeout_s=cfg.trainer.stall_timeout_s,
-    ) as rec:
+    first = done if done > first_batch else 0
+    with recorder(cfg, out, "generate", first=first, total=last) as rec:
         for batch in range(done, last):
             with rec.timer("selfplay"):
                 specs = setup.training_specs(cfg, player, "selfplay", step=batch, held_out=held_out)

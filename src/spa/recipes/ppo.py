@@ -22,7 +22,6 @@ from spa.algo.losses import kl_penalty
 from spa.algo.masked import explained_variance, masked_mean, mean_per_row, whiten
 from spa.algo.rewards import normalize_scores, normalize_turn_rewards
 from spa.algo.sampled import rollout_weights
-from spa.config.convert import to_plain
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.distributed.world import current_world
 from spa.envs.lost import LOST
@@ -31,7 +30,6 @@ from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.identity import Identity
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.copies import mirror_of
 from spa.recipes.ppo_losses import (
     actor_loss,
     critic_loss,
@@ -41,7 +39,7 @@ from spa.recipes.ppo_losses import (
     world_weights,
 )
 from spa.recipes.ppo_models import Models, load_models, named_estimator, replayed_data, save_models
-from spa.recipes.resume import Progress, resume_point, saved_when_stopped
+from spa.recipes.resume import begin, recorder, saved_when_stopped
 from spa.recipes.stage import finished, mark_done, run_context, stage_identity, stop_together
 from spa.recipes.validation import validate
 from spa.seeds import stream, torch_stream
@@ -92,7 +90,8 @@ def main(
     with run_context(out):
         limit_kernel_caches()
         device, sampling = setup.pick_device(cfg), setup.train_sampling(cfg)
-        progress, resume = begin(cfg, out, identity)
+        named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
+        progress, resume = begin(cfg, out, identity, named=named)
         if resume is not None and resume.parent == out and progress.finished(total):
             return mark_done(out, identity, resume, since=started)
         models = load_models(cfg, path, resume, device)
@@ -101,7 +100,7 @@ def main(
         player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode, lost=out / LOST)
         held_out = setup.validation_hashes(cfg, player)
         with (
-            recorder(cfg, out, progress.step) as rec,
+            recorder(cfg, out, "ppo", first=progress.step, total=total) as rec,
             saved_when_stopped(progress, partial(save_models, cfg, out, models)),
         ):
             look_at_the_beginning(cfg, models, player, rec)
@@ -133,31 +132,6 @@ def main(
                 finish_step(cfg, models, player, rec, metrics, tokens=tokens_in(episodes))
                 stop_together(world)
         return mark_done(out, identity, last_checkpoint(out, world), since=started)
-
-
-def begin(cfg: Config, out: Path, identity: Identity) -> tuple[Progress, Path | None]:
-    """How far the run is, and the checkpoint that it goes on from."""
-    named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
-    anew = cfg.trainer.resume_mode == "disable"
-    resume = resume_point(identity, out, anew=anew, mirror=mirror_of(cfg, out), named=named)
-    return Progress.begin(resume, out, identity), resume
-
-
-def recorder(cfg: Config, out: Path, first: int) -> Recorder:
-    """The recorder of a run that goes on after step `first`."""
-    return Recorder(
-        out,
-        stage="ppo",
-        config=cfg,
-        loggers=cfg.trainer.logger,
-        total_steps=cfg.trainer.total_training_steps,
-        enabled=current_world().is_main,
-        resume_step=first or None,
-        project=cfg.trainer.project_name,
-        name=cfg.trainer.experiment_name,
-        stall_timeout_s=cfg.trainer.stall_timeout_s,
-        sample_episodes=to_plain(cfg.trainer.generations_to_log_to_wandb),
-    )
 
 
 def look_at_the_beginning(cfg: Config, models: Models, player: setup.Player, rec: Recorder) -> None:

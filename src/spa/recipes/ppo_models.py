@@ -12,7 +12,6 @@ from spa.algo.health import Health
 from spa.algo.kl import KLController
 from spa.algo.losses import policy_loss_named
 from spa.config.schema import Config, OptimConfig
-from spa.distributed.world import current_world
 from spa.engines.base import Engine
 from spa.engines.factory import EngineRequest, trained_kind
 from spa.errors import ConfigError
@@ -20,11 +19,10 @@ from spa.models.load import load_critic
 from spa.models.lora import ADAPTER, has_adapters
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup, sft
-from spa.recipes.copies import mirror_of
 from spa.recipes.parallel import parallelize
 from spa.recipes.published import note_published
-from spa.recipes.resume import Progress
-from spa.training.checkpoint import load_state, save_checkpoint
+from spa.recipes.resume import Progress, save
+from spa.training.checkpoint import load_state
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.replay import Replayed
 from spa.training.update import Scorer, Trainable
@@ -178,31 +176,21 @@ def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
 
 
 def save_models(cfg: Config, directory: Path, models: Models, *, preemption: bool = False) -> Path:
-    """A checkpoint of everything that training needs to go on. All ranks gather it, rank 0 writes it."""
-    actor, critic, progress, world = models.actor, models.critic, models.progress, current_world()
-    state: dict[str, Any] = {
-        "actor": actor.state(),
-        "kl_coef": models.kl.coef,
-        "health": models.health.state(),
-        **progress.state(),
-    }
+    """A checkpoint of what PPO needs to go on."""
+    actor, critic = models.actor, models.critic
+    state = {"actor": actor.state(), "kl_coef": models.kl.coef, "health": models.health.state()}
     whole, whole_critic = actor.full_model(), None
     if critic is not None:
         state["critic"] = critic.state()
         whole_critic = critic.full_model()
-    if world.is_main:
-        save_checkpoint(
-            directory,
-            progress.step,
-            model=whole,
-            tokenizer=models.template,
-            critic=whole_critic,
-            state=state,
-            keep=cfg.trainer.max_actor_ckpt_to_keep,
-            preemption=preemption,
-        )
-        if mirror := mirror_of(cfg, directory):
-            mirror.copy(directory, keep=cfg.trainer.max_actor_ckpt_to_keep)
-    progress.saved = progress.step
-    world.barrier()
-    return directory / f"global_step_{progress.step}"
+    return save(
+        cfg,
+        directory,
+        models.progress,
+        model=whole,
+        template=models.template,
+        state=state,
+        keep=cfg.trainer.max_actor_ckpt_to_keep,
+        critic=whole_critic,
+        preemption=preemption,
+    )

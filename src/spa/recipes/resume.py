@@ -1,19 +1,31 @@
 """Where a stage goes on: the checkpoint that it starts from, and how far it has come."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spa.archive import archive_files
+from spa.config.convert import to_plain
+from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.identity import Identity
+from spa.prompts.template import ChatTemplate
+from spa.recipes.copies import mirror_of
 from spa.recipes.stage import DONE, archive_work, check_identity, record_identity, restore_record
 from spa.signals import StopRequested, uninterrupted
-from spa.training.checkpoint import archive_later_checkpoints, damage, latest_checkpoint, load_note, step_of
+from spa.tracking.recorder import Recorder
+from spa.training.checkpoint import (
+    archive_later_checkpoints,
+    damage,
+    latest_checkpoint,
+    load_note,
+    save_checkpoint,
+    step_of,
+)
 from spa.training.mirror import Mirror
 from spa.types import Metrics
 
@@ -52,6 +64,62 @@ def _resume_point(
     archive_later_checkpoints(directory, step_of(found) if found is not None else -1)
     record_identity(directory, identity, kept=found is not None and found.parent == directory)
     return found
+
+
+def begin(cfg: Config, directory: Path, identity: Identity, *, named: str | None) -> "tuple[Progress, Path | None]":
+    """How far a stage is, and the checkpoint that it goes on from; see `resume_point`."""
+    anew = cfg.trainer.resume_mode == "disable"
+    resume = resume_point(identity, directory, anew=anew, mirror=mirror_of(cfg, directory), named=named)
+    return Progress.begin(resume, directory, identity), resume
+
+
+def recorder(cfg: Config, directory: Path, stage: str, *, first: int, total: int) -> Recorder:
+    """The recorder of a stage of `total` steps that goes on after step `first`."""
+    return Recorder(
+        directory,
+        stage=stage,
+        config=cfg,
+        loggers=cfg.trainer.logger,
+        total_steps=total,
+        enabled=current_world().is_main,
+        resume_step=first or None,
+        project=cfg.trainer.project_name,
+        name=cfg.trainer.experiment_name,
+        stall_timeout_s=cfg.trainer.stall_timeout_s,
+        sample_episodes=to_plain(cfg.trainer.generations_to_log_to_wandb),
+    )
+
+
+def save(
+    cfg: Config,
+    directory: Path,
+    progress: "Progress",
+    *,
+    model: Any,
+    template: ChatTemplate,
+    state: Mapping[str, Any],
+    keep: int,
+    critic: Any = None,
+    preemption: bool = False,
+) -> Path:
+    """A checkpoint of everything that a stage needs to go on, gathered by all ranks and written by rank 0."""
+    world = current_world()
+    if world.is_main:
+        save_checkpoint(
+            directory,
+            progress.step,
+            model=model,
+            tokenizer=template,
+            critic=critic,
+            state={**state, **progress.state()},
+            keep=keep,
+            preemption=preemption,
+        )
+        if mirror := mirror_of(cfg, directory):
+            mirror.copy(directory, keep=keep)
+    progress.saved = progress.step
+    world.barrier()
+    return directory / f"global_step_{progress.step}"
 
 
 def _usable(folder: Path) -> Path:

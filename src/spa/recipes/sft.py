@@ -25,15 +25,14 @@ from spa.models.lora import ADAPTER
 from spa.models.vision import ImageReader, RowImages
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.copies import mirror_of
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.parallel import check_optimizer, parallelize
 from spa.recipes.published import data_files, note_published, original_folders
-from spa.recipes.resume import Progress, resume_point, saved_when_stopped
+from spa.recipes.resume import Progress, begin, recorder, save, saved_when_stopped
 from spa.recipes.stage import recorded_identity, result_of, run_context, stage_identity, stop_together
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
-from spa.training.checkpoint import last_checkpoint, load_state, save_checkpoint
+from spa.training.checkpoint import last_checkpoint, load_state
 from spa.training.memory import limit_kernel_caches, release_memory
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
@@ -60,7 +59,7 @@ def main(
     with run_context(out):
         limit_kernel_caches()
         device, world = setup.pick_device(cfg), current_world()
-        progress, resume = begin(cfg, out, identity)
+        progress, resume = begin(cfg, out, identity, named=sft.trainer.resume_path)
         model, template = load_model(cfg, resume, device)
         train_rows, val_rows = load_data(cfg, template, data)
         rows = [sequence.rows for sequence in train_rows]
@@ -69,10 +68,10 @@ def main(
         if resume is not None and resume.parent == out and progress.finished(total):
             return resume
         part = make_part(cfg, model, total, resume, device)
-        save = partial(save_part, cfg, out, part, template, progress)
+        save_now = partial(save_part, cfg, out, part, template, progress)
         batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=progress.step)
         micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
-        with recorder(cfg, out, progress.step, total) as rec, saved_when_stopped(progress, save):
+        with recorder(cfg, out, "sft", first=progress.step, total=total) as rec, saved_when_stopped(progress, save_now):
 
             def finish_step(metrics: Metrics, tokens: int | None = None) -> None:
                 """Look at the model if it is time, write the step's line, save if it is time."""
@@ -87,7 +86,7 @@ def main(
                     rec.log(step, metrics, tokens=tokens)
                     progress.unlogged = None
                     if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
-                        save()
+                        save_now()
 
             if progress.unlogged is not None:  # stopped while its last step was looked at
                 finish_step(progress.unlogged)
@@ -119,13 +118,6 @@ def sft_identity(cfg: Config, data: Path | None) -> Identity:
     return stage_identity(cfg, "sft", parent=digest, data=None if digest or named else folder)
 
 
-def begin(cfg: Config, out: Path, identity: Identity) -> tuple[Progress, Path | None]:
-    """How far the stage is, and the checkpoint that it goes on from."""
-    anew, named = cfg.trainer.resume_mode == "disable", cfg.sft.trainer.resume_path
-    resume = resume_point(identity, out, anew=anew, mirror=mirror_of(cfg, out), named=named)
-    return Progress.begin(resume, out, identity), resume
-
-
 def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[Any, ChatTemplate]:
     """The policy as it was at the checkpoint `resume`, by default `sft.model.partial_pretrain`, and its template."""
     own = cfg.sft
@@ -154,43 +146,12 @@ def make_part(cfg: Config, model: Any, total: int, resume: Path | None, device: 
     return part
 
 
-def recorder(cfg: Config, out: Path, first: int, total: int) -> Recorder:
-    """The recorder of a stage that goes on after step `first`."""
-    return Recorder(
-        out,
-        stage="sft",
-        config=cfg,
-        loggers=cfg.trainer.logger,
-        total_steps=total,
-        enabled=current_world().is_main,
-        resume_step=first or None,
-        project=cfg.trainer.project_name,
-        name=cfg.trainer.experiment_name,
-        stall_timeout_s=cfg.trainer.stall_timeout_s,
-    )
-
-
 def save_part(
     cfg: Config, out: Path, part: Trainable, template: ChatTemplate, progress: Progress, *, preemption: bool = False
 ) -> Path:
-    """A checkpoint of everything that fine-tuning needs to go on. All ranks gather it, rank 0 writes it."""
-    world = current_world()
-    whole, state = part.full_model(), {"optimizer": part.state(), **progress.state()}
-    if world.is_main:
-        save_checkpoint(
-            out,
-            progress.step,
-            model=whole,
-            tokenizer=template,
-            state=state,
-            keep=cfg.sft.trainer.keep,
-            preemption=preemption,
-        )
-        if mirror := mirror_of(cfg, out):
-            mirror.copy(out, keep=cfg.sft.trainer.keep)
-    progress.saved = progress.step
-    world.barrier()
-    return out / f"global_step_{progress.step}"
+    """A checkpoint of what fine-tuning needs to go on."""
+    model, state, keep = part.full_model(), {"optimizer": part.state()}, cfg.sft.trainer.keep
+    return save(cfg, out, progress, model=model, template=template, state=state, keep=keep, preemption=preemption)
 
 
 def load_data(
