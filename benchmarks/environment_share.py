@@ -94,8 +94,8 @@ def one_step(cfg: Config) -> dict[str, float]:
         assert kept is not None
         scored, _ = ppo.score(cfg, models, kept, device)
         ready, _ = ppo.with_advantages(cfg, models, scored)
-        for _, part, part_cfg, loss_fn in ppo.updated(cfg, models, 1):
-            update(part, ready, loss_fn, **ppo.cut(cfg, part_cfg, len(ready), 1), device=device)
+        for _, part, shown, how in ppo.updates(cfg, models, ready, 1):
+            update(part, shown, **how, device=device)
         whole = time.process_time() - start
     finally:
         setup.make_env = made.__wrapped__

@@ -52,7 +52,6 @@ from spa.training.memory import limit_kernel_caches, release_memory
 from spa.training.replay import with_replay
 from spa.training.token_scores import token_scores
 from spa.training.update import (
-    LossFn,
     MicroBatching,
     Trainable,
     plan_mini_batches,
@@ -123,7 +122,12 @@ def main(
                         batch, found = with_advantages(cfg, models, scored)
                         metrics |= found
                         with rec.timer("update"):
-                            metrics |= update_models(cfg, models, batch, step, device)
+                            for name, part, shown, how in updates(cfg, models, batch, step):
+                                found = update(part, shown, **how, device=device)
+                                metrics |= {f"{name}/{key}": value for key, value in found.items()}
+                                metrics[f"{name}/lr"] = part.optimizer.lr
+                                if shown.replay is not None:
+                                    metrics[f"{name}/replay_tokens"] = float(shown.replay.sum())
                         rec.token_scores(step, "train", token_scores(batch, episodes[:SHOWN_EPISODES]))
                     models.engine.load_weights(models.actor.full_model(), version=step)
                     release_memory()
@@ -362,34 +366,25 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
     return PPOBatch(**known, advantages=advantages, returns=returns), metrics
 
 
-def update_models(cfg: Config, models: Models, batch: PPOBatch, step: int, device: torch.device) -> Metrics:
-    """The updates of a step, the policy's with replayed rows if that is asked for."""
-    metrics: Metrics = {}
-    for name, part, part_cfg, loss_fn in updated(cfg, models, step):
-        shown, how = batch, cut(cfg, part_cfg, len(batch), step)
-        if name == "actor" and models.replay:
-            count = cfg.actor_rollout_ref.actor.replay.rows * sum(map(len, how["mini_batches"]))
-            picked = stream(cfg.seed.train, "replay", step).integers(len(models.replay), size=count)
-            rows = [models.replay[number] for number in picked]
-            shown, how["mini_batches"] = with_replay(batch, how["mini_batches"], rows)
-            metrics["actor/replay_tokens"] = float(sum(int(mask[1:].sum()) for _, mask in rows))
-        found = update(part, shown, loss_fn, **how, device=device)
-        metrics |= {f"{name}/{key}": value for key, value in found.items()}
-        metrics[f"{name}/lr"] = part.optimizer.lr
-    return metrics
-
-
-def updated(
-    cfg: Config, models: Models, step: int
-) -> Iterator[tuple[str, Trainable, ActorConfig | CriticConfig, LossFn]]:
-    """What a step updates: the critic, then (after its warm-up) the policy, each at the rate of this PPO step."""
+def updates(
+    cfg: Config, models: Models, batch: PPOBatch, step: int
+) -> Iterator[tuple[str, Trainable, PPOBatch, dict[str, Any]]]:
+    """What a step updates, on which rows and how: the critic, then (after its warm-up) the policy, with replayed rows
+    if they are asked for, each at the rate of this PPO step."""
     actor = cfg.actor_rollout_ref.actor
     if models.critic is not None:
         models.critic.optimizer.at(step - 1)
-        yield "critic", models.critic, cfg.critic, critic_loss(cfg.critic)
+        how = cut(cfg, cfg.critic, len(batch), step) | {"loss_fn": critic_loss(cfg.critic)}
+        yield "critic", models.critic, batch, how
     if step > cfg.trainer.critic_warmup:
         models.actor.optimizer.at(step - 1)
-        yield "actor", models.actor, actor, actor_loss(actor, setup.train_sampling(cfg))
+        how = cut(cfg, actor, len(batch), step) | {"loss_fn": actor_loss(actor, setup.train_sampling(cfg))}
+        if models.replay:
+            count = actor.replay.rows * sum(map(len, how["mini_batches"]))
+            picked = stream(cfg.seed.train, "replay", step).integers(len(models.replay), size=count)
+            rows = [models.replay[number] for number in picked]
+            batch, how["mini_batches"] = with_replay(batch, how["mini_batches"], rows)
+        yield "actor", models.actor, batch, how
 
 
 def cut(cfg: Config, part: ActorConfig | CriticConfig, rows: int, step: int) -> dict[str, Any]:
