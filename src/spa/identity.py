@@ -10,14 +10,14 @@ import functools
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
 from spa.config.schema import Config
-from spa.config.stages import Stage, defaults, key_of, values_of
+from spa.config.stages import Stage, default_of, key_of, values_of
 from spa.errors import ModelError
 
 REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
@@ -110,7 +110,7 @@ def identity_of(cfg: Config, stage: Stage, *, parent: str | None = None) -> Iden
 def differences(old: Identity, new: Identity) -> dict[str, tuple[Any, Any]]:
     """What makes two identities different: key -> (old, new). A key that one of them does not know has the schema's
     default, so that a new setting does not end a run that was begun without it."""
-    found = _changed(old.settings, new.settings, defaults()) | _changed(old.content, new.content, {})
+    found = _changed(old.settings, new.settings, default_of) | _changed(old.content, new.content)
     if old.parent != new.parent:
         found["the stage before it"] = (old.parent, new.parent)
     if old.revision != new.revision:
@@ -120,11 +120,15 @@ def differences(old: Identity, new: Identity) -> dict[str, tuple[Any, Any]]:
 
 def rounded_differently(old: Identity, new: Identity) -> dict[str, tuple[Any, Any]]:
     """What may change the last digits and nothing else: memory and speed settings, packages, processor, threads."""
-    return _changed(old.rounding, new.rounding, defaults()) | _changed(old.environment, new.environment, {})
+    return _changed(old.rounding, new.rounding, default_of) | _changed(old.environment, new.environment)
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    pairs = {key: (old.get(key, default.get(key)), new.get(key, default.get(key))) for key in sorted({*old, *new})}
+def _changed(
+    old: Mapping[str, Any], new: Mapping[str, Any], default: Callable[[str], Any] = lambda key: None
+) -> dict[str, tuple[Any, Any]]:
+    pairs = {
+        key: tuple(side[key] if key in side else default(key) for side in (old, new)) for key in sorted({*old, *new})
+    }
     return {key: (a, b) for key, (a, b) in pairs.items() if _plain(a) != _plain(b)}
 
 

@@ -119,6 +119,13 @@ def test_a_setting_that_an_older_record_does_not_know_has_its_default():
     now = identity_of(Config(), "ppo")
     older = replace(now, settings={k: v for k, v in now.settings.items() if k != "algorithm.gamma"})
     assert differences(older, now) == {}
+    key = "custom_envs.FrozenLakeNoSlip.show_legal_actions"
+    played = identity_of(load_config("demo"), "ppo")
+    older = replace(played, settings={k: v for k, v in played.settings.items() if k != key})
+    assert key in played.settings and differences(older, played) == {}
+    shown = identity_of(load_config("demo", [f"{key}=true"]), "ppo")
+    assert differences(replace(shown, settings=older.settings), shown) == {key: (False, True)}
+    older = replace(now, settings={k: v for k, v in now.settings.items() if k != "algorithm.gamma"})
     other_gamma = replace(now, settings={**now.settings, "algorithm.gamma": 0.5})
     assert differences(older, other_gamma) == {"algorithm.gamma": (1.0, 0.5)}
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from spa.config.convert import flatten, schema_keys, to_plain
 from spa.config.key import Key
-from spa.config.schema import Config
+from spa.config.schema import APIModelConfig, Config, EnvSpec
 
 Stage = Literal["selfplay", "sft", "ppo", "eval"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -65,6 +65,10 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
 whatever self-play depends on."""
 
 
+ENTRIES = {"custom_envs": EnvSpec(env_type=""), "model_info": APIModelConfig(provider_name="openai", model_name="")}
+"""Sections with entries of the user's own names, and an entry with the defaults."""
+
+
 @functools.cache
 def stages_of(key: str) -> tuple[Stage, ...]:
     """The stages that read a dotted key."""
@@ -116,6 +120,14 @@ def _has_an_end(cfg: Config) -> bool:
     )
 
 
-def defaults() -> Mapping[str, Any]:
-    """Dotted key -> the schema's own default, for records that were made before a key existed."""
-    return flatten(to_plain(Config()))
+def default_of(key: str) -> Any:
+    """The schema's own default of a dotted key, for records that were made before the key existed; None without one. A
+    key of an environment tag has that of its section, whatever the tag."""
+    section, _, field = key.partition(".")
+    return _defaults().get(f"{section}.*.{field.partition('.')[2]}" if section in ENTRIES else key)
+
+
+@functools.cache
+def _defaults() -> Mapping[str, Any]:
+    entries = {name: {"*": to_plain(entry)} for name, entry in ENTRIES.items()}
+    return flatten({**to_plain(Config()), **entries})
