@@ -52,6 +52,7 @@ from spa.training.memory import limit_kernel_caches, release_memory
 from spa.training.replay import with_replay
 from spa.training.token_scores import token_scores
 from spa.training.update import (
+    LossFn,
     MicroBatching,
     Trainable,
     plan_mini_batches,
@@ -374,11 +375,10 @@ def updates(
     actor = cfg.actor_rollout_ref.actor
     if models.critic is not None:
         models.critic.optimizer.at(step - 1)
-        how = cut(cfg, cfg.critic, len(batch), step) | {"loss_fn": critic_loss(cfg.critic)}
-        yield "critic", models.critic, batch, how
+        yield "critic", models.critic, batch, cut(cfg, cfg.critic, critic_loss(cfg.critic), len(batch), step)
     if step > cfg.trainer.critic_warmup:
         models.actor.optimizer.at(step - 1)
-        how = cut(cfg, actor, len(batch), step) | {"loss_fn": actor_loss(actor, setup.train_sampling(cfg))}
+        how = cut(cfg, actor, actor_loss(actor, setup.train_sampling(cfg)), len(batch), step)
         if models.replay:
             count = actor.replay.rows * sum(map(len, how["mini_batches"]))
             picked = stream(cfg.seed.train, "replay", step).integers(len(models.replay), size=count)
@@ -387,9 +387,10 @@ def updates(
         yield "actor", models.actor, batch, how
 
 
-def cut(cfg: Config, part: ActorConfig | CriticConfig, rows: int, step: int) -> dict[str, Any]:
-    """How the rows of a step are cut for `update`, and how its losses are added up."""
+def cut(cfg: Config, part: ActorConfig | CriticConfig, loss_fn: LossFn, rows: int, step: int) -> dict[str, Any]:
+    """How `update` cuts the rows of a step, what it computes on them, and how that is added up."""
     return {
+        "loss_fn": loss_fn,
         "mini_batches": plan_mini_batches(
             rows,
             size=part.ppo_mini_batch_size,

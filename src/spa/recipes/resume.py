@@ -98,7 +98,7 @@ def save(
     model: Any,
     template: ChatTemplate,
     state: Mapping[str, Any],
-    keep: int,
+    keep: int | None,
     critic: Any = None,
     preemption: bool = False,
 ) -> Path:
