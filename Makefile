@@ -2,6 +2,7 @@
 #   make demo            the three stages beside plain PPO, about ten minutes on two cores
 #   make smollm2         fetches SmolLM2-135M-Instruct, 100 MB, to where model_path=smollm2 finds it
 #   make smol            that model on the 4x4 lake: SPA beside its baseline, one seed; hours, resumes when run again
+#   make hashed          .venv anew, from files whose hashes are those of the tested ones (torch has builds of its own per index)
 #   make test            all tests but those in a browser
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
@@ -13,6 +14,8 @@
 #   make siege           misbehaving environments, chat templates, servers and configurations, damage to every file of every
 #                        stage, suspension, two processes, clocks that jump: a run ends like an undisturbed one, loses what
 #                        it says, or ends in one message; 20 minutes
+#   make overnight       300 PPO steps with faults of every class at drawn moments end like a run that is told what it loses;
+#                        half an hour on two cores
 #   make lint            ruff and pyright
 #   make docs            the documentation site, in site/
 #   make bench           our work beside that of others (transformers, TRL, vLLM, Gymnasium), about 20 minutes; peers get
@@ -30,7 +33,7 @@ JOBS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench smol
-.PHONY: bench-quick
+.PHONY: bench-quick hashed overnight
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -40,6 +43,13 @@ smollm2: $(READY)
 
 smol: smollm2
 	$(BIN)/spa compare smol_frozen_lake
+
+hashed:
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement requirements-hashed.txt
+	$(BIN)/python -m pip install --quiet --no-deps torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(READY)
 
 test: $(READY)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -73,6 +83,9 @@ chaos: $(READY)
 
 siege: $(READY)
 	$(ONE_THREAD) $(BIN)/python tests/siege/siege.py
+
+overnight: $(READY)
+	$(ONE_THREAD) $(BIN)/python tests/siege/overnight.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

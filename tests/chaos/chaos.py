@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -132,6 +133,7 @@ def launch(
         with log.open(log_mode) as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
+        sys.modules["__main__"] = types.ModuleType("__main__")  # processes that it starts do not import this script
         before()
         from spa.cli import main
 

@@ -189,8 +189,9 @@ def test_self_play_does_not_care_for_mini_batches():
         load_config("base", overrides)
 
 
-def test_a_password_in_an_address_is_refused_and_not_repeated():
-    entry = "{provider_name: custom, model_name: m, base_url: 'https://me:hunter2@host/v1'}"
+@pytest.mark.parametrize("address", ["me:hunter2@host/v1", "host/v1?api_key=hunter2", "host/v1?a=1&TOKEN=hunter2"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(address):
+    entry = f"{{provider_name: custom, model_name: m, base_url: 'https://{address}'}}"
     with pytest.raises(ConfigError) as caught:
         load_config("base", [f"+model_info.mine={entry}", "model_config.model_name=mine"])
     assert "model_info.mine.base_url: holds a password" in str(caught.value) and "hunter2" not in str(caught.value)

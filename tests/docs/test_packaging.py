@@ -10,6 +10,9 @@ from pathlib import Path, PurePosixPath
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+sys.path.insert(0, str(Path(__file__).parent))
+from hashes import HASHED, OWN_INDEX, needed, pins  # the script beside this file
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 NAMES = {"PIL": "pillow", "hydra": "hydra-core", "yaml": "pyyaml"}
@@ -78,6 +81,19 @@ def test_the_tested_versions_lie_in_the_promised_ranges():
         if requirement.name != "spa":
             assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
     assert pins["torch"] == "2.13.0"  # an exact public version: an index with CPU builds then gives the CPU build
+
+
+def test_every_package_that_is_needed_has_hashes_of_the_tested_version():
+    blocks = [block for block in re.split(r"\n(?=\S)", HASHED.read_text(encoding="utf-8")) if not block.startswith("#")]
+    hashed = {}
+    for block in blocks:
+        name, version = block.split(" ")[0].split("==")
+        assert re.findall(r"--hash=sha256:[0-9a-f]{64}", block), name
+        hashed[name] = version
+    known = pins()
+    assert hashed.items() <= known.items()
+    assert (needed("spa", {"dev"}) & known.keys()) - OWN_INDEX <= hashed.keys()
+    assert not re.search(r"--(?!hash)|https?:|file:", "\n".join(blocks))
 
 
 def test_the_licence_and_the_citation_are_there():

@@ -263,6 +263,19 @@ def test_the_key_is_never_logged(provider, caplog):
     assert KEY not in caplog.text
 
 
+@BOTH
+def test_a_key_that_the_server_repeats_is_kept_nowhere(provider, tmp_path, caplog):
+    store = tmp_path / "replies.jsonl"
+    long = failing(400, "x" * 370 + KEY + " context length")  # where it would be cut in the middle
+    with Server([good(f"the key is {KEY}"), good("x", finish=KEY), long]) as server:
+        found = engine(server, provider, max_concurrency=1, store=store).generate(
+            [prompt(n) for n in range(3)], SAMPLING
+        )
+    assert [completion.finish_reason for completion in found] == ["stop", "error", "error"]
+    said = caplog.text + store.read_text() + "".join(completion.text for completion in found)
+    assert "the key is ***" in said and KEY[:8] not in said
+
+
 def test_an_api_model_cannot_be_trained(tmp_path):
     with Server() as server, pytest.raises(ModelError, match="cannot be trained"):
         engine(server).load_weights(tmp_path, version=1)

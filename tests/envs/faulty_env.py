@@ -26,12 +26,21 @@ class Faulty(FrozenLake):
         self.is_bad, self.calls = False, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        self.is_bad, self.calls = seed is not None and seed % 3 == 0, 0
+        self.is_bad, self.calls = self.goes_wrong(seed), 0
         if self.is_bad and self.fault_kind == "reset":
             raise RuntimeError("no puzzle today")
         if self.is_bad and self.fault_kind == "die_in_reset":
             os._exit(7)
         return super().reset(seed=seed, options=options)
+
+    def goes_wrong(self, seed: int | None) -> bool:
+        """Whether this puzzle is one of the bad ones."""
+        return seed is not None and seed % 3 == 0
+
+    def clone(self, noise_seed: int | None = None) -> "Faulty":
+        if self.is_bad and self.fault_kind == "clone":
+            sys.exit(0)
+        return super().clone(noise_seed)
 
     def step(self, action: Any) -> Any:
         self.calls += 1

@@ -1,6 +1,7 @@
 """Stage 1 with branched play and with mixtures, by the real recipe."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,13 @@ def test_an_unknown_policy_in_a_mixture_is_refused():
         load_config("demo", ["generate.mixture={branchd: 1}"])
     with pytest.raises(ConfigError, match="must be a number above 0"):
         load_config("demo", ["generate.mixture={random: -1}"])
+
+
+def test_an_environment_that_fails_when_it_is_copied_costs_the_rows_of_its_episode(tmp_path, caplog, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "envs")
+    env = "{env_type: 'faulty_env:Faulty', max_actions_per_traj: 9, env_config: {fault: clone}}"
+    tags = [f"es_manager.{split}.env_configs={{tags: [Bad], n_groups: null}}" for split in ("train", "val")]
+    _, rows, summary = made(tmp_path, "generate.policy=branched", f"+custom_envs.Bad={env}", *tags)
+    assert summary["dropped"]["environment_fault"] > 0
+    assert rows and all(row.puzzle_seed % 3 for row in rows)
+    assert "called sys.exit(0)" in caplog.text

@@ -77,7 +77,9 @@ def damage(siege: Siege, limit: int) -> None:
         return
     expected, rng = result(whole), siege.rng("damage")
     moments = snapshots(siege, whole)
-    cases = [(moment, name, how) for moment, there in moments.items() for name in kept_files(there) for how in HOWS]
+    cases = [
+        (moment, name, how) for moment, there in moments.items() for name in kept_files(there, moment) for how in HOWS
+    ]
     cases = [cases[i] for i in rng.permutation(len(cases))]
     kinds = {(moment, kind_of(name)): (moment, name, how) for moment, name, how in cases}
     others = [case for case in cases if case not in kinds.values()]
@@ -105,11 +107,12 @@ def harmed(siege: Siege, number: int, source: Path, case: tuple[str, str, str], 
     return launch(there, run_words(siege))
 
 
-def kept_files(folder: Path) -> list[str]:
-    """The files of a run that it goes on from, or that something is said about."""
+def kept_files(folder: Path, moment: str) -> list[str]:
+    """The files of a run that it goes on from, or that something is said about; episodes while data are made of them."""
     paths = sorted(path for path in (folder / RUN).rglob("*") if path.is_file() and path.stat().st_size)
-    names = [str(path.relative_to(folder)) for path in paths]
-    return [name for name in names if not any(part in FOR_PEOPLE for part in Path(name).parts)]
+    names = [path.relative_to(folder) for path in paths]
+    apart = set(FOR_PEOPLE) - ({"trajectories"} if moment == "data" else set())
+    return [str(name) for name in names if not apart.intersection(name.parts)]
 
 
 def kind_of(name: str) -> str:

@@ -23,6 +23,7 @@ POLICIES = ("self", "random", "branched", "expert", "scout")
 MOST_EPISODES = 1_000_000
 """Of one step, or of one validation: all of them are held in memory."""
 MOST_PROCESSES = 1024
+_SECRET_IN_ADDRESS = re.compile(r"^[^/]*://[^/]*@|[?&][^=&]*(key|token|secret|password|sig)[^=&]*=", re.IGNORECASE)
 
 
 def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -> None:
@@ -249,6 +250,6 @@ def _check_engine(cfg: Config, problems: Problems) -> None:
     for name, model in cfg.model_info.items():
         if model.provider_name == "custom" and not model.base_url:
             problems.add(f"model_info.{name}.base_url", "must be given for the provider custom")
-        if model.base_url and "@" in model.base_url.partition("://")[2].partition("/")[0]:
-            told = "holds a password, which would be saved with every run; put the key into a variable (api_key_env)"
+        if model.base_url and _SECRET_IN_ADDRESS.search(model.base_url):
+            told = "holds a password or key, which would be saved with every run; put it into a variable (api_key_env)"
             problems.add(f"model_info.{name}.base_url", told)

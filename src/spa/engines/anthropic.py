@@ -5,7 +5,7 @@ from typing import Any
 
 from spa.config.schema import APIModelConfig
 from spa.engines.api import ApiReply, Refused, Temporary
-from spa.engines.http import bounded_client, joined, plain_count, without_surrogates
+from spa.engines.http import bounded_client, joined, plain_count, readable
 from spa.engines.openai import api_key, translate
 from spa.errors import ModelError
 from spa.types import Message, SamplingParams
@@ -76,13 +76,12 @@ class AnthropicClient:
         said = getattr(answer, "stop_reason", None)
         reason = _FINISHED.get(said) if isinstance(said, str) else None
         if reason is None:
-            raise Refused(f"{self.name} ended its reply with {str(said)[:80]!r}")
+            raise Refused(f"{self.name} ended its reply with {readable(str(said), self._key)[:80]!r}")
+        thoughts = joined((getattr(block, "thinking", None) for block in blocks if _is(block, "thinking")), "\n")
         return ApiReply(
-            text=without_surrogates(joined(getattr(block, "text", None) for block in blocks if _is(block, "text"))),
+            text=readable(joined(getattr(block, "text", None) for block in blocks if _is(block, "text")), self._key),
             finish_reason=reason,  # type: ignore[arg-type]
-            reasoning=without_surrogates(
-                joined((getattr(block, "thinking", None) for block in blocks if _is(block, "thinking")), "\n")
-            ),
+            reasoning=readable(thoughts, self._key),
             prompt_tokens=plain_count(getattr(getattr(answer, "usage", None), "input_tokens", None)),
             completion_tokens=plain_count(getattr(getattr(answer, "usage", None), "output_tokens", None)),
         )

@@ -114,6 +114,11 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def readable(text: str, key: str | None) -> str:
+    """What a server said, as it may be kept and shown: without the key, which it knows, and as UTF-8."""
+    return without_surrogates(text.replace(key, "***") if key else text)
+
+
 def plain_count(value: Any) -> int:
     """A number of tokens as a server states it; 0 for nonsense."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40 else 0

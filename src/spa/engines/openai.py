@@ -6,7 +6,7 @@ from typing import Any
 
 from spa.config.schema import APIModelConfig
 from spa.engines.api import ApiReply, BadRequest, Refused, Temporary
-from spa.engines.http import bounded_client, plain_count, without_surrogates
+from spa.engines.http import bounded_client, plain_count, readable
 from spa.errors import ConfigError, ModelError
 from spa.types import Message, SamplingParams
 
@@ -84,12 +84,12 @@ class OpenAIClient:
             raise Temporary(f"{self.address}: the answer has no message")
         reason = getattr(choice, "finish_reason", None)
         if reason not in ("stop", "length"):
-            raise Refused(f"{self.name} ended its reply with {str(reason)[:80]!r}")
+            raise Refused(f"{self.name} ended its reply with {readable(str(reason), self._key)[:80]!r}")
         reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
         return ApiReply(
-            text=without_surrogates(text or ""),
+            text=readable(text or "", self._key),
             finish_reason=reason,
-            reasoning=without_surrogates(reasoning) if isinstance(reasoning, str) else "",
+            reasoning=readable(reasoning, self._key) if isinstance(reasoning, str) else "",
             prompt_tokens=plain_count(getattr(getattr(answer, "usage", None), "prompt_tokens", None)),
             completion_tokens=plain_count(getattr(getattr(answer, "usage", None), "completion_tokens", None)),
         )
@@ -123,10 +123,7 @@ def api_key(entry: APIModelConfig) -> str | None:
 def translate(error: Any, entry: APIModelConfig, key: str | None) -> Exception:
     """An SDK's error as Temporary, Refused or ModelError, without the key. OpenAI's and Anthropic's SDKs have the same
     classes of errors, told apart here by their status."""
-    text = " ".join(str(error).split())
-    if key:
-        text = text.replace(key, "***")
-    text = text[:400]
+    text = readable(" ".join(str(error).split()), key)[:400]
     status = getattr(error, "status_code", None)
     where = f"{entry.provider_name} ({entry.model_name})"
     if status is None or status < 400:  # no answer, a broken one, or a timeout

@@ -4,15 +4,18 @@ The policy writes what it believes to see and to cause; afterwards both are repl
 """
 
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from spa import heartbeat
 from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.distributed.world import current_world
@@ -20,10 +23,11 @@ from spa.engines.expert import MixedEngine, expert_engine, require_solver, with_
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.engines.scout import Scout, require_copies
 from spa.engines.scripted import random_engine
+from spa.envs.limits import EnvFault, boundary
 from spa.envs.lost import LOST
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
-from spa.identity import Identity
+from spa.identity import Identity, file_sum
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
@@ -55,7 +59,11 @@ from spa.worldmodel.rows import (
 )
 from spa.worldmodel.states import with_states
 
+log = logging.getLogger(__name__)
+
 TRAIN_FILE, VAL_FILE, SUMMARY = "wm_train.parquet", "wm_val.parquet", "summary.json"
+PLAYED = "played.json"
+"""Checksums of the batches that are played: they are what the data set is made of."""
 
 
 def main(
@@ -117,6 +125,8 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
             with uninterrupted():
                 rec.trajectories(batch + 1, "generate", played)
                 rec.log(batch + 1, pooled_metrics(played, "selfplay"), tokens=tokens_in(played))
+                if world.is_main:
+                    note_played(out, batch + 1)
             episodes += played
             stop_together(world)
         engine.close()
@@ -163,16 +173,41 @@ def played_before(cfg: Config, out: Path, first: int, last: int) -> tuple[list[E
 
 def recorded_episodes(cfg: Config, out: Path, first: int, last: int) -> tuple[list[Episode], int]:
     """The episodes of the batches from `first` on that are whole, and the batch to go on with."""
-    logged = {line["step"] for line in read_metrics(out / "metrics.jsonl")}
-    episodes: list[Episode] = []
-    size = cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size
+    known, episodes = _noted(out), list[Episode]()
     for batch in range(first, last):
-        path = out / "trajectories" / f"generate-{batch + 1:06d}.jsonl"
-        rows = [row for _, row in read_lines(path)] if batch + 1 in logged and path.is_file() else []
-        if len(rows) != size:
+        if known.get(str(batch + 1)) != sums_of(out, batch + 1):
             return episodes, batch
+        rows = (row for _, row in read_lines(_batch_file(out, batch + 1)))
         episodes += [Episode.from_json(row) for row in rows]
     return episodes, last
+
+
+def note_played(out: Path, batch: int) -> None:
+    """Note what a finished batch has left, so that one that was damaged since is played again."""
+    noted = {name: sums for name, sums in _noted(out).items() if int(name) < batch} if batch > 1 else {}
+    write_atomic(out / PLAYED, [json.dumps({**noted, str(batch): sums_of(out, batch)}, indent=1)])
+
+
+def sums_of(out: Path, batch: int) -> dict[str, str]:
+    """Checksums of a batch's episodes and of its line; empty if there is none of either."""
+    path, record = _batch_file(out, batch), out / "metrics.jsonl"
+    lines = [line for line, row in read_lines(record) if row.get("step") == batch] if record.is_file() else []
+    if not path.is_file() or len(lines) != 1:
+        return {}
+    return {"episodes": file_sum(path), "line": sha256(lines[0].encode()).hexdigest()}
+
+
+def _batch_file(out: Path, batch: int) -> Path:
+    return out / "trajectories" / f"generate-{batch:06d}.jsonl"
+
+
+def _noted(out: Path) -> dict[str, dict[str, str]]:
+    try:
+        found = json.loads((out / PLAYED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(found, dict) and all(name.isdecimal() and sums for name, sums in found.items())
+    return found if whole else {}
 
 
 def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
@@ -235,23 +270,38 @@ def make_rows(
         if cfg.generate.success_only and not episode.success:
             counts["not_successful"] += len(episode.turns)
             continue
-        make, prompter = partial(player.make_env, episode.tag), player.prompters[episode.tag]
-        chooses = base is None and episode.reply_order == "choose_plan"
-        options = (
-            turn_options(episode, make=make, prompter=prompter, plans=cfg.generate.branches or prompter.imagined_plans)
-            if chooses
-            else ()
-        )
-        found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
-        if found and base is not None:
-            env = base.make_env(episode.tag)
-            env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False})
-            found = in_base_format(found, episode, base.prompters[episode.tag], env)
+        heartbeat.beat()
+        try:
+            with boundary("playing the episode again", player.again_s(len(episode.turns))):
+                found, dropped = _episode_rows(cfg, episode, player, base)
+        except EnvFault as error:
+            log.warning("no rows of episode %s: %s", episode.episode_id, error)
+            found, dropped = [], Counter(environment_fault=len(episode.turns))
         rows += found
         counts += dropped
-        if base is None and not chooses and policy_of(cfg, episode.episode_id) == "branched":
-            rows += branch_rows(episode, make=make, prompter=prompter, plans=cfg.generate.branches)
     return rows, counts
+
+
+def _episode_rows(
+    cfg: Config, episode: Episode, player: setup.Player, base: setup.Player | None
+) -> tuple[list[WorldModelRow], Counter[str]]:
+    """The rows of an episode, with those of its branches, and how many turns were dropped; in the base format with
+    `base`, a player of base prompts."""
+    make, prompter = partial(player.make_env, episode.tag), player.prompters[episode.tag]
+    chooses = base is None and episode.reply_order == "choose_plan"
+    options = (
+        turn_options(episode, make=make, prompter=prompter, plans=cfg.generate.branches or prompter.imagined_plans)
+        if chooses
+        else ()
+    )
+    found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
+    if found and base is not None:
+        env = base.make_env(episode.tag)
+        env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False})
+        found = in_base_format(found, episode, base.prompters[episode.tag], env)
+    if base is None and not chooses and policy_of(cfg, episode.episode_id) == "branched":
+        found += branch_rows(episode, make=make, prompter=prompter, plans=cfg.generate.branches)
+    return found, dropped
 
 
 def nothing_usable(episodes: int, counts: Counter[str]) -> DataError:
@@ -265,8 +315,14 @@ def nothing_usable(episodes: int, counts: Counter[str]) -> DataError:
 
 
 def stored_episodes(folder: Path) -> list[Episode]:
-    """All episodes of a finished data set's self-play."""
-    files = sorted((folder / "trajectories").glob("generate-*.jsonl"))
+    """All episodes of a finished data set's self-play. Raises DataError if a file of them was changed since."""
+    files, known = sorted((folder / "trajectories").glob("generate-*.jsonl")), _noted(folder)
+    for path in files:
+        noted = known.get(str(int(path.stem.rpartition("-")[2])))
+        if noted and noted.get("episodes") != file_sum(path):
+            raise DataError(
+                f"{path} was changed since it was played. Put the file back, or remove {folder} to play anew."
+            )
     return [Episode.from_json(row) for path in files for _, row in read_lines(path)]
 
 

@@ -89,6 +89,12 @@ class Player:
         make = make_env if self.workers is None else self.workers.make
         return make(self.specs[tag].env_type, self.specs[tag].env_config)
 
+    def again_s(self, turns: int) -> float | None:
+        """The seconds that an episode of so many turns may take when it is played again in this process."""
+        if self.env_timeout_s is None or self.workers is not None:
+            return None
+        return MAKING_S + self.env_timeout_s * (turns + 1)
+
     def look_at(self, spec: EpisodeSpec) -> "Look | None":
         """An episode's puzzle before it is played; None if it cannot be made, which its episode says when it is played.
         A puzzle that ends its process is marked."""

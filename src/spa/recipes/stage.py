@@ -45,7 +45,7 @@ DONE, IDENTITY = "done.json", "identity.json"
 DATA_FILES = "*.parquet"
 _WORK = (
     "global_step_*", "extra_*", "metrics.jsonl", "timings.jsonl", "trajectories", "token_scores", "config.yaml",
-    "gate.json", "rounds.json", "summary.json", LOST, DATA_FILES, DONE, IDENTITY,
+    "gate.json", "rounds.json", "summary.json", "played.json", LOST, DATA_FILES, DONE, IDENTITY,
 )  # fmt: skip
 """What a stage leaves in its folder; checkpoints alone are what SFT and PPO go on from."""
 
