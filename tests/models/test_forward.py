@@ -6,7 +6,7 @@ from helpers.families import small_model
 
 from spa.algo.sampled import policy_logits
 from spa.models import attention, forward
-from spa.models.forward import micro_batches, token_logprobs, token_values
+from spa.models.forward import common_prefix, micro_batches, share_prefix, token_logprobs, token_values
 from spa.models.load import Critic
 from spa.types import SamplingParams
 
@@ -140,3 +140,43 @@ def test_logprobs_and_entropy_are_those_of_the_policy_that_samples(settings):
     torch.testing.assert_close(entropy[0], expected.entropy(), atol=1e-5, rtol=1e-5)
     found.sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama3", "gemma", "mistral"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_prefix_that_rows_share_is_read_once_with_the_same_numbers_and_gradients(monkeypatch, name, plain):
+    monkeypatch.setattr(forward, "WORTH_SHARING", 4)
+    monkeypatch.setattr(attention, "BLOCK", 3)
+    ids, mask = batch()
+    ids[1, :4], mask[:, :3] = ids[0, :4], False
+    assert common_prefix(ids, mask) in (3, 4)
+
+    def run(share: bool) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
+        model = small_model(name)
+        if plain and attention.can_be_plain(model.config):
+            model.set_attn_implementation(attention.register())
+        assert not share or share_prefix(model)
+        logprobs, entropy = token_logprobs(model, ids, mask, with_entropy=True)
+        logprobs.sum().backward()
+        return logprobs.detach(), entropy, [p.grad for p in model.parameters()]
+
+    torch.testing.assert_close(run(True), run(False), atol=2e-5, rtol=1e-3)
+
+
+def test_values_after_a_shared_prefix_are_the_same(monkeypatch):
+    monkeypatch.setattr(forward, "WORTH_SHARING", 4)
+    ids, mask = batch()
+    ids[1, :4], mask[:, :3] = ids[0, :4], False
+    critic = Critic(small_model("qwen2").base_model)
+    torch.nn.init.normal_(critic.value_head.weight, generator=torch.Generator().manual_seed(1))
+    expected = token_values(critic, ids, mask)
+    assert share_prefix(critic)
+    torch.testing.assert_close(token_values(critic, ids, mask), expected, atol=2e-5, rtol=1e-3)
+
+
+def test_the_common_prefix_ends_before_the_first_wanted_prediction_and_the_first_difference():
+    ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 1, 9]])
+    none = torch.zeros(2, 4, dtype=torch.bool)
+    assert common_prefix(ids, none) == 3
+    assert common_prefix(ids, torch.tensor([[False] * 4, [False, True, False, False]])) == 1
+    assert common_prefix(ids[:1], none[:1]) == 0  # nothing to share with

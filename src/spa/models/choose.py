@@ -12,7 +12,7 @@ from spa.config.schema import Config
 from spa.config.schema_models import Dtype, ModelConfig
 from spa.errors import ModelError
 from spa.models import attention
-from spa.models.forward import pack_rows, token_logprobs
+from spa.models.forward import pack_rows, share_prefix, token_logprobs
 from spa.models.load import (
     BUILTIN,
     Critic,
@@ -58,18 +58,21 @@ def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
 
 
 def pick_attention(name: str, model: str, device: torch.device, *, code: bool = False) -> str | None:
-    """`auto` is plain attention for small models on a CPU, and otherwise None: SDPA where the architecture has it."""
-    if name == "plain" or (name == "auto" and device.type == "cpu" and is_tiny(model, code=code)):
+    """`auto` is plain attention on a CPU, and otherwise None: SDPA where the architecture has it."""
+    if name == "plain" or (name == "auto" and device.type == "cpu" and _can_be_plain(model, code=code)):
         return attention.register()
     return None if name == "auto" else name
 
 
 def is_tiny(model: str, *, code: bool = False) -> bool:
     """Whether a model name means the built-in model or another small one that plain attention is right for."""
-    if model != BUILTIN and not Path(model).is_dir():
-        return False
-    config = model_config(model, code=code)
-    return config.get_text_config(decoder=True).hidden_size <= 256 and attention.can_be_plain(config)
+    return _can_be_plain(model, code=code) and (
+        model_config(model, code=code).get_text_config(decoder=True).hidden_size <= 256
+    )
+
+
+def _can_be_plain(model: str, *, code: bool) -> bool:
+    return (model == BUILTIN or Path(model).is_dir()) and attention.can_be_plain(model_config(model, code=code))
 
 
 def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatTemplate]:
@@ -142,6 +145,8 @@ def make_trainable(
             pack_rows(model)
     if settings.use_torch_compile:
         compile_body(model)
+    elif device.type == "cpu" and not settings.enable_gradient_checkpointing:  # which keeps no keys and values
+        share_prefix(model)
 
 
 def compile_body(model: Any, *, backend: str = "inductor") -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache
 
 from spa.algo.sampled import policy_logits
+from spa.models.attention import attends_to_everything
 from spa.models.load import Critic
 from spa.models.vision import RowImages, sees
 from spa.types import SamplingParams
@@ -17,6 +19,7 @@ log = logging.getLogger(__name__)
 
 PLAIN = SamplingParams()
 PACKING_TOLERANCE = 1e-2  # float32 differs by 1e-6, bfloat16 by a few 1e-3; mixed rows by 0.1 and more
+WORTH_SHARING = 256  # tokens that are not read: fewer do not pay for a second pass through the layers
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
 
 
@@ -40,7 +43,9 @@ def token_logprobs(
     only with `entropy_grad`.
     """
     body = model.base_model if not hasattr(model, "get_base_model") else model.get_base_model().base_model
-    picked = _read(body, input_ids, mask, packed=packs_rows(model), images=images)  # [N, H]
+    picked = _read(
+        body, input_ids, mask, packed=packs_rows(model), shared=shares_prefix(model), images=images
+    )  # [N, H]
     targets = input_ids[:, 1:][mask]  # [N]
     head = model.get_output_embeddings()
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
@@ -58,6 +63,13 @@ def token_logprobs(
         logprobs = logprobs.masked_scatter(mask, torch.cat([p[0] for p in parts]))
         entropies = entropies.masked_scatter(mask, torch.cat([p[1] for p in parts]))
     return logprobs, entropies
+
+
+def _body(model: Any) -> Any:
+    """The layers below the head, of a policy with or without adapters or of a critic."""
+    if isinstance(model, Critic):
+        return model.body
+    return model.base_model if not hasattr(model, "get_base_model") else model.get_base_model().base_model
 
 
 def _chunk(
@@ -88,17 +100,27 @@ def token_values(
     critic: Critic, input_ids: torch.Tensor, mask: torch.Tensor, *, images: RowImages | None = None
 ) -> torch.Tensor:
     """float32 [B, A]: the value of the state before each masked prediction; zero where the mask is False."""
-    if not packs_rows(critic):
+    packed, shared = packs_rows(critic), shares_prefix(critic)
+    if not packed and not shared:
         return critic(input_ids, images=images)[:, :-1] * mask
-    picked = critic.value_head(_read(critic.body, input_ids, mask, packed=True)).squeeze(-1).float()
+    picked = critic.value_head(_read(critic.body, input_ids, mask, packed=packed, shared=shared)).squeeze(-1).float()
     return torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_scatter(mask, picked)
 
 
 def _read(
-    body: Any, input_ids: torch.Tensor, mask: torch.Tensor, *, packed: bool, images: RowImages | None = None
+    body: Any,
+    input_ids: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    packed: bool,
+    shared: bool = False,
+    images: RowImages | None = None,
 ) -> torch.Tensor:
     """Hidden states [N, H] before each masked prediction, row by row."""
     if not packed:
+        prefix = common_prefix(input_ids, mask) if shared else 0
+        if prefix * (len(input_ids) - 1) >= WORTH_SHARING:
+            return _read_after(body, input_ids, prefix)[:, :-1][mask[:, prefix:]]
         seen = {} if images is None else images.inputs(input_ids)
         return body(input_ids=input_ids, use_cache=False, **seen).last_hidden_state[:, :-1][mask]
     # Nothing after a row's last wanted prediction is needed, so what is read of each row follows from the mask.
@@ -113,11 +135,54 @@ def _read(
     return hidden[wanted[read]]
 
 
+def common_prefix(input_ids: torch.Tensor, mask: torch.Tensor) -> int:
+    """How many tokens all rows begin with alike, and from none of which a prediction is wanted: with agents, the rules
+    of the game."""
+    differs = (input_ids[:, :-1] != input_ids[:1, :-1]) | mask  # [B, A]
+    columns = differs.any(0).nonzero()
+    return int(columns[0]) if len(columns) else 0
+
+
+def _read_after(body: Any, input_ids: torch.Tensor, prefix: int) -> torch.Tensor:
+    """Hidden states [B, T - prefix, H] after a common prefix that is read once; all rows' gradients flow into it."""
+    cache: Any = DynamicCache()
+    body(input_ids=input_ids[:1, :prefix], past_key_values=cache, use_cache=True)
+    for layer in cache.layers:
+        layer.keys, layer.values = (part.expand(len(input_ids), -1, -1, -1) for part in (layer.keys, layer.values))
+    positions = torch.arange(prefix, input_ids.shape[1], device=input_ids.device)[None]
+    rest = body(input_ids=input_ids[:, prefix:], past_key_values=cache, position_ids=positions, use_cache=True)
+    return rest.last_hidden_state
+
+
+def share_prefix(model: Any) -> bool:
+    """Let the prefix that all rows of a batch have in common be read once, if the model then computes the same. Returns
+    whether it does, found out by trying; models with other memories than keys and values do not."""
+    body = _body(model)
+    same = False
+    if not sees(body.config) and attends_to_everything(body.config):
+        ids = (torch.arange(14, device=body.device).view(2, 7) * 7 + 1) % body.get_input_embeddings().weight.shape[0]
+        ids[1, :4] = ids[0, :4]
+        was_training = model.training
+        model.eval()
+        with torch.no_grad():
+            alone = body(input_ids=ids, use_cache=False).last_hidden_state[:, 4:].float()
+            gap = float((alone - _read_after(body, ids, 4).float()).abs().max())
+        model.train(was_training)
+        same = gap <= PACKING_TOLERANCE * float(alone.abs().max())
+    setattr(model, "shares_prefix", same)  # noqa: B010 - a plain flag, not one of the module's tensors
+    return same
+
+
+def shares_prefix(model: Any) -> bool:
+    """Whether `share_prefix` was called for the model and found that it can."""
+    return getattr(model, "shares_prefix", False)
+
+
 def pack_rows(model: Any) -> bool:
     """Let the rows of a batch be read as one sequence without padding, if the model keeps them apart: position ids that
     start again mark the rows (no attention mask, no cache). Returns whether it does, found out by trying. Models that
     see are given padded rows: their positions depend on the pictures."""
-    body = model.body if isinstance(model, Critic) else model.base_model
+    body = _body(model)
     if sees(body.config):
         return False
     vocabulary = body.get_input_embeddings().weight.shape[0]

@@ -11,6 +11,7 @@ from typing import Any
 from spa.envs.base import StateText, TextEnv
 from spa.prompts.render import Prompter
 from spa.types import Episode, Turn, WorldModelRow
+from spa.worldmodel.relabel import end_with_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,10 @@ def in_base_format(
 
 def without_states(turn: Turn, prompter: Prompter) -> str:
     """A turn's reply as a base one: its thoughts, and the actions that were executed. Of a reply in no good format only
-    the actions that could be read are left."""
+    the actions that could be read are left. Where replies name a plan, its thoughts end with it."""
     thoughts = (turn.reply.think or "") if turn.reply.well_formed else ""
     actions = turn.executed if turn.reply.well_formed else turn.reply.actions
+    if prompter.reply_order == "plan_first" and actions:
+        thoughts = end_with_plan(thoughts, actions)
     answer = f"<answer>{f' {prompter.action_sep} '.join(actions)}</answer>"
     return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer

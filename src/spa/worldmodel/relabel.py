@@ -69,10 +69,15 @@ def with_plan(text: str, actions: Sequence[str]) -> str:
     if observation is None or prediction is None or prediction[0] < observation[1]:
         return text
     start, end = observation[1] + len("</observation>"), prediction[0] - len("<prediction>")
-    thoughts = text[start:end].rstrip()
+    return f"{text[:start]}{end_with_plan(text[start:end], actions)} {text[end:]}"
+
+
+def end_with_plan(thoughts: str, actions: Sequence[str]) -> str:
+    """Thoughts that end with the plan `I do ..., then ....`, in the place of a plan that they ended with before."""
+    thoughts = thoughts.rstrip()
     if thoughts.endswith(".") and "I do " in thoughts:
         thoughts = thoughts[: thoughts.rindex("I do ")].rstrip()
-    return f"{text[:start]}{thoughts} {plan_sentence(actions)} {text[end:]}"
+    return f"{thoughts} {plan_sentence(actions)}"
 
 
 def imagined(text: str) -> tuple[Option, ...]:
