@@ -42,7 +42,7 @@ class ModelConfig:
     dtype: Annotated[Dtype, Key("of forward passes; auto: by the machine, see performance.md", affects="result")] = (
         "auto"
     )
-    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it", affects="rounding")] = (
+    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it, on a CPU plain products", affects="rounding")] = (
         "auto"
     )
     use_torch_compile: Annotated[bool, Key("compile the training forward pass", affects="rounding")] = False
