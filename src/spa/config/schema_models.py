@@ -42,9 +42,9 @@ class ModelConfig:
     dtype: Annotated[Dtype, Key("of forward passes; auto: by the machine, see performance.md", affects="result")] = (
         "auto"
     )
-    attn_implementation: Annotated[Attention, Key("auto: SDPA where the model supports it, on a CPU plain products", affects="rounding")] = (
-        "auto"
-    )
+    attn_implementation: Annotated[
+        Attention, Key("auto: SDPA, on a CPU plain products where they can be", affects="rounding")
+    ] = "auto"
     use_torch_compile: Annotated[bool, Key("compile the training forward pass", affects="rounding")] = False
     enable_gradient_checkpointing: Annotated[
         bool, Key("recompute activations in the backward pass", affects="rounding")
