@@ -165,7 +165,7 @@ def test_a_cut_off_file_and_a_foreign_architecture_are_named(file, tmp_path, cap
     writer.close()
     assert main(["import-gguf", str(tmp_path / "alien.gguf"), str(tmp_path / "alien")]) == 2
     half, alien = capsys.readouterr().err.strip().split("\nspa ", 1)
-    assert "damaged or cut off" in half
+    assert "damaged or truncated" in half
     assert "alien" in alien
     assert not (tmp_path / "half").exists()
     assert not (tmp_path / "alien").exists()
