@@ -103,6 +103,8 @@ def recorded_identity(directory: Path) -> Identity | None:
 def changes(directory: Path, identity: Identity) -> dict[str, tuple[Any, Any]]:
     """What makes the work in a folder another one than `identity`: key -> (old, new). Empty if it is the same, or if
     there is none; what only rounds differently is said."""
+    if not _has_begun(directory):
+        return {}
     known = recorded_identity(directory)
     if known is None:
         return {"its record": ("missing or damaged", f"needed ({IDENTITY})")} if _has_work(directory, identity) else {}
@@ -117,6 +119,12 @@ def changes(directory: Path, identity: Identity) -> dict[str, tuple[Any, Any]]:
 @functools.cache
 def _say(text: str) -> None:
     log.warning("%s", text)
+
+
+def _has_begun(directory: Path) -> bool:
+    """Whether anything was made in a folder. A start that failed, of a model that cannot be loaded, made nothing."""
+    made = (directory / DONE, *directory.glob("global_step_*"), *directory.glob(DATA_FILES))
+    return any(path.exists() for path in made) or bool(read_metrics(directory / "metrics.jsonl"))
 
 
 def _has_work(directory: Path, identity: Identity) -> bool:
