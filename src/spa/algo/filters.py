@@ -11,6 +11,17 @@ from spa.types import Metrics
 FilterKind = Literal["std", "std_rev", "max_mean"]
 FilterStrategy = Literal["top_k", "top_k_abs", "top_p", "top_p_softmax", "min_p"]
 
+FILTERS: dict[str, tuple[FilterKind, FilterStrategy]] = {
+    "std": ("std", "top_k"),
+    "std_rev": ("std_rev", "top_k"),
+    "top_p": ("std", "top_p"),
+    "top_p_softmax": ("std", "top_p_softmax"),
+    "top_k": ("std", "top_k"),
+    "top_k_abs": ("std", "top_k_abs"),
+    "min_p": ("std", "min_p"),
+}
+"""`rollout_filter_type` -> kind and strategy."""
+
 _ZERO = 1e-10
 
 

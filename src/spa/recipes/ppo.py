@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from spa.algo.advantages import length_weighted
-from spa.algo.filters import select_groups
+from spa.algo.filters import FILTERS, select_groups
 from spa.algo.health import StepHealth
 from spa.algo.kl import kl_in_reward
 from spa.algo.losses import kl_penalty
@@ -260,17 +260,6 @@ def keep_groups(cfg: Config, batch: EpisodeBatch | None) -> tuple[EpisodeBatch |
         include_zero=rollout.rollout_filter_include_zero,
     )
     return (select(batch, keep) if keep.any() else None), metrics
-
-
-FILTERS: dict[str, tuple[Any, Any]] = {
-    "std": ("std", "top_k"),
-    "std_rev": ("std_rev", "top_k"),
-    "top_p": ("std", "top_p"),
-    "top_p_softmax": ("std", "top_p_softmax"),
-    "top_k": ("std", "top_k"),
-    "top_k_abs": ("std", "top_k_abs"),
-    "min_p": ("std", "min_p"),
-}
 
 
 def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device) -> tuple[ScoredBatch, Metrics]:
