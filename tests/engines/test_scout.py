@@ -1,6 +1,7 @@
 """Tabular Q-learning: values by hand, boards that it may try, and boards that it may not."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -65,6 +66,8 @@ def test_a_table_plays_at_random_where_it_knows_nothing(tmp_path):
 def test_scout_data_are_rows_of_the_scouts_play(base, tmp_path):
     cfg = small_config(base, tmp_path, "generate.policy=scout", "generate.num_batches=1")
     out = generate.main(cfg)
+    summary = json.loads((out / generate.SUMMARY).read_text())
+    assert summary["actions_elsewhere"] == STEPS * summary["puzzles"]  # what it tried is paid for
     rows = read_parquet(out / generate.TRAIN_FILE)
     assert rows and all(row.success for row in rows)
     assert all("<prediction>" in row.response and "unknown" not in row.response for row in rows)

@@ -67,7 +67,9 @@ def choices(episode: Episode, count: int = 3) -> list[tuple]:
     prompter = Prompter(
         mode="add_worldmodel", state_text="coords", reply_order="choose_plan", imagined_plans=count
     )  # fmt: skip
-    return turn_options(episode, make=lambda: make_env("frozen_lake", LAKE), prompter=prompter, plans=4)
+    found = turn_options(episode, make=lambda: make_env("frozen_lake", LAKE), prompter=prompter, plans=4)
+    assert all(count >= sum(len(plan) for plan, _ in own) - 2 for own, count in found)  # 2: of the executed plan
+    return [own for own, _ in found]
 
 
 def test_options_are_true_hold_what_was_executed_and_do_not_favour_a_place():

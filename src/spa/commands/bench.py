@@ -36,7 +36,9 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str]]:
         description="Methods x boards x seeds as one resumable grid: a leaderboard at equal environment steps and at "
         "equal tokens, with the optimum of each board and the shuffled control of the best methods beside them.",
     )
-    parser.add_argument("methods", nargs="*", metavar="METHOD", help="`spa ablate --list` has them; none: a dozen")
+    parser.add_argument(
+        "methods", nargs="*", metavar="METHOD", help="`spa ablate --list` has them; none: sixteen of the field"
+    )
     parser.add_argument("--scale", default="tiny", choices=("tiny", "smol", "full"))
     parser.add_argument("--env", action="append", default=[], metavar="BOARD", help="only this board of the scale")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings of each method on each board")

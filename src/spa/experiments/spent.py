@@ -17,7 +17,8 @@ class Spent(NamedTuple):
 
 def spent(training: Training) -> dict[int, Spent]:
     """PPO step -> what had been used by then: actions in the environment, and tokens that the model sampled or was
-    fine-tuned on. Play by others than the model costs actions and no tokens; validation counts nowhere."""
+    fine-tuned on. Play by others than the model costs actions and no tokens, and so do branches, plans to choose from,
+    and what the scout tried; validation counts nowhere."""
     actions, tokens = 0.0, 0.0
     if training.world_model is not None:
         actions, tokens = _before_ppo(training)
@@ -28,6 +29,7 @@ def spent(training: Training) -> dict[int, Spent]:
             played = line[f"train/{tag}/episodes"]
             actions += played * line.get(f"train/{tag}/num_actions", 0.0)
             tokens += played * line.get(f"train/{tag}/response_length", 0.0)
+        tokens += line.get("actor/replay_tokens", 0.0)
         found[int(line["step"])] = Spent(actions, tokens)
     return found
 
@@ -37,7 +39,7 @@ def _before_ppo(training: Training) -> tuple[float, float]:
     data, sft = (training.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
     summary = json.loads((data / "summary.json").read_text(encoding="utf-8"))
     played = summary["played"]
-    actions = played["episodes"] * played["num_actions"] + summary.get("actions_branched", 0)
+    actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
     assert training.world_model is not None
     shares = training.world_model.generate.mixture or {training.world_model.generate.policy: 1.0}
     own = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +22,7 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.engines.expert import MixedEngine, expert_engine, require_solver, with_strays
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
-from spa.engines.scout import Scout, require_copies
+from spa.engines.scout import STEPS, Scout, require_copies
 from spa.engines.scripted import random_engine
 from spa.envs.limits import EnvFault, boundary
 from spa.envs.lost import LOST
@@ -289,12 +290,12 @@ def _episode_rows(
     `base`, a player of base prompts."""
     make, prompter = partial(player.make_env, episode.tag), player.prompters[episode.tag]
     chooses = base is None and episode.reply_order == "choose_plan"
-    options = (
-        turn_options(episode, make=make, prompter=prompter, plans=cfg.generate.branches or prompter.imagined_plans)
-        if chooses
-        else ()
-    )
+    plans = cfg.generate.branches or prompter.imagined_plans
+    tried = turn_options(episode, make=make, prompter=prompter, plans=plans) if chooses else []
+    options = [own for own, _ in tried]
     found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
+    if chooses:
+        found = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in found]
     if found and base is not None:
         env = base.make_env(episode.tag)
         env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False})
@@ -349,9 +350,19 @@ def write_dataset(
         "states": cfg.generate.states,
     }
     if branched := [row for row in rows if is_branch(row)]:
-        summary |= {"rows_branched": len(branched), "actions_branched": sum(len(row.executed) for row in branched)}
+        summary["rows_branched"] = len(branched)
+    if elsewhere := actions_elsewhere(cfg, rows, episodes):
+        summary["actions_elsewhere"] = elsewhere
     write_atomic(out / SUMMARY, [json.dumps(summary, indent=1, sort_keys=True)])
     return summary
+
+
+def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Episode]) -> int:
+    """Actions that the data took beside those of the episodes: in branches, for plans to choose from, and by the scout
+    in each puzzle before it played it."""
+    scouted = {(e.tag, e.puzzle_hash) for e in episodes if policy_of(cfg, e.episode_id) == "scout"}
+    branched = sum(len(row.executed) if is_branch(row) else int(row.extra.get("tried", 0)) for row in rows)
+    return branched + STEPS * len(scouted)
 
 
 def played_metrics(episodes: list[Episode]) -> Metrics:

@@ -53,23 +53,24 @@ def branch_rows(
 
 def turn_options(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
-) -> list[tuple[Option, ...]]:
+) -> list[tuple[tuple[Option, ...], int]]:
     """For each turn what `choose_plan` chooses from: `imagined_plans` plans with the states that they really lead to,
     the one that was executed among them, in a drawn order. The others are drawn as for `branch_rows`, so that no solver
-    says what is good.
+    says what is good. Beside them the number of actions that this took in copies.
 
     Raises what `branch_rows` raises.
     """
     if episode.stop is Stop.ERROR:
-        return [() for _ in episode.turns]
-    found: list[tuple[Option, ...]] = []
+        return [((), 0) for _ in episode.turns]
+    found: list[tuple[tuple[Option, ...], int]] = []
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
         turn, rng = episode.turns[index], stream(episode.noise_seed, "options", index)
         led = {tried.executed: tried.next_target for tried in others}  # plans that end the game early may be the same
         known = [(plan, state) for plan, state in led.items() if plan != turn.executed]
         picked = [known[number] for number in rng.permutation(len(known))[: prompter.imagined_plans - 1]]
         own = (turn.executed, turn.next_target)
-        found.append(tuple([*picked, own][number] for number in rng.permutation(len(picked) + 1)))
+        drawn = tuple([*picked, own][number] for number in rng.permutation(len(picked) + 1))
+        found.append((drawn, sum(len(tried.executed) for tried in others)))
     return found
 
 
