@@ -256,6 +256,7 @@ class EpisodeBatch:
     anchors: torch.Tensor | None = None  # int64 [B, A]  equal on tokens of turns that begin in the same state
     answers: torch.Tensor | None = None  # bool [B, A]  tokens of the answers, where a method asks for them
     world: torch.Tensor | None = None  # float32 [B, A]  weights of the loss on the world, 0 where there is none
+    imagined: torch.Tensor | None = None  # float32 [B, A]  what is added to advantages for imagined plans
     images: Any = None  # the rows' pictures as spa.models.vision.RowImages, if there are any
 
     def __post_init__(self) -> None:
@@ -278,7 +279,7 @@ class EpisodeBatch:
         ):
             _check(name, getattr(self, name), (rows, actions), dtype)
         _check("truncated", self.truncated, (rows,), "bool")
-        for name, dtype in (("anchors", "int64"), ("answers", "bool"), ("world", "float32")):
+        for name, dtype in (("anchors", "int64"), ("answers", "bool"), ("world", "float32"), ("imagined", "float32")):
             _check(name, getattr(self, name), (rows, actions), dtype)
 
     def __len__(self) -> int:

@@ -4,8 +4,12 @@ import pytest
 from helpers.runs import small_config
 from helpers.stages import metrics
 
+from spa.engines.scripted import ScriptedEngine
 from spa.errors import SpaError
-from spa.recipes import generate, ppo
+from spa.prompts.imagined import imagined_plans
+from spa.prompts.render import world_model_reply
+from spa.recipes import generate, ppo, setup
+from spa.types import Prompt
 
 TWO = (
     "trainer.total_training_steps=2",
@@ -41,8 +45,9 @@ def trained(base, folder, *overrides: str) -> list[dict]:
         (f"{FOCUS}.alpha=1", f"{FOCUS}.beta=0"),
         (f"{REPLAY}.rows=0", f"{REPLAY}.coef=0.5"),
         (f"{REWARD}.prediction=0", f"{REWARD}.within=0.2"),
+        ("algorithm.imagined_advantage=0",),
     ],
-    ids=["no tokens", "no weight", "no focus", "no rows", "no reward"],
+    ids=["no tokens", "no weight", "no focus", "no rows", "no reward", "no imagination"],
 )
 def test_off_is_off_to_the_bit(base, plain, tmp_path, off):
     assert trained(base, tmp_path, *off) == plain
@@ -110,3 +115,41 @@ def test_replay_without_rows_is_said_before_anything_is_played(base, tmp_path):
     with pytest.raises(SpaError, match=r"wm_train\.parquet"):
         trained(base, tmp_path, f"{REPLAY}.rows=2")
     assert not (tmp_path / "ppo" / "trajectories").exists()
+
+
+def imagines(right: bool):
+    """A player that weighs two plans; if it is `right`, by what they lead to, else the other way round."""
+
+    def reply(prompt: Prompt) -> str:
+        states = {}
+        for name in ("Left", "Down", "Right", "Up"):
+            twin = prompt.context.clone(0)
+            twin.step(twin.to_action(name))
+            states[name] = twin.state_text("coords")
+        worth = {name: prompt.context.appraise(state) for name, state in states.items()}
+        best, worst = max(worth, key=lambda name: worth[name]), min(worth, key=lambda name: worth[name])
+        chosen = best if prompt.seed % 2 else worst
+        said = states if right else {best: states[worst], worst: states[best]}
+        thoughts = imagined_plans([((best,), said[best]), ((worst,), said[worst])])
+        return world_model_reply("here", f"{thoughts}I do {chosen}. ", said[chosen], chosen, order="choose_plan")
+
+    return reply
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, right):
+    more = ("agent_proxy.reply_order=choose_plan", "algorithm.imagined_advantage=0.5", "es_manager.train.env_groups=8")
+    cfg = small_config(base, tmp_path, *more)
+    template = setup.load_actor(cfg, str(base), setup.pick_device(cfg))[1]
+    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
+    episodes = player.play(ScriptedEngine(imagines(right), template), specs, setup.train_sampling(cfg))
+    assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
+    batch = ppo.to_batch(cfg, episodes, 0)
+    assert batch is not None and batch.imagined is not None
+    if not right:
+        assert not batch.imagined.any()
+        return
+    last = batch.imagined[batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)]
+    won = [episode.success for episode in episodes]
+    assert any(won) and all(value > 0 for value, success in zip(last.tolist(), won, strict=True) if success)

@@ -92,6 +92,12 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         ):
             if wanted:
                 problems.add(path, "needs predictions, which agent_proxy.reply_order no_prediction leaves out")
+    imagines = cfg.agent_proxy.reply_order == "choose_plan" and cfg.ctx_manager.mode == "add_worldmodel"
+    if cfg.algorithm.imagined_advantage > 0 and not imagines:
+        problems.add(
+            "algorithm.imagined_advantage",
+            "needs agent_proxy.reply_order choose_plan and ctx_manager.mode add_worldmodel",
+        )
     if cfg.agent_proxy.reply_order == "choose_plan" and cfg.generate.states != "truth":
         problems.add("generate.states", "must be truth with agent_proxy.reply_order choose_plan")
     if cfg.generate.reply_format == "base" and (cfg.generate.states != "truth" or cfg.generate.shuffle_next_states):

@@ -353,6 +353,15 @@ class AlgorithmConfig:
     gigpo_step_weight: Annotated[
         float, Key("gigpo: weight of a turn's advantage beside the episode's", affects="result", ge=0)
     ] = 1.0
+    imagined_advantage: Annotated[
+        float,
+        Key(
+            "what is added to a turn's advantage per unit by which its plan was imagined to be better than the others, "
+            "as far as imagination agrees with what came; needs choose_plan",
+            affects="result",
+            ge=0,
+        ),
+    ] = 0.0
     whiten_advantages: Annotated[bool, Key("zero mean, unit variance over the trained tokens", affects="result")] = True
     norm_adv_by_std_in_grpo: Annotated[bool, Key("divide group advantages by the group's spread", affects="result")] = (
         True

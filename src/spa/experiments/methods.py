@@ -138,6 +138,13 @@ _ABLATIONS: Mapping[str, Method] = {
 _WORLD = "actor_rollout_ref.actor.world_loss"
 _FOCUS = "actor_rollout_ref.actor.answer_focus"
 
+_CHOOSE = (
+    "agent_proxy.reply_order=choose_plan",
+    "actor_rollout_ref.rollout.response_length=224",
+    "actor_rollout_ref.rollout.max_model_len=2048",
+    "sft.data.max_length=2048",
+)
+
 # docs/methods.md has their equations and sources.
 _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
@@ -156,12 +163,12 @@ _FIELD: Mapping[str, Method] = {
     ),
     "choose_plan": Method(
         description="replies that imagine two plans, each with its predicted state, and then choose",
-        overrides=(
-            "agent_proxy.reply_order=choose_plan",
-            "actor_rollout_ref.rollout.response_length=224",
-            "actor_rollout_ref.rollout.max_model_len=2048",
-            "sft.data.max_length=2048",
-        ),
+        overrides=_CHOOSE,
+    ),
+    "wm_ppo": Method(
+        description="choose_plan; PPO with advantages from imagination as far as it is right (WM-PPO, reconstructed)",
+        overrides=_CHOOSE,
+        ppo=("ctx_manager.mode=add_worldmodel", "algorithm.imagined_advantage=0.5"),
     ),
     "echo": Method(
         description="PPO with cross-entropy on the states that the environment shows (ECHO)",

@@ -30,6 +30,7 @@ from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.identity import Identity
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
+from spa.recipes.ppo_imagined import imagined_advantages
 from spa.recipes.ppo_losses import (
     actor_loss,
     critic_loss,
@@ -225,6 +226,7 @@ def to_batch(
         mask_of=loss_masks(good, actor.loss_mask, template),
         answers_of=[answer_mask(episode, template) for episode in good] if template and needs_answers(actor) else None,
         world_of=None if template is None else world_weights(actor.world_loss, good, template),
+        imagined_of=imagined_advantages(cfg, good),
         reader=None if template is None else template.images,
     )
     return normalized(cfg, batch)
@@ -352,6 +354,9 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
         metrics["critic/vf_explained_var"] = float(explained_variance(batch.values, returns, batch.mask))
     if alg.whiten_advantages and estimator.whitened:
         advantages = whiten(advantages, batch.mask)
+    if batch.imagined is not None:
+        advantages = advantages + batch.imagined * batch.mask
+        metrics["critic/advantages/imagined"] = float(masked_mean(batch.imagined.abs(), batch.mask))
     known = {f.name: getattr(batch, f.name) for f in fields(ScoredBatch)}
     return PPOBatch(**known, advantages=advantages, returns=returns), metrics
 

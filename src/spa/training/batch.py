@@ -23,14 +23,15 @@ def batch_episodes(
     mask_of: Sequence[np.ndarray] | None = None,
     answers_of: Sequence[np.ndarray] | None = None,
     world_of: Sequence[np.ndarray] | None = None,
+    imagined_of: Sequence[np.ndarray] | None = None,
     reader: ImageReader | None = None,
 ) -> EpisodeBatch:
     """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes prediction-aligned [A].
 
     `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or, with `turn_scores`,
     on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens; `answers_of` and
-    `world_of` are masks of the same kind for `answers` and `world`. `reader` prepares the episodes' pictures, for a
-    model that sees.
+    `world_of` are masks of the same kind for `answers` and `world`, `imagined_of` numbers for `imagined`. `reader`
+    prepares the episodes' pictures, for a model that sees.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
@@ -67,6 +68,7 @@ def batch_episodes(
         anchors=_shifted(anchors(episodes), width),
         answers=None if answers_of is None else _shifted(answers_of, width),
         world=None if world_of is None else _shifted(world_of, width),
+        imagined=None if imagined_of is None else _shifted(imagined_of, width),
         truncated=torch.tensor([episode.stop in (Stop.TURN_CAP, Stop.CONTEXT) for episode in episodes]),
         images=None if reader is None else reader.rows([episode.images for episode in episodes]),
     )

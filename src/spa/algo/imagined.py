@@ -1,0 +1,24 @@
+"""Advantages from imagined plans, trusted as far as imagination agrees with what came (after WM-PPO, arXiv 2611.12200;
+reconstructed). Equation: docs/methods.md."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
+    """How far imagination is to be trusted: the correlation of what the taken plans were imagined to be worth with what
+    they turned out to be worth, at least 0; 0 where one of the two has no spread.
+
+    Example: agreement([0, 1, 0, 1], [0, 1, 0, 0]) == 0.577...
+    """
+    pairs = np.asarray([imagined, real], dtype=np.float64)
+    if pairs.shape[1] < 2 or (pairs.std(axis=1) < 1e-12).any():
+        return 0.0
+    one, other = (pairs - pairs.mean(axis=1, keepdims=True)) / pairs.std(axis=1, keepdims=True)
+    return max(0.0, float((one * other).mean()))
+
+
+def lead(worths: Sequence[float], taken: int) -> float:
+    """How much more than the mean of all imagined plans the taken one was imagined to be worth; 0 for a single plan."""
+    return float(worths[taken] - np.mean(worths))
