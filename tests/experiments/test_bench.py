@@ -123,6 +123,7 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
     assert len(trained) == 4 and trained[-1].endswith("_shuffled") and found["not_run"] == []
     by_name = {one["method"]: one for one in found["rows"]}
     assert by_name["vanilla"]["curve"][0]["tokens"] == 0 < by_name["spa"]["curve"][0]["tokens"]
+    assert by_name["vanilla"]["learnt_tokens"] == 0 < by_name["spa"]["learnt_tokens"]
     # Nobody pays tokens for branches, but every one of them is a step in the environment.
     first = {name: one["curve"][0]["environment_steps"] for name, one in by_name.items()}
     assert first["branched_data"] > first["spa"] > first["vanilla"] == 0

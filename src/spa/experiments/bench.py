@@ -36,7 +36,7 @@ from spa.experiments.leaderboard import leaderboard, row_of
 from spa.experiments.methods import REFERENCE, SHUFFLED, configured, label, method, placed
 from spa.experiments.paper import SCALES, Setting
 from spa.experiments.results import SeedResult, read_training
-from spa.experiments.spent import q_learning, spent
+from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.recipes import setup
 from spa.recipes.versions import versions
 from spa.tracking.encoding import write_atomic
@@ -248,7 +248,8 @@ def results(made: Bench) -> dict[str, Any]:
             if (board, seed) not in optima:
                 optima[board, seed] = optimum(training.ppo)
             found[board, name].append(result)
-            rows.append(row_of(name, board, result, optimum=optima[board, seed], spent=spent(training)))
+            row = row_of(name, board, result, optimum=optima[board, seed], spent=spent(training))
+            rows.append({**row, "learnt_tokens": learnt_tokens(training)})
     return {
         "scale": made.scale,
         "overrides": list(made.overrides),

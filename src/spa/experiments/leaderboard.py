@@ -174,7 +174,7 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
             "Points of Pass@1 after as many PPO episodes as all methods have, paired by puzzle, board and seed; "
             "brackets: 95 % bootstrap intervals. A method that is no better than its control (the same, fine-tuned on "
             "next states of other turns) has not gained by knowing the world. Predictions: exactly right after SFT.",
-            ["method", "minus spa", "minus its shuffled control", "predictions", "what it is"],
+            ["method", "minus spa", "minus its shuffled control", "predictions", "tokens learnt from", "what it is"],
             [_difference_row(result, name) for name in result["differences"]],
         )
     )
@@ -207,6 +207,7 @@ def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
         _interval(gaps["reference"], sign="+"),
         _interval(control, sign="+") if control else "not run",
         _percent(float(np.mean(found)) if found else None),
+        f"{np.mean([row.get('learnt_tokens', 0) for row in result['rows'] if row['method'] == name] or [0]):,.0f}",
         result["descriptions"].get(name, ""),
     ]
 
@@ -231,11 +232,11 @@ INTRODUCTION = (
     "Percent of held-out puzzles solved (Pass@1). The interquartile mean is over boards and seeds, in percent of the "
     "board's optimum (the best policy within the cap of actions, on the same puzzles), with 95 % bootstrap intervals "
     "over seeds; “better than” is the probability that a training of this method beats one of the other on a board "
-    "drawn at random, ties counting half (arXiv 2108.13264). Budgets count self-play and fine-tuning; between two "
-    "validations a curve is read on the straight line, and a dash says that the method was still before its PPO. "
-    "Tokens are those that the model sampled or was fine-tuned on. A table: tabular Q-learning without a model, after "
-    "as many environment steps as the first budget; on other puzzles it plays at random in states that it has not met, "
-    "and on the puzzle itself it may try each reported puzzle first, which no method may."
+    "drawn at random, ties counting half (arXiv 2108.13264). Budgets count self-play; between two validations a curve "
+    "is read on the straight line, and a dash says that the method was still before its PPO. Tokens are those that the "
+    "model sampled; how many it learnt from beside them stands in the last table. A table: tabular Q-learning without "
+    "a model, after as many environment steps as the first budget; on other puzzles it plays at random in states that "
+    "it has not met, and on the puzzle itself it may try each reported puzzle first, which no method may."
 )
 
 

@@ -9,16 +9,16 @@ from spa.tracking.encoding import read_lines, write_atomic
 
 
 class Spent(NamedTuple):
-    """Actions in the environment, and tokens that the model sampled or was fine-tuned on."""
+    """Actions in the environment, and tokens that the model sampled."""
 
     environment_steps: float
     tokens: float
 
 
 def spent(training: Training) -> dict[int, Spent]:
-    """PPO step -> what had been used by then: actions in the environment, and tokens that the model sampled or was
-    fine-tuned on. Play by others than the model costs actions and no tokens, and so do branches, plans to choose from,
-    and what the scout tried; validation counts nowhere."""
+    """PPO step -> what had been used by then: actions in the environment, and tokens that the model sampled. Play by
+    others than the model costs actions and no tokens, and so do branches, plans to choose from, and what the scout
+    tried; validation counts nowhere, and what was only learnt from is told by `learnt_tokens`."""
     actions, tokens = 0.0, 0.0
     if training.world_model is not None:
         actions, tokens = _before_ppo(training)
@@ -29,23 +29,29 @@ def spent(training: Training) -> dict[int, Spent]:
             played = line[f"train/{tag}/episodes"]
             actions += played * line.get(f"train/{tag}/num_actions", 0.0)
             tokens += played * line.get(f"train/{tag}/response_length", 0.0)
-        tokens += line.get("actor/replay_tokens", 0.0)
         found[int(line["step"])] = Spent(actions, tokens)
     return found
 
 
 def _before_ppo(training: Training) -> tuple[float, float]:
-    """Actions and tokens of self-play and fine-tuning."""
-    data, sft = (training.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
-    summary = json.loads((data / "summary.json").read_text(encoding="utf-8"))
+    """Actions and tokens of self-play."""
+    summary = json.loads((training.folder / FOLDERS["selfplay"] / "summary.json").read_text(encoding="utf-8"))
     played = summary["played"]
     actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
     assert training.world_model is not None
     shares = training.world_model.generate.mixture or {training.world_model.generate.policy: 1.0}
     own = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
-    tokens = own * played["episodes"] * played.get("response_length", 0.0)
-    lines = read_lines(sft / "metrics.jsonl") if (sft / "metrics.jsonl").is_file() else ()
-    return actions, tokens + sum(line.get("train/tokens", 0.0) for _, line in lines)
+    return actions, own * played["episodes"] * played.get("response_length", 0.0)
+
+
+def learnt_tokens(training: Training) -> int:
+    """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs, and in replay."""
+    total = 0.0
+    for name, key in ((FOLDERS["sft"], "train/tokens"), (FOLDERS["ppo"], "actor/replay_tokens")):
+        path = training.folder / name / "metrics.jsonl"
+        if path.is_file() and (name != FOLDERS["sft"] or training.world_model is not None):
+            total += sum(line.get(key, 0.0) for _, line in read_lines(path))
+    return round(total)
 
 
 def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any] | None:
