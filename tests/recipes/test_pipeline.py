@@ -1,6 +1,7 @@
 """The stages one after the other, and the gate between them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from helpers.runs import small_config
 
 from spa.errors import ModelError
 from spa.models.load import load_policy
-from spa.recipes import pipeline
+from spa.recipes import generate, pipeline
 from spa.recipes.stage import DONE, IDENTITY
 
 STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "sft.trainer.eval_episodes=4")
@@ -50,6 +51,21 @@ def test_lines_of_finished_self_play_are_named_and_restored(base, finished, harm
     pipeline.run(small_config(base, finished, *STEPS))
     assert path.read_bytes() == whole
     assert "damaged or lost" in caplog.text
+
+
+@pytest.mark.parametrize("harm", ["episodes", "line", "checksums"])
+def test_episodes_that_were_changed_before_data_are_made_of_them_are_played_again(base, finished, tmp_path, harm):
+    data = tmp_path / "data"
+    shutil.copytree(finished / "data", data)
+    for name in (DONE, "wm_train.parquet"):
+        (data / name).unlink()
+    path = {"episodes": "trajectories/generate-000002.jsonl", "line": "metrics.jsonl", "checksums": "played.json"}[harm]
+    text = (data / path).read_text()
+    (data / path).write_text(text.replace("Down", "Left") if harm == "episodes" else text.replace("1", "7", 1))
+    assert (data / path).read_text() != text
+    generate.main(small_config(base, tmp_path, *STEPS))
+    for name in ("wm_train.parquet", "wm_val.parquet", "metrics.jsonl", "trajectories/generate-000002.jsonl"):
+        assert (data / name).read_bytes() == (finished / "data" / name).read_bytes()
 
 
 def test_stages_lie_where_the_configuration_says(base, tmp_path):
