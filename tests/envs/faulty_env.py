@@ -86,5 +86,12 @@ class Faulty(FrozenLake):
                 truncated,
                 {**info, "of_mine": Unprintable(), "deep": [{"a": {1, 2}}]},
             ),
+            "plain": (
+                text,
+                reward,
+                terminated,
+                truncated,
+                {**info, "of_mine": "<Unprintable>", "deep": [{"a": "<set>"}]},
+            ),
             "info": (text, reward, terminated, truncated, None),
         }.get(self.fault_kind, (text, reward, terminated, truncated, info))

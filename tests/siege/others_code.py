@@ -24,6 +24,8 @@ IN_PROCESS = (
     "raise", "exit", "interrupt", "generator", "base", "memory", "huge", "bytes", "nan", "overflow", "words", "none",
     "four", "info", "reset", "hang",
 )  # fmt: skip
+HARMLESS = {"objects": "plain"}
+"""Faults that lose nothing, and what an environment without the fault says instead."""
 IN_WORKERS = ("die", "die_in_reset", "spin", "objects")
 
 
@@ -46,7 +48,7 @@ def environments(siege: Siege, faults: Sequence[str]) -> None:
         problem, lost = wrong_ending(status, text), []
         if not problem and status == 0:
             lost = lost_episodes(there)
-            problem = unlike_declared(there, lost, ppo_words(siege, "", fault in IN_WORKERS), text)
+            problem = unlike_declared(there, lost, ppo_words(siege, HARMLESS.get(fault, ""), fault in IN_WORKERS), text)
         siege.judge("environments", fault, f"ended, {len(lost)} lost" if status == 0 else "refused", problem)
 
 
