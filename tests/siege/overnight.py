@@ -43,7 +43,7 @@ from invariant import (
     wrong_ending,
 )
 from night_env import PLAN
-from others_code import IN_PROCESS, IN_WORKERS
+from others_code import HARMLESS, IN_PROCESS, IN_WORKERS
 
 GROUPS, GROUP_SIZE, SEED = 2, 2, 10_000
 STALL_S = 45
@@ -74,7 +74,7 @@ def words(siege: Siege, steps: int) -> list[str]:
     ]  # fmt: skip
 
 
-def faults(rng: np.random.Generator, steps: int) -> dict[str, object]:
+def faults(rng: np.random.Generator, steps: int) -> dict[str, Any]:
     """Every kind of fault of environments at a puzzle of its own, and episodes that the engine does not answer."""
     kinds = [*IN_PROCESS, *IN_WORKERS]
     chosen = rng.choice(steps * GROUPS, size=min(len(kinds), steps * GROUPS), replace=False)
@@ -256,7 +256,8 @@ def main() -> int:
     siege, started = Siege(root, args.seed), time.monotonic()
     there, declared, command = root / "night", root / "declared", words(siege, args.steps)
     plan = faults(siege.rng("faults"), args.steps)
-    for folder, content in ((there, plan), (declared, {"puzzles": {}, "episodes": []})):
+    harmless = {seed: HARMLESS[kind] for seed, kind in plan["puzzles"].items() if kind in HARMLESS}
+    for folder, content in ((there, plan), (declared, {"puzzles": harmless, "episodes": []})):
         folder.mkdir(parents=True)
         (folder / PLAN).write_text(json.dumps(content))
     night = Night(siege, there, command, events(siege.rng("moments"), args.steps))
