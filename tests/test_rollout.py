@@ -1,5 +1,6 @@
 """The turn loop: what is executed, what is counted, why episodes end, and what one broken environment costs."""
 
+import copy
 import json
 from dataclasses import replace
 from typing import Any
@@ -260,7 +261,7 @@ def test_an_engine_that_fails_on_a_row_costs_only_that_episode():
 
 
 def test_a_chat_template_that_fails_at_a_puzzle_costs_only_its_episodes():
-    known = tokenizer("qwen2")
+    known = copy.deepcopy(tokenizer("qwen2"))  # which is shared by tests
     known.chat_template = "{% if 'is at (0,' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}" + (
         known.chat_template
     )

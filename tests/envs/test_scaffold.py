@@ -60,7 +60,7 @@ def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(l
     assert spa(["run", "walk_way.yaml", *options]) == 2
     told = capsys.readouterr().err
     assert "builtin:tiny was made for frozen_lake, sokoban, sudoku and cannot learn WalkWay" in told
-    assert ("training plays these, too" in told) == (length == 3)
+    assert ("training plays them as well" in told) == (length == 3)
     assert spa(["run", "walk_way.yaml", *options, "gate.on_failure=warn"]) == 0
     assert (tmp_path / "runs/walk_way/ppo/global_step_1").is_dir()
 

@@ -12,7 +12,7 @@ from helpers.reference_updates import change, our_critic, reference_model, weigh
 from spa.algo.kl import KLController
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.recipes.ppo import keep_groups, micro_batching, normalized, score, updated, with_advantages
+from spa.recipes.ppo import keep_groups, micro_batching, normalized, score, updates, with_advantages
 from spa.training.optim import make_optimizer
 from spa.training.update import Scorer, Trainable, update
 from spa.types import EpisodeBatch
@@ -78,6 +78,7 @@ def models_of(cfg: Config) -> SimpleNamespace:
     ctrl = cfg.algorithm.kl_ctrl
     target = ctrl.target_kl if ctrl.type == "adaptive" else None
     return SimpleNamespace(
+        replay=(),
         actor=trainable(reference_model(words), cfg.actor_rollout_ref.actor.optim),
         critic=trainable(our_critic(words), cfg.critic.optim) if cfg.algorithm.adv_estimator == "gae" else None,
         ref=Scorer(model=reference_model(words, seed=9)),
@@ -89,7 +90,7 @@ def models_of(cfg: Config) -> SimpleNamespace:
 def test_whole_steps_are_those_of_ragen(name: str):
     cfg, expected = config(name), GOLDEN["cases"][name]
     models = models_of(cfg)
-    updates = {"actor": 0, "critic": 0}
+    made = {"actor": 0, "critic": 0}
     for step in range(1, STEPS + 1):
         wanted = expected[step - 1]
         batch, metrics = keep_groups(cfg, normalized(cfg, batch_of(cfg, step - 1)))
@@ -105,22 +106,23 @@ def test_whole_steps_are_those_of_ragen(name: str):
             if not key.startswith(skipped):
                 ours = metrics[key.replace("kl_penalty_coeff", "kl_coef")]
                 assert ours == pytest.approx(value, rel=2e-5, abs=1e-6), (step, key)
-        parts = list(updated(cfg, models, step))  # pyright: ignore[reportArgumentType]
+        parts = list(updates(cfg, models, ready, step))  # pyright: ignore[reportArgumentType]
         assert {part for part, *_ in parts} == wanted.keys() - measured.keys()
-        for part, trained, section, loss in parts:
+        for part, trained, shown, how in parts:
+            section = cfg.critic if part == "critic" else cfg.actor_rollout_ref.actor
             numbers = wanted[part]
             assert sorted(set(ready.group_ids.tolist())) == sorted({row // 4 for row in numbers["rows"]})
             kept = ready.mask[:2]
             for key, values in (("advantages", ready.advantages), ("returns", ready.returns)):
                 ours = values[:2][kept][:KEPT].tolist()
                 assert ours == pytest.approx(numbers[key], rel=2e-4, abs=2e-5), (step, key)
-            trained.optimizer.at(updates[part])  # RAGEN's rates count a model's updates, ours the steps
-            updates[part] += 1
+            trained.optimizer.at(made[part])  # RAGEN's rates count a model's updates, ours the steps
+            made[part] += 1
             before = weights(trained.model)
             done = update(
                 trained,
-                ready,
-                loss,
+                shown,
+                how["loss_fn"],
                 mini_batches=[list(torch.arange(len(ready)).split(section.ppo_mini_batch_size))] * section.ppo_epochs,
                 micro=micro_batching(section, 3),
                 loss_agg_mode=section.loss_agg_mode,
