@@ -53,6 +53,15 @@ def test_lines_of_finished_self_play_are_named_and_restored(base, finished, harm
     assert "damaged or lost" in caplog.text
 
 
+def test_a_mark_that_was_changed_restores_nothing(base, finished, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    mark = json.loads((tmp_path / "data" / DONE).read_text())
+    mark["record"] = mark["record"].replace("1", "7", 1)
+    (tmp_path / "data" / DONE).write_text(json.dumps(mark))
+    pipeline.run(small_config(base, tmp_path, *STEPS))
+    assert (tmp_path / "data" / "metrics.jsonl").read_bytes() == (finished / "data" / "metrics.jsonl").read_bytes()
+
+
 @pytest.mark.parametrize("harm", ["episodes", "line", "checksums"])
 def test_episodes_that_were_changed_before_data_are_made_of_them_are_played_again(base, finished, tmp_path, harm):
     data = tmp_path / "data"

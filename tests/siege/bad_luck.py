@@ -111,7 +111,8 @@ def kept_files(folder: Path, moment: str) -> list[str]:
     """The files of a run that it goes on from, or that something is said about; episodes while data are made of them."""
     paths = sorted(path for path in (folder / RUN).rglob("*") if path.is_file() and path.stat().st_size)
     names = [path.relative_to(folder) for path in paths]
-    apart = set(FOR_PEOPLE) - ({"trajectories"} if moment == "data" else set())
+    unmade = moment == "data" and not (folder / RUN / "data" / "done.json").exists()
+    apart = set(FOR_PEOPLE) - ({"trajectories"} if unmade else set())
     return [str(name) for name in names if not apart.intersection(name.parts)]
 
 

@@ -7,6 +7,7 @@ at any time.
 """
 
 import functools
+import hashlib
 import json
 import logging
 import re
@@ -257,6 +258,7 @@ def mark_done(directory: Path, identity: Identity, result: Path, *, since: float
         }
         if result == directory and (directory / RECORD).is_file():  # no checkpoint has a copy
             mark["record"] = (directory / RECORD).read_text(encoding="utf-8")
+            mark["record_sha256"] = _sum(mark["record"])
         write_atomic(directory / DONE, [json.dumps(mark, indent=1)])
     world.barrier()
     return result
@@ -276,8 +278,12 @@ def restore_records(directory: Path) -> None:
         if steps := steps_in(folder):
             restore_record(folder / f"global_step_{max(steps)}")
     kept = read_mark(directory).get("record")
-    if isinstance(kept, str):
+    if isinstance(kept, str) and read_mark(directory).get("record_sha256") == _sum(kept):
         _mend(directory / RECORD, kept.encode(), DONE)
+
+
+def _sum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def restore_record(checkpoint: Path) -> None:
