@@ -69,6 +69,7 @@ class Seat:
             opener=self.prompter.opener,
             seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
             images=tuple(self.images),
+            mode=self.prompter.mode,
             action_sep=self.prompter.action_sep,
             reply_order=self.prompter.reply_order,
             context=env,

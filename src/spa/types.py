@@ -28,6 +28,9 @@ IMAGE = "<image>"
 
 Metrics = dict[str, float]
 
+PromptMode = Literal["base", "add_worldmodel"]
+"""The format of replies: think and answer, or with observation and prediction."""
+
 ReplyOrder = Literal["prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan"]
 """What stands where in a world-model reply, after the observation: free thoughts, then the prediction; the plan by
 name, then the prediction; thoughts and the answer, then the prediction; thoughts, and no prediction at all; several
@@ -70,7 +73,8 @@ class Prompt:
     opener: str  # text that the reply is forced to begin with (already part of token_ids)
     seed: int  # of this row's own sampling stream
     images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
-    action_sep: str = "||"  # between the actions of an answer, for the `random` and `expert` engines
+    mode: PromptMode = "base"  # of the reply that is asked for, for engines without a model
+    action_sep: str = "||"  # between the actions of an answer, for the same
     reply_order: ReplyOrder = "prediction_first"  # of world-model replies, for the same
     context: Any = None  # the live environment, for the `random` and `expert` engines only; never sent anywhere
 

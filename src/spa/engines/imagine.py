@@ -107,7 +107,7 @@ class Imagining:
     def _parse(self, prompt: Prompt, reply: Completion) -> ParsedReply:
         return parse_reply(
             prompt.opener + reply.text,
-            mode="add_worldmodel" if "<observation>" in prompt.messages[-1]["content"] else "base",
+            mode=prompt.mode,
             enable_think=prompt.opener == "<think>",
             action_sep=prompt.action_sep,
             max_actions=self.max_actions,

@@ -65,10 +65,10 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
 
 
 def formatted(prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown") -> str:
-    """An answer in the format that the prompt's last message asks for."""
+    """An answer in the format that the prompt asks for."""
     if prompt.opener == "<answer>":
         return f"<answer>{answer}</answer>"
-    if "<observation>" in prompt.messages[-1]["content"]:
+    if prompt.mode == "add_worldmodel":
         thoughts = ""
         if prompt.reply_order == "choose_plan":
             actions = split_actions(answer, action_sep=prompt.action_sep, max_actions=len(answer))

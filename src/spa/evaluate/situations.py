@@ -173,6 +173,7 @@ def ask(
             token_ids=_NO_IDS if template is None else np.asarray(template.start(messages, p.opener), dtype=np.int32),
             opener=p.opener,
             seed=seed,
+            mode=p.mode,
             action_sep=p.action_sep,
             reply_order=p.reply_order,
             context=env,

@@ -10,9 +10,8 @@ from typing import Literal
 
 from spa.envs.base import StateText, TextEnv
 from spa.prompts.imagined import imagined_plans
-from spa.types import IMAGE, Message, ReplyOrder
+from spa.types import IMAGE, Message, PromptMode, ReplyOrder
 
-PromptMode = Literal["base", "add_worldmodel"]
 Placeholders = Literal["brackets", "words"]
 
 SYSTEM = "You are a helpful assistant."
