@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from spa.config.load import load_config
+from spa.config.schema import Config
 from spa.config.schema_play import EnvSpec
 from spa.envs.options import nearest
 from spa.errors import ConfigError
@@ -18,13 +19,13 @@ def main(args: list[str]) -> int:
     if options.action == "list":
         _list(options.bridge)
         return 0
-    specs = load_config(options.config).custom_envs
+    cfg = load_config(options.config)
     if options.action == "sample":
-        _sample(options, specs)
+        _sample(options, cfg)
     elif options.action == "measure":
-        _measure(options, specs)
+        _measure(options, cfg)
     else:
-        _table(specs)
+        _table(cfg.custom_envs)
     return 0
 
 
@@ -67,12 +68,6 @@ def _count(text: str) -> int:
     return value
 
 
-def _spec(specs: Mapping[str, EnvSpec], tag: str) -> EnvSpec:
-    if tag not in specs:
-        raise ConfigError(f"no environment tag {tag!r}; {nearest(tag, specs)}")
-    return specs[tag]
-
-
 def _table(specs: Mapping[str, EnvSpec]) -> None:
     from spa.envs.cards import cards
 
@@ -102,10 +97,10 @@ def _short(value: object) -> str:
     return "{...}" if isinstance(value, Mapping) else str(value)
 
 
-def _sample(options: argparse.Namespace, specs: Mapping[str, EnvSpec]) -> None:
+def _sample(options: argparse.Namespace, cfg: Config) -> None:
     from spa.envs.registry import make_env
 
-    spec = _spec(specs, options.tag)
+    spec = cfg.environment(options.tag)
     env = make_env(spec.env_type, spec.env_config)
     for seed in range(options.seed, options.seed + options.n):
         env.reset(seed=seed)
@@ -118,12 +113,12 @@ def _sample(options: argparse.Namespace, specs: Mapping[str, EnvSpec]) -> None:
         sys.stdout.write(text + "\n")
 
 
-def _measure(options: argparse.Namespace, specs: Mapping[str, EnvSpec]) -> None:
+def _measure(options: argparse.Namespace, cfg: Config) -> None:
     from spa.envs.cards import measure, to_json
 
     found = {}
-    for tag in options.tags or specs:
-        spec = _spec(specs, tag)
+    for tag in options.tags or cfg.custom_envs:
+        spec = cfg.environment(tag)
         found[tag] = measure(tag, spec.env_type, spec.env_config, spec.max_actions_per_traj)
         sys.stderr.write(f"{tag}: optimum {found[tag].optimum}, random {found[tag].random_success}\n")
     text = to_json(found)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spa.config.load import load_config
-from spa.envs.options import nearest
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
 
@@ -18,9 +17,7 @@ def main(args: list[str]) -> int:
     """Play puzzles of a tag until the input ends. Raises ConfigError."""
     options = _parser().parse_args(args)
     config = load_config(options.config)
-    spec = config.custom_envs.get(options.tag)
-    if spec is None:
-        raise ConfigError(f"no environment tag {options.tag!r}; {nearest(options.tag, config.custom_envs)}")
+    spec = config.environment(options.tag)
 
     from spa.envs.play import play
     from spa.recipes.prompters import make_prompter

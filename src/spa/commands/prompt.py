@@ -6,9 +6,7 @@ from typing import Any
 
 from spa.commands.arguments import split_overrides
 from spa.config.load import load_config
-from spa.envs.options import nearest
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 from spa.types import Message
 
 BORDER = "│"
@@ -31,9 +29,7 @@ def main(args: list[str]) -> int:
     proper, overrides = split_overrides(args)
     options = parser.parse_args(proper)
     cfg = load_config(options.config, overrides)
-    spec = cfg.custom_envs.get(options.tag)
-    if spec is None:
-        raise ConfigError(f"no environment tag {options.tag!r}; {nearest(options.tag, cfg.custom_envs)}")
+    spec = cfg.environment(options.tag)
 
     from spa.recipes.prompters import make_prompter
 

@@ -50,6 +50,8 @@ from spa.config.schema_stages import (
     SFTTrainerConfig,
     TrainerConfig,
 )
+from spa.envs.options import nearest
+from spa.errors import ConfigError
 
 __all__ = [
     "APIModelConfig",
@@ -192,6 +194,12 @@ class Config:
     model_info: Annotated[Mapping[str, APIModelConfig], Key("models behind APIs", affects="result")] = field(
         default_factory=dict
     )
+
+    def environment(self, tag: str) -> EnvSpec:
+        """What the configuration says of a tag. Raises ConfigError, which names the nearest one, if it has none."""
+        if tag not in self.custom_envs:
+            raise ConfigError(f"no environment tag {tag!r}; {nearest(tag, self.custom_envs)}")
+        return self.custom_envs[tag]
 
     def max_turn(self, tag: str) -> int:
         """Replies per episode of a tag."""

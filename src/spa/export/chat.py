@@ -7,7 +7,6 @@ from typing import Any
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
 from spa.envs.limits import EnvFault, boundary
-from spa.envs.options import nearest
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.prompts.render import Prompter, PromptMode
@@ -131,8 +130,6 @@ def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None)
     Raises ConfigError if there is no such tag.
     """
     cfg = load_config(config)
-    if tag not in cfg.custom_envs:
-        raise ConfigError(f"no environment tag {tag!r} in {config}; {nearest(tag, cfg.custom_envs)}")
-    spec = cfg.custom_envs[tag]
+    spec = cfg.environment(tag)
     prompter = make_prompter(cfg, spec, mode or cfg.ctx_manager.mode)
     return GameChat(make_env(spec.env_type, spec.env_config), prompter, cfg.es_manager.format_penalty)

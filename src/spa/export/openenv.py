@@ -13,9 +13,7 @@ from pydantic import Field
 from spa.config.load import load_config
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import checked_step
-from spa.envs.options import nearest
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 
 SESSIONS = 64
 """Games that may be played at the same time, each by a connection of its own."""
@@ -91,9 +89,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
 def application(tag: str, config: str = "base") -> Any:
     """The ASGI application that serves the game of a tag of a configuration. Raises ConfigError."""
     cfg = load_config(config)
-    if tag not in cfg.custom_envs:
-        raise ConfigError(f"no environment tag {tag!r} in {config}; {nearest(tag, cfg.custom_envs)}")
-    spec = cfg.custom_envs[tag]
+    spec = cfg.environment(tag)
     make_env(spec.env_type, spec.env_config)  # what is wrong with it is said now, not to the first client
     return create_fastapi_app(
         lambda: GameServer(make_env(spec.env_type, spec.env_config), cfg.state_text),

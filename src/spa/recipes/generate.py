@@ -247,12 +247,12 @@ def policy_of(cfg: Config, episode_id: str) -> str:
 def _policy(cfg: Config, name: str, device: torch.device, template: ChatTemplate | None) -> PlayingEngine:
     """The player of one policy."""
     most = cfg.agent_proxy.max_actions_per_turn
-    for tag in cfg.es_manager.train.env_configs.tags if name in ("expert", "scout") else ():
-        with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-            (require_solver if name == "expert" else require_copies)(env, tag)
+    tags = cfg.es_manager.train.env_configs.tags
     if name == "expert":
+        setup.check_puzzles(cfg, tags, require_solver)
         return expert_engine(template, max_actions=most)
     if name == "scout":
+        setup.check_puzzles(cfg, tags, require_copies)
         return Scout(max_actions=most, most=setup.most_actions(cfg), template=template)
     return make_engine(cfg, cfg.model_path if name == "self" else RANDOM, template, device=device)
 

@@ -1,6 +1,7 @@
 """Best-of-n by imagination in an evaluation: the engine around the engine, and what it imagined in numbers."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,7 @@ def with_imagination(cfg: Config, engine: Engine, record: Path) -> Engine:
     own = cfg.imagine
     if own.n == 1:
         return engine
-    for tag in cfg.es_manager.val.env_configs.tags:
-        with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-            require_appraisal(env, tag, own.dynamics)
+    setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, partial(require_appraisal, dynamics=own.dynamics))
     return Imagining(
         engine,
         n=own.n,

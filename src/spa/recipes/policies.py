@@ -124,15 +124,14 @@ def open_target(cfg: Config, target: Target, player: setup.Player, *, replies: P
     `replies` is the file in which replies of an API are kept. Raises ModelError for a model that cannot be loaded, and
     ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot copy.
     """
-    most = cfg.agent_proxy.max_actions_per_turn
+    most, tags = cfg.agent_proxy.max_actions_per_turn, cfg.es_manager.val.env_configs.tags
     if target.name == "random":
         return random_engine(max_actions=most), player
-    if target.name in ("expert", "scout"):
-        for tag in cfg.es_manager.val.env_configs.tags:
-            with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-                (require_solver if target.name == "expert" else require_copies)(env, tag)
-        if target.name == "scout":
-            return Scout(max_actions=most, most=setup.most_actions(cfg)), player
+    if target.name == "scout":
+        setup.check_puzzles(cfg, tags, require_copies)
+        return Scout(max_actions=most, most=setup.most_actions(cfg)), player
+    if target.name == "expert":
+        setup.check_puzzles(cfg, tags, require_solver)
         return expert_engine(max_actions=most), player
     if target.api is not None:
         return factory.api_engine(cfg, target.api, store=replies), player

@@ -1,6 +1,6 @@
 """What a configuration tells a model about an environment tag. Needs no torch: people who play use it too."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,3 +63,10 @@ def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
     finally:
         if workers is not None:
             workers.close()
+
+
+def check_puzzles(cfg: Config, tags: Iterable[str], check: Callable[[TextEnv, str], None]) -> None:
+    """`check(env, tag)` on the first puzzle of every tag. Raises ConfigError, what `check` raises included."""
+    for tag in tags:
+        with first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+            check(env, tag)

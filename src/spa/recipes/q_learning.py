@@ -24,9 +24,7 @@ def main(cfg: Config, steps: int) -> dict[str, Any] | None:
     for environments that list no actions or cannot be copied."""
     player = setup.make_player(cfg, None, mode="base")
     try:
-        for tag in cfg.es_manager.val.env_configs.tags:
-            with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-                require_copies(env, tag)
+        setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require_copies)
     except ConfigError:
         return None
     most, per_turn = setup.most_actions(cfg), cfg.agent_proxy.max_actions_per_turn

@@ -28,13 +28,14 @@ from spa.models.choose import (
 )
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
-from spa.recipes.prompters import first_puzzle, make_prompter
+from spa.recipes.prompters import check_puzzles, first_puzzle, make_prompter
 from spa.rollout import collect, puzzle_hash
 from spa.seeds import stream_seed
 from spa.types import Episode, SamplingParams
 
 __all__ = [
     "Player",
+    "check_puzzles",
     "engine_autocast",
     "episode_specs",
     "first_puzzle",

@@ -9,9 +9,7 @@ import torch
 
 from spa.config.schema import Config
 from spa.envs.base import StateText, TextEnv
-from spa.envs.options import nearest
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 from spa.evaluate.likelihood import score_sequences
 from spa.evaluate.perplexity import perplexity_report, state_sequence
 from spa.evaluate.situations import Situation, random_situation, replay
@@ -34,8 +32,7 @@ def main(cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, s
     be loaded or whose chat template changes a state.
     """
     for tag in tags:
-        if tag not in cfg.custom_envs:
-            raise ConfigError(f"no environment tag {tag!r}; {nearest(tag, cfg.custom_envs)}")
+        cfg.environment(tag)
     output.parent.mkdir(parents=True, exist_ok=True)
     model, template, device = load_model(cfg, model_name)
     with ProgressLine("state-perplexity", total=len(tags)) as progress:
