@@ -49,10 +49,11 @@ def plain_attention(
         keys = key.reshape(rows * key_heads, columns, width).transpose(1, 2)
         values = value.reshape(rows * key_heads, columns, width)
         parts = []
-        for start in range(0, q, BLOCK if attention_mask is None else q):
-            some = stacked[:, :, start : start + BLOCK] if attention_mask is None else stacked
+        block = BLOCK if attention_mask is None else q
+        for start in range(0, q, block):
+            some = stacked[:, :, start : start + block]
             count = some.shape[2]
-            seen = columns if attention_mask is not None else columns - q + start + count
+            seen = columns - q + start + count
             scores = torch.bmm(some.reshape(rows * key_heads, shared * count, width), keys[:, :, :seen])
             weights = _masked(scores, attention_mask, rows, count).softmax(-1)
             parts.append(torch.bmm(weights, values[:, :seen]).view(rows * key_heads, shared, count, width))

@@ -1,7 +1,8 @@
 """Log-probabilities, entropies and values of whole sequences, without ever building [B, T, V]."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from spa.types import SamplingParams
 log = logging.getLogger(__name__)
 
 PLAIN = SamplingParams()
-PACKING_TOLERANCE = 1e-2  # float32 differs by 1e-6, bfloat16 by a few 1e-3; mixed rows by 0.1 and more
+TOLERANCE = 1e-2  # float32 differs by 1e-6, bfloat16 by a few 1e-3; mixed rows by 0.1 and more
 WORTH_SHARING = 256  # tokens that are not read: fewer do not pay for a second pass through the layers
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
 
@@ -122,7 +123,7 @@ def _read(
         if prefix * (len(input_ids) - 1) >= WORTH_SHARING:
             return _read_after(body, input_ids, prefix)[:, :-1][mask[:, prefix:]]
         seen = {} if images is None else images.inputs(input_ids)
-        return body(input_ids=input_ids, use_cache=False, **seen).last_hidden_state[:, :-1][mask]
+        return _read_whole(body, input_ids, **seen)[:, :-1][mask]
     # Nothing after a row's last wanted prediction is needed, so what is read of each row follows from the mask.
     wanted = nn.functional.pad(mask, (0, 1))
     columns = torch.arange(input_ids.shape[1], device=mask.device)
@@ -154,21 +155,37 @@ def _read_after(body: Any, input_ids: torch.Tensor, prefix: int) -> torch.Tensor
     return rest.last_hidden_state
 
 
+def _read_whole(body: Any, input_ids: torch.Tensor, **seen: Any) -> torch.Tensor:
+    """Hidden states [B, T, H] of right-padded rows."""
+    return body(input_ids=input_ids, use_cache=False, **seen).last_hidden_state
+
+
+def _trial_rows(body: Any) -> torch.Tensor:
+    """int64 [2, 7]: two rows of different tokens, to try a way to read on."""
+    vocabulary = body.get_input_embeddings().weight.shape[0]
+    return (torch.arange(14, device=body.device).view(2, 7) * 7 + 1) % vocabulary
+
+
+def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torch.Tensor]) -> float:
+    """The largest difference between what two ways to read give, as a share of the largest number; the model is as it
+    was afterwards."""
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        expected, found = usual().float(), other().float()
+    model.train(was_training)
+    return float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-30))
+
+
 def share_prefix(model: Any) -> bool:
     """Let the prefix that all rows of a batch have in common be read once, if the model then computes the same. Returns
     whether it does, found out by trying; models with other memories than keys and values do not."""
     body = _body(model)
     same = False
     if not sees(body.config) and attends_to_everything(body.config):
-        ids = (torch.arange(14, device=body.device).view(2, 7) * 7 + 1) % body.get_input_embeddings().weight.shape[0]
+        ids = _trial_rows(body)
         ids[1, :4] = ids[0, :4]
-        was_training = model.training
-        model.eval()
-        with torch.no_grad():
-            alone = body(input_ids=ids, use_cache=False).last_hidden_state[:, 4:].float()
-            gap = float((alone - _read_after(body, ids, 4).float()).abs().max())
-        model.train(was_training)
-        same = gap <= PACKING_TOLERANCE * float(alone.abs().max())
+        same = _gap(model, lambda: _read_whole(body, ids)[:, 4:], lambda: _read_after(body, ids, 4)) <= TOLERANCE
     setattr(model, "shares_prefix", same)  # noqa: B010 - a plain flag, not one of the module's tensors
     return same
 
@@ -185,19 +202,13 @@ def pack_rows(model: Any) -> bool:
     body = _body(model)
     if sees(body.config):
         return False
-    vocabulary = body.get_input_embeddings().weight.shape[0]
-    ids = (torch.arange(14, device=body.device).view(2, 7) * 7 + 1) % vocabulary
+    ids = _trial_rows(body)
     mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3], device=body.device)
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        padded, packed = (_read(body, ids, mask, packed=flag).float() for flag in (False, True))
-    model.train(was_training)
-    gap, scale = float((padded - packed).abs().max()), float(padded.abs().max())
-    packs = gap <= PACKING_TOLERANCE * scale
+    gap = _gap(model, *(partial(_read, body, ids, mask, packed=flag) for flag in (False, True)))
+    packs = gap <= TOLERANCE
     setattr(model, "packs_rows", packs)  # noqa: B010 - a plain flag, not one of the module's tensors
     if not packs:
-        log.warning("rows are padded, not packed: this model mixes packed rows (difference %.2g)", gap / scale)
+        log.warning("rows are padded, not packed: this model mixes packed rows (difference %.2g)", gap)
     return packs
 
 

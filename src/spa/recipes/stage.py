@@ -108,7 +108,8 @@ def changes(directory: Path, identity: Identity) -> dict[str, tuple[Any, Any]]:
         return {}
     known = recorded_identity(directory)
     if known is None:
-        return {"its record": ("missing or damaged", f"needed ({IDENTITY})")} if _has_work(directory, identity) else {}
+        usable = identity.stage == "selfplay" or _has_result(directory)
+        return {"its record": ("missing or damaged", f"needed ({IDENTITY})")} if usable else {}
     found = differences(known, identity)
     rounding = {} if found else rounded_differently(known, identity)
     if rounding:
@@ -128,13 +129,11 @@ def _has_begun(directory: Path) -> bool:
     return any(path.exists() for path in made) or bool(read_metrics(directory / "metrics.jsonl"))
 
 
-def _has_work(directory: Path, identity: Identity) -> bool:
-    """Whether there is something that a stage would go on from or reuse."""
-    if (directory / DONE).is_file() or any(damage(directory / f"global_step_{n}") is None for n in steps_in(directory)):
-        return True
-    if identity.stage != "selfplay" or not directory.is_dir():
-        return False
-    return any(directory.glob(DATA_FILES)) or bool(read_metrics(directory / "metrics.jsonl"))
+def _has_result(directory: Path) -> bool:
+    """Whether there is something that fine-tuning or PPO would go on from or reuse; self-play goes on from all."""
+    return (directory / DONE).is_file() or any(
+        damage(directory / f"global_step_{step}") is None for step in steps_in(directory)
+    )
 
 
 def check_identity(stages: Sequence[tuple[Path, Identity]]) -> None:
