@@ -123,6 +123,11 @@ class Turn:
     next_world_state: str | None = None
 
     @property
+    def score(self) -> float:
+        """Reward and penalty."""
+        return self.reward + self.penalty
+
+    @property
     def target(self) -> str:
         """What a world-model reply should say as observation."""
         return self.state if self.world_state is None else self.world_state
@@ -167,7 +172,7 @@ class Episode:
     @property
     def score(self) -> float:
         """Sum of rewards and penalties."""
-        return sum(turn.reward + turn.penalty for turn in self.turns)
+        return sum(turn.score for turn in self.turns)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dict with text and tokens; `from_json` restores an equal episode."""

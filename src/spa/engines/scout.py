@@ -77,8 +77,7 @@ def table_engine(values: Values, *, max_actions: int, template: ChatTemplate | N
     """Play by a finished table; a uniformly random one in a state that it does not know."""
 
     def reply(prompt: Prompt) -> str:
-        rng = np.random.Generator(np.random.PCG64(prompt.seed))
-        return formatted(prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, max_actions)))
+        return _reply_by(values, prompt, max_actions)
 
     return ScriptedEngine(reply, template)
 
@@ -94,12 +93,12 @@ class Scout(ScriptedEngine):
         self._table_of: dict[str, Values] = {}
 
     def _reply(self, prompt: Prompt) -> str:
-        env, rng = prompt.context, np.random.Generator(np.random.PCG64(prompt.seed))
+        env = prompt.context
         state = env.state_text("grid")
         table = self._table_of.get(prompt.episode_id)
         if table is None or state not in table:
             table = self._table_of[prompt.episode_id] = self._explored(env, state)
-        return formatted(prompt, f" {prompt.action_sep} ".join(_plan(table, env, rng, self.max_actions)))
+        return _reply_by(table, prompt, self.max_actions)
 
     def _explored(self, env: TextEnv, state: str) -> Values:
         key = (env.puzzle_text(), state)
@@ -114,6 +113,12 @@ class Scout(ScriptedEngine):
         """These episodes are over."""
         for name in episode_ids:
             self._table_of.pop(name, None)
+
+
+def _reply_by(values: Values, prompt: Prompt, most: int) -> str:
+    """What a table does at a prompt, as a reply; what is drawn is the prompt's own."""
+    rng = np.random.Generator(np.random.PCG64(prompt.seed))
+    return formatted(prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, most)))
 
 
 def _plan(values: Values, env: TextEnv, rng: np.random.Generator, most: int) -> list[str]:

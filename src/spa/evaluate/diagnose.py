@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from operator import itemgetter
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -40,10 +41,9 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
     ids, mask = rollout.token_ids, rollout.mask
     if rollout.chat or not ids or mask is None or len(mask) != len(ids):
         return rollout
-    spans = [(trained, [ids[place] for place, _ in run]) for trained, run in groupby(enumerate(mask), lambda at: at[1])]
     chat = tuple(
         ("assistant" if trained else "user", tokenizer.decode(span, skip_special_tokens=True))
-        for trained, span in spans
+        for trained, span in _runs(ids, mask)
     )
     return replace(rollout, chat=chat)
 
@@ -66,15 +66,15 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
     return {"with_mask": len(known), **found, "replaced": sum(rollout.replaced for rollout in rollouts)}
 
 
+def _runs(ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, list[int]]]:
+    """The tokens in runs that are trained, or not, as a whole."""
+    pairs = zip(mask, ids, strict=True)
+    return [(trained, [token for _, token in run]) for trained, run in groupby(pairs, itemgetter(0))]
+
+
 def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
     """The runs of trained tokens."""
-    spans: list[list[int]] = []
-    for index, (token, trained) in enumerate(zip(ids, mask, strict=True)):
-        if trained:
-            if not index or not mask[index - 1]:
-                spans.append([])
-            spans[-1].append(token)
-    return spans
+    return [span for trained, span in _runs(ids, mask) if trained]
 
 
 def retokenised(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:

@@ -75,7 +75,12 @@ class GameChat:
     @property
     def score(self) -> float:
         """Rewards and penalties so far."""
-        return sum(turn.reward + turn.penalty for turn in self.turns)
+        return sum(self.turn_rewards)
+
+    @property
+    def turn_rewards(self) -> list[float]:
+        """Reward and penalty of each turn."""
+        return [turn.score for turn in self.turns]
 
     @property
     def success(self) -> bool:
@@ -120,7 +125,7 @@ def token_episode(
         "env_mask": mask,
         "score": chat.score,
         "success": chat.success,
-        "turn_rewards": [turn.reward + turn.penalty for turn in chat.turns],
+        "turn_rewards": chat.turn_rewards,
     }
 
 

@@ -125,6 +125,6 @@ def record(chat: GameChat, trace: vf.Trace) -> None:
     trace.record_metric("success", float(chat.success))
     trace.info["spa"] = {
         "stop": str(chat.stop),
-        "turn_rewards": [turn.reward + turn.penalty for turn in chat.turns],
+        "turn_rewards": chat.turn_rewards,
         "states": list(chat.states),
     }

@@ -48,7 +48,7 @@ def batch_episodes(
         mask[row, :n] = sampled if mask_of is None else mask_of[row]
         last = _last_sampled(sampled, index, len(episode.turns))
         ends[row, last] = True
-        scores = [turn.reward + turn.penalty for turn in episode.turns]
+        scores = [turn.score for turn in episode.turns]
         if turn_scores:
             rewards[row, last] = scores
         else:
