@@ -61,7 +61,7 @@ def test_a_curve_is_read_on_the_straight_line_and_nowhere_else():
 def test_the_thriftiest_training_sets_the_budget():
     found = {("lake", "spa"): [result(0, 8)], ("lake", "vanilla"): [result(0, 4)]}
     rows = [row("spa", "lake", result(0, 8), first=80), row("vanilla", "lake", result(0, 4))]
-    made = leaderboard.leaderboard(rows, found, reference="spa")
+    made = leaderboard.leaderboard(rows, found)
     assert made["budgets"]["environment_steps"] == {"lake": 160}
     # After 160 steps spa, which spent 80 before PPO, is at PPO step 8; vanilla is at its end.
     assert [one["at_environment_steps"] for one in rows] == [0.5, 0.5]
@@ -75,7 +75,7 @@ def test_the_thriftiest_training_sets_the_budget():
 def test_a_method_that_misses_a_board_has_no_interquartile_mean_and_stands_last():
     found = {(board, name): [result(0, 8)] for board, name in (("a", "echo"), ("a", "spa"), ("b", "spa"))}
     rows = [row(name, board, one) for (board, name), (one,) in found.items()]
-    made = leaderboard.leaderboard(rows, found, reference="spa")
+    made = leaderboard.leaderboard(rows, found)
     last = made["leaderboard"]["tokens"][-1]
     assert last["method"] == "echo" and last["iqm"] is None and last["boards"] == {"a": 1.0, "b": None}
 

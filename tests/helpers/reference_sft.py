@@ -5,7 +5,7 @@ writes tests/golden/trl_sft.json from them.
 from dataclasses import dataclass
 
 import numpy as np
-from helpers.reference_updates import fill
+from helpers.reference_updates import SIZES, fill
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCABULARY, LR, BETAS, CLIP = 64, 1e-2, (0.9, 0.999), 1.0
@@ -67,13 +67,8 @@ def frozen_rows() -> list[FrozenRow]:
 def small_llama() -> LlamaForCausalLM:
     """A Llama of two layers in float32 whose weights come from NumPy's generator alone."""
     config = LlamaConfig(
+        **SIZES,
         vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=False,
         max_position_embeddings=64,
         pad_token_id=0,
     )

@@ -144,15 +144,21 @@ def our_critic(vocabulary: int = VOCABULARY) -> Critic:
     return critic
 
 
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+}
+"""Of the models that are updated on both sides."""
+
+
 def _config(vocabulary: int) -> Qwen2Config:
     return Qwen2Config(
+        **SIZES,
         vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=False,
         max_position_embeddings=512,
         num_labels=1,
         classifier_dropout=0.0,

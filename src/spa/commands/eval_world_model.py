@@ -7,6 +7,7 @@ from typing import Any
 from spa.commands.arguments import result_file, split_overrides
 from spa.commands.evaluate import add_target, named_target
 from spa.errors import ConfigError
+from spa.evaluate.text import interval_text, percent
 
 
 def main(args: list[str]) -> int:
@@ -65,30 +66,30 @@ def print_result(result: dict[str, Any]) -> None:
 def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     copy, other = found["baselines"]["copy"], found["baselines"]["other_state"]
     rows = [
-        ("replies in the format", _percent(found["format_rate"]), "", ""),
+        ("replies in the format", percent(found["format_rate"]), "", ""),
         ("observation exact", _interval(found["observation_exact"]), "100.0", ""),
         (
             "prediction exact",
             _interval(found["prediction_exact"]),
-            _percent(copy["prediction_exact"]),
-            _percent(other["prediction_exact"]),
+            percent(copy["prediction_exact"]),
+            percent(other["prediction_exact"]),
         ),
-        ("  where something changed", _percent(found["prediction_exact_where_changed"]), "0.0", ""),
+        ("  where something changed", percent(found["prediction_exact_where_changed"]), "0.0", ""),
     ]
     if "ceiling" in found:
-        rows.append(("  the best that chance allows", _percent(found["ceiling"]), "", ""))
+        rows.append(("  the best that chance allows", percent(found["ceiling"]), "", ""))
     for label, name in (("cell accuracy", "cell_accuracy"), ("changed-cell F1", "changed_cell_f1")):
-        rows.append((label, _percent(found[name]), _percent(copy[name]), _percent(other[name])))
+        rows.append((label, percent(found[name]), percent(copy[name]), percent(other[name])))
     for name, score in found["entities"].items():
-        rows.append((f"{name} exact", _percent(score["exact"]), "", ""))
+        rows.append((f"{name} exact", percent(score["exact"]), "", ""))
     if "drawing_agrees" in found:
-        rows.append(("drawing and sentence agree", _percent(found["drawing_agrees"]), "", ""))
+        rows.append(("drawing and sentence agree", percent(found["drawing_agrees"]), "", ""))
     for part in found["open_loop"]:
         rows.append(
             (
                 f"open loop, step {part['step']}",
                 _interval(part["prediction_exact"]),
-                _percent(part["copy_exact"]),
+                percent(part["copy_exact"]),
                 "",
             )
         )
@@ -118,8 +119,4 @@ def remarks(found: dict[str, Any]) -> list[str]:
 
 
 def _interval(found: dict[str, Any]) -> str:
-    return f"{100 * found['mean']:.1f} \\[{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
+    return interval_text(found).replace("[", "\\[")

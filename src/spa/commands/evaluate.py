@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
 from spa.errors import ConfigError
+from spa.evaluate.text import interval_text, percent
 
 if TYPE_CHECKING:  # `--help` has no use for them
     from spa.config.schema import Config
@@ -142,12 +143,12 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
     ks = dict.fromkeys(name for tag in found for name in tag if name.startswith("pass@") and name != "pass@any")
     rows += [(name.replace("pass", "Pass"), [_interval(tag.get(name)) for tag in found]) for name in ks]
     rows.append(("percent of optimum", [_number(tag.get("percent_of_optimum"), 1) for tag in found]))
-    rows.append(("random policy", [_percent(tag.get("random_success")) for tag in found]))
+    rows.append(("random policy", [percent(tag.get("random_success")) for tag in found]))
     for value in sorted({part["difficulty"] for tag in found for part in tag.get("by_difficulty", ())}):
         cells = []
         for tag in found:
             part = next((p for p in tag.get("by_difficulty", ()) if p["difficulty"] == value), {})
-            cells.append(f"{_percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–")
+            cells.append(f"{percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–")
         kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in found))
         rows.append((f"Pass@1, {kinds} {value}", cells))
     for label, name, digits in (
@@ -163,7 +164,7 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
         ("observations exact", "observation_exact"),
         ("predictions exact", "prediction_exact"),
     ):
-        rows.append((label, [_percent(tag.get(name)) for tag in found]))
+        rows.append((label, [percent(tag.get(name)) for tag in found]))
     return [row for row in rows if any(cell != "–" for cell in row[1])]
 
 
@@ -185,8 +186,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
     if imagined := result.get("imagination"):
         lines.append(
             f"Best of {imagined['n']} replies by {imagined['dynamics']} states: "
-            f"{_percent(imagined['right'])} % of them right, {_percent(imagined['chosen_right'])} % of the chosen; "
-            f"another than the first was chosen in {_percent(imagined['changed'])} % of the turns; all replies "
+            f"{percent(imagined['right'])} % of them right, {percent(imagined['chosen_right'])} % of the chosen; "
+            f"another than the first was chosen in {percent(imagined['changed'])} % of the turns; all replies "
             f"together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
         )
     used = result.get("usage")
@@ -203,13 +204,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
 
 
 def _interval(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return "–"
-    return f"{100 * found['mean']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]".replace("[", "\\[")
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
+    return interval_text(found).replace("[", "\\[")
 
 
 def _number(value: float | None, digits: int) -> str:

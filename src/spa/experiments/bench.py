@@ -2,7 +2,7 @@
 
 Every training of a seed and a board has the same puzzles, stages of equal identity are done once, and what was broken
 off goes on. The methods are held against each other where they have used as much: as many steps in the environment, or
-as many tokens, self-play and fine-tuning included; both are read from the validations of the same trainings.
+as many tokens that the model sampled, self-play included; both are read from the validations of the same trainings.
 """
 
 import json
@@ -19,21 +19,9 @@ from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.compare import longer
-from spa.experiments.grid import (
-    Plan,
-    PoolOf,
-    Task,
-    Training,
-    Work,
-    do_task,
-    fetch_models,
-    free_devices,
-    plan_grid,
-    processes,
-    run_grid,
-)
+from spa.experiments.grid import Plan, PoolOf, Task, Training, Work, do_task, finish_grid, plan_grid, processes
 from spa.experiments.leaderboard import leaderboard, row_of
-from spa.experiments.methods import REFERENCE, SHUFFLED, configured, label, method, placed
+from spa.experiments.methods import SHUFFLED, configured, label, method, placed
 from spa.experiments.paper import SCALES, Setting
 from spa.experiments.results import SeedResult, read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
@@ -226,12 +214,8 @@ def _fine_tuned(made: Bench) -> set[str]:
 
 def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingError | None:
     """Do what is missing; returns what failed."""
-    fetch_models(one for trainings in made.trainings.values() for one in trainings)
-    try:
-        run_grid(replace(made).grid, devices=free_devices(parallel), pool=pool, work=work)
-    except TrainingError as error:
-        return error
-    return None
+    trainings = made.trainings.values()
+    return finish_grid(trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work)
 
 
 def results(made: Bench) -> dict[str, Any]:
@@ -258,7 +242,7 @@ def results(made: Bench) -> dict[str, Any]:
         "descriptions": {label(name): method(name).description for name in made.names},
         "rows": rows,
         "not_run": [f"{board}/{name}" for (board, name), parts in found.items() if len(parts) < made.seeds],
-        **leaderboard(rows, found, reference=REFERENCE),
+        **leaderboard(rows, found),
         "versions": versions(),
     }
 

@@ -227,6 +227,18 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def finish_grid(
+    trainings: Iterable[Iterable[Training]], plan: Callable[[], Plan], *, parallel: int, pool: PoolOf, work: Work
+) -> TrainingError | None:
+    """Fetch the models of `trainings`, make the plan anew and do what is missing; returns what failed."""
+    fetch_models(one for parts in trainings for one in parts)
+    try:
+        run_grid(plan(), devices=free_devices(parallel), pool=pool, work=work)
+    except TrainingError as error:
+        return error
+    return None
+
+
 def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = processes, work: Work = do_task) -> dict[int, int]:
     """Do every task that is not done, one at a time per device, each after its source; returns the peak memory in bytes
     of each process that worked.

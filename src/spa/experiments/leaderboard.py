@@ -9,7 +9,8 @@ import numpy as np
 
 from spa.evaluate.aggregate import interval_json
 from spa.evaluate.statistics import iqm_interval, paired_by_puzzle, probability_of_improvement
-from spa.experiments.methods import SHUFFLED
+from spa.evaluate.text import interval_text, percent
+from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
 from spa.experiments.spent import Spent
 from spa.recipes.q_learning import OTHER, SAME
@@ -59,7 +60,7 @@ def at_budget(curve: Sequence[Mapping[str, float]], measure: str, budget: float)
     return round(float(np.interp(budget, xs, ys)), 4)
 
 
-def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[SeedResult]], *, reference: str) -> Row:
+def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[SeedResult]]) -> Row:
     """`budgets`: per measure and board what the thriftiest training of all had used at its end. `leaderboard`: per
     measure the methods in the order of their interquartile mean. `differences`: per method Pass@1 after as many PPO
     episodes as all have, minus that of the reference and of its shuffled control, paired by puzzle on all boards.
@@ -79,12 +80,12 @@ def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[Se
     names = list(dict.fromkeys(name for _, name in found))
     return {
         "budgets": budgets,
-        "leaderboard": {measure: _entries(rows, names, measure, reference) for measure in MEASURES},
-        "differences": {name: _differences(found, name, reference) for name in names},
+        "leaderboard": {measure: _entries(rows, names, measure) for measure in MEASURES},
+        "differences": {name: _differences(found, name) for name in names},
     }
 
 
-def _entries(rows: Sequence[Row], names: Sequence[str], measure: str, reference: str) -> list[Row]:
+def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Row]:
     """One entry per method that has a number; those without one on every board have no interquartile mean and stand at
     the end."""
     boards = list(dict.fromkeys(row["env"] for row in rows))
@@ -101,7 +102,7 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str, reference:
         }
         if all(scores[name]):
             entry["iqm"] = interval_json(iqm_interval(scores[name], seed=0))
-            for other in (reference, BASELINE):
+            for other in (REFERENCE, BASELINE):
                 if other != name and other in scores and all(scores[other]):
                     better = probability_of_improvement(scores[name], scores[other], seed=0)
                     entry[f"better_than_{other}"] = interval_json(better)
@@ -126,9 +127,9 @@ def _scores(rows: Sequence[Row], name: str, boards: Sequence[str], measure: str)
     ]
 
 
-def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: str, reference: str) -> Row:
+def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: str) -> Row:
     out: Row = {}
-    for key, other in (("reference", reference), ("control", f"{name}{SHUFFLED}")):
+    for key, other in (("reference", REFERENCE), ("control", f"{name}{SHUFFLED}")):
         pairs = []
         for board in dict.fromkeys(board for board, _ in found):
             others = {result.seed: result for result in found.get((board, other), ())}
@@ -154,19 +155,19 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     for measure, words in MEASURES.items():
         budgets = result["budgets"][measure]
         text = "; ".join(f"{board}: {budgets[board]:,.0f}" for board in boards if board in budgets)
-        head = ["method", *boards, "interquartile mean", "better than spa", f"better than {BASELINE}"]
+        head = ["method", *boards, "interquartile mean", f"better than {REFERENCE}", f"better than {BASELINE}"]
         body = [
             [
                 entry["method"],
-                *(_percent(entry["boards"][board]) for board in boards),
-                _interval(entry["iqm"]),
-                _interval(entry.get("better_than_spa")),
-                _interval(entry.get(f"better_than_{BASELINE}")),
+                *(percent(entry["boards"][board]) for board in boards),
+                interval_text(entry["iqm"]),
+                interval_text(entry.get(f"better_than_{REFERENCE}")),
+                interval_text(entry.get(f"better_than_{BASELINE}")),
             ]
             for entry in result["leaderboard"][measure]
         ]
         body += _q_rows(result, boards)
-        body.append(["optimum", *(_percent(_optimum(rows, board)) for board in boards), "100", "–", "–"])
+        body.append(["optimum", *(percent(_optimum(rows, board)) for board in boards), "100", "–", "–"])
         out.append((f"At equal {words}", f"Used by every training, by board: {text}.", head, body))
     out.append(
         (
@@ -174,7 +175,14 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
             "Points of Pass@1 after as many PPO episodes as all methods have, paired by puzzle, board and seed; "
             "brackets: 95 % bootstrap intervals. A method that is no better than its control (the same, fine-tuned on "
             "next states of other turns) has not gained by knowing the world. Predictions: exactly right after SFT.",
-            ["method", "minus spa", "minus its shuffled control", "predictions", "tokens learnt from", "what it is"],
+            [
+                "method",
+                f"minus {REFERENCE}",
+                "minus its shuffled control",
+                "predictions",
+                "tokens learnt from",
+                "what it is",
+            ],
             [_difference_row(result, name) for name in result["differences"]],
         )
     )
@@ -190,7 +198,7 @@ def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]
             float(np.mean([part[kind] for part in found[board]])) if found.get(board) else None for board in boards
         ]
         if any(mean is not None for mean in means):
-            rows.append([f"a table, {kind}", *map(_percent, means), "–", "–", "–"])
+            rows.append([f"a table, {kind}", *map(percent, means), "–", "–", "–"])
     return rows
 
 
@@ -204,9 +212,9 @@ def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
     control = gaps["control"]
     return [
         name,
-        _interval(gaps["reference"], sign="+"),
-        _interval(control, sign="+") if control else "not run",
-        _percent(float(np.mean(found)) if found else None),
+        interval_text(gaps["reference"], sign="+"),
+        interval_text(control, sign="+") if control else "not run",
+        percent(float(np.mean(found)) if found else None),
         f"{np.mean([row.get('learnt_tokens', 0) for row in result['rows'] if row['method'] == name] or [0]):,.0f}",
         result["descriptions"].get(name, ""),
     ]
@@ -215,17 +223,6 @@ def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
 def _optimum(rows: Sequence[Row], board: str) -> float | None:
     known = [row["optimum"] for row in rows if row["env"] == board and row["optimum"] is not None]
     return float(np.mean(known)) if known else None
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
-
-
-def _interval(found: Mapping[str, float] | None, sign: str = "") -> str:
-    if not found:
-        return "–"
-    mean, low, high = (f"{100 * found[part]:{sign}.1f}" for part in ("mean", "low", "high"))
-    return f"{mean} [{low}, {high}]"
 
 
 INTRODUCTION = (
@@ -276,7 +273,7 @@ def html(result: Mapping[str, Any], command: str) -> str:
 def ranking(result: Mapping[str, Any]) -> list[str]:
     """One line per method at equal environment steps, the best first."""
     entries = result["leaderboard"]["environment_steps"]
-    return [f"{entry['method']}: {_interval(entry['iqm'])} % of the optimum" for entry in entries]
+    return [f"{entry['method']}: {interval_text(entry['iqm'])} % of the optimum" for entry in entries]
 
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from spa.evaluate.text import interval_text
 from spa.experiments.paper import NAMES, SCALES
 from spa.experiments.results import MARGIN
 from spa.report.charts import HEIGHT, WIDTH, Chart, Series, legend_mark, line_chart
@@ -103,9 +104,9 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             f"{row['method']} ({model})",
             _world_model(row["world_model"]),
             "–" if before is None else f"{100 * before['mean']:.1f}",
-            _interval(row["after"].get("pass@1")),
+            interval_text(row["after"].get("pass@1")),
             ", ".join(f"{100 * part['pass@1']['mean']:.1f}" for part in row["each_seed"] if "pass@1" in part) or "–",
-            _interval(row["after"].get("pass@8")),
+            interval_text(row["after"].get("pass@8")),
             paper,
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -116,7 +117,7 @@ def _table(table: Mapping[str, Any]) -> list[str]:
     lines += ["", *(f"* {method}: {text}" for method, text in described.items())]
     for model, found in table["interquartile_mean"].items():
         if found:
-            means = "; ".join(f"{method} {_interval(value)}" for method, value in found.items())
+            means = "; ".join(f"{method} {interval_text(value)}" for method, value in found.items())
             places = dict.fromkeys(row["environment"] for row in finished if row["model"] == model)
             lines.append(f"* interquartile mean of Pass@1 over {', '.join(places)} and seeds, {model}: {means}")
     return [*lines, ""]
@@ -216,9 +217,3 @@ def hours_text(scale: str, hours: float, devices: int) -> str:
     """How long the rest of a grid takes, in words."""
     kinds = ", ".join(f"{name} {value:g} h" for name, value in SCALES[scale].hours.items())
     return f"about {hours / devices:.1f} hours on {devices} device{'s' if devices > 1 else ''} (per stage: {kinds})"
-
-
-def _interval(found: Mapping[str, float] | None) -> str:
-    if not found:
-        return "–"
-    return f"{100 * found['mean']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"

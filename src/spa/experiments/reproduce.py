@@ -10,19 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.load import load_config
-from spa.errors import ConfigError, TrainingError
-from spa.experiments.grid import (
-    Plan,
-    PoolOf,
-    Training,
-    Work,
-    do_task,
-    fetch_models,
-    free_devices,
-    plan_grid,
-    processes,
-    run_grid,
-)
+from spa.errors import ConfigError
+from spa.experiments.grid import Plan, PoolOf, Training, Work, do_task, finish_grid, plan_grid, processes
 from spa.experiments.methods import configured, method, placed
 from spa.experiments.page import write_page
 from spa.experiments.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
@@ -124,12 +113,8 @@ def run_tables(
     made.root.mkdir(parents=True, exist_ok=True)
     failed = None
     if train:
-        fetch_models(one for trainings in made.trainings.values() for one in trainings)
-        made = replace(made)  # with a new plan, now that models are here
-        try:
-            run_grid(made.grid, devices=free_devices(parallel), pool=pool, work=work)
-        except TrainingError as error:
-            failed = error
+        trainings = made.trainings.values()
+        failed = finish_grid(trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work)
     result = results(made, {model: _perplexity(made, model) for model in made.models})
     write_atomic(made.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
     if page is not None:

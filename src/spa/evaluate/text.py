@@ -1,0 +1,16 @@
+"""Figures as people read them: shares in percent with one digit, a dash where there is none. Imports nothing heavy."""
+
+from collections.abc import Mapping
+
+
+def percent(value: float | None) -> str:
+    """A share: 0.1234 is `12.3`."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def interval_text(found: Mapping[str, float] | None, *, sign: str = "") -> str:
+    """A mean with the ends of its interval, as `interval_json` has them: `12.3 [10.0, 15.1]`; `sign` "+" shows it."""
+    if not found:
+        return "–"
+    mean, low, high = (f"{100 * found[part]:{sign}.1f}" for part in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
