@@ -232,12 +232,17 @@ def to_batch(
     return normalized(cfg, batch)
 
 
+def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
+    """bool [B, A]: the end of each row's last turn."""
+    return batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
+
+
 def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     """The batch with rewards that add up to normalised scores."""
     proxy, norm = cfg.agent_proxy, cfg.agent_proxy.reward_normalization
     if norm.method == "identity":
         return batch
-    last = batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
+    last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
     if proxy.use_turn_scores:
         rewards = normalize_turn_rewards(batch.rewards, last, *given, grouping=norm.grouping, method=norm.method)
@@ -315,7 +320,7 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
     algorithm = cfg.algorithm
     per_turn = algorithm.bi_level_gae or algorithm.adv_estimator.startswith("turn_")
     following = values * (algorithm.high_level_gamma if per_turn else algorithm.gamma)
-    last = batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
+    last = last_turn_ends(batch)
     assert batch.truncated is not None
     return replace(batch, rewards=batch.rewards + last * (following * batch.truncated)[:, None])
 
