@@ -61,6 +61,15 @@ def test_skills_of_fine_tuning_that_ppo_unlearns_are_named():
     assert "from 98% at best" in told["falling_format"]
 
 
+def test_predictions_that_ppo_unlearns_are_named():
+    """What the demo once did without a word: predictions .55 -> .11, format and observations unchanged."""
+    slow = [{"format": 0.98, "observations": 0.99, "predictions": 0.55 - 0.01 * i} for i in range(40)]
+    assert after(*slow[:22]).reasons == {}
+    told = after(*slow).reasons
+    assert list(told) == ["falling_predictions"]
+    assert "replay.rows" in told["falling_predictions"]
+
+
 def test_replies_without_states_are_not_judged_by_them():
     assert after(*[{"format": None, "observations": None}] * 20).reasons == {}
 
@@ -69,7 +78,7 @@ def test_it_survives_a_checkpoint():
     health = after({}, {"kept": 0, "repetition": 0.5}, {"kept": 0, "success": 0.1, "validation": 0.0})
     again = Health.from_state(json.loads(json.dumps(health.state())))
     assert again == health
-    skilled = after(*[{"format": 0.9, "observations": 0.8}] * 6)
+    skilled = after(*[{"format": 0.9, "observations": 0.8, "predictions": 0.5}] * 6)
     assert Health.from_state(json.loads(json.dumps(skilled.state()))) == skilled
     assert again.empty.run == 2 and again.falling.last == (0.4, 0.4, 0.1)
 

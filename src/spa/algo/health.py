@@ -28,6 +28,7 @@ class StepHealth:
     validation: float | None = None  # share of the validation episodes that succeeded
     format: float | None = None  # share of the world-model replies that are well-formed
     observations: float | None = None  # share of the observations that are exactly right
+    predictions: float | None = None  # share of the predictions that are exactly right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +92,9 @@ class DriftGuard:
             return None
         return (
             f"{self.skill} fell to {mean:.0%} over the last {self.window} steps, from {self.best:.0%} at best: PPO is "
-            "unlearning what fine-tuning taught. Lower actor_rollout_ref.actor.optim.lr, or hold the policy near the "
-            "fine-tuned one (actor_rollout_ref.actor.use_kl_loss with a kl_loss_coef above 0)"
+            "unlearning what fine-tuning taught. Replay its rows beside the policy loss "
+            "(actor_rollout_ref.actor.replay.rows with a coef above 0), lower actor_rollout_ref.actor.optim.lr, or hold "
+            "the policy near the fine-tuned one (actor_rollout_ref.actor.use_kl_loss with a kl_loss_coef above 0)"
         )
 
 
@@ -102,6 +104,10 @@ def _format() -> DriftGuard:
 
 def _observations() -> DriftGuard:
     return DriftGuard(skill="the share of exactly right observations", drop=0.1)
+
+
+def _predictions() -> DriftGuard:
+    return DriftGuard(skill="the share of exactly right predictions", drop=0.2)
 
 
 def _faults() -> StreakGuard:
@@ -129,6 +135,7 @@ class Health:
     falling: FallingGuard = field(default_factory=FallingGuard)
     format: DriftGuard = field(default_factory=_format)
     observations: DriftGuard = field(default_factory=_observations)
+    predictions: DriftGuard = field(default_factory=_predictions)
 
     def observe(self, signs: StepHealth) -> "Health":
         """The state after one more step."""
@@ -141,6 +148,7 @@ class Health:
             falling=self.falling.observe(signs.success, signs.episodes),
             format=self.format.observe(signs.format),
             observations=self.observations.observe(signs.observations),
+            predictions=self.predictions.observe(signs.predictions),
         )
 
     @property
@@ -155,6 +163,7 @@ class Health:
             "falling_success": self.falling,
             "falling_format": self.format,
             "falling_observations": self.observations,
+            "falling_predictions": self.predictions,
         }
         return {name: guard.reason for name, guard in guards.items() if guard.reason is not None}
 
@@ -180,7 +189,7 @@ class Health:
             ),
             **{
                 name: replace(getattr(fresh, name), best=state[name]["best"], last=tuple(state[name]["last"]))
-                for name in ("format", "observations")
+                for name in ("format", "observations", "predictions")
                 if name in state
             },
         )
