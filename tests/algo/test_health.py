@@ -67,7 +67,7 @@ def test_predictions_that_ppo_unlearns_are_named():
     assert after(*slow[:22]).reasons == {}
     told = after(*slow).reasons
     assert list(told) == ["falling_predictions"]
-    assert "replay.rows" in told["falling_predictions"]
+    assert "actor.replay" in told["falling_predictions"]
 
 
 def test_replies_without_states_are_not_judged_by_them():

@@ -6,7 +6,7 @@ import pytest
 from helpers.runs import small_config
 
 from spa import cli
-from spa.engines.imagine import Imagining, require_appraisal
+from spa.engines.imagine import Imagining, require_dynamics
 from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.envs.countdown import Countdown
 from spa.envs.frozen_lake import FrozenLake
@@ -87,7 +87,7 @@ def test_games_that_cannot_judge_are_refused():
     env = Countdown()
     env.reset(seed=0)
     with pytest.raises(ConfigError, match="cannot say what a state is worth"):
-        require_appraisal(env, "Countdown", "learnt")
+        require_dynamics(env, "Countdown", "learnt")
 
 
 def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(tmp_path, capsys, monkeypatch):

@@ -5,7 +5,7 @@ from helpers.runs import small_config
 from helpers.stages import metrics
 
 from spa.engines.scripted import ScriptedEngine
-from spa.errors import SpaError
+from spa.errors import ConfigError, SpaError
 from spa.prompts.imagined import imagined_plans
 from spa.prompts.render import world_model_reply
 from spa.recipes import generate, ppo, setup
@@ -136,6 +136,14 @@ def imagines(right: bool):
     return reply
 
 
+def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anything_is_played(base, tmp_path):
+    more = ("agent_proxy.reply_order=choose_plan", "algorithm.imagined_advantage=0.5")
+    cfg = small_config(base, tmp_path, *more, "es_manager.train.env_configs.tags=[Countdown]")
+    with pytest.raises(ConfigError, match=r"Countdown cannot say what a state is worth.*imagined_advantage must be 0"):
+        ppo.main(cfg, directory=tmp_path / "run")
+    assert not list((tmp_path / "run").glob("trajectories/*"))
+
+
 @pytest.mark.parametrize("right", [True, False])
 def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, right):
     more = ("agent_proxy.reply_order=choose_plan", "algorithm.imagined_advantage=0.5", "es_manager.train.env_groups=8")
@@ -150,6 +158,6 @@ def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, ri
     if not right:
         assert not batch.imagined.any()
         return
-    last = batch.imagined[batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)]
+    last = batch.imagined[ppo.last_turn_ends(batch)]
     won = [episode.success for episode in episodes]
     assert any(won) and all(value > 0 for value, success in zip(last.tolist(), won, strict=True) if success)

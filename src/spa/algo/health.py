@@ -93,8 +93,8 @@ class DriftGuard:
         return (
             f"{self.skill} fell to {mean:.0%} over the last {self.window} steps, from {self.best:.0%} at best: PPO is "
             "unlearning what fine-tuning taught. Replay its rows beside the policy loss "
-            "(actor_rollout_ref.actor.replay.rows with a coef above 0), lower actor_rollout_ref.actor.optim.lr, or hold "
-            "the policy near the fine-tuned one (actor_rollout_ref.actor.use_kl_loss with a kl_loss_coef above 0)"
+            "(actor_rollout_ref.actor.replay), lower actor_rollout_ref.actor.optim.lr, or hold the policy near the "
+            "fine-tuned one (actor_rollout_ref.actor.use_kl_loss with a kl_loss_coef above 0)"
         )
 
 

@@ -37,12 +37,16 @@ class Imagined:
     right: bool | None  # whether that state is what would come; None if nobody knows
 
 
-def require_appraisal(env: TextEnv, tag: str, dynamics: Dynamics) -> None:
-    """Raises ConfigError if states of the environment cannot be judged by their text, or not be had from an oracle."""
+def require_appraisal(env: TextEnv, tag: str, *, instead: str) -> None:
+    """Raises ConfigError, with the setting that does without, if states of the environment cannot be judged by their
+    text."""
     if env.appraise(env.world_state_text("grid_and_coords")) is None:
-        raise ConfigError(
-            f"the environment {tag} cannot say what a state is worth (TextEnv.appraise), so imagine.n must be 1"
-        )
+        raise ConfigError(f"the environment {tag} cannot say what a state is worth (TextEnv.appraise), so {instead}")
+
+
+def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics) -> None:
+    """Raises ConfigError if imagined states of the environment cannot be judged, or not be had from an oracle."""
+    require_appraisal(env, tag, instead="imagine.n must be 1")
     if dynamics == "oracle":
         try:
             env.clone()

@@ -7,7 +7,7 @@ from typing import Any
 
 from spa.config.schema import Config
 from spa.engines.base import Engine
-from spa.engines.imagine import Imagining, require_appraisal
+from spa.engines.imagine import Imagining, require_dynamics
 from spa.recipes import setup
 from spa.tracking.encoding import dump_line, read_lines
 
@@ -18,7 +18,7 @@ def with_imagination(cfg: Config, engine: Engine, record: Path) -> Engine:
     own = cfg.imagine
     if own.n == 1:
         return engine
-    setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, partial(require_appraisal, dynamics=own.dynamics))
+    setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, partial(require_dynamics, dynamics=own.dynamics))
     return Imagining(
         engine,
         n=own.n,

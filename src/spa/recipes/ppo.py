@@ -30,7 +30,7 @@ from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.identity import Identity
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.ppo_imagined import imagined_advantages
+from spa.recipes.ppo_imagined import imagined_advantages, require_worths
 from spa.recipes.ppo_losses import (
     actor_loss,
     critic_loss,
@@ -95,6 +95,7 @@ def main(
         progress, resume = begin(cfg, out, identity, named=named)
         if resume is not None and resume.parent == out and progress.finished(total):
             return mark_done(out, identity, resume, since=started)
+        require_worths(cfg)
         models = load_models(cfg, path, resume, device)
         models.progress = progress
         models.engine.load_weights(models.actor.full_model(), version=progress.step)

@@ -1,22 +1,28 @@
 """What imagined plans say about the turns of a PPO step: `algorithm.imagined_advantage`."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from spa.algo.imagined import agreement, lead
 from spa.config.schema import Config
-from spa.errors import ConfigError
+from spa.engines.imagine import require_appraisal
 from spa.recipes import setup
 from spa.types import Episode
+
+
+def require_worths(cfg: Config) -> None:
+    """Raises ConfigError if imagined plans are to count and an environment cannot say what a state is worth."""
+    if cfg.algorithm.imagined_advantage > 0:
+        check = partial(require_appraisal, instead="algorithm.imagined_advantage must be 0")
+        setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, check)
 
 
 def imagined_advantages(cfg: Config, episodes: Sequence[Episode]) -> list[np.ndarray] | None:
     """float32 [T] per episode, on the tokens of each turn: how much more than the others the taken plan was imagined to
     be worth, times how far imagination agrees with what came in all these episodes, times
     `algorithm.imagined_advantage`; None if that is 0.
-
-    Raises ConfigError if an environment cannot say what a state is worth.
     """
     coef = cfg.algorithm.imagined_advantage
     if coef == 0:
@@ -44,14 +50,5 @@ def _worths(cfg: Config, tag: str, episodes: Sequence[Episode]) -> dict[str, flo
     """What the environment says of every state that was imagined or came."""
     turns = [turn for episode in episodes for turn in episode.turns]
     texts = {state for turn in turns for _, state in turn.reply.options} | {turn.next_target for turn in turns}
-    found = {}
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-        for text in sorted(texts):
-            value = env.appraise(text)
-            if value is None:
-                raise ConfigError(
-                    f"the environment {tag} cannot say what a state is worth (TextEnv.appraise), so "
-                    "algorithm.imagined_advantage must be 0"
-                )
-            found[text] = value
-    return found
+        return {text: env.appraise(text) or 0.0 for text in sorted(texts)}
