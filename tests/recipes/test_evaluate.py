@@ -1,6 +1,7 @@
 """`spa eval` from end to end, mostly with policies that need no model."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -160,6 +161,14 @@ def test_run_of_a_checkpoint(tmp_path):
     assert run_of(tmp_path / "r" / "ppo" / "global_step_3") == tmp_path / "r"
     assert run_of(tmp_path / "r" / "sft" / "extra_1" / "global_step_3") == tmp_path / "r"
     assert run_of(tmp_path / "model") is None
+
+
+def test_a_checkpoint_is_found_by_a_path_from_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    step = Path("runs/mine/sft/global_step_60")
+    step.mkdir(parents=True)
+    (step / "config.json").write_text("{}")
+    assert find_target(str(step)).label == "sft-global_step_60"
 
 
 def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch, capsys):

@@ -66,7 +66,7 @@ def find_target(name: str) -> Target:
             )
         checkpoint = find_checkpoint(place, "last")
     run = run_of(checkpoint)
-    label = slug(str(checkpoint.relative_to(run)) if run else checkpoint.name)
+    label = slug(str(checkpoint.absolute().relative_to(run)) if run else checkpoint.name)
     config = checkpoint.parent / "config.yaml"
     return Target(
         name=name,
