@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,18 @@ def test_the_table_names_every_method(compared, capsys):
     shown = capsys.readouterr().out
     for arm in compared[1]["methods"]:
         assert arm in shown
+
+
+def test_what_a_finished_comparison_counts_is_restored_before_it_is_counted(compared, base):
+    root, summary = compared
+    for name in ("sft/gate.json", "ppo/metrics.jsonl", "data/summary.json"):
+        path = root / "spa" / name
+        whole = path.read_text()
+        path.write_text(re.sub(r":( ?)0", r":\g<1>7", whole))
+        assert path.read_text() != whole
+        made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
+        assert json.loads(json.dumps(run_small(made))) == summary
+        assert path.read_text() == whole
 
 
 def test_a_finished_comparison_is_not_touched_by_the_same_command(compared, base):

@@ -53,10 +53,26 @@ def test_lines_of_finished_self_play_are_named_and_restored(base, finished, harm
     assert "damaged or lost" in caplog.text
 
 
+@pytest.mark.parametrize("harm", ["changed", "torn", "gone"])
+@pytest.mark.parametrize("name", ["sft/gate.json", "data/summary.json"])
+def test_a_record_that_no_checkpoint_has_a_copy_of_is_restored_from_the_mark(base, finished, name, harm, caplog):
+    path = finished / name
+    whole = path.read_text()
+    at = next(i for i, character in enumerate(whole) if character == "0")
+    changed = {"changed": f"{whole[:at]}1{whole[at + 1 :]}", "torn": whole[:50], "gone": None}[harm]
+    path.write_text(changed) if changed is not None else path.unlink()
+    if harm == "changed":
+        json.loads(path.read_text())  # so nobody sees it by its form
+    pipeline.run(small_config(base, finished, *STEPS))
+    assert path.read_text() == whole
+    assert f"{path} was changed or lost; restored from {DONE}" in caplog.text
+
+
 def test_a_mark_that_was_changed_restores_nothing(base, finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     mark = json.loads((tmp_path / "data" / DONE).read_text())
-    mark["record"] = mark["record"].replace("1", "7", 1)
+    kept = mark["kept"]["metrics.jsonl"]
+    kept["text"] = kept["text"].replace("1", "7", 1)
     (tmp_path / "data" / DONE).write_text(json.dumps(mark))
     pipeline.run(small_config(base, tmp_path, *STEPS))
     assert (tmp_path / "data" / "metrics.jsonl").read_bytes() == (finished / "data" / "metrics.jsonl").read_bytes()

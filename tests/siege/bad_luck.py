@@ -29,7 +29,7 @@ from spa.training.checkpoint import step_of
 
 HOWS = ("truncate", "flip", "delete")
 AT_A_TIME = 2
-FOR_PEOPLE = ("log.txt", "timings.jsonl", "config.yaml", "summary.json", "trajectories", "token_scores", "previous")
+FOR_PEOPLE = ("log.txt", "timings.jsonl", "config.yaml", "trajectories", "token_scores", "previous")
 """Parts of a run that no stage goes on from: they are not made again, and nothing is trained on them."""
 
 

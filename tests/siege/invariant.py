@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -101,6 +102,50 @@ NAMED = ("state.json", "chat_template.jinja", "template.json")
 def trained(folder: Path) -> dict[str, str]:
     """What must be equal where options that bring about faults are not: all but what names them."""
     return {name: value for name, value in result(folder).items() if not name.endswith(NAMED)}
+
+
+ENGINE = ("logprobs", "rollout/is_", "rollout/kl_trainer_sampler", "rollout/logprob_gap_max")
+"""What is said of the engine's log-probs: in episodes, and in metrics. Nothing is trained on them but by request."""
+LAST_DIGITS = 2e-6
+
+
+def unlike(one: Path, other: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Of the files with these names, which differ in two runs: those that differ in more than rounding, and those that
+    do not."""
+    rounded = [name for name in names if differs_by_rounding(one / RUN / name, other / RUN / name)]
+    return [name for name in names if name not in rounded], rounded
+
+
+def differs_by_rounding(one: Path, other: Path) -> bool:
+    """Whether two records differ only in the last digits of what the engine says of its own tokens, in steps that lost
+    an episode: until it was lost the others shared a batch with it, and matrix products round by their shape."""
+    if one.suffix != ".jsonl" or not (one.is_file() and other.is_file()):
+        return False
+    mine, theirs = ([json.loads(line) for line in path.read_text().splitlines()] for path in (one, other))
+    if len(mine) != len(theirs) or one.read_bytes()[-1:] != other.read_bytes()[-1:]:
+        return False
+    lost = any(row.get("stop") == "error" for row in theirs)  # a file of episodes is one step; of metrics, a line
+    return all(alike(a, b, rounded=lost or lost_some(b)) for a, b in zip(mine, theirs, strict=True))
+
+
+def lost_some(line: dict[str, Any]) -> bool:
+    """Whether a line of metrics counts lost episodes."""
+    return any(value for key, value in line.items() if key.endswith("/errors"))
+
+
+def alike(mine: dict[str, Any], theirs: dict[str, Any], *, rounded: bool) -> bool:
+    """Whether two lines are equal, but for rounding of ENGINE's values if it may have been `rounded` differently."""
+    return mine.keys() == theirs.keys() and all(
+        value == theirs[key] or (rounded and key.startswith(ENGINE) and close(value, theirs[key]))
+        for key, value in mine.items()
+    )
+
+
+def close(mine: Any, theirs: Any) -> bool:
+    """Whether numbers, or lists of as many numbers, are equal but for the last digits."""
+    if np.shape(mine) != np.shape(theirs):
+        return False
+    return np.allclose(np.asarray(mine, float), np.asarray(theirs, float), rtol=LAST_DIGITS, atol=LAST_DIGITS)
 
 
 def lost_episodes(folder: Path) -> list[dict[str, str]]:

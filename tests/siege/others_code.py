@@ -17,6 +17,7 @@ from invariant import (
     launch,
     lost_episodes,
     trained,
+    unlike,
     wrong_ending,
 )
 
@@ -60,8 +61,9 @@ def unlike_declared(there: Path, lost: list[dict[str, str]], words: list[str], s
     status, text = ended(launch(declared, words))
     if status != 0:
         return f"the run with {len(lost)} episodes declared lost ended with status {status}: {text[-300:]}"
-    if changed := differences(trained(there), trained(declared)):
-        return f"{len(lost)} lost, differs from the run with these declared: {changed[:4]}"
+    wrong, _ = unlike(there, declared, differences(trained(there), trained(declared)))
+    if wrong:
+        return f"{len(lost)} lost, differs from the run with these declared: {wrong[:4]}"
     counted = re.search(r"(\d+) of [\d,]+ episodes were lost", said)
     if lost and (counted is None or int(counted[1]) != len(lost)):
         return f"the last message does not count {len(lost)} lost episodes"

@@ -40,6 +40,7 @@ from invariant import (
     lost_episodes,
     moving_clock,
     result,
+    unlike,
     wrong_ending,
 )
 from night_env import PLAN
@@ -53,9 +54,6 @@ ROOM = 10_000  # bytes that a file may have while the disk is full
 EVENTS = {"kill": 4, "stop": 2, "suspend": 2, "twice": 2, "disk": 3, "torn": 4, "record": 2, "clock": 6, "times": 2}
 """How often what is done to the run from outside."""
 UNANSWERED = 6  # episodes
-ENGINE = ("logprobs", "rollout/is_", "rollout/kl_trainer_sampler", "rollout/logprob_gap_max")
-"""What is said of the engine's log-probs: in episodes, and in metrics. Nothing is trained on them but by request."""
-LAST_DIGITS = 2e-6
 FLAT = 1.05
 """The last third of a run may have so much more memory than the second."""
 
@@ -200,26 +198,6 @@ def steps_made(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def differs_by_rounding(one: Path, other: Path) -> bool:
-    """Whether two records differ only in the last digits of what the engine says of its own tokens: while an episode
-    that will be lost is still played, the others share a batch with it, and matrix products round by their shape."""
-    if one.suffix != ".jsonl" or not other.is_file():
-        return False
-    pairs = list(zip(one.read_text().splitlines(), other.read_text().splitlines(), strict=False))
-    return len(pairs) == one.read_bytes().count(b"\n") == other.read_bytes().count(b"\n") and all(
-        alike(json.loads(mine), json.loads(theirs)) for mine, theirs in pairs
-    )
-
-
-def alike(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
-    """Whether two lines are equal but for rounding of ENGINE's values."""
-    return mine.keys() == theirs.keys() and all(
-        value == theirs[key]
-        or (key.startswith(ENGINE) and np.allclose(value, theirs[key], rtol=LAST_DIGITS, atol=LAST_DIGITS))
-        for key, value in mine.items()
-    )
-
-
 def undisturbed(folder: Path, command: list[str]) -> tuple[int | None, list[tuple[int, int]]]:
     """Exit status of a run to which nothing is done, and its memory: (step, bytes) whenever it was looked at."""
     child, seen = launch(folder, command), []
@@ -267,8 +245,7 @@ def main() -> int:
     declare(declared, lost)
     status, seen = undisturbed(declared, command)
     changed = differences(result(there), result(declared)) if status == 0 else [f"status {status}"]
-    rounded = [name for name in changed if differs_by_rounding(there / RUN / name, declared / RUN / name)]
-    wrong = [name for name in changed if name not in rounded]
+    wrong, rounded = unlike(there, declared, changed)
     siege.judge("overnight", "result", "equal to the run with these declared lost", ", ".join(wrong[:6]))
     grown = growth(seen, args.steps)
     siege.judge("overnight", "memory", "flat", "" if grown <= FLAT else f"grew by a factor of {grown:.3f}")

@@ -21,6 +21,7 @@ from spa.evaluate.statistics import (
     sentence,
 )
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
+from spa.recipes.stage import restore_records
 from spa.recipes.versions import versions
 from spa.tracking.encoding import read_lines
 
@@ -48,10 +49,12 @@ class SeedResult:
 
 
 def read_training(training: Training, seed: int) -> SeedResult | None:
-    """What training number `seed` gave; None if it is not finished."""
+    """What training number `seed` gave; None if it is not finished. Records that were damaged since are restored."""
     tasks = tasks_of(training)
     if not all(task.done for task in tasks):
         return None
+    for task in tasks:
+        restore_records(task.folder)
     ppo, trainer = tasks[-1].folder, training.ppo.trainer
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:

@@ -49,6 +49,8 @@ _WORK = (
     "gate.json", "rounds.json", "summary.json", "played.json", LOST, DATA_FILES, DONE, IDENTITY,
 )  # fmt: skip
 """What a stage leaves in its folder; checkpoints alone are what SFT and PPO go on from."""
+_UNCOPIED = ("gate.json", "summary.json")
+"""Small records that decide or count something and that no checkpoint has a copy of: the mark has one."""
 
 
 @contextmanager
@@ -255,9 +257,9 @@ def mark_done(directory: Path, identity: Identity, result: Path, *, since: float
             "sha256": {path.name: file_sum(path) for path in sorted(result.glob(DATA_FILES))},
             "identity": identity.to_json(),
         }
-        if result == directory and (directory / RECORD).is_file():  # no checkpoint has a copy
-            mark["record"] = (directory / RECORD).read_text(encoding="utf-8")
-            mark["record_sha256"] = _sum(mark["record"])
+        names = [RECORD, *_UNCOPIED] if result == directory else _UNCOPIED
+        texts = {name: (directory / name).read_text(encoding="utf-8") for name in names if (directory / name).is_file()}
+        mark["kept"] = {name: {"text": text, "sha256": _sum(text)} for name, text in texts.items()}
         write_atomic(directory / DONE, [json.dumps(mark, indent=1)])
     world.barrier()
     return result
@@ -276,9 +278,16 @@ def restore_records(directory: Path) -> None:
     for folder in (directory, *sorted(directory.glob("extra_*"))):
         if steps := steps_in(folder):
             restore_record(folder / f"global_step_{max(steps)}")
-    kept = read_mark(directory).get("record")
-    if isinstance(kept, str) and read_mark(directory).get("record_sha256") == _sum(kept):
-        _mend(directory / RECORD, kept.encode(), DONE)
+    for name, text in _kept_by_mark(directory).items():
+        _mend(directory / name, text.encode(), DONE)
+
+
+def _kept_by_mark(directory: Path) -> dict[str, str]:
+    """The records that done.json has a copy of, as long as it is as it was written: name -> text."""
+    kept = read_mark(directory).get("kept")
+    rows = ((name, kept.get(name)) for name in (RECORD, *_UNCOPIED)) if isinstance(kept, dict) else ()
+    found = {name: (row.get("text"), row.get("sha256")) for name, row in rows if isinstance(row, dict)}
+    return {name: text for name, (text, known) in found.items() if isinstance(text, str) and _sum(text) == known}
 
 
 def _sum(text: str) -> str:
@@ -297,7 +306,9 @@ def _mend(path: Path, kept: bytes, source: str) -> None:
     found = path.read_bytes() if path.is_file() else b""
     if found == kept:
         return
-    if not found.startswith(kept):
+    if path.name != RECORD:
+        log.warning("%s was changed or lost; restored from %s", path, source)
+    elif not found.startswith(kept):
         there = set(found.splitlines())
         lost = ", ".join(str(json.loads(line)["step"]) for line in kept.splitlines() if line not in there)
         log.warning("%s: lines of steps %s were damaged or lost; restored from %s", path, lost or "?", source)
