@@ -111,6 +111,15 @@ def test_replayed_rows_get_likelier(base, rows, tmp_path):
     assert len(losses) > 1 and losses[-1] < losses[0]
 
 
+def test_replayed_rows_can_be_learnt_in_their_states_alone(base, rows, tmp_path):
+    counts = {}
+    for loss_on in ("null", "states_only", "no_states"):
+        more = (f"generate.output_dir={rows}", f"{REPLAY}.rows=2", f"{REPLAY}.loss_on={loss_on}")
+        counts[loss_on] = [line["actor/replay_tokens"] for line in trained(base, tmp_path / loss_on, *more)]
+    for whole, states, others in zip(counts["null"], counts["states_only"], counts["no_states"], strict=True):
+        assert 0 < states < whole and whole == states + others
+
+
 def test_replay_without_rows_is_said_before_anything_is_played(base, tmp_path):
     with pytest.raises(SpaError, match=r"wm_train\.parquet"):
         trained(base, tmp_path, f"{REPLAY}.rows=2")

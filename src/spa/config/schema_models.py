@@ -142,6 +142,10 @@ class ReplayConfig:
     coef: Annotated[float, Key("weight of their mean cross-entropy beside the policy loss", affects="result", ge=0)] = (
         0.1
     )
+    loss_on: Annotated[
+        Literal["response", "states_only", "no_states"] | None,
+        Key("their tokens that count, as in `sft.data.loss_on`; null: those of stage 2", affects="result"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,11 +131,13 @@ def replayed_data(cfg: Config) -> Path | None:
 def replay_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
     """Stage 2's training sequences if rows of them are replayed. Raises DataError if there are none, ConfigError for
     rows with pictures."""
-    if cfg.actor_rollout_ref.actor.replay.rows == 0:
+    replay, data = cfg.actor_rollout_ref.actor.replay, cfg.sft.data
+    if replay.rows == 0:
         return []
     if template.images is not None:
         raise ConfigError("actor_rollout_ref.actor.replay.rows must be 0 for a model that sees: rows have no pictures")
-    sequences, _ = sft.load_data(cfg, template, None)
+    learnt = replace(cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on)))
+    sequences, _ = sft.load_data(learnt, template, None)
     return [(sequence.token_ids, sequence.mask) for sequence in sequences]
 
 
