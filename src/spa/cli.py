@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "diagnose": (
         "spa.commands.diagnose:main",
-        "what is wrong with rollouts of any stack: diagnose ROLLOUTS [--model]",
+        "what is wrong with rollouts of any stack: diagnose ROLLOUTS [--model M] [--env ENV] [--html F]",
     ),
     "report": ("spa.commands.report:main", "one self-contained page about one or more runs"),
     "view": ("spa.commands.view:main", "browse the episodes of a run in a local web page"),

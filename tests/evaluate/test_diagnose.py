@@ -1,18 +1,20 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.smollm2 import needs_smollm2
 
-from spa.commands.diagnose import main
+from spa.commands.diagnose import game_of, main
 from spa.engines.scripted import random_engine
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
-from spa.errors import DataError
+from spa.errors import ConfigError, DataError
 from spa.evaluate.diagnose import diagnose, masks, retokenised, with_text
 from spa.evaluate.rollouts import read_rollouts, read_row
 from spa.models.load import load_tokenizer
 from spa.prompts.render import Prompter
+from spa.report.diagnosis import diagnosis_page
 from spa.rollout import collect
 from spa.types import SamplingParams
 
@@ -158,6 +160,54 @@ def test_the_command_prints_text_and_json(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["rollouts"] == 1
 
 
+def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, capsys):
+    reply = said("<think><observation>a</observation><prediction>b</prediction></think><answer>Up</answer>")
+    foreign = tmp_path / "<script>alert(1)<" / "rollouts.jsonl"
+    foreign.parent.mkdir()
+    row = {"messages": [USER, reply], "completion_ids": [1, 2], "completion_mask": [1], "step_rewards": [0.5]}
+    foreign.write_text(json.dumps({**row, "<b>": 1}) + "\n")
+    page = tmp_path / "new" / "page.html"
+    assert main([str(foreign), "--html", str(page)]) == 0 and capsys.readouterr().out.endswith(f"{page}\n")
+    text = page.read_text()
+    assert "<script" not in text and "&lt;script&gt;alert(1)&lt;" in text and "default-src &#39;none&#39;" not in text
+    assert "default-src 'none'" in text and "http://" not in text and "https://" not in text
+    for part in ("1 of 1 rollouts with a mask have a mask of another length", "Reward by turn", "Masks and tokens"):
+        assert part in text
+    main([str(foreign), "--json", "--html", str(page)])
+    assert json.loads(capsys.readouterr().out)["rollouts"] == 1
+
+
+def test_the_page_draws_drift_and_what_made_cross_entropy_fall(tokenizer):
+    report = diagnose(read([{"messages": [USER, said("go")]}]))
+    report["world_model"] = {"prediction": 4, "prediction_right": 2, "copied": 1}
+    row = {"predictions": 2, "with_states": 2, "cells_wrong": 0.25, "copy_right": 1, "copy_cells_wrong": 0.5}
+    report["drift"] = {"by_actions": [{"at": 1, "right": 2, **row}, {"at": 2, "right": 0, **row}], "by_turn": []}
+    kinds = {"copied": {"tokens": 3, "nll": 0.5, "right": 1.0}, "changed": {"tokens": 0, "nll": None, "right": None}}
+    falls = {"total": 0.7, "changed": 0.1, "copied": 0.4, "mixture": 0.2}
+    report["state_likelihood"] = {
+        "why_not": "", "steps": {"val": [{"step": 1, **kinds}, {"step": 9, **kinds}]}, "falls": {"val": falls},
+    }  # fmt: skip
+    page = diagnosis_page(report, "r.jsonl")
+    assert "Drift with the actions ahead" in page and "1 of 2" in page and "25 %" in page
+    assert "State tokens (val)" in page and "mixture" in page
+    report["state_likelihood"]["why_not"] = "there are no log-probs of tokens"
+    assert "Cannot be told: there are no log-probs of tokens." in diagnosis_page(report, "r.jsonl")
+
+
+def test_the_command_says_why_copying_cannot_be_told_and_replays_a_tag_or_a_type(tmp_path, capsys):
+    reply = said("<think><prediction>b</prediction></think><answer>Right</answer>")
+    file = write(tmp_path, [{"messages": [USER, reply, USER], "seed": 3}])
+    main([str(file), "--env", "gymnasium:FrozenLake-v1"])
+    out = capsys.readouterr().out
+    assert "dynamics or copying cannot be told: there are no log-probs" in out and "replayed: 1, 0 of them agree" in out
+    main([str(file), "--env", "FrozenLake", "custom_envs.FrozenLake.env_config.is_slippery=false", "--json"])
+    assert json.loads(capsys.readouterr().out)["replay"]["played"] == 1
+    with pytest.raises(ConfigError, match="changes the game of --env"):
+        main([str(file), "state_text=coords"])
+    with pytest.raises(ConfigError, match="did you mean"):
+        main([str(file), "--env", "frozen_lak"])
+
+
 def test_episodes_of_this_package_are_read_with_their_true_states():
     specs = group_specs("check", base_seed=0, step=0, tags=["t"], n_groups=[2], group_size=2)
     episodes = collect(
@@ -175,6 +225,12 @@ def test_episodes_of_this_package_are_read_with_their_true_states():
     assert report["stacks"] == {"spa": 4} and report["rewards"]["by_turn"]
     assert model["observation"] == sum(len(episode.turns) for episode in episodes)  # which all say "unknown"
     assert model["observation_right"] == 0 and report["format"]["tags"]["answer"]["broken"] == 0
+    game = game_of("FrozenLake", "base", ["custom_envs.FrozenLake.env_config.is_slippery=false"])
+    rows = read([json.loads(json.dumps(episode.to_json())) for episode in episodes])
+    assert diagnose(rows, game=game)["replay"]["by"] == {"states": 4}
+    assert diagnose(rows, game=game)["replay"]["differ"] == []
+    other = replace(rows[0], states=(*rows[0].states[:1], "elsewhere", *rows[0].states[2:]))
+    assert diagnose([other], game=game)["replay"]["differ"][0]["turn"] == 2
 
 
 ROLLOUTS = Path(__file__).parents[1] / "golden" / "rollouts"

@@ -101,3 +101,4 @@ def test_an_episode_in_tokens_is_that_of_training():
     assert found["prompt_ids"] + found["completion_ids"] == episode.token_ids.tolist()
     assert [0] * len(found["prompt_ids"]) + found["env_mask"] == episode.sampled.astype(int).tolist()
     assert sum(found["logprobs"]) == -sum(found["env_mask"]) and found["score"] == episode.score
+    assert (found["seed"], found["noise_seed"]) == (5, 3)

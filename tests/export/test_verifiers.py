@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from spa.commands.diagnose import game_of
 from spa.evaluate.diagnose import diagnose
 from spa.evaluate.rollouts import read_rollouts
 from spa.export.chat import make_chat
@@ -45,6 +46,11 @@ def test_games_are_played_to_the_end_and_scored(tmp_path):
     traces = [episode["traces"][0] for episode in episodes]
     assert [trace["task"]["data"]["seed"] for trace in traces] == [0, 0, 1, 1]
     assert traces[0]["rewards"]["score"]["score"] == 1.0 and traces[0]["metrics"]["success"] == 1.0
+    assert [trace["info"]["spa"]["seed"] for trace in traces] == [0, 0, 1, 1]
+    game = game_of("Lake", str(lake), [])
+    assert diagnose(read_rollouts(tmp_path / "run"), game=game)["replay"] == {
+        "played": 4, "without_seed": 0, "by": {"states": 4}, "unchecked": 0, "differ": [],
+    }  # fmt: skip
     assert server.requests[0]["body"]["messages"] == [dict(message) for message in chat.begin(0)]
     report = diagnose(read_rollouts(tmp_path / "run"))
     assert report["stacks"] == {"verifiers": 4} and report["rewards"]["groups"] == 2

@@ -3,31 +3,83 @@
 import argparse
 import json
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spa.commands.arguments import result_file, split_overrides
+from spa.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spa.evaluate.replay import Game
+
+NO_LIMIT = 10**9
 
 
 def main(args: list[str]) -> int:
-    """Print what is found; 0 whatever it is. Raises DataError, ModelError."""
-    parser = argparse.ArgumentParser(prog="spa diagnose", description="What is wrong with rollouts, of any stack.")
-    parser.add_argument("rollouts", help="a .jsonl or .json file, or a folder of them")
+    """Print what is found; 0 whatever it is. Raises DataError, ModelError, ConfigError."""
+    parser = argparse.ArgumentParser(
+        prog="spa diagnose",
+        usage="spa diagnose ROLLOUTS [--model M] [--env ENV [--config C] [key=value ...]] [--html FILE] [--json]",
+        description="What is wrong with rollouts, of any stack.",
+    )
+    parser.add_argument("rollouts", help="a .jsonl, .json or .parquet file, or a folder of them")
     parser.add_argument(
         "--model", help="the model whose tokens they are: masks and tokens are then read, not only counted"
     )
+    parser.add_argument(
+        "--env",
+        help="the game that was played, a tag or a type (gymnasium:FrozenLake-v1): the actions of rollouts with a seed "
+        "are taken again in it, and predictions are held against the states that they lead to",
+    )
+    parser.add_argument("--config", default="base", help="the configuration that defines the tags (default: base)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write everything as one page, too")
     parser.add_argument("--json", action="store_true", help="everything as one JSON object")
-    options = parser.parse_args(args)
+    proper, overrides = split_overrides(args)
+    options = parser.parse_args(proper)
 
     from spa.evaluate.diagnose import diagnose
     from spa.evaluate.rollouts import read_rollouts
 
+    page = None if options.html is None else result_file(options.html)
+    game = None if options.env is None else game_of(options.env, options.config, overrides)
+    if game is None and overrides:
+        raise ConfigError(f"{overrides[0]} changes the game of --env, which is not given")
     rollouts = read_rollouts(options.rollouts)
     tokenizer = None
     if options.model:
         from spa.models.load import load_tokenizer
 
         tokenizer = load_tokenizer(options.model)
-    report = diagnose(rollouts, tokenizer)
+    report = diagnose(rollouts, tokenizer, game)
+    if page is not None:
+        from spa.report.build import write_text
+        from spa.report.diagnosis import diagnosis_page
+
+        write_text(page, diagnosis_page(report, options.rollouts), "--html")
     sys.stdout.write(json.dumps(report, indent=1) + "\n" if options.json else _text(report))
+    if page is not None and not options.json:
+        sys.stdout.write(f"{page}\n")
     return 0
+
+
+def game_of(name: str, config: str, overrides: list[str]) -> "Game":
+    """The game of a tag with its limits, or of a type, without any. Raises ConfigError, also for several players."""
+    from spa.config.load import load_config
+    from spa.envs.registry import make_env
+    from spa.evaluate.replay import Game
+
+    cfg = load_config(config, overrides)
+    spec = cfg.custom_envs.get(name)
+    env = make_env(name, {}) if spec is None else make_env(spec.env_type, spec.env_config)
+    if env.players > 1:
+        raise ConfigError(f"{name} has {env.players} players; games of one player can be replayed")
+    return Game(
+        env=env,
+        state_text=cfg.state_text,
+        action_sep=cfg.action_sep(name),
+        max_actions_per_turn=NO_LIMIT if spec is None else cfg.agent_proxy.max_actions_per_turn,
+        max_actions_per_traj=NO_LIMIT if spec is None else spec.max_actions_per_traj,
+    )
 
 
 def _text(report: dict[str, Any]) -> str:
@@ -38,9 +90,17 @@ def _text(report: dict[str, Any]) -> str:
         lines.append(f"reward {score['mean']:.3f}, standard deviation {score['std']:.3f}")
     if score["by_turn"]:
         lines.append("by turn: " + ", ".join(f"{value:.3f}" for value in score["by_turn"]))
+    if replay := report["replay"]:
+        agree = replay["played"] - len(replay["differ"]) - replay["unchecked"]
+        lines.append(f"replayed: {replay['played']}, {agree} of them agree with the record to the end")
     for name in ("observation", "prediction"):
         if model.get(name):
             lines.append(f"{name}s right: {model[f'{name}_right']} of {model[name]}")
+    for name, label in (("by_actions", "actions ahead"), ("by_turn", "turn")):
+        if rows := report["drift"][name]:
+            lines.append(f"predictions right by {label}: " + ", ".join(map(_drift_text, rows)))
+    if model.get("prediction"):
+        lines += _likelihood_lines(report["state_likelihood"])
     lines.append(f"repeated words: {report['repetition']['mean']:.1%} of four-word runs")
     if bits:
         lines.append(f"first replies: {bits['entropy']:.2f} bits, {bits['information']:.2f} of them about the prompt")
@@ -48,3 +108,20 @@ def _text(report: dict[str, Any]) -> str:
         ["", *(f"! {text}" for text in report["findings"])] if report["findings"] else ["", "nothing wrong was found"]
     )
     return "\n".join(lines) + "\n"
+
+
+def _drift_text(row: dict[str, Any]) -> str:
+    beside = f" (copying {row['copy_right']})" if row.get("with_states") == row["predictions"] else ""
+    return f"{row['at']}: {row['right']} of {row['predictions']}{beside}"
+
+
+def _likelihood_lines(known: dict[str, Any]) -> list[str]:
+    """Whether cross-entropy fell by dynamics or by copying, or why that cannot be told."""
+    if known["why_not"]:
+        return [f"dynamics or copying cannot be told: {known['why_not']}"]
+    return [
+        f"cross-entropy of predicted states{f' ({split})' if split else ''} fell by {part['total']:.3f} nats per "
+        f"token: {part['changed']:.3f} where something changed, {part['copied']:.3f} where nothing did, "
+        f"{part['mixture']:.3f} because more was copied"
+        for split, part in known["falls"].items()
+    ]

@@ -10,17 +10,23 @@ from operator import itemgetter
 from statistics import fmean, pstdev
 from typing import Any
 
+from spa.evaluate.copying import state_likelihood
+from spa.evaluate.predictions import drift, inside, world_model
+from spa.evaluate.replay import Game, replay_report, replayed
 from spa.evaluate.rollouts import Chat, Rollout
 from spa.prompts.parse import TAGS, find_block
 
 _ROLE = re.compile(r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user")
 
 
-def diagnose(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
+def diagnose(rollouts: Sequence[Rollout], tokenizer: Any = None, game: Game | None = None) -> dict[str, Any]:
     """Everything that can be said, as plain data; `findings` are the sentences worth acting on. Without a tokenizer,
-    tokens are only counted, and rollouts that are nothing but tokens have no text."""
+    tokens are only counted, and rollouts that are nothing but tokens have no text. With the game that was played,
+    actions are taken again in it, and predictions are held against the states that they lead to."""
     if tokenizer is not None:
         rollouts = [with_text(rollout, tokenizer) for rollout in rollouts]
+    replays = [] if game is None else [replayed(rollout, game) for rollout in rollouts]
+    rollouts = [replay.rollout for replay in replays] or rollouts
     report: dict[str, Any] = {
         "rollouts": len(rollouts),
         "stacks": dict(Counter(rollout.stack for rollout in rollouts)),
@@ -30,7 +36,10 @@ def diagnose(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, An
         "format": formats(rollouts),
         "repetition": repetition(rollouts),
         "collapse": collapse(rollouts),
+        "replay": replay_report(replays) if replays else {},
         "world_model": world_model(rollouts),
+        "drift": drift(rollouts),
+        "state_likelihood": state_likelihood(rollouts, tokenizer),
     }
     report["findings"] = findings(report)
     return report
@@ -160,7 +169,7 @@ def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         if rollout.replies:
             reply = rollout.replies[0]
             span = find_block(reply, "answer")
-            groups[rollout.group].append(reply if span is None else _inside(reply, "answer"))
+            groups[rollout.group].append(reply if span is None else inside(reply, "answer"))
     total = sum(map(len, groups.values()))
     if not total:
         return {}
@@ -173,38 +182,6 @@ def entropy(counts: Mapping[str, int]) -> float:
     """Bits of the distribution that `counts` are."""
     total = sum(counts.values())
     return -sum(n / total * math.log2(n / total) for n in counts.values() if n)
-
-
-def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Observations and predictions against the true states: those of the record, else whether the text stands in the
-    message before and after the reply. `copied`: predictions that repeat the observation."""
-    counts: Counter[str] = Counter()
-    for rollout in rollouts:
-        places = [index for index, (role, _) in enumerate(rollout.chat) if role == "assistant"]
-        for turn, place in enumerate(places):
-            reply = rollout.chat[place][1]
-            said, told = (_inside(reply, tag) for tag in ("observation", "prediction"))
-            for name, text, state, message in (
-                ("observation", said, turn, place - 1),
-                ("prediction", told, turn + 1, place + 1),
-            ):
-                if text and state < len(rollout.states):
-                    counts[name] += 1
-                    counts[f"{name}_right"] += _words(text) == _words(rollout.states[state])
-                elif text and not rollout.states and 0 <= message < len(rollout.chat):
-                    counts[name] += 1
-                    counts[f"{name}_right"] += _words(text) in _words(rollout.chat[message][1])
-            counts["copied"] += bool(said and told and _words(said) == _words(told))
-    return dict(counts)
-
-
-def _inside(reply: str, tag: str) -> str:
-    match = re.search(rf"<{tag}>(.*?)</{tag}>", reply, re.S)
-    return match[1].strip() if match else ""
-
-
-def _words(text: str) -> str:
-    return " ".join(text.split())
 
 
 def findings(report: Mapping[str, Any]) -> list[str]:
@@ -250,9 +227,43 @@ def findings(report: Mapping[str, Any]) -> list[str]:
         out.append(
             f"replies hardly depend on the prompt ({bits['information']:.2f} bits): the policy may have collapsed"
         )
+    return out + _world_findings(report)
+
+
+def _world_findings(report: Mapping[str, Any]) -> list[str]:
+    """What is worth acting on in the replay and in what is said of the world."""
+    out, replay = [], report["replay"]
+    if replay and replay["without_seed"]:
+        out.append(f"{replay['without_seed']} of {report['rollouts']} rollouts name no seed: they were not replayed")
+    if replay and replay["differ"]:
+        first = min(replay["differ"], key=itemgetter("turn"))
+        why = f": {first['fault']}" if first["fault"] else ""
+        out.append(
+            f"{len(replay['differ'])} of {replay['played']} replays stop agreeing with the record, the earliest at "
+            f"turn {first['turn']} ({first['where']}{why}): what comes after is not measured"
+        )
+    if replay and replay["unchecked"]:
+        out.append(
+            f"{replay['unchecked']} of {replay['played']} replays cannot be checked: no message shows a state of "
+            "theirs, and no rewards by turn are recorded. Either the text shows no states, or game, options or seed "
+            "are others; then what is said of predictions is wrong"
+        )
     model = report["world_model"]
     if model.get("prediction") and model["copied"] > model["prediction"] / 2:
         out.append(
             f"{model['copied']} of {model['prediction']} predictions repeat the observation: copying, no dynamics"
         )
+    rows = [row for row in report["drift"]["by_turn"] if row.get("with_states") == row["predictions"]]
+    right, copy = (sum(row[name] for row in rows) for name in ("right", "copy_right"))
+    if right < copy:
+        out.append(f"{right} predictions are right; repeating the state before would have been right {copy} times")
+    known = report["state_likelihood"]
+    for split, part in known["falls"].items():
+        if part["total"] > 0 and part["changed"] < part["total"] / 2:
+            first, last = (known["steps"][split][end]["step"] for end in (0, -1))
+            out.append(
+                f"cross-entropy of predicted states fell by {part['total']:.2f} nats per token from step {first} to "
+                f"{last}{f' ({split})' if split else ''}, {part['changed']:.2f} of it where something changed: most "
+                "of what was learnt is to copy"
+            )
     return out

@@ -7,7 +7,7 @@ becomes rows.
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ Chat = tuple[tuple[str, str], ...]
 
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
 _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
+_OURS = re.compile(r"(.+)-(\d{6,})")  # the files of a run's episodes: what they were played for, and the step
+_LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
 _MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mask")
 
 
@@ -38,6 +40,12 @@ class Rollout:
     mask: tuple[bool, ...] | None = None
     states: tuple[str, ...] = ()  # the true state before each reply, and the last one
     replaced: int = 0  # replies that the conversation went on from in other tokens than were sampled
+    logprobs: tuple[float, ...] | None = None  # of `token_ids`, 0 where nothing was sampled
+    actions: tuple[tuple[str, ...], ...] = ()  # that the environment took, reply by reply, where that is recorded
+    seed: int | None = None  # of the puzzle
+    noise_seed: int | None = None  # of the chance in it
+    step: int | None = None  # of training
+    split: str = ""  # what it was played for: train, val
 
     @property
     def replies(self) -> tuple[str, ...]:
@@ -57,7 +65,15 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
     files = next((files for files in found if files), []) if path.is_dir() else [path]
     if not path.exists() or not files:
         raise DataError(f"{path}: there are no rollouts; name a .jsonl, .json or .parquet file, or a folder of them")
-    return tuple(rollout for file in files for rollout in _file(file))
+    return tuple(rollout for file in files for rollout in _dated(file))
+
+
+def _dated(file: Path) -> Iterator[Rollout]:
+    """The rollouts of a file, those of a run's own with the step and the purpose that its name has."""
+    name = _OURS.fullmatch(file.stem)
+    for rollout in _file(file):
+        named = name and rollout.stack == "spa"
+        yield replace(rollout, step=int(name[2]), split=name[1]) if name and named else rollout
 
 
 def _file(file: Path) -> Iterator[Rollout]:
@@ -144,6 +160,10 @@ def read_row(row: Any, where: str) -> Rollout:
         turn_rewards=turns,
         token_ids=ids,
         mask=mask,
+        logprobs=_logprobs(row, ids, mask),
+        seed=_number(row, "seed", "env_seed", "puzzle_seed"),
+        noise_seed=_number(row, "noise_seed"),
+        step=_number(row, "step", "global_step", "training_step"),
     )
 
 
@@ -162,6 +182,7 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
     again = [node for node in path if _role(node) == "assistant" and not node.get("sampled")]
     ids = tuple(int(token) for node in path[first:] for token in node.get("token_ids") or ())
     mask = tuple(bool(trained) for node in path[first:] for trained in node.get("mask") or ())
+    scores = [score for node in path[first:] for score in _spread(node)]
     told = (row.get("info") or {}).get("spa") or {}
     rewards = [reward for reward in (row.get("rewards") or {}).values() if isinstance(reward, Mapping)]
     task = row.get("task") or {}
@@ -176,7 +197,16 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
         mask=mask if ids else None,
         states=tuple(told.get("states") or ()),
         replaced=sum(node["message"] in sampled for node in again),
+        logprobs=tuple(scores) if any(scores) else None,
+        seed=_number(told, "seed"),
+        noise_seed=_number(told, "noise_seed"),
     )
+
+
+def _spread(node: Mapping[str, Any]) -> list[float]:
+    """The log-probs of a node, which has one for each trained token, on all of its tokens."""
+    scores = iter(node.get("logprobs") or ())
+    return [float(next(scores, 0.0)) if trained else 0.0 for trained in node.get("mask") or ()]
 
 
 def _role(node: Mapping[str, Any]) -> str:
@@ -186,6 +216,7 @@ def _role(node: Mapping[str, Any]) -> str:
 def _ours(row: Mapping[str, Any], where: str) -> Rollout:
     turns, ids, sampled = row["turns"], row.get("token_ids"), row.get("sampled")
     rewards = tuple(float(turn["reward"] + turn["penalty"]) for turn in turns)
+    scores = row.get("logprobs")
     states = [turn.get("world_state") or turn["state"] for turn in turns]
     states += [turns[-1].get("next_world_state") or turns[-1]["next_state"]] if turns else []
     return Rollout(
@@ -198,6 +229,10 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         token_ids=None if ids is None else tuple(ids),
         mask=None if sampled is None else tuple(map(bool, sampled)),
         states=tuple(states),
+        logprobs=None if scores is None else tuple(scores),
+        actions=tuple(tuple(turn["executed"]) for turn in turns),
+        seed=_number(row, "puzzle_seed"),
+        noise_seed=_number(row, "noise_seed"),
     )
 
 
@@ -234,6 +269,25 @@ def _tokens(row: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[bool,
     ids = row.get("completion_ids") or row.get("response_ids")
     mask = next((row[name] for name in _MASKS if row.get(name) is not None), None)
     return None if ids is None else tuple(map(int, ids)), None if mask is None else tuple(bool(m) for m in mask)
+
+
+def _logprobs(
+    row: Mapping[str, Any], ids: tuple[int, ...] | None, mask: tuple[bool, ...] | None
+) -> tuple[float, ...] | None:
+    """One for each token, or one for each that is trained on; None if there are others, or none."""
+    found = next((row[name] for name in _LOGPROBS if isinstance(row.get(name), list)), None)
+    if found is None or ids is None:
+        return None
+    if mask is not None and len(found) == sum(mask) < len(ids) == len(mask):
+        return tuple(_spread({"logprobs": found, "mask": mask}))
+    return tuple(float(score or 0.0) for score in found) if len(found) == len(ids) else None
+
+
+def _number(row: Mapping[str, Any], *names: str) -> int | None:
+    """A whole number of a row, or of what stacks keep beside it."""
+    places = [row, *(row[name] for name in ("info", "extra_info") if isinstance(row.get(name), Mapping))]
+    found = (place[name] for place in places for name in names if _is_number(place.get(name)))
+    return next((int(value) for value in found), None)
 
 
 def _is_number(value: Any) -> bool:

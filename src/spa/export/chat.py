@@ -30,6 +30,7 @@ class GameChat:
 
     def begin(self, seed: int, noise_seed: int | None = None) -> tuple[Message, ...]:
         """System and first user message of the puzzle of a seed. Raises ConfigError if it cannot be made."""
+        self.seed, self.noise_seed = seed, noise_seed
         self.turns: list[Turn] = []
         self.stop: Stop | None = None
         try:
@@ -103,8 +104,8 @@ def token_episode(
     """Play an episode in tokens that are only ever appended to, for trainers that want ids and a mask.
 
     `generate` continues token ids and returns the sampled ids with their log-probs. Returns `prompt_ids`,
-    `completion_ids`, `logprobs` (0 where the game speaks), `env_mask` (1 on sampled ids), `score`, `success` and
-    `turn_rewards`: the columns that a rollout function of TRL returns.
+    `completion_ids`, `logprobs` (0 where the game speaks), `env_mask` (1 on sampled ids), `score`, `success`,
+    `turn_rewards`, `seed` and `noise_seed`: the columns that a rollout function of TRL returns.
     """
     prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.opener)
     ids: list[int] = []
@@ -126,6 +127,8 @@ def token_episode(
         "score": chat.score,
         "success": chat.success,
         "turn_rewards": chat.turn_rewards,
+        "seed": seed,
+        "noise_seed": noise_seed,
     }
 
 

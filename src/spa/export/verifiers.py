@@ -102,7 +102,7 @@ class SpaEnvConfig(vf.EnvConfig):
 class SpaEnv(vf.Env[SpaEnvConfig]):
     """A game answers every reply until it is over. Episodes of a task share the puzzle, not its chance.
 
-    The trace gets the score as reward, success as metric, and the true states, which `spa diagnose` reads."""
+    The trace gets the score as reward, success as metric, the true states and the seeds, which `spa diagnose` reads."""
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
         """Play one puzzle."""
@@ -127,4 +127,6 @@ def record(chat: GameChat, trace: vf.Trace) -> None:
         "stop": str(chat.stop),
         "turn_rewards": chat.turn_rewards,
         "states": list(chat.states),
+        "seed": chat.seed,
+        "noise_seed": chat.noise_seed,
     }

@@ -30,34 +30,41 @@ def write_report(runs: Sequence[Path], path: Path, form: str) -> Report:
 
         save_picture(report, path)
         return report
-    text = html(report) if form == "html" else markdown(report)
+    write_text(path, html(report) if form == "html" else markdown(report), "--output")
+    return report
+
+
+def write_text(path: Path, text: str, option: str) -> None:
+    """Write a file. Raises SpaError that names the command's `option` if there can be none."""
     try:
         write_atomic(path, [text])
     except OSError as error:
-        raise SpaError(f"cannot write {path}: {error.strerror}. Choose another place with --output.") from error
-    return report
+        raise SpaError(f"cannot write {path}: {error.strerror}. Choose another place with {option}.") from error
 
 
 def html(report: Report) -> str:
     """The report as one HTML page that loads nothing and runs no script."""
+    return render_page(
+        "report.html.j2", report=report, contents=_contents(report), endings=ENDINGS, cell_class=cell_class, cut=cut
+    )
+
+
+def render_page(template: str, **content: Any) -> str:
+    """A template of this package with the report's style and charts. Every text in `content` is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
-    return environment.get_template("report.html.j2").render(
-        report=report,
-        contents=_contents(report),
+    return environment.get_template(template).render(
+        **content,
         style=Markup(style),
         policy=Markup(page_policy(styles=[style])),
         version=__version__,
-        endings=ENDINGS,
         line_chart=line_chart,
         bar_chart=bar_chart,
         legend_mark=legend_mark,
         number=number,
         table_of=table_of,
-        cell_class=cell_class,
-        cut=cut,
     )
 
 
@@ -93,4 +100,4 @@ def cut(text: str, limit: int = MAX_REPLY) -> str:
     return text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"
 
 
-__all__ = ["Bars", "Report", "html", "write_report"]
+__all__ = ["Bars", "Report", "html", "render_page", "write_report", "write_text"]

@@ -5,7 +5,7 @@ Copying the shown state gets most units right; only what changed tells a world m
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spa.types import Episode, Metrics, Stop, Turn
@@ -33,18 +33,32 @@ def state_units(text: str) -> list[str]:
 
 
 def _line_units(line: str) -> list[str]:
+    return ["".join(match[0].split()) for match in _line_matches(line)]
+
+
+def _line_matches(line: str) -> Iterator[re.Match[str]]:
     is_sentence = any(letters != letters.upper() for letters in _LETTERS.findall(line))
-    units = (_SENTENCE_UNIT if is_sentence else _DRAWING_UNIT).findall(line)
-    return ["".join(unit.split()) for unit in units]
+    return (_SENTENCE_UNIT if is_sentence else _DRAWING_UNIT).finditer(line)
 
 
-def _grid(text: str) -> dict[tuple[int, int], str]:
-    """Units by line and place in the line, so that one broken row does not shift the rows after it."""
-    return {
-        (row, column): unit
-        for row, line in enumerate(text.strip().splitlines())
-        for column, unit in enumerate(_line_units(line))
-    }
+Place = tuple[int, int]
+"""Line and place in the line, so that one broken row does not shift the rows after it."""
+
+
+def placed_units(text: str) -> dict[Place, tuple[str, int, int]]:
+    """The units of a state by their place, each with where in `text` it starts and ends. White space around the state
+    is no line of it."""
+    found: dict[Place, tuple[str, int, int]] = {}
+    start = len(text) - len(text.lstrip())
+    for row, line in enumerate(text.strip().splitlines(keepends=True)):
+        for column, match in enumerate(_line_matches(line)):
+            found[row, column] = ("".join(match[0].split()), start + match.start(), start + match.end())
+        start += len(line)
+    return found
+
+
+def _grid(text: str) -> dict[Place, str]:
+    return {place: unit for place, (unit, _, _) in placed_units(text).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,131 @@
+"""Predicted states of rollouts against what came: how often they are right, and how that falls with the way ahead."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spa.evaluate.rollouts import Rollout
+from spa.prompts.parse import split_actions
+from spa.worldmodel.accuracy import score_state, total_score
+
+_MOST = 1000  # actions that are counted in an answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A state that a reply predicts. `before` and `after` are the true ones, None where they are not known; `told` is
+    the message that followed."""
+
+    turn: int  # from 0
+    actions: int | None  # that were taken, else that the answer names; None if there is no answer
+    text: str
+    before: str | None
+    after: str | None
+    told: str | None
+
+    @property
+    def right(self) -> bool | None:
+        """Whether it is the true state, else whether it stands in the next message; None if neither is there."""
+        if self.after is not None:
+            return words(self.text) == words(self.after)
+        return None if self.told is None else words(self.text) in words(self.told)
+
+
+def predictions(rollout: Rollout) -> Iterator[Prediction]:
+    """What the replies of a rollout predict, reply by reply."""
+    places = [index for index, (role, _) in enumerate(rollout.chat) if role == "assistant"]
+    for turn, place in enumerate(places):
+        reply = rollout.chat[place][1]
+        if text := inside(reply, "prediction"):
+            known = turn + 1 < len(rollout.states)
+            told = rollout.chat[place + 1][1] if not rollout.states and place + 1 < len(rollout.chat) else None
+            yield Prediction(
+                turn=turn,
+                actions=_count_actions(rollout, turn, reply),
+                text=text,
+                before=rollout.states[turn] if known else None,
+                after=rollout.states[turn + 1] if known else None,
+                told=told,
+            )
+
+
+def _count_actions(rollout: Rollout, turn: int, reply: str) -> int | None:
+    if turn < len(rollout.actions):
+        return len(rollout.actions[turn])
+    answer = inside(reply, "answer")
+    return len(split_actions(answer, max_actions=_MOST)) if answer else None
+
+
+def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """Observations and predictions against the true states: those of the record, else whether the text stands in the
+    message before and after the reply. `copied`: predictions that repeat the observation."""
+    counts: Counter[str] = Counter()
+    for rollout in rollouts:
+        places = [index for index, (role, _) in enumerate(rollout.chat) if role == "assistant"]
+        for turn, place in enumerate(places):
+            reply = rollout.chat[place][1]
+            said, told = (inside(reply, tag) for tag in ("observation", "prediction"))
+            for name, text, state, message in (
+                ("observation", said, turn, place - 1),
+                ("prediction", told, turn + 1, place + 1),
+            ):
+                if text and state < len(rollout.states):
+                    counts[name] += 1
+                    counts[f"{name}_right"] += words(text) == words(rollout.states[state])
+                elif text and not rollout.states and 0 <= message < len(rollout.chat):
+                    counts[name] += 1
+                    counts[f"{name}_right"] += words(text) in words(rollout.chat[message][1])
+            counts["copied"] += bool(said and told and words(said) == words(told))
+    return dict(counts)
+
+
+def drift(rollouts: Sequence[Rollout]) -> dict[str, list[dict[str, Any]]]:
+    """How far predictions are from what came: `by_actions`, with k actions between the two states, and `by_turn`.
+
+    Each row has `at` (k, or the turn from 1), `predictions`, and of these `right`. Where true states are known:
+    `with_states`, `cells_wrong` (share of cells and words that differ from the true state, as in
+    `spa.worldmodel.accuracy`), and beside them `copy_right` and `copy_cells_wrong`, what repeating the state before
+    would have scored.
+    """
+    held = [said for rollout in rollouts for said in predictions(rollout) if said.right is not None]
+    return {
+        "by_actions": _rows(held, lambda said: said.actions),
+        "by_turn": _rows(held, lambda said: said.turn + 1),
+    }
+
+
+def _rows(held: Sequence[Prediction], key: Callable[[Prediction], int | None]) -> list[dict[str, Any]]:
+    found: dict[int, list[Prediction]] = defaultdict(list)
+    for said in held:
+        if (at := key(said)) is not None:
+            found[at].append(said)
+    return [{"at": at, **_row(found[at])} for at in sorted(found)]
+
+
+def _row(held: Sequence[Prediction]) -> dict[str, Any]:
+    row: dict[str, Any] = {"predictions": len(held), "right": sum(bool(said.right) for said in held)}
+    known = [(said.text, said.before, said.after) for said in held if said.before is not None]
+    pairs = [(text, before, after) for text, before, after in known if before is not None and after is not None]
+    if pairs:
+        model = total_score([score_state(text, after, before) for text, before, after in pairs])
+        copy = total_score([score_state(before, after, before) for _, before, after in pairs])
+        row |= {
+            "with_states": len(pairs),
+            "cells_wrong": 1 - model.unit_accuracy,
+            "copy_right": sum(words(before) == words(after) for _, before, after in pairs),
+            "copy_cells_wrong": 1 - copy.unit_accuracy,
+        }
+    return row
+
+
+def inside(reply: str, tag: str) -> str:
+    """The text of the first block of this tag in a reply; "" if there is none."""
+    match = re.search(rf"<{tag}>(.*?)</{tag}>", reply, re.S)
+    return match[1].strip() if match else ""
+
+
+def words(text: str) -> str:
+    """A text without its white space: how stacks break lines is no difference."""
+    return " ".join(text.split())

@@ -1,0 +1,157 @@
+"""The actions of a rollout, taken again in its game: the true states, and how far they are those of the record."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spa.envs.base import StateText, TextEnv
+from spa.envs.limits import EnvFault, boundary, checked_step, checked_text
+from spa.evaluate.predictions import inside, words
+from spa.evaluate.rollouts import Rollout
+from spa.prompts.parse import split_actions
+
+CLOSE = 1e-6  # rewards that differ by no more are equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Game:
+    """What a rollout is played again in: a game of one player, how its states are written, and its limits."""
+
+    env: TextEnv
+    state_text: StateText
+    action_sep: str
+    max_actions_per_turn: int
+    max_actions_per_traj: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A rollout with the states and actions of its replay, as far as they agree with the record.
+
+    `by`: what was compared, "states" or "rewards" of the record, or the "text" of its messages; "" if nothing of the
+    record can be, "seed" if it names none, so that it was not played. `differs`: the first turn (from 1) that the
+    record begins in another state, or the one after a turn of another reward; None if all agrees. `fault`: what the
+    game raised.
+    """
+
+    rollout: Rollout
+    by: str
+    differs: int | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    shown: str  # what the agent is shown before the turn
+    known: str  # what it should know
+    actions: tuple[str, ...] = ()
+    reward: float = 0.0
+
+
+def replayed(rollout: Rollout, game: Game) -> Replay:
+    """Play a rollout's puzzle again with the actions that the record names, else with those of the replies' answers,
+    else with whole replies."""
+    if rollout.seed is None:
+        return Replay(rollout=rollout, by="seed")
+    try:
+        with boundary("the replay"):
+            steps = _play(rollout, game)
+    except EnvFault as error:
+        return Replay(rollout=rollout, by="", differs=1, fault=str(error))
+    by, differs = _compare(rollout, steps)
+    sure = steps if differs is None else steps[: differs - 1]
+    if by != "states":
+        rollout = replace(rollout, states=tuple(step.known for step in sure))
+    actions = rollout.actions or tuple(step.actions for step in sure[:-1])
+    return Replay(rollout=replace(rollout, actions=actions), by=by, differs=differs)
+
+
+def _play(rollout: Rollout, game: Game) -> list[_Step]:
+    """Each turn with the state before it, and the last state; shorter than the record if the game ends before it."""
+    env, steps, left = game.env, list[_Step](), game.max_actions_per_traj
+    options: dict[str, Any] = {"validation": rollout.split == "val"}
+    if rollout.noise_seed is not None:
+        options["noise_seed"] = rollout.noise_seed
+    env.reset(seed=rollout.seed, options=options)
+    over = False
+    for turn, reply in enumerate(rollout.replies):
+        if over:
+            break
+        before, reward, taken = _see(env, game), 0.0, list[str]()
+        mapped = [(name, env.to_action(name)) for name in _plan(rollout, turn, reply, game)]
+        for name, action in [(name, action) for name, action in mapped if action is not None][:left]:
+            value, over, _ = checked_step(env.step(action))
+            reward += value
+            taken.append(name)
+            if over:
+                break
+        left -= len(taken)
+        steps.append(_Step(*before, tuple(taken), reward))
+    return [*steps, _Step(*_see(env, game))]
+
+
+def _plan(rollout: Rollout, turn: int, reply: str, game: Game) -> tuple[str, ...]:
+    if turn < len(rollout.actions):
+        return rollout.actions[turn]
+    text = inside(reply, "answer")
+    if not text and "<answer>" not in reply:
+        return (reply.strip(),)
+    return split_actions(text, action_sep=game.action_sep, max_actions=game.max_actions_per_turn)
+
+
+def _see(env: TextEnv, game: Game) -> tuple[str, str]:
+    shown = checked_text(env.state_text(game.state_text), "state_text")
+    return shown, checked_text(env.world_state_text(game.state_text), "world_state_text")
+
+
+def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]:
+    """What can be compared, and the first turn (from 1) that the record begins in another state than the replay. What
+    is said after the last reply is not compared: it need not be a state."""
+    if rollout.states:
+        same = [words(step.known) == words(state) for step, state in zip(steps, rollout.states, strict=False)]
+        return "states", _first_other(same, len(rollout.states))
+    told = _messages(rollout)
+    held = [words(step.shown) in words(text) for step, text in zip(steps, told, strict=False)]
+    if any(held):
+        return "text", _first_other(held, len(told))
+    if rollout.turn_rewards:
+        pairs = zip(steps, rollout.turn_rewards, strict=False)
+        same = [True, *(abs(step.reward - reward) <= CLOSE for step, reward in pairs)]
+        return "rewards", _first_other(same, 1 + len(rollout.turn_rewards))
+    return "", None
+
+
+def _messages(rollout: Rollout) -> list[str]:
+    """What stands before each reply."""
+    texts, since = list[str](), ""
+    for role, text in rollout.chat:
+        if role == "assistant":
+            texts.append(since)
+            since = ""
+        else:
+            since = f"{since}\n{text}"
+    return texts
+
+
+def _first_other(same: Sequence[bool], wanted: int) -> int | None:
+    """The first place (from 1) that is not the same, or that the replay does not reach."""
+    other = next((turn for turn, good in enumerate(same, 1) if not good), None)
+    return len(same) + 1 if other is None and len(same) < wanted else other
+
+
+def replay_report(replays: Sequence[Replay]) -> dict[str, Any]:
+    """Counts: `played`, `without_seed`, what they were compared `by`, `unchecked` (nothing to compare), and for those
+    that go another way `where`, `turn` and `fault` (of the game, "" if none)."""
+    played = [replay for replay in replays if replay.by != "seed"]
+    return {
+        "played": len(played),
+        "without_seed": len(replays) - len(played),
+        "by": dict(Counter(replay.by for replay in played if replay.by)),
+        "unchecked": sum(not replay.by and replay.differs is None for replay in played),
+        "differ": [
+            {"where": replay.rollout.where, "turn": replay.differs, "fault": replay.fault}
+            for replay in played
+            if replay.differs is not None
+        ],
+    }
