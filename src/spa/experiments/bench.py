@@ -65,7 +65,13 @@ BENCHES: Mapping[str, BenchScale] = {
             "Sudoku": Setting(preset="smol_sudoku"),
         },
         hours={"selfplay": 0.1, "sft": 1.0, "ppo": 1.2},
-        common=("gate.max_extra_rounds=0", "trainer.test_freq=5", "actor_rollout_ref.actor.world_loss.tokens=none"),
+        common=(
+            "gate.max_extra_rounds=0",
+            "trainer.test_freq=5",
+            "actor_rollout_ref.actor.loss_mask=sampled",
+            "actor_rollout_ref.actor.replay.rows=0",
+            "actor_rollout_ref.actor.replay.loss_on=null",
+        ),
     ),
     "full": BenchScale(
         boards={name: setting for name, setting in _FULL.settings.items() if name != "Sokoban, 2 boxes"},

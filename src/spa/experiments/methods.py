@@ -38,28 +38,38 @@ CONTROLS = ("vanilla_wm", "spa_shuffled")
 SHUFFLED = "_shuffled"
 """A method's name with this is its control: the same after SFT on next states of other turns."""
 
+_NO_ROWS = "actor_rollout_ref.actor.replay.rows=0"
+"""Who has no rows with states has nothing to replay."""
+
 _RECIPE: Mapping[str, Method] = {
     "vanilla": Method(
-        description="PPO from the base model, base format", overrides=("ctx_manager.mode=base",), fine_tuned=False
+        description="PPO from the base model, base format",
+        overrides=("ctx_manager.mode=base",),
+        ppo=(_NO_ROWS,),
+        fine_tuned=False,
     ),
     "vanilla_wm": Method(
         description="PPO from the base model, world-model format, no SFT",
         overrides=("ctx_manager.mode=add_worldmodel",),
+        ppo=(_NO_ROWS,),
         fine_tuned=False,
     ),
     "vanilla_grid": Method(
         description="PPO from the base model, base format, drawing only",
         overrides=("ctx_manager.mode=base", "state_text=grid"),
+        ppo=(_NO_ROWS,),
         fine_tuned=False,
     ),
     "state_estimation": Method(
         description="PPO from the base model, base format, drawing and coordinates",
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
+        ppo=(_NO_ROWS,),
         fine_tuned=False,
     ),
     "vanilla_format": Method(
         description="as SPA, but the conversations of self-play are fine-tuned on in base format, without states",
         overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
+        ppo=(_NO_ROWS,),
     ),
     "spa": Method(description="self-play, world-model SFT, PPO"),
     "spa_shuffled": Method(
@@ -131,6 +141,7 @@ _ABLATIONS: Mapping[str, Method] = {
             "agent_proxy.world_model_reward.observation=0.5",
             "agent_proxy.world_model_reward.prediction=0.5",
         ),
+        ppo=(_NO_ROWS,),
         fine_tuned=False,
     ),
 }
