@@ -11,6 +11,7 @@ from spa import cli
 from spa.config.load import load_config
 from spa.errors import ConfigError
 from spa.models.load import BUILTIN, model_source
+from spa.recipes import generate
 from spa.recipes.preflight import preflight
 
 ALL = ("selfplay", "sft", "ppo")
@@ -46,6 +47,29 @@ def test_the_shipped_demo_has_no_problem():
 def test_a_setting_that_would_end_the_run_later_is_named_at_once(override, told):
     tag = load_config("demo").es_manager.train.env_configs.tags[0]
     assert told in problems(override.replace("FrozenLakeDemo", tag))
+
+
+@pytest.mark.parametrize(
+    "asks",
+    ["generate.policy=branched", "generate.mixture={self: 1, branched: 1}", "agent_proxy.reply_order=choose_plan"],
+)
+def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_play(asks, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    tag = load_config("demo").es_manager.train.env_configs.tags[0]
+    nim = [f"custom_envs.{tag}.env_type=nim:Nim", f"custom_envs.{tag}.env_config=null"]
+    assert "is a game of 2 players, in which other plans cannot be tried" in problems(*nim, asks)
+    with pytest.raises(ConfigError, match="game of 2 players"):
+        generate.main(load_config("demo", [*nim, asks]))
+    assert not list(Path.cwd().rglob("trajectories"))
+
+
+def test_trying_every_action_where_none_are_listed_is_refused_before_self_play():
+    tag = load_config("demo").es_manager.train.env_configs.tags[0]
+    free = [f"custom_envs.{tag}.env_type=countdown", f"custom_envs.{tag}.env_config=null"]
+    assert "does not list its actions" in problems(*free, "generate.policy=branched")
+    assert "does not list its actions" not in problems(
+        *free, "generate.policy=branched", "generate.branches=2", "actor_rollout_ref.rollout.max_model_len=130"
+    )
 
 
 def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(tmp_path):

@@ -49,7 +49,7 @@ from spa.tracking.encoding import read_lines, write_atomic
 from spa.tracking.recorder import read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
-from spa.worldmodel.branches import branch_rows, turn_options
+from spa.worldmodel.branches import branch_rows, require_tries, turn_options
 from spa.worldmodel.rows import (
     coverage_sample,
     episode_rows,
@@ -215,9 +215,11 @@ def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
     """Who plays: the model, uniformly random actions or the solver, with a share of random turns if that is asked for.
 
     Raises ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot
-    copy.
+    copy, or if other plans are to be tried where they cannot be.
     """
     policies = tuple(cfg.generate.mixture or (cfg.generate.policy,))
+    if tries_plans(cfg):
+        setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, partial(require_tries, plans=plans_tried(cfg)))
     players: dict[str, PlayingEngine] = {}
     for name in sorted(policies, key=lambda name: name != "self"):  # the model first: all write in its tokens
         players[name] = _policy(cfg, name, device, players["self"].template if "self" in players else None)
@@ -229,6 +231,18 @@ def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
         return engine
     other = random_engine(engine.template, max_actions=cfg.agent_proxy.max_actions_per_turn)
     return with_strays(engine, other, epsilon=cfg.generate.epsilon)
+
+
+def tries_plans(cfg: Config) -> bool:
+    """Whether rows tell of plans that were not taken."""
+    chooses = cfg.agent_proxy.reply_order == "choose_plan" and cfg.generate.reply_format != "base"
+    return chooses or "branched" in (cfg.generate.mixture or (cfg.generate.policy,))
+
+
+def plans_tried(cfg: Config) -> int | None:
+    """How many plans are tried at a state; None: every legal action."""
+    chooses = cfg.agent_proxy.reply_order == "choose_plan"
+    return cfg.generate.branches or (cfg.agent_proxy.imagined_plans if chooses else None)
 
 
 def policy_of(cfg: Config, episode_id: str) -> str:
@@ -290,8 +304,7 @@ def _episode_rows(
     `base`, a player of base prompts."""
     make, prompter = partial(player.make_env, episode.tag), player.prompters[episode.tag]
     chooses = base is None and episode.reply_order == "choose_plan"
-    plans = cfg.generate.branches or prompter.imagined_plans
-    tried = turn_options(episode, make=make, prompter=prompter, plans=plans) if chooses else []
+    tried = turn_options(episode, make=make, prompter=prompter, plans=plans_tried(cfg)) if chooses else []
     options = [own for own, _ in tried]
     found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
     if chooses:

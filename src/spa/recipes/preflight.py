@@ -25,9 +25,11 @@ from spa.models.load import model_config, model_source
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
+from spa.recipes.generate import plans_tried, tries_plans
 from spa.recipes.ppo_models import check_trained
 from spa.recipes.published import data_files
 from spa.training.checkpoint import damage
+from spa.worldmodel.branches import require_tries
 
 
 def preflight(cfg: Config, stages: Collection[Stage], model: str | None, *, thorough: bool = True) -> None:
@@ -184,6 +186,8 @@ def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatT
             require_solver(env, tag)
         if "selfplay" in stages and "scout" in _policies(cfg):
             require_copies(env, tag)
+        if "selfplay" in stages and tries_plans(cfg):
+            require_tries(env, tag, plans_tried(cfg))
         for mode, reply in kinds.items():
             needed = _prompt_length(cfg, tag, mode, env, template) + reply
             if needed > longest:

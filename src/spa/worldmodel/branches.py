@@ -24,6 +24,25 @@ from spa.worldmodel.rows import assistant_positions, corrected_messages, make_ro
 Plan = tuple[str, ...]
 
 
+def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
+    """Raises ConfigError if other plans cannot be tried in the environment, after `reset`: if several play it, or if it
+    lists no actions and `plans` None asks for all."""
+    if env.players > 1:
+        raise ConfigError(
+            f"{tag} is a game of {env.players} players, in which other plans cannot be tried: generate.policy=branched "
+            "and agent_proxy.reply_order=choose_plan are for games of one"
+        )
+    if plans is None and not env.legal_actions():
+        raise no_actions(tag)
+
+
+def no_actions(tag: str) -> ConfigError:
+    """What to say of an environment whose every action is to be tried, and which lists none."""
+    return ConfigError(
+        f"{tag} does not list its actions, so not every one can be tried; set generate.branches to a number"
+    )
+
+
 def branch_rows(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[WorldModelRow]:
@@ -32,13 +51,11 @@ def branch_rows(
     `plans` None tries every legal action by itself; a number draws as many plans of one to `max_actions_per_turn`
     random actions. Every copy draws chance of its own where the environment can do that.
 
-    Raises ConfigError if every action is asked for and the environment lists none, DataError if playing the episode
-    again leads to other states.
+    Raises ConfigError if every action is asked for and a state lists none, DataError if playing the episode again leads
+    to other states.
     """
     if episode.stop is Stop.ERROR:
         return []
-    if episode.seat is not None:
-        raise ConfigError(f"{episode.tag}: generate.policy=branched cannot try actions in games of several players")
     messages = corrected_messages(episode, action_sep=prompter.action_sep)
     places = assistant_positions(episode)
     rows: list[WorldModelRow] = []
@@ -107,9 +124,7 @@ def _plans(
     if plans is None:
         names = env.legal_actions()
         if not names:
-            raise ConfigError(
-                f"{tag} does not list its actions, so not every one can be tried; set generate.branches to a number"
-            )
+            raise no_actions(tag)
         found: list[Plan] = [(name,) for name in names]
     else:
         most = max(1, min(prompter.max_actions_per_turn, turn.actions_left))
