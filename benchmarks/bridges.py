@@ -5,6 +5,11 @@
 Every task is checked as `spa check-env` does it, in a process of its own that is ended after S seconds. Costs are
 processor time in milliseconds: the mean of 20 resets, and of the steps of 20 random episodes. Task by task a line of
 JSON goes to standard error.
+
+    python benchmarks/bridges.py LIBRARY --card TASK [--actions N] [--puzzles N]
+
+One row of another table: what random legal actions get on the first N puzzles (as `spa envs measure` counts it), what
+the library's own expert gets, and the same costs.
 """
 
 import argparse
@@ -13,7 +18,9 @@ import multiprocessing
 import sys
 import time
 
+from spa.envs.base import TextEnv
 from spa.envs.bridges import list_tasks
+from spa.envs.cards import measure
 from spa.envs.checker import check, episode
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
@@ -29,23 +36,57 @@ def one(library: str, task: str, steps: int) -> dict:
     wrong = [found for found in check(lambda: make_env(name), seeds=3, steps=steps) if not found.ok]
     if wrong:
         return {"task": task, "kind": wrong[0].check, "why": wrong[0].message}
-    env, resets, plays, actions = make_env(name), 0.0, 0.0, 0
+    env = make_env(name)
+    reset, step = costs(env, steps)
+    legal = env.legal_actions() != ()
+    expert = env.reset(seed=0) is not None and bool(env.expert_actions(5))
+    return {
+        "task": task,
+        "kind": "",
+        "reset": reset,
+        "step": step,
+        "legal": legal,
+        "expert": expert,
+    }
+
+
+def costs(env: TextEnv, steps: int) -> tuple[float, float]:
+    """Milliseconds of a reset and of a step."""
+    resets, plays, actions = 0.0, 0.0, 0
     for seed in range(20):
         start = time.process_time()
         env.reset(seed=seed)
         middle = time.process_time()
         actions += sum(1 for _ in episode(env, seed, steps))
         resets, plays = resets + middle - start, plays + time.process_time() - middle
-    legal = env.legal_actions() != ()
-    expert = env.reset(seed=0) is not None and bool(env.expert_actions(5))
-    return {
-        "task": task,
-        "kind": "",
-        "reset": 50 * resets,
-        "step": 1000 * plays / actions,
-        "legal": legal,
-        "expert": expert,
-    }
+    return 50 * resets, 1000 * plays / actions
+
+
+def card(library: str, task: str, actions: int, puzzles: int) -> str:
+    """A row in Markdown: task, actions, different puzzles, random success and score, the expert's success, costs."""
+    name = f"{library}:{task}"
+    found = measure(name, name, None, actions, puzzles=puzzles)
+    env = make_env(name)
+    wins = [expert_wins(env, seed, actions) for seed in range(puzzles)]
+    expert = "–" if None in wins else f"{sum(map(bool, wins)) / puzzles:.1%}"
+    reset, step = costs(env, actions)
+    cells = [f"`{name}`", f"{actions}", f"{found.distinct_puzzles} of {puzzles}", f"{found.random_success:.1%}"]
+    cells += [f"{found.random_score:.3g}", expert, f"{reset:.2g}", f"{step:.2g}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def expert_wins(env: TextEnv, seed: int, actions: int) -> bool | None:
+    """Whether the environment's expert wins the puzzle of a seed; None if it has none."""
+    env.reset(seed=seed)
+    for taken in range(actions):
+        name = next(iter(env.expert_actions(actions - taken)), None)
+        action = None if name is None else env.to_action(name)
+        if action is None:
+            return None if taken == 0 else False
+        _, _, terminated, truncated, info = env.step(action)
+        if terminated or truncated:
+            return bool(info["success"])
+    return False
 
 
 def bounded(library: str, task: str, steps: int, seconds: float) -> dict:
@@ -91,7 +132,13 @@ def main() -> None:
     parser.add_argument("--since", default="", help="tasks from this name on, by the alphabet")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--card", metavar="TASK", help="measure this task")
+    parser.add_argument("--actions", type=int, default=10)
+    parser.add_argument("--puzzles", type=int, default=200)
     options = parser.parse_args()
+    if options.card:
+        print(card(options.library, options.card, options.actions, options.puzzles))
+        return
     rows = []
     for task in list_tasks(options.library):
         if options.only in task and task >= options.since:

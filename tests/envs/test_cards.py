@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,13 @@ def test_random_play_ends_with_the_episode():
     env = FrozenLake(size=2, p=1.0, is_slippery=False)
     env.reset(seed=0)
     assert random_episode(env, 0, 1000) == (True, 1.0)
+
+
+def test_a_card_of_a_game_of_two_says_what_the_first_player_gets(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    found = measure("Nim", "nim:Nim", None, 40, puzzles=30)
+    assert 0.2 < found.random_success < 0.8
+    assert found.random_score == pytest.approx(2 * found.random_success - 1, abs=1e-3)  # 1 or -1
 
 
 def test_unknown_tags_are_named():

@@ -73,12 +73,14 @@ def card(tag: str) -> Card:
     return found
 
 
-def measure(tag: str, env_type: str, options: Mapping[str, Any] | None, max_actions: int) -> Card:
-    """A new card of `tag`, measured on the first 1,000 puzzles. Takes a second or so, some seconds for large boards."""
+def measure(
+    tag: str, env_type: str, options: Mapping[str, Any] | None, max_actions: int, *, puzzles: int = PUZZLES
+) -> Card:
+    """A new card of `tag`, measured on its first puzzles: 1,000 take a second or so, some seconds for large boards."""
     env = make_env(env_type, options)
     digest, texts = hashlib.sha256(), set()
     best, wins, score = [], 0, 0.0
-    for seed in range(PUZZLES):
+    for seed in range(puzzles):
         env.reset(seed=seed, options={"noise_seed": stream_seed(seed, "card/noise")})
         text = env.puzzle_text()
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
@@ -95,10 +97,10 @@ def measure(tag: str, env_type: str, options: Mapping[str, Any] | None, max_acti
         max_actions_per_traj=max_actions,
         distinct_puzzles=len(texts),
         puzzles_hash=digest.hexdigest(),
-        optimum=round(sum(known) / PUZZLES, 4) if len(known) == PUZZLES else None,
-        optimum_by=OPTIMUM_BY.get(env_type, "exact solver") if len(known) == PUZZLES else "unknown",
-        random_success=round(wins / PUZZLES, 4),
-        random_score=round(score / PUZZLES, 4),
+        optimum=round(sum(known) / puzzles, 4) if len(known) == puzzles else None,
+        optimum_by=OPTIMUM_BY.get(env_type, "exact solver") if len(known) == puzzles else "unknown",
+        random_success=round(wins / puzzles, 4),
+        random_score=round(score / puzzles, 4),
     )
 
 
@@ -112,16 +114,17 @@ def puzzles_hash(env: TextEnv, puzzles: int = PUZZLES) -> str:
 
 
 def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, float]:
-    """Success and sum of rewards of uniformly random legal actions from the current state of `env`."""
+    """Success and sum of rewards of uniformly random legal actions from the current state of `env`; in a game of
+    several players those of the first one, while all move so."""
     rng, total = stream(seed, "card/random"), 0.0
     for _ in range(max_actions):
         action = env.to_action(env.random_action(rng))
         if action is None:
             continue
         _, reward, terminated, truncated, info = env.step(action)
-        total += float(reward)
+        total += float(reward if env.players == 1 else info["rewards"][0])
         if terminated or truncated:
-            return bool(info["success"]), total
+            return bool(info["success"] if env.players == 1 else info["successes"][0]), total
     return False, total
 
 
