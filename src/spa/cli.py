@@ -67,6 +67,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+KEEP_NOTHING = ("check-env", "diagnose", "envs", "play", "prompt", "report", "runs", "serve", "shop", "view")
+"""Commands that begin anew every time: whoever stops them has nothing to go on from."""
+
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors that a full, broken or read-only disk makes."""
 
@@ -115,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"spa: there is no command {args[0]!r}.{hint} `spa --help` lists them all.\n")
         return 2
     module, _, function = COMMANDS[args[0]][0].partition(":")
-    from spa.errors import SpaError
+    from spa.errors import EnvFault, SpaError
     from spa.signals import stoppable
     from spa.tracking.console import is_debug, printable, verbosity_from
 
@@ -123,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verbosity_from(os.environ)
         with stoppable():
             return getattr(importlib.import_module(module), function)(args[1:])
-    except SpaError as error:
+    except (SpaError, EnvFault) as error:
         trace = traceback.format_exc() if is_debug() else ""
         sys.stderr.write(printable(f"{trace}spa {args[0]}: {error}\n"))
         return 2
@@ -159,7 +162,8 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
 
     name, saved = (stop.name, stop.saved) if isinstance(stop, StopRequested) else ("SIGINT", "")
     lines = [f"stopped by {name}." + (f" Saved: {saved}." if saved else "")]
-    lines.append(f"To go on from there, run the same command again:\n  {shlex.join(['spa', *args])}")
+    if args[0] not in KEEP_NOTHING:
+        lines.append(f"To go on from there, run the same command again:\n  {shlex.join(['spa', *args])}")
     sys.stderr.write("\n" + " ".join(lines) + "\n")
     return 0 if name == "SIGTERM" else 130
 

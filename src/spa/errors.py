@@ -1,4 +1,5 @@
-"""Errors that are the user's to solve. The command line prints them without a traceback and exits with status 2."""
+"""Errors that are the user's to solve, or an environment's. The command line prints them without a traceback and exits
+with status 2."""
 
 
 class SpaError(Exception):
@@ -19,3 +20,8 @@ class ModelError(SpaError):
 
 class TrainingError(SpaError):
     """Training had to stop; the message says why and where the last good checkpoint is."""
+
+
+class EnvFault(Exception):
+    """An environment hung, died or returned nonsense; the text says which call and how. It costs its episode, and no
+    run: only a command that does nothing but play it ends."""

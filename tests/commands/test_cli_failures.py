@@ -52,3 +52,10 @@ def test_code_of_others_that_leaves_with_success_is_a_failure(tmp_path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     assert cli.main(["check-env", "leaving_game:Game"]) == 2
     assert "sys.exit(0)" in capsys.readouterr().err
+
+
+def test_who_stops_a_command_that_keeps_nothing_is_not_told_how_to_go_on(failing, capsys, monkeypatch):
+    failing(StopRequested("SIGTERM"))
+    monkeypatch.setitem(cli.COMMANDS, "check-env", cli.COMMANDS["config"])
+    assert cli.main(["check-env", "FrozenLake"]) == 0
+    assert capsys.readouterr().err == "\nstopped by SIGTERM.\n"

@@ -48,7 +48,9 @@ def test_wrong_arguments_are_argparse_errors(args):
 def test_measure_writes_cards(tmp_path, capsys):
     path = tmp_path / "cards.json"
     assert main(["measure", "FrozenLakeNoSlip", "--write", str(path)]) == 0
-    (row,) = json.loads(path.read_text())["cards"]
+    told = json.loads(path.read_text())
+    assert told["made_by"].startswith(f"spa envs measure FrozenLakeNoSlip --write {path}, on the puzzles")
+    (row,) = told["cards"]
     assert row["tag"] == "FrozenLakeNoSlip" and row["optimum"] == 1.0
 
 

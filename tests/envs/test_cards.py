@@ -75,5 +75,5 @@ def test_unknown_tags_are_named():
 def test_cards_round_trip():
     import json
 
-    rows = json.loads(to_json(cards()))["cards"]
+    rows = json.loads(to_json(cards(), "spa envs measure"))["cards"]
     assert {row["tag"]: Card(**row) for row in rows} == cards()

@@ -1,9 +1,14 @@
 """The conformance suite: every shipped tag passes, and each kind of flaw is found and explained."""
 
+import os
+import signal
 from typing import Any
 
 import pytest
+from each_once import DIGITS, EachOnce
 
+import spa.rollout  # noqa: F401 - heavy, and loaded here once instead of in every process that checks
+from spa import cli
 from spa.commands.check_env import main
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
@@ -111,6 +116,27 @@ class BadExpert(FrozenLake):
         return ("Left",) * (self.optimal_steps() or 0)
 
 
+class ReadsByState(EachOnce):
+    """Understands only what is legal now: a turn would lose its later actions without a word."""
+
+    def to_action(self, text: str):
+        return text if text in self.legal_actions() + tuple(self.named) else None
+
+    def legal_actions(self):
+        return tuple(digit for digit in super().legal_actions() if int(digit) <= len(self.named))
+
+
+class NumbersByState(EachOnce):
+    """The number of a label among those that are left."""
+
+    def step(self, action: Any):
+        legal = self.legal_actions()
+        return super().step(legal[action] if isinstance(action, int) and 0 <= action < len(legal) else None)
+
+    def to_action(self, text: str):
+        return self.legal_actions().index(text) if text in self.legal_actions() else None
+
+
 class NeedsOptions(FrozenLake):
     def __init__(self, size):
         super().__init__(size=size)
@@ -132,6 +158,8 @@ class NeedsOptions(FrozenLake):
         (InfiniteReward, "step returns what it should", "nan"),
         (Deaf, "actions can be written and read", "'left'"),
         (Chatty, "prompts are complete and short", "characters"),
+        (ReadsByState, "actions are read alike in every state", "and None at the start (seed 0)"),
+        (NumbersByState, "actions are read alike in every state", "at the start"),
         (NeedsOptions, "can be made", "TypeError"),
     ],
 )
@@ -166,3 +194,62 @@ def test_one_puzzle_passes_where_the_environment_says_so_and_is_told_all_the_sam
 
     (found,) = [finding for finding in check(Meant) if finding.check == "seeds give different puzzles"]
     assert found.ok and "one puzzle: meant, if" in found.message
+
+
+class Crashes(FrozenLake):
+    """A library in C++ that does not survive being copied."""
+
+    def clone(self, noise_seed=None):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Leaves(FrozenLake):
+    def puzzle_text(self):
+        raise SystemExit(0)
+
+
+def test_a_check_that_ends_the_process_is_named_and_the_others_are_run(capsys):
+    assert main([f"{__name__}:Crashes", "--steps", "20"]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL a copy goes on alone\n     what: it ended the process: Segmentation fault" in out
+    assert "ok   prompts are complete and short" in out and "1 of 14 checks failed" in out
+
+
+def test_code_that_leaves_fails_its_check():
+    assert failures(Leaves)["seeds give different puzzles"] == "it called sys.exit(0)"
+
+
+class OverSoon(EachOnce):
+    """Over after two actions, and with nothing to draw from then."""
+
+    def legal_actions(self):
+        return DIGITS if len(self.named) < 2 else ()
+
+    def action_names(self):
+        return ()
+
+    def step(self, action: Any):
+        state, _, _, _, info = super().step(action if len(self.named) < 2 else None)
+        return state, 0.0, len(self.named) == 2, False, info
+
+
+def test_nobody_asks_for_random_actions_of_a_game_that_is_over():
+    assert failures(OverSoon) == {}
+
+
+def test_free_text_actions_that_no_prompt_lists_are_told(capsys):
+    (found,) = [finding for finding in check(OverSoon) if finding.check == "prompts are complete and short"]
+    assert found.ok and "show_legal_actions" in found.message
+
+
+class Picky(FrozenLake):
+    def __init__(self, game: str = "lake"):
+        super().__init__()
+        self.game = game.upper()
+
+
+def test_a_class_that_cannot_be_made_is_one_message(capsys):
+    assert cli.main(["check-env", f"{__name__}:Picky", "game=2048"]) == 2
+    told = capsys.readouterr().err
+    assert "Picky with game=2048 cannot be made: AttributeError: 'int' object" in told
+    assert "Traceback" not in told and len(told.splitlines()) == 1

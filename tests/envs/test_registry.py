@@ -45,3 +45,19 @@ def test_the_registry_imports_no_environment():
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'spa.envs.sokoban')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("env_type", "words"),
+    [
+        ("openspiel:catch", "of other libraries there are gem, gymnasium, .*`spa envs list`"),
+        ("gymnasum:Taxi-v3", "[Dd]id you mean 'gymnasium:TASK'"),
+        ("each_once:catch", "no TextEnv named 'catch'; it has EachOnce. What a class of your own plays is an option"),
+        ("broken_module:Game", "cannot import 'broken_module': NameError: name 'nothing'"),
+    ],
+)
+def test_a_type_that_is_not_there_says_what_is(env_type, words, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("nothing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        make_env(env_type)

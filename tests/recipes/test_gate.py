@@ -69,6 +69,23 @@ def test_the_numbers_stand_beside_copying_and_beside_the_measurement_before():
     assert "(10% at step 20, 20% at step 40)" in told
 
 
+def test_where_no_reply_is_well_formed_nothing_is_said_of_copying():
+    """All replies malformed: no action is executed, and copying is right by having nothing to miss."""
+    nothing = {"val/wm/format_rate": 0.0, "val/wm/obs_exact": 0.0, "val/wm/pred_exact": 0.0, "val/wm/copy_exact": 1.0}
+    told = judged(nothing).text
+    assert "no reply is well-formed" in told and "copying" not in told and "cannot write the format" in told
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"), [("gate.enable=false", "enable is false"), ("gate.on_failure=warn", "warn")]
+)
+def test_ppo_on_a_weak_world_model_begins_with_a_word_about_it(tmp_path, caplog, setting, why):
+    cfg = load_config("_3_frozen_lake", ["gate.enable=true", "model_path=a/b", setting])
+    gate.write_gate(tmp_path, judged({"val/wm/obs_exact": 0.3}))
+    gate.stop_at_gate(cfg, tmp_path)
+    assert "PPO begins, although the world model is weak" in caplog.text and why in caplog.text
+
+
 def test_replies_that_are_cut_off_are_the_first_suspect():
     told = judged({"val/wm/format_rate": 0.1, "val/cut_off": 0.85}, "generate.sampling.response_length=64").text
     assert "85% of its replies are cut off at generate.sampling.response_length=64" in told

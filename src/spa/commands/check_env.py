@@ -2,11 +2,15 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from spa.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spa.envs.base import TextEnv
+    from spa.envs.checker import Finding
 
 
 def main(args: list[str]) -> int:
@@ -18,25 +22,35 @@ def main(args: list[str]) -> int:
     parser.add_argument("--steps", type=int, default=200, help="actions of the longest episode that is tried")
     options = parser.parse_args(args)
 
-    from spa.envs.checker import check, run_check
+    from spa.envs.checked_apart import run_apart
+    from spa.envs.checker import all_checks
     from spa.envs.registry import make_env
 
     env_type, config = _resolve(options.env, options.config)
     config |= _overrides(options.options)
-    make_env(env_type, config)  # a wrong name or option is the caller's mistake, not a finding
-    findings = check(lambda: make_env(env_type, config), steps=options.steps)
-    if all(finding.ok for finding in findings):
-        findings.append(run_check("a whole episode is played and stored", lambda: _play(env_type, config)))
-    for finding in findings:
-        note = f" ({finding.message})" if finding.ok and finding.message else ""
-        sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}{note}\n")
-        if not finding.ok:
-            sys.stdout.write(f"     what: {finding.message}\n     why:  {finding.advice}\n")
-    failed = sum(not finding.ok for finding in findings)
+
+    def make() -> "TextEnv":
+        return make_env(env_type, config)
+
+    passed = [_told(finding) for finding in run_apart(make, all_checks(make, steps=options.steps))]
+    if all(passed):
+        last = {"a whole episode is played and stored": lambda: _play(env_type, config)}
+        passed += [_told(finding) for finding in run_apart(make, last)]
+    failed = passed.count(False)
     sys.stdout.write(
-        f"{options.env}: {f'{failed} of {len(findings)} checks failed' if failed else 'all checks passed'}\n"
+        f"{options.env}: {f'{failed} of {len(passed)} checks failed' if failed else 'all checks passed'}\n"
     )
     return 1 if failed else 0
+
+
+def _told(finding: "Finding") -> bool:
+    """Print a finding at once; whether its check passed."""
+    note = f" ({finding.message})" if finding.ok and finding.message else ""
+    sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}{note}\n")
+    if not finding.ok:
+        sys.stdout.write(f"     what: {finding.message}\n     why:  {finding.advice}\n")
+    sys.stdout.flush()
+    return finding.ok
 
 
 def _resolve(name: str, config: str) -> tuple[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ def main(args: list[str]) -> int:
     if options.action == "sample":
         _sample(options, cfg)
     elif options.action == "measure":
-        _measure(options, cfg)
+        _measure(options, cfg, shlex.join(["spa", "envs", *args]))
     else:
         _table(cfg.custom_envs)
     return 0
@@ -113,7 +114,7 @@ def _sample(options: argparse.Namespace, cfg: Config) -> None:
         sys.stdout.write(text + "\n")
 
 
-def _measure(options: argparse.Namespace, cfg: Config) -> None:
+def _measure(options: argparse.Namespace, cfg: Config, command: str) -> None:
     from spa.envs.cards import measure, to_json
 
     found = {}
@@ -121,7 +122,7 @@ def _measure(options: argparse.Namespace, cfg: Config) -> None:
         spec = cfg.environment(tag)
         found[tag] = measure(tag, spec.env_type, spec.env_config, spec.max_actions_per_traj)
         sys.stderr.write(f"{tag}: optimum {found[tag].optimum}, random {found[tag].random_success}\n")
-    text = to_json(found)
+    text = to_json(found, command)
     if options.write:
         Path(options.write).write_text(text, encoding="utf-8")
     else:

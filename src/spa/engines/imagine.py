@@ -120,7 +120,7 @@ class Imagining:
 
     def _spoilt(self, env: TextEnv, parsed: ParsedReply, truth: str | None, rng: np.random.Generator) -> str | None:
         """The true state or, with probability `spoil`, that after as many random actions."""
-        other = tuple(env.random_action(rng) for _ in parsed.actions)
+        other = env.random_plan(rng, len(parsed.actions))
         return _after(env, other, self.state_text, rng) if rng.random() < self.spoil else truth
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:

@@ -58,7 +58,7 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
     def reply(prompt: Prompt) -> str:
         rng = np.random.Generator(np.random.PCG64(prompt.seed))
         count = int(rng.integers(1, max_actions + 1))
-        answer = f" {prompt.action_sep} ".join(prompt.context.random_action(rng) for _ in range(count))
+        answer = f" {prompt.action_sep} ".join(prompt.context.random_plan(rng, count))
         return formatted(prompt, answer)
 
     return ScriptedEngine(reply, template)

@@ -7,6 +7,9 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
+from spa.envs.limits import checked_step
+from spa.errors import ConfigError
+
 StateText = Literal["grid", "coords", "grid_and_coords"]
 """How a state is written: the drawing, the coordinate sentence, or the drawing followed by the sentence."""
 
@@ -70,7 +73,11 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     @abstractmethod
     def to_action(self, text: str) -> Action | None:
-        """The action that a model's text stands for, or None if it stands for none. Never raises."""
+        """The action that a model's text stands for, or None if it stands for none. Never raises.
+
+        The same in every state: all actions of a turn are read before the first of them is taken, so a text that only
+        a later state allows is understood already now. Whether it is allowed is for `step` to say.
+        """
 
     @abstractmethod
     def instruction(self, mode: StateText) -> str:
@@ -88,14 +95,52 @@ class TextEnv(gymnasium.Env[str, Action]):
         return ()
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The action texts that are allowed in the current state, as far as they can be listed; empty if they cannot.
-        Shown to the model where `custom_envs.TAG.show_legal_actions` says so."""
+        """The action texts that are allowed in the current state, as far as they can be listed; empty if they cannot,
+        and anything once the game is over: nothing hangs on it then. Shown to the model where
+        `custom_envs.TAG.show_legal_actions` says so."""
         return self.action_names()
 
     def random_action(self, rng: Any) -> str:
-        """A uniformly random legal action as text, drawn from the NumPy generator `rng`: the `random` policy."""
-        names = self.action_names()
+        """A uniformly random legal action as text, drawn from the NumPy generator `rng`: the `random` policy. Never
+        asked for when the game is over.
+
+        Raises ConfigError if there is nothing to draw from: an environment of free-text actions writes it by itself.
+        """
+        names = self.legal_actions() or self.action_names()
+        if not names:
+            raise ConfigError(
+                f"{type(self).__name__}: actions are free text (no action_names), and legal_actions lists none in this "
+                "state: write random_action"
+            )
         return names[int(rng.integers(len(names)))]
+
+    def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
+        """`count` uniformly random legal actions for one turn, by `random_action`; not for environments to write.
+
+        Where actions or their legality may depend on the state, the plan is played in a copy as it is drawn, and each
+        action is drawn in the state before it. The copy's chance is its own: a plan knows as little of what will happen
+        as its player, so chance may still make an action illegal. Where the game cannot be copied, and for what would
+        come after its end or after the player's own moves, the state at the beginning of the turn counts.
+        """
+        twin = self._rehearsal(rng) if count > 1 else None
+        plan: list[str] = []
+        for _ in range(count):
+            plan.append((twin or self).random_action(rng))
+            action = None if twin is None else twin.to_action(plan[-1])
+            if twin is not None and action is not None:
+                over = checked_step(twin.step(action))[1] or twin.current_player() != self.current_player()
+                twin = None if over else twin
+        return tuple(plan)
+
+    def _rehearsal(self, rng: Any) -> "TextEnv | None":
+        """A copy to play a random plan in; None if the labels are legal in every state, or if there is no copy."""
+        kind = type(self)
+        if kind.random_action is TextEnv.random_action and kind.legal_actions is TextEnv.legal_actions:
+            return None
+        try:
+            return self.clone(int(copy.deepcopy(rng).integers(2**31)))
+        except NotImplementedError:
+            return None
 
     def example_actions(self) -> tuple[str, ...]:
         """One to three action texts for the prompt's sample reply, good ones in the current state and in this order:

@@ -128,9 +128,9 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
     return False, total
 
 
-def to_json(found: Mapping[str, Card]) -> str:
-    """The text of `assets/cards.json`."""
-    made = f"spa envs measure --write src/spa/assets/cards.json, on the puzzles of the seeds 0 to {PUZZLES - 1}"
+def to_json(found: Mapping[str, Card], command: str) -> str:
+    """The text of a file of cards, such as `assets/cards.json`, that `command` has made."""
+    made = f"{command}, on the puzzles of the seeds 0 to {PUZZLES - 1}"
     rows = [asdict(item) for item in found.values()]
     return json.dumps({"made_by": made, "cards": rows}, indent=1, ensure_ascii=False) + "\n"
 

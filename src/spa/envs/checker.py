@@ -6,7 +6,7 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +46,35 @@ class Flaw(Exception):
         self.message, self.advice = message, advice
 
 
+Checks = Mapping[str, Callable[[], str | None]]
+"""By name, in order: raises `Flaw`, or returns what is to be said of a check that passes."""
+MADE = "can be made"
+
+
 def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
     """Run every check on environments from `make`; `steps` is the longest episode that is tried."""
-    checks: dict[str, Callable[[], str | None]] = {
-        "can be made": lambda: _made(make),
+    return list(run_checks(all_checks(make, seeds=seeds, steps=steps)))
+
+
+def run_checks(checks: Checks) -> Iterator[Finding]:
+    """One finding after the other; the first alone if no environment can be made."""
+    for name, run in checks.items():
+        finding = run_check(name, run)
+        yield finding
+        if name == MADE and not finding.ok:
+            return
+
+
+def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
+    """The checks of environments from `make`."""
+    return {
+        MADE: lambda: _made(make),
         "Gymnasium's own checker": lambda: _gymnasium(make),
         "the seed fixes everything": lambda: _deterministic(make, seeds, steps),
         "noise is separate from the puzzle": lambda: _noise(make, seeds),
         "seeds give different puzzles": lambda: _puzzles(make),
         "actions can be written and read": lambda: _actions(make),
+        "actions are read alike in every state": lambda: _reading(make, seeds),
         "nonsense is an invalid turn": lambda: _nonsense(make),
         "states are text in every state": lambda: _states(make, seeds, steps),
         "legal actions are legal": lambda: _legal(make, seeds),
@@ -63,12 +83,6 @@ def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
         "expert play reaches the goal": lambda: _expert(make, seeds, steps),
         "prompts are complete and short": lambda: _prompts(make),
     }
-    findings = []
-    for name, run in checks.items():
-        findings.append(run_check(name, run))
-        if name == "can be made" and not findings[-1].ok:
-            break
-    return findings
 
 
 def run_check(name: str, run: Callable[[], str | None]) -> Finding:
@@ -77,6 +91,8 @@ def run_check(name: str, run: Callable[[], str | None]) -> Finding:
         message = run()
     except Flaw as flaw:
         return Finding(name, False, flaw.message, flaw.advice)
+    except SystemExit as error:
+        return Finding(name, False, f"it called sys.exit({error.code!r})", "a run would end with it")
     except Exception as error:  # noqa: BLE001 - environments are other people's code
         where = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Finding(name, False, where, "an environment never raises during play; a bad action is an invalid turn")
@@ -182,6 +198,21 @@ def _actions(make: Make) -> None:
         _require(env.to_action(text) is not None, f"to_action does not understand the example {text!r}", advice)
     for text in [*env.action_names(), *examples]:
         _require("||" not in text, f"the action {text!r} contains the separator ||", "it would be read as two actions")
+
+
+def _reading(make: Make, seeds: int) -> None:
+    """What later states allow is already understood at the start, and as the same action."""
+    advice = "all actions of a turn are read before the first is taken: to_action must not depend on the state, or "
+    advice += "turns lose their later actions; leave it to step to call an action invalid"
+    for seed in range(seeds):
+        env, first = make(), make()
+        for one in (env, first):
+            one.reset(seed=seed, options={"noise_seed": seed + 1})
+        for taken, (_, _, terminated, truncated, _) in episode(env, seed, 20):
+            for text in () if terminated or truncated else (taken, *env.legal_actions()):
+                now, then = env.to_action(text), first.to_action(text)
+                what = f"to_action({text!r}) gives {now!r} after {taken!r} and {then!r} at the start (seed {seed})"
+                _require(now == then, what, advice)
 
 
 def _nonsense(make: Make) -> None:
@@ -301,9 +332,12 @@ def _clones(make: Make, seeds: int) -> None:
         done: list[Any] = []
         env.reset(seed=seed, options=options)
         for text, (_, _, terminated, truncated, _) in episode(env, seed, 2):
-            done.append(env.to_action(text))
-            if terminated or truncated:
+            if terminated or truncated:  # nobody goes on from there: copy the state before
+                env.reset(seed=seed, options=options)
+                for action in done:
+                    env.step(action)
                 break
+            done.append(env.to_action(text))
         before = _seen(env)
         advice = "clone copies everything that step changes (lists, sets, the noise stream); or leave clone out"
         try:
@@ -345,7 +379,7 @@ def _expert(make: Make, seeds: int, steps: int) -> None:
         _require(ends, f"expert play of seed {seed} does not reach the goal", advice)
 
 
-def _prompts(make: Make) -> None:
+def _prompts(make: Make) -> str | None:
     env = make()
     env.reset(seed=0)
     for mode in STATE_TEXTS:
@@ -355,3 +389,7 @@ def _prompts(make: Make) -> None:
         _require(shown in text, f"the first prompt does not show the state ({mode})", advice)
         advice = "long prompts do not fit into max_model_len; shorten instruction() or the state text"
         _require(len(text) <= PROMPT_LIMIT, f"the first prompt has {len(text):,} characters ({mode})", advice)
+    text = "".join(message["content"] for message in Prompter().first_messages(env))
+    if env.action_names() or all(name in text for name in env.legal_actions()):
+        return None
+    return "actions are free text, and no prompt lists the legal ones unless custom_envs.TAG.show_legal_actions is true"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spa.errors import SpaError
+from spa.errors import EnvFault, SpaError
 from spa.signals import raise_if_asked, stop_asked, stops_by_signal
 
 MOST_CHARACTERS = 200_000
@@ -30,10 +30,6 @@ MOST_REWARD = 1e6
 
 AGAIN_S = 1.0
 """Code that swallows the first alarm gets another one after this."""
-
-
-class EnvFault(Exception):
-    """An environment hung, died or returned nonsense; the text says which call and how. It costs its episode."""
 
 
 class EnvCrash(EnvFault):

@@ -1,14 +1,17 @@
 """Environment types by name. A class is imported when its type is first asked for."""
 
+import difflib
 import importlib
 import inspect
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from spa.envs.base import TextEnv
 from spa.envs.bridges import BRIDGES
+from spa.envs.limits import EnvFault
 from spa.envs.options import nearest
-from spa.errors import ConfigError
+from spa.errors import ConfigError, SpaError
 from spa.own import find_modules_beside_user
 
 ENVS: dict[str, str] = {
@@ -40,24 +43,50 @@ def env_class(env_type: str) -> type[TextEnv]:
         find_modules_beside_user()
     try:
         module = importlib.import_module(module_name)
-    except (ModuleNotFoundError, ValueError) as error:
-        raise ConfigError(f"env_type {env_type!r}: cannot import {module_name!r}: {error}") from error
+    except SpaError:
+        raise
+    except Exception as error:
+        problem = f"env_type {env_type!r}: cannot import {module_name!r}: {_told(error)}"
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module_name and "." not in module_name
+        raise ConfigError(problem + _other_libraries(module_name) if missing else problem) from error
     found = getattr(module, class_name, None)
     if not (inspect.isclass(found) and issubclass(found, TextEnv)):
-        raise ConfigError(f"env_type {env_type!r}: {module_name!r} has no TextEnv named {class_name!r}")
+        raise ConfigError(
+            f"env_type {env_type!r}: {module_name!r} has no TextEnv named {class_name!r}{_its_games(module)}"
+        )
     return found
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: {error}"
+
+
+def _other_libraries(name: str) -> str:
+    close = difflib.get_close_matches(name, BRIDGES, n=1)
+    hint = f"did you mean '{close[0]}:TASK'?" if close else f"of other libraries there are {', '.join(BRIDGES)}"
+    return f". {hint[0].upper()}{hint[1:]} (`spa envs list`); a class of your own is 'module:Class'"
+
+
+def _its_games(module: ModuleType) -> str:
+    """What a module has instead: whoever bridges a library by a class of his own may write a task in its place."""
+    own = [name for name, kind in inspect.getmembers(module, inspect.isclass) if kind.__module__ == module.__name__]
+    games = [name for name in own if issubclass(getattr(module, name), TextEnv)]
+    if not games:
+        return ""
+    return f"; it has {', '.join(games)}. What a class of your own plays is an option: env_config, not env_type"
 
 
 def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> TextEnv:
     """A new environment of the type `env_type` with the options `env_config`.
 
-    Raises ConfigError that names an unknown option and the nearest valid one, or an option with an impossible value.
+    Raises ConfigError that names an unknown option and the nearest valid one, or an option with an impossible value,
+    and EnvFault that names class and options for whatever else the class raises.
     """
     found = env_class(env_type)
     options = {str(name): value for name, value in (env_config or {}).items()}
     bridge, _, task = env_type.partition(":")
     if bridge in BRIDGES:
-        return found(**{"task": task, **options})  # the options that are its own only the library knows
+        return _made(env_type, found, {"task": task, **options})  # its own options only the library knows
     parameters = inspect.signature(found).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         valid = [parameter.name for parameter in parameters]
@@ -65,4 +94,16 @@ def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> Text
         if unknown:
             hints = "; ".join(f"unknown option {name!r}, {nearest(name, valid)}" for name in unknown)
             raise ConfigError(f"env_config of {env_type!r}: {hints}")
-    return found(**options)
+    return _made(env_type, found, options)
+
+
+def _made(env_type: str, found: type[TextEnv], options: dict[str, Any]) -> TextEnv:
+    try:
+        return found(**options)
+    except (SpaError, EnvFault):
+        raise
+    except Exception as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items()) or "no options"
+        raise EnvFault(
+            f"env_type {env_type!r}: {found.__name__} with {given} cannot be made: {type(error).__name__}: {error}"
+        ) from error

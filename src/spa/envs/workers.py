@@ -87,11 +87,18 @@ class RemoteEnv:
 
     def random_action(self, rng: Any) -> str:
         """Drawn there from a copy of the generator, whose state comes back."""
+        return self._draw("random_action", rng)
+
+    def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
+        """Drawn there too, where the game can be copied."""
+        return self._draw("random_plan", rng, count)
+
+    def _draw(self, name: str, rng: Any, *args: int) -> Any:
         with self._worker.lock:
             if self._worker.life != self._life:
                 self._restore()
-            action, rng.bit_generator.state = self._worker.request("draw", self._number, rng)
-        return action
+            drawn, rng.bit_generator.state = self._worker.request("draw", self._number, (name, rng, args))
+        return drawn
 
     def clone(self, noise_seed: int | None = None) -> TextEnv:
         """Cannot be had across processes; `spa.envs.branch` plays the actions again."""
@@ -122,7 +129,7 @@ class _Worker:
         """What the process answers. Raises EnvFault if it does not, and the environment's own error as EnvFault."""
         first = self.process is None
         pipe = self._start() if self.pipe is None else self.pipe
-        label = what[0] if kind == "call" else "making it" if kind == "make" else "random_action"
+        label = "making it" if kind == "make" else what[0]
         limit = None if self.timeout_s is None else self.timeout_s + (START_S if first or kind == "make" else 0.0)
         answered = False
         try:
@@ -228,6 +235,7 @@ def _answer(envs: dict[int, TextEnv], kind: str, number: int, what: Any) -> Any:
         envs[number] = make_env(*what)
         return {name: getattr(envs[number], name) for name in PLAIN}
     if kind == "draw":
-        return envs[number].random_action(what), what.bit_generator.state
+        method, rng, rest = what
+        return getattr(envs[number], method)(rng, *rest), rng.bit_generator.state
     name, args, kwargs = what
     return getattr(envs[number], name)(*args, **kwargs)

@@ -119,7 +119,7 @@ def random_situation(
 
 def _random_turn(env: TextEnv, prompter: Prompter, rng: np.random.Generator) -> tuple[str, ...]:
     count = int(rng.integers(1, prompter.max_actions_per_turn + 1))
-    return tuple(env.random_action(rng) for _ in range(count))
+    return env.random_plan(rng, count)
 
 
 def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int = 24) -> bool:

@@ -87,6 +87,11 @@ def measured_text(measured: Metrics) -> str:
     """The numbers in one sentence; "" if there are none."""
     if "val/wm/pred_exact" not in measured:
         return ""
+    if measured["val/wm/format_rate"] == 0:  # mostly nothing was done, and then copying would always be right
+        return (
+            "World model: no reply is well-formed, so nothing was observed or predicted; entropy "
+            f"{measured['val/sampled_nll']:.2f} nats per token."
+        )
     return (
         f"World model: {measured['val/wm/format_rate']:.0%} of replies well-formed, "
         f"{measured['val/wm/obs_exact']:.0%} of observations and {measured['val/wm/pred_exact']:.0%} of predictions "
@@ -152,10 +157,14 @@ def write_gate(directory: Path, gate: Gate) -> None:
 
 
 def stop_at_gate(cfg: Config, directory: Path) -> None:
-    """Raises TrainingError if the gate is on and closed, and the configuration does not say to go on all the same."""
-    if not cfg.gate.enable or cfg.gate.on_failure == "warn":
-        return
+    """Raises TrainingError if the gate is on and closed, and the configuration does not say to go on all the same; then
+    a warning says that PPO is started on a weak world model."""
     gate: dict[str, Any] = current_world().broadcast(lambda: _read_gate(cfg, directory))
+    if gate and not gate["passed"] and (not cfg.gate.enable or cfg.gate.on_failure == "warn"):
+        why = "gate.on_failure is warn" if cfg.gate.enable else "gate.enable is false"
+        if gate["diagnosis"] != "not_measured":
+            log.warning("PPO begins, although the world model is weak (%s): %s", directory / GATE_FILE, why)
+        return
     if gate and not gate["passed"]:
         raise TrainingError(
             f"PPO is not started, because the world model is too weak for it (the gate, {directory / GATE_FILE}). "
@@ -168,7 +177,7 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     """gate.json; if that is lost or damaged, the same verdict from the last measurements."""
     try:
         found = json.loads((directory / GATE_FILE).read_text(encoding="utf-8"))
-        return {"passed": bool(found["passed"]), "text": str(found["text"])}
+        return {name: kind(found[name]) for name, kind in (("passed", bool), ("text", str), ("diagnosis", str))}
     except (OSError, ValueError, KeyError, TypeError):
         folders = [directory, *(directory / f"extra_{n}" for n in range(1, cfg.gate.max_extra_rounds + 1))]
         last = [folder for folder in folders if (folder / "metrics.jsonl").is_file()]
@@ -177,4 +186,4 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
         gate = judge(cfg, measurements(last[-1] / "metrics.jsonl"), folders.index(last[-1]))
         log.warning("%s is lost or damaged; judged again", directory / GATE_FILE)
         write_gate(directory, gate)
-        return {"passed": gate.passed, "text": gate.text}
+        return {"passed": gate.passed, "text": gate.text, "diagnosis": gate.diagnosis}

@@ -129,7 +129,7 @@ def _plans(
     else:
         most = max(1, min(prompter.max_actions_per_turn, turn.actions_left))
         lengths = rng.integers(1, most + 1, size=plans)
-        found = [tuple(env.random_action(rng) for _ in range(length)) for length in lengths]
+        found = [env.random_plan(rng, int(length)) for length in lengths]
     yield from dict.fromkeys(plan for plan in found if plan != turn.executed)
 
 
