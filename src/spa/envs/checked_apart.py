@@ -24,7 +24,7 @@ def run_apart(make: Callable[[], Any], checks: Checks) -> Iterator[Finding]:
     run in another one. Raises EnvFault with what `make` raises: then there is nothing to check."""
     left = dict(checks)
     while left:
-        for finding in _in_child(make, left):
+        for finding in _in_child(make, dict(left)):
             del left[finding.check]
             yield finding
             if finding.check == MADE and not finding.ok:
