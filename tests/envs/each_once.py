@@ -3,6 +3,7 @@
 from typing import Any
 
 from spa.envs.base import TextEnv
+from spa.envs.spaces import text_space
 
 DIGITS = tuple(map(str, range(6)))
 
@@ -11,6 +12,9 @@ class EachOnce(TextEnv):
     """Six digits, each of which may be named once; the game ends when all are."""
 
     changes: tuple[str, ...] | None = ("named",)
+
+    def __init__(self) -> None:
+        self.observation_space = self.action_space = text_space()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
@@ -32,7 +36,7 @@ class EachOnce(TextEnv):
         return str(self.seed)
 
     def to_action(self, text: str) -> str | None:
-        return text if text in DIGITS else None
+        return text.strip() if text.strip() in DIGITS else None
 
     def action_names(self) -> tuple[str, ...]:
         return DIGITS

@@ -228,6 +228,9 @@ class OverSoon(EachOnce):
     def action_names(self):
         return ()
 
+    def example_actions(self):
+        return ("1", "2")
+
     def step(self, action: Any):
         state, _, _, _, info = super().step(action if len(self.named) < 2 else None)
         return state, 0.0, len(self.named) == 2, False, info
