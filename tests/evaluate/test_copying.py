@@ -132,3 +132,17 @@ def test_log_probs_are_read_where_stacks_write_them(tmp_path):
     (tmp_path / "val-000012.jsonl").write_text(json.dumps(ours) + "\n")
     (read,) = read_rollouts(tmp_path)
     assert (read.split, read.step, read.seed, read.noise_seed, read.logprobs) == ("val", 12, 7, 8, (0.0, -1.0, -2.0))
+
+
+def repr_short(junk):
+    return repr(junk)[:8]
+
+
+@pytest.mark.parametrize("junk", [float("nan"), float("inf"), 0.5, "7", None, True, [1], {}, 10**400], ids=repr_short)
+def test_seeds_steps_and_log_probs_that_are_none_are_left_out(junk):
+    row = {"completion_ids": [1, 2], "seed": junk, "step": junk, "info": junk, "logprobs": [junk, junk]}
+    found = read_row({**row, "reward": junk if junk != 0.5 else None}, "row 1")
+    assert (found.seed, found.step, found.reward) == (None, None, None)
+    assert diagnose([found], Letters())["state_likelihood"]["falls"] == {}
+    node = {"message": {"role": "assistant", "content": "a"}, "token_ids": [1], "mask": [True], "logprobs": [junk]}
+    assert read_row({"nodes": [node]}, "row 1").replies == ("a",)

@@ -78,7 +78,16 @@ def test_a_file_may_be_one_list(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("{", "row 1: this is no JSON"), ('{"x": 1}', "no rollout in the keys x"), ("3", "not int")]
+    ("text", "says"),
+    [
+        ("{", "row 1: this is no JSON"),
+        ('{"x": 1}', "no rollout in the keys x"),
+        ("3", "not int"),
+        ('{"messages": [1]}', "row 1: its keys are those of a rollout, what they hold is not"),
+        ('{"messages": [], "completion_ids": ["a"]}', "what they hold is not .ValueError"),
+        ('{"messages": [], "completion_ids": [1], "completion_mask": 5}', "what they hold is not .TypeError"),
+        ('{"traces": [{"nodes": [{"parent": 7}]}]}', "what they hold is not .KeyError"),
+    ],
 )
 def test_what_is_no_rollout_is_said_with_its_row(text, says, tmp_path):
     (tmp_path / "bad.jsonl").write_text(text)

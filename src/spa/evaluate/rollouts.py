@@ -23,6 +23,7 @@ _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
 _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
 _OURS = re.compile(r"(.+)-(\d{6,})")  # the files of a run's episodes: what they were played for, and the step
 _LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
+_LARGEST = 1e300
 _MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mask")
 
 
@@ -103,11 +104,16 @@ def _file(file: Path) -> Iterator[Rollout]:
 
 
 def read_rows(row: Any, where: str) -> Iterator[Rollout]:
-    """The rollouts of one row: several if it is a batch in columns, or an episode of several agents."""
-    if isinstance(row, Mapping) and isinstance(row.get("traces"), list):  # an episode of verifiers
-        yield from (_trace(trace, where) for trace in row["traces"] if isinstance(trace, Mapping))
-    else:
-        yield from (read_row(part, where) for part in _unbatched(row))
+    """The rollouts of one row: several if it is a batch in columns, or an episode of several agents. Raises DataError
+    for one that cannot be read."""
+    try:
+        if isinstance(row, Mapping) and isinstance(row.get("traces"), list):  # an episode of verifiers
+            yield from [_trace(trace, where) for trace in row["traces"] if isinstance(trace, Mapping)]
+        else:
+            yield from [read_row(part, where) for part in _unbatched(row)]
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise DataError(f"{where}: its keys are those of a rollout, what they hold is not ({told[:200]})") from error
 
 
 def _unbatched(row: Any) -> list[Any]:
@@ -206,7 +212,11 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
 def _spread(node: Mapping[str, Any]) -> list[float]:
     """The log-probs of a node, which has one for each trained token, on all of its tokens."""
     scores = iter(node.get("logprobs") or ())
-    return [float(next(scores, 0.0)) if trained else 0.0 for trained in node.get("mask") or ()]
+    return [_score(next(scores, 0.0)) if trained else 0.0 for trained in node.get("mask") or ()]
+
+
+def _score(value: Any) -> float:
+    return float(value) if _is_number(value) else 0.0
 
 
 def _role(node: Mapping[str, Any]) -> str:
@@ -276,19 +286,20 @@ def _logprobs(
 ) -> tuple[float, ...] | None:
     """One for each token, or one for each that is trained on; None if there are others, or none."""
     found = next((row[name] for name in _LOGPROBS if isinstance(row.get(name), list)), None)
-    if found is None or ids is None:
+    if found is None or ids is None or not all(score is None or _is_number(score) for score in found):
         return None
     if mask is not None and len(found) == sum(mask) < len(ids) == len(mask):
         return tuple(_spread({"logprobs": found, "mask": mask}))
-    return tuple(float(score or 0.0) for score in found) if len(found) == len(ids) else None
+    return tuple(map(_score, found)) if len(found) == len(ids) else None
 
 
 def _number(row: Mapping[str, Any], *names: str) -> int | None:
     """A whole number of a row, or of what stacks keep beside it."""
     places = [row, *(row[name] for name in ("info", "extra_info") if isinstance(row.get(name), Mapping))]
     found = (place[name] for place in places for name in names if _is_number(place.get(name)))
-    return next((int(value) for value in found), None)
+    return next((int(value) for value in found if float(value).is_integer()), None)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it is one that can be computed with: no NaN, nothing infinite or beyond what a float holds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
