@@ -23,7 +23,7 @@ from spa.envs.bridges import list_tasks
 from spa.envs.cards import measure
 from spa.envs.checker import check, episode
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
+from spa.errors import ConfigError, EnvFault
 
 
 def one(library: str, task: str, steps: int) -> dict:
@@ -31,7 +31,7 @@ def one(library: str, task: str, steps: int) -> dict:
     name = f"{library}:{task}"
     try:
         make_env(name)
-    except ConfigError as error:
+    except (ConfigError, EnvFault) as error:
         return {"task": task, "kind": "cannot be made", "why": str(error).partition(": ")[2]}
     wrong = [found for found in check(lambda: make_env(name), seeds=3, steps=steps) if not found.ok]
     if wrong:
