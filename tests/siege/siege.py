@@ -12,7 +12,9 @@ Nothing hangs. Prints its seed, its counts and what broke the invariant; exit st
 import argparse
 import json
 import os
+import resource
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -34,6 +36,19 @@ PARTS: dict[str, Callable[[Siege, argparse.Namespace], None]] = {
 }
 
 
+def report(siege: Siege, left: list[str], root: Path, started: float) -> None:
+    """Print and write what was counted and found, and which parts are not done."""
+    found = {"seed": siege.seed, "counts": siege.counts, "broken": siege.broken, "not done": left}
+    (root / "report.json").write_text(json.dumps(found, indent=1))
+    lines = [f"{part}: {number} {outcome}" for part, seen in siege.counts.items() for outcome, number in seen.items()]
+    verdict = f"{len(siege.broken)} cases BROKE the invariant" if siege.broken else "Every case kept the invariant"
+    cut = f"; NOT DONE, or not to its end: {', '.join(left)}" if left else ""
+    used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = sum(part.ru_utime + part.ru_stime for part in used)
+    last = f"{verdict}{cut} (seed {siege.seed}, {time.monotonic() - started:.0f} s, {cpu:.0f} s of processors)."
+    sys.stdout.write("\n".join([*lines, *siege.broken, last, ""]))
+
+
 def main() -> int:
     """Every part; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -52,17 +67,14 @@ def main() -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS / "envs"), os.environ.get("PYTHONPATH", "")])
     import spa.recipes.pipeline  # noqa: F401 - imported once for all launches
 
-    siege, started = Siege(root, args.seed), time.monotonic()
-    for part in args.only:
-        PARTS[part](siege, args)
-    (root / "report.json").write_text(
-        json.dumps({"seed": args.seed, "counts": siege.counts, "broken": siege.broken}, indent=1)
-    )
-    lines = [f"{part}: {number} {outcome}" for part, found in siege.counts.items() for outcome, number in found.items()]
-    verdict = f"{len(siege.broken)} cases BROKE the invariant" if siege.broken else "Every case kept the invariant"
-    sys.stdout.write(
-        "\n".join([*lines, *siege.broken, f"{verdict} (seed {args.seed}, {time.monotonic() - started:.0f} s).", ""])
-    )
+    siege, started, done = Siege(root, args.seed), time.monotonic(), list[str]()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # one that takes too long says what it has found by then
+    try:
+        for part in args.only:
+            PARTS[part](siege, args)
+            done.append(part)
+    finally:
+        report(siege, [part for part in args.only if part not in done], root, started)
     return 1 if siege.broken else 0
 
 
