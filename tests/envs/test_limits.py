@@ -4,10 +4,12 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import time
 
 import pytest
-from faulty_env import Faulty
+import torch
+from faulty_env import Faulty, change_surroundings
 from helpers.play import answer, play, says
 
 from spa.config.load import load_config
@@ -76,6 +78,34 @@ def test_what_a_step_tells_beside_the_reward_becomes_plain_data():
     for episode in outcomes("objects"):
         text = json.dumps(episode.to_json())
         assert ("<Unprintable>" in text and "<set>" in text) is (episode.puzzle_seed % 3 == 0)
+
+
+def surroundings() -> tuple:
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    computing = [torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()]
+    return os.getcwd(), *handlers, sys.stdout, sys.stderr, *computing
+
+
+@pytest.mark.parametrize("fault", ["surroundings", "surroundings_in_making"])
+def test_what_an_environment_changes_around_it_is_put_back(fault, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    class Making(Faulty):
+        def __init__(self):
+            change_surroundings()
+            super().__init__()
+
+    with stoppable():
+        before = surroundings()
+        make = (lambda tag: Making()) if fault == "surroundings_in_making" else (lambda tag: Faulty(fault))
+        episodes = outcomes("", make=make)
+        found = surroundings()
+        sys.stdout, sys.stderr = before[3:5]
+    torch.set_default_dtype(before[5])
+    torch.set_grad_enabled(before[6])
+    torch.set_num_threads(before[7])
+    assert found == before
+    assert [one.turns for one in episodes] == [one.turns for one in outcomes("")]
 
 
 def test_a_stop_that_was_asked_for_and_swallowed_is_not_forgotten():

@@ -1,6 +1,8 @@
 """Environments are other people's code: one boundary around it, time limits, and checks of what it returns."""
 
+import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spa.errors import EnvFault, SpaError
-from spa.signals import raise_if_asked, stop_asked, stops_by_signal
+from spa.signals import ASKING, raise_if_asked, stop_asked, stops_by_signal
 
 MOST_CHARACTERS = 200_000
 """Of one text that an environment returns. No model reads more, and tokenising megabytes takes minutes."""
@@ -49,10 +51,11 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     """Around every call of an environment's code: whatever it raises becomes an EnvFault that names `what`.
 
     That includes SystemExit, GeneratorExit and a KeyboardInterrupt of its own making. What passes is an EnvFault, a
-    SpaError (for the user to solve) and a stop that somebody really asked for, even if the code swallowed it.
+    SpaError (for the user to solve) and a stop that somebody really asked for, even if the code swallowed it. What the
+    code changes around it is put back.
     """
     try:
-        with time_limit(seconds, what):
+        with surroundings_kept(), time_limit(seconds, what):
             yield
     except (EnvFault, SpaError):
         raise
@@ -65,6 +68,41 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     except BaseException as error:
         raise EnvFault(f"{type(error).__name__}: {_said(error)}") from error
     raise_if_asked()
+
+
+@contextmanager
+def surroundings_kept() -> Iterator[None]:
+    """Put back what libraries are known to change in the process that they are in and what a run depends on: working
+    folder, standard output, what SIGTERM and Ctrl-C do, and how PyTorch computes, if it is there."""
+    folder, out, err = _working_folder(), sys.stdout, sys.stderr
+    handlers = {number: signal.getsignal(number) for number in ASKING}
+    torch = sys.modules.get("torch")
+    computing = torch and (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        if folder and _working_folder() != folder:
+            os.chdir(folder)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                if handler is not None and signal.getsignal(number) is not handler:
+                    signal.signal(number, handler)
+        if torch and computing:
+            dtype, grad, threads = computing
+            if torch.get_default_dtype() != dtype:
+                torch.set_default_dtype(dtype)
+            if torch.is_grad_enabled() != grad:
+                torch.set_grad_enabled(grad)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return ""
 
 
 @contextmanager
