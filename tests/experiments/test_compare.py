@@ -11,7 +11,7 @@ from helpers.runs import SMALL
 
 from spa import cli
 from spa.config.convert import flatten, to_plain
-from spa.errors import ConfigError
+from spa.errors import ConfigError, SpaError
 from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS
 from spa.experiments.methods import CONTROLS, METHODS, configured
@@ -126,6 +126,21 @@ def test_what_a_finished_comparison_counts_is_restored_before_it_is_counted(comp
         made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
         assert json.loads(json.dumps(run_small(made))) == summary
         assert path.read_text() == whole
+
+
+@pytest.mark.parametrize("harm", ["changed", "gone"])
+def test_validation_episodes_that_are_not_those_of_the_stage_are_not_counted(compared, base, harm):
+    root, _ = compared
+    path = root / "spa" / "ppo" / "trajectories" / "val-000001.jsonl"
+    whole = path.read_text()
+    try:
+        path.write_text(whole.replace('"success":false', '"success":true', 1)) if harm == "changed" else path.unlink()
+        assert harm == "gone" or path.read_text() != whole
+        made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
+        with pytest.raises(SpaError, match=rf"(?s){path}.*Put (that|the file) back"):
+            run_small(made)
+    finally:
+        path.write_text(whole)
 
 
 def test_a_finished_comparison_is_not_touched_by_the_same_command(compared, base):

@@ -75,11 +75,14 @@ class Task:
 
     def there(self, folder: Path) -> bool:
         """Whether a folder holds the result of this task: the same identity, validated at the steps that are read."""
-        trainer = self.config.trainer
-        steps = {trainer.total_training_steps, trainer.also_test_at or 0} - {0} if self.stage == "ppo" else ()
         known = read_identity(folder / DONE)
-        same = known is not None and not differences(known, self.identity)
-        return same and all(validation(folder, step).is_file() for step in steps)
+        return known is not None and not differences(known, self.identity) and not self.unread(folder)
+
+    def unread(self, folder: Path) -> list[Path]:
+        """The files of validation episodes that are read of this task and are not in a folder."""
+        trainer = self.config.trainer
+        steps = {trainer.total_training_steps, trainer.also_test_at or 0} - {0} if self.stage == "ppo" else set[int]()
+        return [path for step in sorted(steps) if not (path := validation(folder, step)).is_file()]
 
 
 def validation(folder: Path, step: int) -> Path:
@@ -219,6 +222,11 @@ def do_task(task: Task, device: str) -> tuple[int, int]:
                     "anew."
                 )
             ppo.main(cfg, model_path=start and str(start), directory=folder, identity=identity)
+            if gone := task.unread(folder):
+                raise TrainingError(
+                    f"{gone[0]} is gone, and its episodes are what is counted. Put the file back, or remove {folder} "
+                    "and start the same command again: it trains anew."
+                )
     return os.getpid(), peak_bytes()
 
 

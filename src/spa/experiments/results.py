@@ -21,7 +21,7 @@ from spa.evaluate.statistics import (
     sentence,
 )
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
-from spa.recipes.stage import restore_records
+from spa.recipes.stage import check_validation, restore_records
 from spa.recipes.versions import versions
 from spa.tracking.encoding import read_lines
 
@@ -49,7 +49,10 @@ class SeedResult:
 
 
 def read_training(training: Training, seed: int) -> SeedResult | None:
-    """What training number `seed` gave; None if it is not finished. Records that were damaged since are restored."""
+    """What training number `seed` gave; None if it is not finished. Records that were damaged since are restored.
+
+    Raises DataError if validation episodes were changed since.
+    """
     tasks = tasks_of(training)
     if not all(task.done for task in tasks):
         return None
@@ -59,9 +62,12 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
+    files = {name: path for name, step in steps.items() if (path := validation(ppo, step)).is_file()}
+    for path in files.values():
+        check_validation(path)
     return SeedResult(
         seed=seed,
-        moments={name: puzzles_of(path) for name, step in steps.items() if (path := validation(ppo, step)).is_file()},
+        moments={name: puzzles_of(path) for name, path in files.items()},
         curve=read_curve(ppo / "metrics.jsonl"),
         world_model=_world_model(training.folder / FOLDERS["sft"] / "gate.json") if training.world_model else {},
     )

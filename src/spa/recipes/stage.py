@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 DONE, IDENTITY = "done.json", "identity.json"
 DATA_FILES = "*.parquet"
+VALIDATIONS = "trajectories/val-*.jsonl"
 _WORK = (
     "global_step_*", "extra_*", "metrics.jsonl", "timings.jsonl", "trajectories", "token_scores", "config.yaml",
     "gate.json", "rounds.json", "summary.json", "played.json", LOST, DATA_FILES, DONE, IDENTITY,
@@ -255,6 +256,7 @@ def mark_done(directory: Path, identity: Identity, result: Path, *, since: float
             "seconds": round(spent + time.monotonic() - since, 1),
             "digest": identity.digest,
             "sha256": {path.name: file_sum(path) for path in sorted(result.glob(DATA_FILES))},
+            "validations": {path.name: file_sum(path) for path in sorted(directory.glob(VALIDATIONS))},
             "identity": identity.to_json(),
         }
         names = [RECORD, *_UNCOPIED] if result == directory else _UNCOPIED
@@ -263,6 +265,17 @@ def mark_done(directory: Path, identity: Identity, result: Path, *, since: float
         write_atomic(directory / DONE, [json.dumps(mark, indent=1)])
     world.barrier()
     return result
+
+
+def check_validation(path: Path) -> None:
+    """Raises DataError if a finished stage's file of validation episodes is not the one that it wrote."""
+    noted = read_mark(path.parent.parent).get("validations")
+    expected = noted.get(path.name) if isinstance(noted, dict) else None
+    if expected is not None and expected != file_sum(path):
+        raise DataError(
+            f"{path} is not the file that the stage wrote, and its episodes are what is counted. Put that back, or "
+            f"remove {path.parent.parent} and start the same command again: it trains anew."
+        )
 
 
 def record_identity(directory: Path, identity: Identity, *, kept: bool) -> None:
