@@ -1,5 +1,6 @@
 """Every way in which a model cannot be used is named, with the way out."""
 
+import contextlib
 import io
 import json
 import shutil
@@ -268,3 +269,31 @@ def test_an_architecture_that_changes_its_logits_is_refused(folder):
     GraniteForCausalLM(granite).save_pretrained(folder)
     with pytest.raises(ModelError, match=r"granite.*changes its logits"):
         load_actor(config(folder), str(folder), CPU)
+
+
+READERS = (load_policy, load_tokenizer, model_config, stop_ids, load_image_reader)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '{"model_type": 7, "tokenizer_class": [], "eos_token_id": {}}']
+)
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+def test_no_damaged_file_of_a_model_folder_ends_in_anything_but_a_message(folder, name, content):
+    (folder / name).write_text(content)
+    refused = 0
+    for reader in READERS:
+        try:
+            reader(str(folder))
+        except ModelError as error:
+            assert str(folder) in str(error)
+            refused += 1
+    assert refused or content not in ("", "{")
+
+
+@pytest.mark.parametrize("value", ['"much"', "-1", "null", "[]", '{"rope_theta": "x"}'])
+@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "rope_parameters"])
+def test_no_wrong_value_in_a_models_configuration_ends_in_anything_but_a_message(folder, key, value):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {key: "HERE"}).replace('"HERE"', value))
+    with contextlib.suppress(ModelError):
+        load_policy(str(folder))

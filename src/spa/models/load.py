@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
@@ -22,7 +21,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging as hf_logging
 
-from spa.errors import ModelError
+from spa.errors import ModelError, SpaError
 from spa.models.hub import download_model
 from spa.models.lora import ADAPTER_CONFIG, apply_adapter, read_adapter, save_model
 from spa.models.vision import ImageReader, RowImages, image_reader
@@ -86,8 +85,8 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False, chat_template:
     if not (source / "config.json").is_file() and not (source / "tokenizer_config.json").is_file():
         source = model_source(read_adapter(source)["base_model_name_or_path"], code=trust_remote_code)
     path = source / "tokenizer_config.json"
-    kind = json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class", "") if path.is_file() else ""
     with _explained(name):
+        kind = json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class", "") if path.is_file() else ""
         if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
         else:
@@ -258,8 +257,8 @@ class _explained:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, OSError | ValueError | KeyError | RuntimeError | ImportError | SafetensorError):
-            return
+        if not isinstance(error, Exception) or isinstance(error, SpaError | MemoryError):
+            return  # anything else comes of what stands in the folder: a wrong value raises whatever it meets first
         text = " ".join(str(error).split()) or type(error).__name__
         hint = "Check that the folder is complete and that its weights belong to its config.json."
         if "trust_remote_code" in text:
