@@ -15,6 +15,7 @@ from spa.errors import ConfigError, SpaError
 from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS
 from spa.experiments.methods import CONTROLS, METHODS, configured
+from spa.experiments.spent import q_learning
 from spa.experiments.tables import print_table
 
 STEPS = (
@@ -141,6 +142,18 @@ def test_validation_episodes_that_are_not_those_of_the_stage_are_not_counted(com
             run_small(made)
     finally:
         path.write_text(whole)
+
+
+@pytest.mark.parametrize("content", ["", '{"steps": 4', "[]"])
+def test_what_is_kept_beside_a_training_and_damaged_counts_as_missing(compared, base, content):
+    root, _ = compared
+    training = methods_compared("base", overrides(base, root), names=["spa"]).trainings["spa"][0]
+    kept = training.folder.parent / "q_learning.json"
+    kept.write_text(content)
+    try:
+        assert q_learning(training, 4, learn=False) is None
+    finally:
+        kept.unlink()
 
 
 def test_a_finished_comparison_is_not_touched_by_the_same_command(compared, base):

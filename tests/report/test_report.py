@@ -114,6 +114,16 @@ def test_a_control_that_does_as_well_is_spoken_of(tmp_path: Path):
     assert any(text.endswith("does not show that true next states are what helps.") for text in certainty)
 
 
+@pytest.mark.parametrize("content", ["", '{"passed": fal', "[]", "{}"])
+def test_a_gate_that_is_damaged_is_said_and_not_left_out(tmp_path: Path, content: str):
+    write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
+    write_stage(tmp_path / "run" / "other" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
+    write_sft(tmp_path / "run" / "sft", seed=1)
+    (tmp_path / "run" / "sft" / "gate.json").write_text(content)
+    with pytest.raises(DataError, match=r"gate\.json is damaged"):
+        build([open_run(tmp_path / "run")])
+
+
 def test_a_gate_that_stayed_closed_is_spoken_of(tmp_path: Path):
     write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
     write_stage(tmp_path / "run" / "other" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)

@@ -35,7 +35,7 @@ from spa.experiments.grid import (
 from spa.experiments.methods import REFERENCE, Method, configured, label, method, placed
 from spa.experiments.results import summarise
 from spa.recipes.stage import run_context
-from spa.tracking.encoding import write_atomic
+from spa.tracking.encoding import read_object, write_atomic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ def run_comparison(
     that says the same as before."""
     with run_context(made.root):
         started = time.monotonic()
-        path, old = made.root / "summary.json", _read(made.root / "summary.json")
+        path, old = made.root / "summary.json", read_object(made.root / "summary.json")
         fetch_models(one for trainings in made.trainings.values() for one in trainings)
         made = replace(made)  # with a new plan: others may have worked, and models have been fetched
         at_a_time = made.cfg.compare.parallel if parallel is None else parallel
@@ -200,11 +200,3 @@ def run_comparison(
             write_atomic(made.root / "config.yaml", [to_yaml(made.cfg)])
             write_atomic(path, [json.dumps(summary, indent=1, sort_keys=True)])
     return summary
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -18,7 +18,7 @@ from spa.experiments.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTa
 from spa.experiments.results import SeedResult, interquartile_means, judge, mean_curve, rates, read_training
 from spa.recipes import state_perplexity
 from spa.recipes.versions import versions
-from spa.tracking.encoding import write_atomic
+from spa.tracking.encoding import read_object, write_atomic
 
 RESULTS = "results.json"
 PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")
@@ -127,8 +127,8 @@ def run_tables(
 def _perplexity(made: Reproduction, model: str) -> dict[str, Any]:
     """State perplexity of a model, measured once."""
     path = made.root / f"perplexity-{model.rpartition('/')[2].replace(':', '-')}.json"
-    if path.is_file():
-        return json.loads(path.read_text(encoding="utf-8"))
+    if known := read_object(path):
+        return known
     cfg = load_config("base", [override for override in made.overrides if override.startswith("trainer.")])
     return state_perplexity.main(cfg, model, PERPLEXITY_TAGS, output=path)
 

@@ -1,6 +1,5 @@
 """From finished trainings to numbers: Pass@k with intervals, paired differences, curves, verdicts, and one summary."""
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from spa.evaluate.statistics import (
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
 from spa.recipes.stage import check_validation, restore_records
 from spa.recipes.versions import versions
-from spa.tracking.encoding import read_lines
+from spa.tracking.encoding import read_lines, read_object
 
 if TYPE_CHECKING:
     from spa.experiments.compare import Comparison
@@ -85,9 +84,9 @@ def puzzles_of(path: Path) -> Puzzles:
 
 def _world_model(path: Path) -> dict[str, float]:
     """What the gate measured after SFT."""
-    if not path.is_file():
+    gate = read_object(path)
+    if not gate:
         return {}
-    gate = json.loads(path.read_text(encoding="utf-8"))
     names = ("observation_exact", "prediction_exact", "entropy", "rounds")
     found = {name: round(float(gate[name]), 4) for name in names if name in gate}
     return found | {"gate_passed": float(gate.get("passed", True))}
@@ -239,7 +238,7 @@ def stage_seconds(made: "Comparison") -> dict[str, float]:
     for name, trainings in made.trainings.items():
         for task in [task for training in trainings for task in tasks_of(training)]:
             if not task.folder.is_symlink():
-                mark = json.loads((task.folder / "done.json").read_text(encoding="utf-8"))
+                mark = read_object(task.folder / "done.json")
                 out[f"{name}/{task.folder.name}"] += float(mark["seconds"])
     return {name: round(value, 1) for name, value in out.items()}
 

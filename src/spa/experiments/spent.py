@@ -3,9 +3,10 @@
 import json
 from typing import Any, NamedTuple
 
+from spa.errors import DataError
 from spa.experiments.grid import FOLDERS, Training
 from spa.recipes import q_learning as table
-from spa.tracking.encoding import read_lines, write_atomic
+from spa.tracking.encoding import read_lines, read_object, write_atomic
 
 
 class Spent(NamedTuple):
@@ -35,7 +36,10 @@ def spent(training: Training) -> dict[int, Spent]:
 
 def _before_ppo(training: Training) -> tuple[float, float]:
     """Actions and tokens of self-play."""
-    summary = json.loads((training.folder / FOLDERS["selfplay"] / "summary.json").read_text(encoding="utf-8"))
+    path = training.folder / FOLDERS["selfplay"] / "summary.json"
+    summary = read_object(path)
+    if "played" not in summary:
+        raise DataError(f"{path} is damaged or lost. Remove {path.parent} and start the same command again.")
     played = summary["played"]
     actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
     assert training.world_model is not None
@@ -58,7 +62,7 @@ def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any]
     """Tabular Q-learning with `steps` actions on the puzzles of this training (`spa.recipes.q_learning`), kept beside
     it; None if it is not there and is not to `learn`, or if the environment has no table."""
     path = training.folder.parent / "q_learning.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    known = read_object(path)
     if known.get("steps") == steps:
         return known
     found = table.main(training.ppo, steps) if learn else None

@@ -35,7 +35,7 @@ from spa.identity import (
 )
 from spa.models.load import model_source
 from spa.signals import stop_asked, stop_now, stoppable, uninterrupted
-from spa.tracking.encoding import write_atomic
+from spa.tracking.encoding import read_object, write_atomic
 from spa.tracking.lock import run_lock
 from spa.tracking.recorder import read_metrics
 from spa.training.checkpoint import MARKER, RECORD, damage, kept_record, load_note, step_of, steps_in
@@ -186,11 +186,7 @@ def _text(value: Any) -> str:
 
 def read_mark(directory: Path) -> dict[str, Any]:
     """What done.json holds; empty if it cannot be read."""
-    try:
-        found = json.loads((directory / DONE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_object(directory / DONE)
 
 
 def result_of(directory: Path) -> Path | None:

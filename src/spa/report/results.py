@@ -4,17 +4,18 @@ The methods of one comparison are read at the last validation that all of them h
 training than the others; what more training brings is a line of its own.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spa.errors import DataError
 from spa.evaluate.statistics import Interval
 from spa.report import facts
 from spa.report.charts import number
 from spa.report.curves import PASS_1, RunArm, Wanted, ends, pass_k
 from spa.report.reading import Run, flatten, last_validation
 from spa.tracking.console import printable
+from spa.tracking.encoding import read_object
 
 ARMS = {
     "spa": ("SPA", "Plays by itself, learns from those episodes to name the next state, then PPO."),
@@ -277,7 +278,9 @@ def _gates(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         for stage in run.find("sft"):
             path = stage.path / "gate.json"
-            gate = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            gate = read_object(path)
+            if path.exists() and "passed" not in gate:
+                raise DataError(f"{path} is damaged. The command that made the run restores it when it is given again.")
             if gate.get("passed") is False:
                 seed = "" if stage.seed is None else f" (seed {stage.seed})"
                 where = arm_name(stage.arm) or run.name

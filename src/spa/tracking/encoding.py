@@ -69,6 +69,15 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield line, row
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds; empty if it is missing, torn or holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def write_atomic(path: Path, lines: Iterable[str]) -> None:
     """Write a file so that a reader, or a machine that comes back after a crash, sees all of it or none of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
