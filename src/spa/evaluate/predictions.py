@@ -15,40 +15,45 @@ _MOST = 1000  # actions that are counted in an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A state that a reply predicts. `before` and `after` are the true ones, None where they are not known; `told` is
-    the message that followed."""
+    """A state that a reply predicts. `before` and `after` are the true ones, None where they are not known."""
 
     turn: int  # from 0
     actions: int | None  # that were taken, else that the answer names; None if there is no answer
     text: str
     before: str | None
     after: str | None
-    told: str | None
-
-    @property
-    def right(self) -> bool | None:
-        """Whether it is the true state, else whether it stands in the next message; None if neither is there."""
-        if self.after is not None:
-            return words(self.text) == words(self.after)
-        return None if self.told is None else words(self.text) in words(self.told)
+    right: bool | None  # whether it is what came; None if nobody knows
 
 
 def predictions(rollout: Rollout) -> Iterator[Prediction]:
     """What the replies of a rollout predict, reply by reply."""
-    places = [index for index, (role, _) in enumerate(rollout.chat) if role == "assistant"]
-    for turn, place in enumerate(places):
-        reply = rollout.chat[place][1]
+    for turn, place, reply in _turns(rollout):
         if text := inside(reply, "prediction"):
             known = turn + 1 < len(rollout.states)
-            told = rollout.chat[place + 1][1] if not rollout.states and place + 1 < len(rollout.chat) else None
             yield Prediction(
                 turn=turn,
                 actions=_count_actions(rollout, turn, reply),
                 text=text,
                 before=rollout.states[turn] if known else None,
                 after=rollout.states[turn + 1] if known else None,
-                told=told,
+                right=_right(rollout, text, state=turn + 1, message=place + 1),
             )
+
+
+def _turns(rollout: Rollout) -> Iterator[tuple[int, int, str]]:
+    """Each reply with its turn and its place in the chat."""
+    places = (index for index, (role, _) in enumerate(rollout.chat) if role == "assistant")
+    return ((turn, place, rollout.chat[place][1]) for turn, place in enumerate(places))
+
+
+def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | None:
+    """Whether a text is this state of the record, else, where it has none, whether it stands in this message; None if
+    neither is there."""
+    if state < len(rollout.states):
+        return words(text) == words(rollout.states[state])
+    if rollout.states or not 0 <= message < len(rollout.chat):
+        return None
+    return words(text) in words(rollout.chat[message][1])
 
 
 def _count_actions(rollout: Rollout, turn: int, reply: str) -> int | None:
@@ -63,20 +68,16 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     message before and after the reply. `copied`: predictions that repeat the observation."""
     counts: Counter[str] = Counter()
     for rollout in rollouts:
-        places = [index for index, (role, _) in enumerate(rollout.chat) if role == "assistant"]
-        for turn, place in enumerate(places):
-            reply = rollout.chat[place][1]
+        for turn, place, reply in _turns(rollout):
             said, told = (inside(reply, tag) for tag in ("observation", "prediction"))
             for name, text, state, message in (
                 ("observation", said, turn, place - 1),
                 ("prediction", told, turn + 1, place + 1),
             ):
-                if text and state < len(rollout.states):
+                right = _right(rollout, text, state=state, message=message) if text else None
+                if right is not None:
                     counts[name] += 1
-                    counts[f"{name}_right"] += words(text) == words(rollout.states[state])
-                elif text and not rollout.states and 0 <= message < len(rollout.chat):
-                    counts[name] += 1
-                    counts[f"{name}_right"] += words(text) in words(rollout.chat[message][1])
+                    counts[f"{name}_right"] += right
             counts["copied"] += bool(said and told and words(said) == words(told))
     return dict(counts)
 

@@ -155,11 +155,11 @@ def training_of(scale: str, board: str, name: str, seed: int, *, root: Path, ove
     """The training of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method without self-play goes on
     until it has played as many episodes in all as those with it."""
     setting, chosen = BENCHES[scale].boards[board], method(name)
-    changes = (*setting.overrides, *BENCHES[scale].common, *overrides, *chosen.overrides)
+    changes = (*setting.overrides, *BENCHES[scale].common, *overrides)
     folder = root / re.sub(r"[^\w.-]+", "-", board) / f"seed_{seed}" / label(name)
     first, ppo = (
         placed(configured(setting.preset, (*changes, *own), seed), folder, f"{board}/seed {seed}/{name}", root=root)
-        for own in (chosen.world_model, chosen.ppo)
+        for own in chosen.changes
     )
     if not chosen.fine_tuned:
         return Training(folder=folder, world_model=None, ppo=longer(ppo))

@@ -95,10 +95,9 @@ def comparison(
 
 def _training(preset: str, overrides: tuple[str, ...], arm: Arm, seed: int, root: Path, *, several: bool) -> Training:
     folder = (root / f"seed_{seed}" if several else root) / arm.name
-    common = (*overrides, *arm.method.overrides)
     stages = [
-        placed(configured(preset, (*common, *own, *arm.overrides), seed), folder, arm.name, root=root)
-        for own in (arm.method.world_model, arm.method.ppo)
+        placed(configured(preset, (*overrides, *own, *arm.overrides), seed), folder, arm.name, root=root)
+        for own in arm.method.changes
     ]
     ppo = longer(stages[1]) if arm.longer else stages[1]
     return Training(folder=folder, world_model=stages[0] if arm.method.fine_tuned else None, ppo=ppo)

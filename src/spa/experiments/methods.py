@@ -17,6 +17,9 @@ from spa.own import load_setting
 from spa.recipes.copies import copies_of
 from spa.recipes.pipeline import stage_folders
 
+_NO_ROWS = "actor_rollout_ref.actor.replay.rows=0"
+"""Who has no rows with states has nothing to replay."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
@@ -29,6 +32,14 @@ class Method:
     ppo: tuple[str, ...] = ()
     fine_tuned: bool = True
 
+    @property
+    def changes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The overrides of stages 1 and 2, and those of stage 3, which replays no rows where there was no stage 1."""
+        return (
+            (*self.overrides, *self.world_model),
+            (*self.overrides, *(() if self.fine_tuned else (_NO_ROWS,)), *self.ppo),
+        )
+
 
 REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
@@ -38,32 +49,23 @@ CONTROLS = ("vanilla_wm", "spa_shuffled")
 SHUFFLED = "_shuffled"
 """A method's name with this is its control: the same after SFT on next states of other turns."""
 
-_NO_ROWS = "actor_rollout_ref.actor.replay.rows=0"
-"""Who has no rows with states has nothing to replay."""
-
 _RECIPE: Mapping[str, Method] = {
     "vanilla": Method(
-        description="PPO from the base model, base format",
-        overrides=("ctx_manager.mode=base",),
-        ppo=(_NO_ROWS,),
-        fine_tuned=False,
+        description="PPO from the base model, base format", overrides=("ctx_manager.mode=base",), fine_tuned=False
     ),
     "vanilla_wm": Method(
         description="PPO from the base model, world-model format, no SFT",
         overrides=("ctx_manager.mode=add_worldmodel",),
-        ppo=(_NO_ROWS,),
         fine_tuned=False,
     ),
     "vanilla_grid": Method(
         description="PPO from the base model, base format, drawing only",
         overrides=("ctx_manager.mode=base", "state_text=grid"),
-        ppo=(_NO_ROWS,),
         fine_tuned=False,
     ),
     "state_estimation": Method(
         description="PPO from the base model, base format, drawing and coordinates",
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
-        ppo=(_NO_ROWS,),
         fine_tuned=False,
     ),
     "vanilla_format": Method(
@@ -141,7 +143,6 @@ _ABLATIONS: Mapping[str, Method] = {
             "agent_proxy.world_model_reward.observation=0.5",
             "agent_proxy.world_model_reward.prediction=0.5",
         ),
-        ppo=(_NO_ROWS,),
         fine_tuned=False,
     ),
 }

@@ -88,12 +88,12 @@ def make_plan(
 def training_of(row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int) -> Training:
     """The training of an experiment with one seed, in `<root>/<model>/<environment>/seed_<n>/<method>`."""
     setting, chosen = SCALES[scale].settings[row.environment], method(row.method)
-    changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides, *chosen.overrides)
+    changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides)
     folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
     folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
     first, ppo = (
         placed(configured(setting.preset, (*changes, *own), seed), folder, f"{row.id}/seed {seed}", root=root)
-        for own in (chosen.world_model, chosen.ppo)
+        for own in chosen.changes
     )
     return Training(folder=folder, world_model=first if chosen.fine_tuned else None, ppo=ppo)
 

@@ -20,7 +20,7 @@ from spa.evaluate.statistics import (
     sentence,
 )
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
-from spa.recipes.stage import check_validation, restore_records
+from spa.recipes.stage import check_validation, read_mark, restore_records
 from spa.recipes.versions import versions
 from spa.tracking.encoding import read_lines, read_object
 
@@ -238,7 +238,7 @@ def stage_seconds(made: "Comparison") -> dict[str, float]:
     for name, trainings in made.trainings.items():
         for task in [task for training in trainings for task in tasks_of(training)]:
             if not task.folder.is_symlink():
-                mark = read_object(task.folder / "done.json")
+                mark = read_mark(task.folder)
                 out[f"{name}/{task.folder.name}"] += float(mark["seconds"])
     return {name: round(value, 1) for name, value in out.items()}
 
