@@ -243,8 +243,11 @@ def _file_sum(path: Path, size: int, changed: int, inode: int) -> str:
 
 
 def read_identity(path: Path) -> Identity | None:
-    """The identity that a JSON record (done.json, identity.json) holds; None without one that can be read."""
+    """The identity that a JSON record (done.json, identity.json) holds; None without one that is as it was written:
+    a changed bit would otherwise be taken for a changed setting."""
     try:
-        return Identity.from_json(json.loads(path.read_text(encoding="utf-8"))["identity"])
+        record = json.loads(path.read_text(encoding="utf-8"))
+        found = Identity.from_json(record["identity"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return found if record.get("digest", found.digest) == found.digest else None

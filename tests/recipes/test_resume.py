@@ -15,10 +15,10 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.errors import ConfigError, ModelError
-from spa.identity import identity_of
+from spa.identity import Identity, identity_of
 from spa.recipes import generate, ppo, setup, sft
 from spa.recipes.resume import resume_point
-from spa.recipes.stage import DONE, check_identity, finished, mark_done, record_identity
+from spa.recipes.stage import DONE, IDENTITY, check_identity, finished, mark_done, record_identity, recorded_identity
 from spa.signals import StopRequested
 from spa.training.checkpoint import MARKER, latest_checkpoint, load_note, save_checkpoint
 
@@ -170,6 +170,30 @@ def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(base, whole, tmp_p
     ppo.main(cfg)
     assert content(tmp_path / "ppo") == content(whole / "ppo")
     assert (tmp_path / "ppo" / "previous" / "1" / "global_step_4").is_dir()
+
+
+def test_an_identity_in_a_damaged_checkpoint_is_not_believed(base, whole, tmp_path, caplog):
+    shutil.copytree(whole / "ppo", tmp_path / "ppo")
+    (tmp_path / "ppo" / DONE).unlink()  # as when it was killed before the end
+    state = tmp_path / "ppo" / "global_step_4" / "state" / "state.json"
+    state.write_text(state.read_text().replace("actor_rollout_ref.actor.optim.lr", "actor_rollout_rdf.actor.optim.lr"))
+    ppo.main(small_config(base, tmp_path, *FOUR))
+    assert content(tmp_path / "ppo") == content(whole / "ppo")
+    assert "global_step_4 is not usable (state/state.json has changed since it was written)" in caplog.text
+
+
+@pytest.mark.parametrize("mark", [DONE, IDENTITY])
+def test_an_identity_with_a_changed_bit_is_no_identity(tmp_path, mark):
+    identity = identity_of(Config(), "selfplay")
+    (tmp_path / "x.parquet").touch()
+    mark_done(tmp_path, identity, tmp_path, since=time.monotonic())
+    record_identity(tmp_path, identity, kept=False)
+    other = DONE if mark == IDENTITY else IDENTITY
+    (tmp_path / mark).write_text((tmp_path / mark).read_text().replace('"generate.', '"generatd.'))
+    assert recorded_identity(tmp_path) == Identity.from_json(json.loads(json.dumps(identity.to_json())))
+    (tmp_path / other).unlink()
+    with pytest.raises(ConfigError, match="its record: missing or damaged"):
+        check_identity([(tmp_path, identity)])
 
 
 def test_a_run_may_become_longer(base, whole, tmp_path):

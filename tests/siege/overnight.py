@@ -218,6 +218,22 @@ def growth(seen: list[tuple[int, int]], steps: int) -> float:
     return median(last) / median(second) if second and last else float("nan")
 
 
+def held_against(siege: Siege, there: Path, declared: Path, command: list[str], steps: int) -> dict[str, Any]:
+    """Make the run that the night must be equal to, and judge both; returns figures of them."""
+    lost = lost_episodes(there)
+    declare(declared, lost)
+    status, seen = undisturbed(declared, command)
+    try:
+        changed = differences(result(there), result(declared)) if status == 0 else [f"status {status}"]
+    except (AssertionError, OSError, ValueError, KeyError) as error:  # a checkpoint is not what it says
+        changed = [f"{type(error).__name__}: {error}"]
+    wrong, rounded = unlike(there, declared, changed)
+    siege.judge("overnight", "result", "equal to the run with these declared lost", ", ".join(wrong[:6]))
+    grown = growth(seen, steps)
+    siege.judge("overnight", "memory", "flat", "" if grown <= FLAT else f"grew by a factor of {grown:.3f}")
+    return {"lost": len(lost), "files with other last digits": len(rounded), "memory": round(grown, 4)}
+
+
 def main() -> int:
     """The night, and the run that it must be equal to; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -241,19 +257,11 @@ def main() -> int:
     night = Night(siege, there, command, events(siege.rng("moments"), args.steps))
     sys.stdout.write(f"seed {args.seed}\nfaults {json.dumps(plan)}\nevents {night.todo}\n")
     night.pass_by()
-    lost = lost_episodes(there)
-    declare(declared, lost)
-    status, seen = undisturbed(declared, command)
-    changed = differences(result(there), result(declared)) if status == 0 else [f"status {status}"]
-    wrong, rounded = unlike(there, declared, changed)
-    siege.judge("overnight", "result", "equal to the run with these declared lost", ", ".join(wrong[:6]))
-    grown = growth(seen, args.steps)
-    siege.judge("overnight", "memory", "flat", "" if grown <= FLAT else f"grew by a factor of {grown:.3f}")
+    compared = {} if siege.broken else held_against(siege, there, declared, command, args.steps)
     figures = {
         "seed": args.seed, "steps": args.steps, "launches": night.launches, "done": dict(night.done),
-        "faults of environments": len(plan["puzzles"]), "episodes": args.steps * GROUPS * GROUP_SIZE,
-        "lost": len(lost), "files with other last digits": len(rounded), "memory": round(grown, 4), "counts": siege.counts["overnight"], "broken": siege.broken,
-        "s": round(time.monotonic() - started),
+        "faults of environments": len(plan["puzzles"]), "episodes": args.steps * GROUPS * GROUP_SIZE, **compared,
+        "counts": siege.counts["overnight"], "broken": siege.broken, "s": round(time.monotonic() - started),
     }  # fmt: skip
     (root / "report.json").write_text(json.dumps(figures, indent=1))
     sys.stdout.write("\n".join(f"{name}: {value}" for name, value in figures.items()) + "\n")

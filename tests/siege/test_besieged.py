@@ -11,7 +11,8 @@ import pytest
 SIEGE = Path(__file__).with_name("siege.py")
 sys.path.insert(0, str(SIEGE.parent))
 
-from invariant import differs_by_rounding  # noqa: E402 - found through the path above
+import overnight  # noqa: E402 - found through the path above
+from invariant import differs_by_rounding  # noqa: E402
 
 
 def test_a_run_keeps_the_invariant_under_some_of_everything(tmp_path):
@@ -33,6 +34,23 @@ def test_a_run_keeps_the_invariant_under_some_of_everything(tmp_path):
     (ending,) = report["counts"]["environments"]
     assert ending.startswith("ended, ") and int(ending.split()[1]) > 0
     assert sorted(outcome.split()[0] for outcome in report["counts"]["templates"]) == ["ended,", "refused"]
+
+
+def test_a_night_that_is_broken_off_says_what_is_broken(tmp_path, monkeypatch, capsys):
+    def one_launch(night: overnight.Night) -> str:
+        mark = night.folder / "run" / "ppo" / "global_step_1" / "complete.json"
+        mark.parent.mkdir(parents=True)
+        mark.write_text("{")
+        night.siege.judge("overnight", "launch 1", "", "status 70")
+        return "refused"
+
+    monkeypatch.setattr(overnight.Night, "one_launch", one_launch)
+    monkeypatch.setattr(sys, "argv", ["overnight.py", "--folder", str(tmp_path / "night")])
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert overnight.main() == 1
+    broken = ["overnight: launch 1: status 70", "overnight: launches: broken off after 0 launches"]
+    assert f"broken: {broken}" in capsys.readouterr().out
+    assert json.loads((tmp_path / "night" / "report.json").read_text())["broken"] == broken
 
 
 LOST = {"episode_id": "train/1/0/0", "stop": "error", "logprobs": None}

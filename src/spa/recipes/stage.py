@@ -94,7 +94,7 @@ def stage_identity(cfg: Config, stage: Stage, *, parent: str | None = None, data
 
 
 def recorded_identity(directory: Path) -> Identity | None:
-    """The identity of the work in a folder: that of its newest checkpoint that can be read, else of its mark or its
+    """The identity of the work in a folder: that of its newest checkpoint whose state is whole, else of its mark or its
     beginning. None if there is no work, or no record of it."""
     for step in sorted(steps_in(directory), reverse=True):
         try:
@@ -279,7 +279,8 @@ def record_identity(directory: Path, identity: Identity, *, kept: bool) -> None:
     if kept and read_identity(directory / IDENTITY) is not None:
         return
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomic(directory / IDENTITY, [json.dumps({"identity": identity.to_json()}, indent=1)])
+    record = {"digest": identity.digest, "identity": identity.to_json()}
+    write_atomic(directory / IDENTITY, [json.dumps(record, indent=1)])
 
 
 def restore_records(directory: Path) -> None:

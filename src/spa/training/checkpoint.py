@@ -168,8 +168,8 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 def load_note(folder: Path, name: str) -> Any:
     """One entry of the `state` that has no tensors in it, without reading the others; None if there is none. Raises
-    OSError or ValueError if the checkpoint has no readable state."""
-    tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
+    OSError or ValueError if the checkpoint has no state, or not the one that it was saved with."""
+    tree = json.loads(_as_saved(folder, "state/state.json"))
     return next((_join(part, {}) for key, part in tree["map"] if key == name), None)
 
 
@@ -190,13 +190,22 @@ def damage(folder: Path) -> str | None:
 
 def kept_record(folder: Path) -> bytes | None:
     """The lines of `metrics.jsonl` that a checkpoint was saved with; None if it has none that are whole."""
-    path = folder / "state" / RECORD
     try:
-        expected = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"][f"state/{RECORD}"]
-        content = path.read_bytes()
-    except (OSError, ValueError, KeyError, TypeError):
+        return _as_saved(folder, f"state/{RECORD}")
+    except (OSError, ValueError):
         return None
-    return content if hashlib.sha256(content).hexdigest() == expected else None
+
+
+def _as_saved(folder: Path, name: str) -> bytes:
+    """A file of a checkpoint. Raises OSError or ValueError if it is gone or not what the checkpoint's mark says."""
+    content = (folder / name).read_bytes()
+    try:
+        expected = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"][name]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / MARKER} has no checksum of {name}") from error
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise ValueError(f"{folder / name} has changed since it was written")
+    return content
 
 
 def _is_preemption(folder: Path) -> bool:
