@@ -156,7 +156,10 @@ def environment() -> dict[str, Any]:
 
 def model_content(name: str) -> dict[str, str]:
     """`weights`, `tokenizer` and `chat template` of a model -> SHA-256 of its files. A Hub name counts by its snapshot
-    in the local cache; what is not there, or is behind an API, counts by its name."""
+    in the local cache; what is not there, or is behind an API, counts by its name. Raises ModelError for an adapter
+    that does not say whose it is."""
+    from spa.models.lora import read_adapter
+
     folder = _model_folder(name)
     if folder is None:
         return {"weights": f"name {name}"}
@@ -167,7 +170,7 @@ def model_content(name: str) -> dict[str, str]:
     found = {part: _sums(paths) for part, paths in parts.items()}
     adapter = folder / "adapter_config.json"
     if adapter.is_file() and not (folder / "config.json").is_file():  # an adapter alone: its base counts, too
-        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path", "")
+        base = read_adapter(folder)["base_model_name_or_path"]
         found |= {f"{part} of its base": value for part, value in model_content(str(base)).items()}
     return found
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from helpers.runs import small_config
 
-from spa.errors import ConfigError, DataError
-from spa.identity import read_identity
+from spa.errors import ConfigError, DataError, ModelError
+from spa.identity import model_content, read_identity
 from spa.launch.job import Job
 from spa.launch.start import launch
 from spa.recipes import generate, pipeline, ppo, sft
@@ -122,6 +122,13 @@ def test_a_chat_template_file_counts_by_its_content(run, tmp_path, no_work):
     template.write_text("{{ messages }}")
     with pytest.raises(ConfigError, match=r"actor_rollout_ref\.model\.chat_template: null → content"):
         pipeline.run(small_config(model, root, *STEPS, f"actor_rollout_ref.model.chat_template={template}"))
+
+
+@pytest.mark.parametrize("text", ['{"base_model_name', "[]"])
+def test_an_adapter_that_does_not_say_whose_it_is_ends_in_one_message(tmp_path, text):
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"adapter_config\.json: "):
+        model_content(str(tmp_path))
 
 
 def test_swapped_data_are_refused_and_lost_data_are_made_again(run, monkeypatch):

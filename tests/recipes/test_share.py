@@ -152,6 +152,33 @@ def test_nothing_to_share(tmp_path):
         share.pack(tmp_path, "me/agent")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("summary.json", b'{"rows_train": 1, "ro'),
+        ("summary.json", b"[1]"),
+        ("summary.json", b'{"a": "\xff"}'),
+        ("config.yaml", b"a: [1"),
+        ("config.yaml", b"a: \x00"),
+        ("config.yaml", b"- a"),
+    ],
+)
+def test_a_torn_record_is_named_in_one_message(data, tmp_path, capsys, name, content):
+    torn = shutil.copytree(data, tmp_path / "data")
+    (torn / name).write_bytes(content)
+    assert main(["push", str(torn), "me/data", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"spa push: {torn / name}: cannot be read (")
+    assert said.count("\n") == 1
+
+
+def test_a_damaged_checkpoint_is_not_shared(checkpoint, tmp_path):
+    torn = shutil.copytree(checkpoint, tmp_path / "global_step_30")
+    (torn / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"is damaged: model\.safetensors has changed"):
+        share.pack(torn, "me/agent")
+
+
 def test_a_run_that_was_not_recorded_has_a_card_all_the_same(checkpoint, tmp_path):
     alone = shutil.copytree(checkpoint, tmp_path / "model")
     assert "| base model | a local model |" in share.pack(alone, "me/agent").card

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from spa.errors import DataError, ModelError, SpaError
 from spa.models.hub import FILES, Kind, explained
 from spa.recipes.generate import SUMMARY, TRAIN_FILE, VAL_FILE
 from spa.tracking.encoding import read_lines
+from spa.training.checkpoint import MARKER, damage
 
 PAPER = "https://arxiv.org/abs/2510.15047"
 DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
@@ -39,7 +40,8 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
     """A folder that stage 1 wrote, or a checkpoint, as a upload called `name` (owner/name).
 
     Of a checkpoint go the policy, its tokenizer and adapters, and on request the critic; optimiser states, logs and
-    configurations, which hold paths of this machine, stay here. Raises SpaError if there is nothing to share.
+    configurations, which hold paths of this machine, stay here. Raises SpaError if there is nothing to share, or if
+    the checkpoint or what the card is made of is damaged.
     """
     if not _NAME.fullmatch(name):
         raise ModelError(f"{name!r} is not a name on the Hub; write owner/name")
@@ -51,9 +53,11 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
             f"{folder}: neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Name a run's data folder or "
             "one of its global_step_N folders."
         )
+    if (folder / MARKER).is_file() and (problem := damage(folder)):
+        raise ModelError(f"{folder} is damaged: {problem}. Share another step, or run that stage again.")
     parts = [folder, folder / "adapter", *([folder / "critic"] if critic else [])]
     paths = sorted({path for part in parts for pattern in FILES for path in part.glob(pattern) if path.is_file()})
-    files = {path.relative_to(folder).as_posix(): path for path in paths if path.name != "complete.json"}
+    files = {path.relative_to(folder).as_posix(): path for path in paths if path.name != MARKER}
     return HubUpload(kind="model", files=files, card=model_card(folder, name))
 
 
@@ -91,7 +95,9 @@ def _error(kind: Kind) -> type[SpaError]:
 def data_card(folder: Path, name: str) -> str:
     """The README of a data set."""
     summary = _json(folder / SUMMARY)
-    dropped = ", ".join(f"{count} {reason}" for reason, count in summary.get("dropped", {}).items()) or "none"
+    counts = summary.get("dropped")
+    left_out = counts.items() if isinstance(counts, dict) else ()
+    dropped = ", ".join(f"{count} {reason}" for reason, count in left_out) or "none"
     head = {
         "tags": ["world-model", "self-play", "agents"],
         "configs": [{"config_name": "default", "data_files": _splits()}],
@@ -174,9 +180,29 @@ def _last_validation(path: Path) -> dict[str, float]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return _parsed(path, json.loads)
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
-    return found if isinstance(found, dict) else {}
+    return _parsed(path, yaml.safe_load)
+
+
+def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """The mapping that a file holds, empty if there is no file. Raises DataError if it is something else: a card
+    would be silent about what it says."""
+    if not path.is_file():
+        return {}
+    try:
+        found = parse(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise DataError(_unreadable(path, " ".join(str(error).split())[:200])) from error
+    if not isinstance(found, dict):
+        raise DataError(_unreadable(path, "it holds no mapping"))
+    return found
+
+
+def _unreadable(path: Path, why: str) -> str:
+    return (
+        f"{path}: cannot be read ({why}). Start the command of that stage again, which restores what it can, or remove "
+        "the file: the card then does without it."
+    )
