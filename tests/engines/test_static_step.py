@@ -34,6 +34,10 @@ def test_rows_that_end_early_leave_the_fixed_buffers_too(monkeypatch):
     steps = []
     monkeypatch.setattr(local, "StaticStep", lambda *args: steps.append(local_step(*args)) or steps[-1])
     asked = prompts(made, 8)
+    LocalEngine(model, made, static=True).generate(asked, SAMPLING)
+    assert len(steps) == 1  # so few are not worth a new recording
+    steps.clear()
+    monkeypatch.setattr(local, "_STATIC_ROWS", 1)
     found = LocalEngine(model, made, static=True).generate(asked, SAMPLING)
     assert len(steps) >= 2  # a new one whenever rows are moved together
     assert len({len(completion.token_ids) for completion in found}) > 2

@@ -1,7 +1,10 @@
 """The grid: which stages are shared, in which order they are done, and what a failure costs."""
 
 import json
+import os
+import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -126,19 +129,12 @@ def grid(tmp_path: Path) -> Plan:
 def test_every_stage_is_done_once_after_its_source(tmp_path):
     work, todo = Worker(), grid(tmp_path)
     assert len(todo.tasks) == 6 and todo.links == {tmp_path / "masked_states" / "data": tmp_path / "spa" / "data"}
-    peaks = run_grid(todo, devices=["cpu", "gpu"], pool=two_threads, work=work)
+    peaks = run_grid(todo, devices=["cpu", "gpu"], pool=in_this_process, work=work)
     assert sorted(work.order) == sorted(task.folder for task in todo.tasks)
     assert work.devices == {"cpu", "gpu"} and peaks == {1: 6}
     run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker(fails="x"))  # nothing is left to do
     link = tmp_path / "masked_states" / "data"
     assert link.is_symlink() and (link / DONE).is_file() and not Path(link.readlink()).is_absolute()
-
-
-def two_threads(count: int):
-    from concurrent.futures import ThreadPoolExecutor
-
-    assert count == 2
-    return ThreadPoolExecutor(max_workers=count)
 
 
 def test_a_failure_costs_what_depends_on_it_and_is_tried_again(tmp_path):
@@ -188,12 +184,38 @@ def test_errors_of_ours_are_not_hidden(tmp_path):
         run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=work)
 
 
+def killed_with_data(task: Task, device: str) -> tuple[int, int]:
+    """A stage whose process is killed while it makes data for one of the trainings; the others take longer."""
+    if task.stage == "selfplay":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.5)
+    finish(task)
+    return os.getpid(), 1
+
+
+def test_a_worker_that_is_killed_costs_its_stage_and_the_others_go_on(tmp_path):
+    alone = [training(name, root=tmp_path) for name in ("vanilla", "vanilla_wm", "vanilla_grid", "spa")]
+    plan = plan_grid(alone)
+    with pytest.raises(TrainingError, match="3 of 6 stages could not be done") as caught:
+        run_grid(plan, devices=["cpu", "cpu"], work=killed_with_data)
+    assert "spa, data: its process was killed" in str(caught.value)
+    assert [task.folder.parent.name for task in plan.missing] == ["spa"] * 3
+
+
+def test_when_every_worker_was_killed_the_rest_is_named_and_nothing_waits(tmp_path):
+    plan = plan_grid([training(name, root=tmp_path) for name in ("spa", "vanilla")])
+    with pytest.raises(TrainingError, match="vanilla, ppo: no process is left to do it"):
+        run_grid(plan, devices=["cpu"], work=killed_with_data)
+
+
 def test_each_process_has_a_device_of_its_own(monkeypatch):
     assert free_devices(2) == ["cpu", "cpu"]
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     assert free_devices(2) == free_devices(2, "cuda") == ["cuda:0", "cuda:1", "cuda:2"]
     assert free_devices(2, "cpu") == ["cpu", "cpu"] and free_devices(2, "cuda:1") == ["cuda:1"]
+    assert free_devices(1, per_gpu=2) == ["cuda:0", "cuda:1", "cuda:2"] * 2
+    assert free_devices(1, "cuda:1", per_gpu=3) == ["cuda:1"] * 3 and free_devices(2, "cpu", per_gpu=3) == ["cpu"] * 2
     with pytest.raises(ConfigError, match="--parallel is 0"):
         free_devices(0)
 

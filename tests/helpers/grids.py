@@ -6,8 +6,8 @@ from typing import Any
 from spa.experiments.compare import Comparison, run_comparison
 
 
-def in_this_process(count: int) -> ThreadPoolExecutor:
-    """One worker, whatever is asked for."""
+def in_this_process() -> ThreadPoolExecutor:
+    """One worker that is a thread."""
     return ThreadPoolExecutor(max_workers=1)
 
 

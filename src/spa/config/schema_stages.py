@@ -287,5 +287,6 @@ class CompareConfig:
         Key("methods that are compared: names of `spa ablate --list`, or one's own as module:name", affects="display"),
     ] = ("vanilla", "spa")
     seeds: Annotated[int, Key("full pipelines per arm", affects="display", ge=1)] = 1
-    parallel: Annotated[int, Key("processes at a time", affects="rounding", ge=1)] = 2
+    parallel: Annotated[int, Key("processes at a time on CPUs", affects="rounding", ge=1)] = 2
+    per_gpu: Annotated[int, Key("processes at a time on each GPU", affects="rounding", ge=1)] = 1
     bootstrap: Annotated[int, Key("resamples of the confidence interval", affects="display", ge=1)] = 2000

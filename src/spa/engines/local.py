@@ -34,7 +34,8 @@ from spa.types import Completion, Prompt, SamplingParams
 log = logging.getLogger(__name__)
 
 _SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them still write
-_STATIC_SHRINK_AT = 0.5  # the same where every move costs a new recording
+_STATIC_SHRINK_AT = 0.5  # the same where every move costs a new recording,
+_STATIC_ROWS = 64  # and only from more rows than a GPU reads in the time of one
 
 
 class LocalEngine:
@@ -154,31 +155,37 @@ class _Batch:
         logits = self._read_prompts()
         stop_ids = torch.tensor(sorted(self.engine.template.stop_ids), device=self.device)
         alive = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
+        writing = [True] * len(self.rows)  # the same, known here
         for step in range(self.sampling.max_tokens):
             heartbeat.beat()
-            ids, logprobs = sample_tokens(logits, self.uniforms[self.rows, step], self.sampling)
+            ids, logprobs = sample_tokens(logits, self.uniforms[:, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
-            for row, is_alive, token, value in zip(
-                self.rows, alive.tolist(), ids.tolist(), logprobs.tolist(), strict=True
-            ):
-                if is_alive:
-                    self.ids[row].append(token)
+            told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()  # the only wait for a GPU
+            for row, writes, token, value in zip(self.rows, writing, *told[:2], strict=True):
+                if writes:
+                    self.ids[row].append(int(token))
                     self.logprobs[row].append(value)
             alive &= ~ended
-            if not alive.any() or step + 1 == self.sampling.max_tokens:
+            writing = [writes and not stops for writes, stops in zip(writing, told[2], strict=True)]
+            if not any(writing) or step + 1 == self.sampling.max_tokens:
                 break
-            shrink_at = _STATIC_SHRINK_AT if self.engine.static else _SHRINK_AT
-            if not self.engine.safe and alive.float().mean() < shrink_at:
+            if self._too_few(sum(writing)):
                 keep = alive.nonzero()[:, 0]
-                self._leave([i for i, is_alive in enumerate(alive.tolist()) if not is_alive])
+                self._leave([i for i, writes in enumerate(writing) if not writes])
                 self._keep_rows(keep)
-                ids, alive = ids[keep], alive[keep]
+                ids, alive, writing = ids[keep], alive[keep], [True] * len(keep)
             logits = self._read_next(ids, alive, room=self.sampling.max_tokens - step - 1)
         self._leave(range(len(self.rows)), last=True)
         return [
             self.engine._completion(np.asarray(ids, dtype=np.int32), np.asarray(logprobs, dtype=np.float32))
             for ids, logprobs in zip(self.ids, self.logprobs, strict=True)
         ]
+
+    def _too_few(self, writing: int) -> bool:
+        """Whether so few rows still write that moving them together pays."""
+        if self.engine.safe or (self.engine.static and len(self.rows) <= _STATIC_ROWS):
+            return False
+        return writing < len(self.rows) * (_STATIC_SHRINK_AT if self.engine.static else _SHRINK_AT)
 
     def _read_prompts(self) -> torch.Tensor:
         """Read every prompt's new tokens; returns the logits [B, V] after each prompt."""
@@ -305,7 +312,7 @@ class _Batch:
     def _keep_rows(self, keep: torch.Tensor) -> None:
         self.cache.select_rows(keep)
         self.step = None
-        self.valid, self.positions = self.valid[keep], self.positions[keep]
+        self.valid, self.positions, self.uniforms = self.valid[keep], self.positions[keep], self.uniforms[keep]
         self.rows = [self.rows[i] for i in keep.tolist()]
 
 

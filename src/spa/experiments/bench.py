@@ -19,7 +19,7 @@ from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.compare import longer
-from spa.experiments.grid import Plan, PoolOf, Task, Training, Work, do_task, finish_grid, plan_grid, processes
+from spa.experiments.grid import Plan, PoolOf, Task, Training, Work, do_task, finish_grid, own_process, plan_grid
 from spa.experiments.leaderboard import leaderboard, row_of
 from spa.experiments.methods import SHUFFLED, configured, label, method, placed
 from spa.experiments.paper import SCALES, Setting
@@ -182,7 +182,7 @@ def run_bench(
     controls: int = 0,
     train: bool = True,
     parallel: int = 2,
-    pool: PoolOf = processes,
+    pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
     """Do what is missing unless `train` is off, then the shuffled controls of the best `controls` methods; write

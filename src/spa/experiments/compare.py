@@ -27,9 +27,9 @@ from spa.experiments.grid import (
     do_task,
     fetch_models,
     free_devices,
+    own_process,
     peak_bytes,
     plan_grid,
-    processes,
     run_grid,
 )
 from spa.experiments.methods import REFERENCE, Method, configured, label, method, placed
@@ -181,7 +181,7 @@ def short_name(key: str) -> str:
 
 
 def run_comparison(
-    made: Comparison, *, parallel: int | None = None, pool: PoolOf = processes, work: Work = do_task
+    made: Comparison, *, parallel: int | None = None, pool: PoolOf = own_process, work: Work = do_task
 ) -> dict[str, Any]:
     """Do what is missing, write summary.json, return it. What is already done is kept; if all is, nothing is written
     that says the same as before."""
@@ -191,7 +191,7 @@ def run_comparison(
         fetch_models(one for trainings in made.trainings.values() for one in trainings)
         made = replace(made)  # with a new plan: others may have worked, and models have been fetched
         at_a_time = made.cfg.compare.parallel if parallel is None else parallel
-        devices = free_devices(at_a_time, made.cfg.trainer.device)
+        devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)
         peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
         seconds = time.monotonic() - started if peaks else 0.0
         summary = summarise(made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old)

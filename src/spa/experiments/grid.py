@@ -11,7 +11,7 @@ import resource
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -196,12 +196,13 @@ def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 Work = Callable[[Task, str], tuple[int, int]]
-PoolOf = Callable[[int], Executor]
+PoolOf = Callable[[], Executor]
 
 
-def processes(count: int) -> Executor:
-    """Workers that are processes of their own, each with a fresh interpreter."""
-    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=same_verbosity())
+def own_process() -> Executor:
+    """A worker that is a process of its own, with a fresh interpreter. One for each device, not one executor with
+    several: that would take down the others with a worker that is killed, and may not notice for long."""
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=same_verbosity())
 
 
 def do_task(task: Task, device: str) -> tuple[int, int]:
@@ -247,30 +248,36 @@ def finish_grid(
     return None
 
 
-def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = processes, work: Work = do_task) -> dict[int, int]:
+def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = own_process, work: Work = do_task) -> dict[int, int]:
     """Do every task that is not done, one at a time per device, each after its source; returns the peak memory in bytes
     of each process that worked.
 
-    A stage that fails costs what depends on it; the others go on. Raises TrainingError at the end if any failed, and
-    ConfigError, before anything is done, if a folder holds the work of another identity.
+    A stage that fails costs what depends on it; the others go on, without the worker if it was killed. Raises
+    TrainingError at the end if any failed, and ConfigError, before anything is done, if a folder holds the work of
+    another identity.
     """
     waiting, peaks = plan.missing, dict[int, int]()
     _settle(plan)
     _make_links(plan.links)
     missing = {task.folder.resolve() for task in waiting}
-    free, running, failed = list(devices), dict[Future, tuple[Task, str]](), dict[Path, str]()
-    with pool(len(devices)) as workers, stopping_children():
+    running, failed = dict[Future, tuple[Task, tuple[Executor, str]]](), dict[Path, str]()
+    with ExitStack() as open_workers, stopping_children():
+        free = [(open_workers.enter_context(pool()), device) for device in devices]
         while waiting or running:
             for task in [task for task in waiting if _needs(task) & failed.keys()]:
                 waiting.remove(task)
                 failed[task.folder.resolve()] = f"{task.name}: what it needs has failed"
             for task in [task for task in waiting if not _needs(task) & missing][: len(free)]:
                 waiting.remove(task)
-                device = free.pop(0)
-                running[workers.submit(work, task, device)] = (task, device)
+                worker, device = free.pop(0)
+                running[worker.submit(work, task, device)] = (task, (worker, device))
+            if not running and not free:
+                failed |= {task.folder.resolve(): f"{task.name}: no process is left to do it" for task in waiting}
+                break
             for future in wait(running, return_when=FIRST_COMPLETED).done if running else ():
-                task, device = running.pop(future)
-                free.insert(0, device)
+                task, place = running.pop(future)
+                if not isinstance(future.exception(), BrokenProcessPool):
+                    free.insert(0, place)
                 if problem := _problem(future):
                     failed[task.folder.resolve()] = f"{task.name}: {problem}"
                     log.warning("%s failed: %s", task.name, problem)
@@ -329,15 +336,13 @@ def _problem(future: Future) -> str:
     if isinstance(error, SpaError | MemoryError):
         return str(error) or "out of memory"
     if isinstance(error, BrokenProcessPool):
-        raise TrainingError(
-            "a process of the grid was killed, probably for want of memory. Use fewer at a time (--parallel, or "
-            "compare.parallel), then start the same command again: finished stages are kept."
-        ) from error
+        return "its process was killed, probably for want of memory; use fewer at a time (--parallel, compare.parallel)"
     raise error
 
 
-def free_devices(parallel: int, wanted: str = "auto") -> list[str]:
-    """One device per process: every GPU, or the CPU `parallel` times; the `wanted` one alone if it is a certain GPU.
+def free_devices(parallel: int, wanted: str = "auto", *, per_gpu: int = 1) -> list[str]:
+    """One device per process: every GPU, or the `wanted` one if it is a certain GPU, `per_gpu` times; else the CPU
+    `parallel` times.
 
     Raises ConfigError if that is less than once.
     """
@@ -347,5 +352,6 @@ def free_devices(parallel: int, wanted: str = "auto") -> list[str]:
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() and wanted != "cpu" else 0
     if ":" in wanted:
-        return [wanted]
-    return [f"cuda:{index}" for index in range(gpus)] or [wanted if wanted == "cuda" else "cpu"] * parallel
+        return [wanted] * per_gpu
+    each = [f"cuda:{index}" for index in range(gpus)] * per_gpu
+    return each or [wanted if wanted == "cuda" else "cpu"] * parallel

@@ -11,7 +11,7 @@ from typing import Any
 
 from spa.config.load import load_config
 from spa.errors import ConfigError
-from spa.experiments.grid import Plan, PoolOf, Training, Work, do_task, finish_grid, plan_grid, processes
+from spa.experiments.grid import Plan, PoolOf, Training, Work, do_task, finish_grid, own_process, plan_grid
 from spa.experiments.methods import configured, method, placed
 from spa.experiments.page import write_page
 from spa.experiments.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
@@ -105,7 +105,7 @@ def run_tables(
     parallel: int = 2,
     page: Path | None = None,
     notes: Mapping[str, str] | None = None,
-    pool: PoolOf = processes,
+    pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
     """Do what is missing unless `train` is off, write `results.json` (and a page with `notes`, see `write_page`) of
