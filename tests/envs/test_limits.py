@@ -14,10 +14,11 @@ from helpers.play import answer, play, says
 
 from spa.config.load import load_config
 from spa.engines.scripted import random_engine
-from spa.envs import registry
-from spa.envs.limits import EnvFault, checked_step, checked_text, time_limit
+from spa.envs import registry, time_limits
+from spa.envs.limits import EnvFault, checked_step, checked_text
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import group_specs
+from spa.envs.time_limits import time_limit
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.recipes import setup
@@ -149,14 +150,81 @@ def test_a_hang_that_swallows_errors_is_ended_too_and_shows_where_it_was():
     assert "faulty_env.py" in episodes[0].error
 
 
-def test_after_a_time_limit_no_alarm_is_left():
+def its_own_alarm() -> None:
+    signal.alarm(0)
+
+
+def its_own_timer() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def its_own_handler() -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 30, 30)
+
+
+@pytest.mark.parametrize("disarm", [its_own_alarm, its_own_timer, its_own_handler])
+def test_an_environment_cannot_disarm_its_limit_by_alarms_of_its_own(disarm):
+    class Hanging(Faulty):
+        def step(self, action):
+            disarm()
+            time.sleep(3)
+            return super().step(action)
+
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(EnvFault), time_limit(0.05, "it"):
-        time.sleep(5)
+    episodes = outcomes("", make=lambda tag: Hanging(), env_timeout_s=0.3)
+    assert [episode.stop for episode in episodes] == [Stop.ERROR] * 4
+    assert all("took more than 0.3 s" in episode.error and "in step" in episode.error for episode in episodes)
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    with time_limit(None, "it"), time_limit(30, "it"):
+
+
+def test_an_alarm_that_an_environment_uses_is_its_own():
+    class Alarmed(Exception):
         pass
+
+    def alarmed(*_):
+        raise Alarmed
+
+    class Bounding(Faulty):
+        def step(self, action):
+            signal.signal(signal.SIGALRM, alarmed)
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            with contextlib.suppress(Alarmed):
+                time.sleep(3)
+            return super().step(action)
+
+    assert [one.turns for one in outcomes("", make=lambda tag: Bounding(), env_timeout_s=10)] == [
+        one.turns for one in outcomes("")
+    ]
+
+
+def test_a_limit_lasts_after_another_one_inside_it():
+    with pytest.raises(EnvFault, match=r"the outer took more than 0\.3 s"), time_limit(0.3, "the outer"):
+        with time_limit(0.2, "the inner"):
+            pass
+        time.sleep(3)
+
+
+def test_a_limit_counts_no_time_in_which_the_process_was_suspended(tmp_path, monkeypatch):
+    monkeypatch.setattr(time_limits, "AGAIN_S", 0.1)
+    child = os.fork()
+    if child == 0:
+        try:
+            with time_limit(0.9, "it"):
+                end = time.monotonic() + 1.1
+                (tmp_path / "begun").touch()
+                while time.monotonic() < end:
+                    time.sleep(0.01)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    os.kill(child, signal.SIGSTOP)
+    time.sleep(1.5)
+    os.kill(child, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_errors_inside_a_time_limit_stay_what_they_are():

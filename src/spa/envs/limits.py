@@ -4,14 +4,13 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import numpy as np
 
+from spa.envs.time_limits import time_limit
 from spa.errors import EnvFault, SpaError
 from spa.signals import ASKING, raise_if_asked, stop_asked, stops_by_signal
 
@@ -30,9 +29,6 @@ MAKING_S = 120.0
 MOST_REWARD = 1e6
 """Larger rewards leave no digits for the others: sums and squares are taken in float32."""
 
-AGAIN_S = 1.0
-"""Code that swallows the first alarm gets another one after this."""
-
 
 class EnvCrash(EnvFault):
     """An environment's call (`call`) that ended its process or had to be ended with it: it would do so again."""
@@ -40,10 +36,6 @@ class EnvCrash(EnvFault):
     def __init__(self, text: str, call: str = "") -> None:
         super().__init__(text)
         self.call = call
-
-
-class _Expired(BaseException):
-    """The alarm. No Exception, so that an environment's own `except Exception` does not swallow it."""
 
 
 @contextmanager
@@ -73,9 +65,11 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
 @contextmanager
 def surroundings_kept() -> Iterator[None]:
     """Put back what libraries are known to change in the process that they are in and what a run depends on: working
-    folder, standard output, what SIGTERM and Ctrl-C do, and how PyTorch computes, if it is there."""
+    folder, standard output, what SIGTERM, Ctrl-C and an alarm do and when it comes, and how PyTorch computes, if it is
+    there."""
     folder, out, err = _working_folder(), sys.stdout, sys.stderr
-    handlers = {number: signal.getsignal(number) for number in ASKING}
+    handlers = {number: signal.getsignal(number) for number in (*ASKING, signal.SIGALRM)}
+    alarm, _ = signal.getitimer(signal.ITIMER_REAL)
     torch = sys.modules.get("torch")
     computing = torch and (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
     try:
@@ -85,6 +79,8 @@ def surroundings_kept() -> Iterator[None]:
         if folder and _working_folder() != folder:
             os.chdir(folder)
         if threading.current_thread() is threading.main_thread():
+            if (alarm > 0) is not (signal.getitimer(signal.ITIMER_REAL)[0] > 0):
+                signal.setitimer(signal.ITIMER_REAL, alarm)
             for number, handler in handlers.items():
                 if handler is not None and signal.getsignal(number) is not handler:
                     signal.signal(number, handler)
@@ -103,39 +99,6 @@ def _working_folder() -> str:
         return os.getcwd()
     except OSError:  # it has been removed
         return ""
-
-
-@contextmanager
-def time_limit(seconds: float | None, what: str) -> Iterator[None]:
-    """Raise EnvFault in `what` after `seconds`, with the place where it hung. None, and other threads than the main
-    one, have no limit. Python code, sleeping and waiting are interrupted; a loop inside a C library is not, and needs
-    `es_manager.env_workers`."""
-    if seconds is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    place = ""
-    running = True
-
-    def expired(number: int, frame: FrameType | None) -> None:
-        nonlocal place
-        if running:
-            place = "".join(traceback.format_stack(frame, limit=3))
-            raise _Expired
-
-    before = signal.signal(signal.SIGALRM, expired)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
-        try:
-            yield
-        finally:
-            running = False
-    except _Expired:
-        raise EnvFault(
-            f"{what} took more than {seconds:g} s (es_manager.env_timeout_s); it was here:\n{place}"
-        ) from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def checked_text(value: Any, what: str) -> str:
