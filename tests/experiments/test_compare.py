@@ -15,6 +15,7 @@ from spa.errors import ConfigError, SpaError
 from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS
 from spa.experiments.methods import CONTROLS, METHODS, configured
+from spa.experiments.results import read_training
 from spa.experiments.spent import q_learning
 from spa.experiments.tables import print_table
 
@@ -92,6 +93,13 @@ def test_the_format_alone_gets_as_many_steps_of_the_same_conversations(compared)
         assert row.state in row.prompt[-1]["content"] and len(row.prompt) == len(other.prompt)
     steps = [len(lines(root / arm / "sft" / "metrics.jsonl")) for arm in ("vanilla_format", "spa")]
     assert steps == [2, 2]
+
+
+def test_replies_without_states_have_no_world_model_to_tell_of(base, compared):
+    root, _ = compared
+    made = methods_compared("base", overrides(base, root), names=["vanilla_format"])
+    found = {name: read_training(made.trainings[name][0], 0) for name in ("vanilla_format", "spa")}
+    assert not found["vanilla_format"].world_model and found["spa"].world_model
 
 
 def test_the_summary_holds_what_its_readers_need(compared):

@@ -68,8 +68,13 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
         seed=seed,
         moments={name: puzzles_of(path) for name, path in files.items()},
         curve=read_curve(ppo / "metrics.jsonl"),
-        world_model=_world_model(training.folder / FOLDERS["sft"] / "gate.json") if training.world_model else {},
+        world_model=_world_model(training.folder / FOLDERS["sft"] / "gate.json") if learns_states(training) else {},
     )
+
+
+def learns_states(training: Training) -> bool:
+    """Whether fine-tuning is on replies with states in them, and not on those of the base format."""
+    return training.world_model is not None and training.world_model.generate.reply_format == "world_model"
 
 
 def puzzles_of(path: Path) -> Puzzles:
