@@ -81,6 +81,8 @@ def test_a_file_may_be_one_list(tmp_path):
     ("text", "says"),
     [
         ("{", "row 1: this is no JSON"),
+        ("[" * 100_000, "row 1: this is no JSON"),
+        ('{"messages": ' + "9" * 5000 + "}", "row 1: this is no JSON"),
         ('{"x": 1}', "no rollout in the keys x"),
         ("3", "not int"),
         ('{"messages": [1]}', "row 1: its keys are those of a rollout, what they hold is not"),
@@ -93,6 +95,13 @@ def test_what_is_no_rollout_is_said_with_its_row(text, says, tmp_path):
     (tmp_path / "bad.jsonl").write_text(text)
     with pytest.raises(DataError, match=says):
         read_rollouts(tmp_path / "bad.jsonl")
+
+
+def test_a_text_may_hold_line_separators_of_unicode(tmp_path):
+    file = tmp_path / "lines.jsonl"
+    rows = [{"messages": [USER, said("a\u2028b\x85c")]}, {"messages": [USER, said("d")]}]
+    file.write_text("\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    assert [rollout.replies for rollout in read_rollouts(file)] == [("a\u2028b\x85c",), ("d",)]
 
 
 def test_masks_that_cannot_be_right_are_named(tokenizer):

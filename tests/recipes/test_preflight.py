@@ -81,6 +81,10 @@ def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(t
     assert "c.parquet has no column 'response' (it has prompt)" in problems(
         *(text.format("c.parquet") for text in files)
     )
+    own = problems("sft.data.train_files=b.parquet", "sft.data.val_files=c.parquet", "data.train_files=a.parquet")
+    assert "sft.data.train_files: b.parquet cannot be read as parquet" in own
+    assert "sft.data.val_files: c.parquet has no column 'response'" in own
+    assert "a.parquet" not in own
 
 
 def test_a_model_folder_with_a_torn_file_is_named(tmp_path):

@@ -291,8 +291,13 @@ def test_rows_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tm
     strict = small_config(base, tmp_path, f"sft.data.max_length={longest - 1}", "sft.data.truncation=error")
     with pytest.raises(DataError, match=re.escape(f"longer than sft.data.max_length = {longest - 1}")):
         sft.load_data(strict, template_of(base), data)
-    with pytest.raises(DataError, match="no training row fits"):
+    with pytest.raises(DataError, match=r"wm_train\.parquet: no training row fits"):
         sft.load_data(small_config(base, tmp_path, "sft.data.max_length=20"), template_of(base), data)
+    none = tmp_path / "none.parquet"
+    pq.write_table(pq.read_table(data / generate.TRAIN_FILE).slice(0, 0), none)
+    files = [f"sft.data.train_files={none}", f"sft.data.val_files={data / generate.VAL_FILE}"]
+    with pytest.raises(DataError, match=r"none\.parquet: no training row fits .* \(there are 0 rows\)"):
+        sft.load_data(small_config(base, tmp_path, *files), template_of(base), data)
 
 
 def template_of(base: Path) -> ChatTemplate:

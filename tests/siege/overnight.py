@@ -223,6 +223,12 @@ def held_against(siege: Siege, there: Path, declared: Path, command: list[str], 
     lost = lost_episodes(there)
     declare(declared, lost)
     status, seen = undisturbed(declared, command)
+    known = {row["episode_id"] for row in lost}
+    own = [
+        f"{row['episode_id']} ({row['reason']})" for row in lost_episodes(declared) if row["episode_id"] not in known
+    ]
+    if own:  # somebody else's doing: nothing is done to this run
+        siege.judge("overnight", "undisturbed run", "", f"it lost episodes of its own: {', '.join(own)}")
     try:
         changed = differences(result(there), result(declared)) if status == 0 else [f"status {status}"]
     except (AssertionError, OSError, ValueError, KeyError) as error:  # a checkpoint is not what it says

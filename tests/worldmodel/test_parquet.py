@@ -190,3 +190,10 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert read_parquet(path) == [ROW]
     assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+def test_a_prompt_without_end_is_named_with_its_row():
+    from spa.worldmodel.parquet import parse_prompt
+
+    with pytest.raises(DataError, match="row 3, column 'prompt': not valid JSON"):
+        parse_prompt("[" * 100_000, "row 3")

@@ -90,13 +90,13 @@ def _file(file: Path) -> Iterator[Rollout]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if text.lstrip().startswith("[") and len(lines) != 1:
         lines = [(1, text)]
     for number, line in lines:
         try:
             data = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{file}, row {number}: this is no JSON: {error}") from error
         is_list = isinstance(data, list) and not (data and isinstance(data[0], Mapping) and "role" in data[0])
         for index, row in enumerate(data if is_list else [data], 1):

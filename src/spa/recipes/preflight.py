@@ -134,22 +134,26 @@ def _check_installed(engine: str) -> None:
 
 
 def _data_checks(cfg: Config) -> Iterator[Callable[[], None]]:
-    for split, given in (("train", cfg.data.train_files), ("val", cfg.data.val_files)):
+    for split in ("train", "val"):
+        own = getattr(cfg.sft.data, f"{split}_files")
+        given = own or getattr(cfg.data, f"{split}_files")
+        key = f"sft.data.{split}_files" if own else f"data.{split}_files"
         for name in (given,) if isinstance(given, str) else given or ():
             if name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():  # not on the Hub
-                yield lambda name=name, split=split: _check_data(split, name)
+                yield lambda key=key, name=name, split=split: _check_data(key, split, name)
 
 
-def _check_data(split: str, name: str) -> None:
+def _check_data(key: str, split: str, name: str) -> None:
     """Raise DataError if a parquet file is missing, unreadable, or lacks a column. Reads its footer only."""
     for path in data_files(name, split):
         try:
             columns = pq.read_schema(path).names
         except Exception as error:
-            raise DataError(f"data.{split}_files: {path} cannot be read as parquet ({error})") from error
+            said = " ".join(str(error).split())
+            raise DataError(f"{key}: {path} cannot be read as parquet ({said})") from error
         for column in ("prompt", "response"):
             if column not in columns:
-                raise DataError(f"data.{split}_files: {path} has no column {column!r} (it has {', '.join(columns)})")
+                raise DataError(f"{key}: {path} has no column {column!r} (it has {', '.join(columns)})")
 
 
 def _check_model(cfg: Config, name: str) -> None:

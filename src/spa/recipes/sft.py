@@ -180,9 +180,12 @@ def load_data(
                 f"{files[0]}: {dropped} rows are longer than sft.data.max_length = {cfg.sft.data.max_length} tokens. "
                 "Raise it, or set sft.data.truncation=left to leave out their oldest turns."
             )
+        if not sequences and split == "train":
+            raise DataError(
+                f"{files[0]}: no training row fits into sft.data.max_length = {cfg.sft.data.max_length} tokens "
+                f"(there are {len(rows)} rows)"
+            )
         sets.append(sequences)
-    if not sets[0]:
-        raise DataError(f"{folder}: no training row fits into sft.data.max_length = {cfg.sft.data.max_length} tokens")
     if not sets[1]:
         log.warning(
             "there is no validation row: val/loss is left out. Accuracy on held-out puzzles (val/wm) does not need any."

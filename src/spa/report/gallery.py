@@ -1,6 +1,5 @@
 """Which episodes a report shows: a few that explain the result, chosen by rule and not by hand."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 
 from spa.report.curves import RunArm
 from spa.report.facts import ENDINGS
+from spa.report.index import Place, read_episode
 from spa.report.reading import last_validation, parse_head
 from spa.report.replay import any_wrong, replay
 
@@ -47,9 +47,11 @@ def choose(methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int
 
     def picture(method: RunArm, title: str, why: str, candidates: Sequence[_Found]) -> Iterator[Picture]:
         for episode in candidates:
-            if (episode.path, episode.start) not in shown:
+            whole = None if (episode.path, episode.start) in shown else read_episode(Place(episode.path, episode.start))
+            if whole is not None:
                 shown.add((episode.path, episode.start))
-                yield Picture(title, why, method.label, method.color, replay(_whole(episode)))
+                whole.pop("token_ids", None)  # the gallery shows text; tokens would only make the page large
+                yield Picture(title, why, method.label, method.color, replay(whole))
                 return
 
     if len(leading) == 2:
@@ -127,11 +129,3 @@ def _most_common_failure(episodes: list[_Found]) -> str:
         if not episode.head["success"]:
             counts[episode.head["stop"]] += 1
     return max(counts, key=lambda ending: counts[ending]) if counts else ""
-
-
-def _whole(episode: _Found) -> dict[str, Any]:
-    with episode.path.open("rb") as file:
-        file.seek(episode.start)
-        whole = json.loads(file.readline())
-    whole.pop("token_ids", None)  # the gallery shows text; tokens would only make the page large
-    return whole

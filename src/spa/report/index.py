@@ -16,6 +16,7 @@ from typing import Any
 
 from spa.report.reading import Run, StageFolder, open_run, parse_head
 from spa.report.replay import any_wrong
+from spa.report.shape import is_episode
 from spa.tracking.console import printable
 from spa.tracking.encoding import read_lines
 
@@ -177,10 +178,7 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
 def _rows(path: Path, file: int, stage: StageFolder, split: str, step: int) -> Iterator[tuple[Any, ...]]:
     start = 0
     for line, row in _lines(path):
-        try:
-            yield _row(row, file, start, stage, split, step)
-        except (KeyError, TypeError, AttributeError):  # a line of something else is listed, so that nobody misses it
-            yield _row({"episode_id": "unreadable"}, file, start, stage, split, step)
+        yield _row(row, file, start, stage, split, step)  # a line of something else, too, so that nobody misses it
         start += len(line)
 
 
@@ -224,14 +222,14 @@ def _cache_path(root: Path) -> Path:
 
 
 def read_episode(place: Place) -> dict[str, Any] | None:
-    """The episode's JSON, or None if the file has changed since it was indexed."""
+    """The episode's JSON, or None if it is damaged, or if the file has changed since it was indexed."""
     try:
         with place.path.open("rb") as file:
             file.seek(place.start)
             row = json.loads(file.readline())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) else None
+    return row if is_episode(row) else None
 
 
 def read_scores(place: Place, episode_id: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from spa.errors import DataError
+from spa.report.shape import is_head
 from spa.tracking.encoding import read_lines
 
 
@@ -96,7 +97,7 @@ class StageFolder:
         found = []
         for part, before in self.parts:
             for path in (part / "trajectories").glob("*.jsonl"):
-                if match := _FILE.match(path.name):
+                if (match := _FILE.match(path.name)) and path.is_file():
                     found.append(TrajectoryFile(path, match[1], int(match[2]) + before))
         return sorted(found, key=lambda file: (file.step, file.split))
 
@@ -214,9 +215,9 @@ def parse_head(line: bytes) -> dict[str, Any]:
     for text in (line.partition(b',"messages":[')[0] + b"}", line):
         try:
             row = json.loads(text)
-        except ValueError:  # other key order; or a line that is cut off, or being written
+        except (ValueError, RecursionError):  # other key order; or a line that is damaged, or being written
             continue
-        if isinstance(row, dict) and "turns" in row:
+        if is_head(row):
             return row
     return {}
 

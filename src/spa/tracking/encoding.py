@@ -63,7 +63,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 return
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(row, dict):
                 yield line, row
@@ -73,7 +73,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds; empty if it is missing, torn or holds something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -82,7 +82,8 @@ def read_table(path: Path | str) -> pa.Table:
     try:
         table = pq.read_table(path, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as parquet ({error}); generate or download it again") from error
+        said = " ".join(str(error).split())
+        raise DataError(f"{path}: cannot be read as parquet ({said}); generate or download it again") from error
     for column in ("prompt", "response"):
         if column not in table.column_names:
             raise DataError(
@@ -112,7 +113,7 @@ def parse_prompt(value: Any, where: str = "prompt") -> tuple[Message, ...]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{where}, column 'prompt': not valid JSON ({error}); remove or repair the row") from error
     messages = []
     for item in value if _is_sequence(value) else ():
@@ -183,7 +184,7 @@ def _extra(text: Any) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {"extra_info": str(text)}
 
