@@ -73,6 +73,9 @@ KEEP_NOTHING = ("check-env", "diagnose", "envs", "play", "prompt", "report", "ru
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors that a full, broken or read-only disk makes."""
 
+NO_PLACE = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
+"""Errors of names that cannot be a file or folder, or are something else already."""
+
 
 def usage() -> str:
     """The text of `spa --help`."""
@@ -140,12 +143,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        if error.errno not in DISK:
+        in_the_way = error.errno in NO_PLACE and error.filename is not None
+        if error.errno not in DISK and not in_the_way:
             raise
-        sys.stderr.write(
-            f"spa {args[0]}: {error}. Make room, fix the permissions or choose another place, then start the same "
-            "command again: what is complete is kept.\n"
+        way_out = "Move away what is there" if in_the_way else "Make room, fix the permissions"
+        trace = traceback.format_exc() if is_debug() else ""
+        told = (
+            f"{error}. {way_out} or choose another place, then start the same command again: what is complete is kept."
         )
+        sys.stderr.write(printable(f"{trace}spa {args[0]}: {told}\n"))
         return 2
 
 

@@ -1,6 +1,7 @@
 """How the command line ends when the disk or the user does not let it go on."""
 
 import errno
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -32,6 +33,27 @@ def test_a_disk_that_does_not_take_more_is_one_message_and_status_2(failing, cap
     assert "runs/x" in told and "what is complete is kept" in told and "Traceback" not in told
 
 
+@pytest.mark.parametrize("number", [errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG])
+def test_what_stands_in_a_place_is_one_message_and_status_2(failing, capsys, number):
+    failing(OSError(number, "no", "runs/x"))
+    assert cli.main(["config", "show"]) == 2
+    told = capsys.readouterr().err
+    assert "runs/x" in told and "Move away what is there" in told and "Traceback" not in told
+
+
+@pytest.mark.parametrize("words", [["report"], ["view", "--export", "v"], ["runs"], ["diagnose"], ["eval", "base"]])
+def test_a_name_that_is_too_long_for_a_file_is_one_message(capsys, words):
+    assert cli.main([words[0], "x" * 300, *words[1:]]) == 2
+    assert "File name too long" in capsys.readouterr().err
+
+
+def test_a_folder_in_the_place_of_a_record_is_one_message(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "sft" / "log.txt").mkdir(parents=True)
+    assert cli.main(["sft", "base", "trainer.run_dir=run", "model_path=builtin:tiny"]) == 2
+    assert "sft/log.txt'. Move away what is there" in capsys.readouterr().err
+
+
 def test_other_system_errors_are_ours_to_see(failing):
     failing(OSError(errno.EBADF, "no"))
     with pytest.raises(OSError, match="no"):
@@ -59,3 +81,26 @@ def test_who_stops_a_command_that_keeps_nothing_is_not_told_how_to_go_on(failing
     monkeypatch.setitem(cli.COMMANDS, "check-env", cli.COMMANDS["config"])
     assert cli.main(["check-env", "FrozenLake"]) == 0
     assert capsys.readouterr().err == "\nstopped by SIGTERM.\n"
+
+
+LEFT_BEHIND = {
+    "a thread": "threading.Thread(target=time.sleep, args=(1000,), name='forgotten').start()",
+    "an exit handler": "atexit.register(time.sleep, 1000)",
+    "a process": "multiprocessing.get_context('fork').Process(target=time.sleep, args=(10,)).start()",
+}
+
+
+@pytest.mark.parametrize("left", LEFT_BEHIND)
+def test_nothing_that_is_left_running_keeps_the_process(left, tmp_path):
+    lines = [
+        "import atexit, multiprocessing, threading, time, spa.__main__ as command",
+        "command.GRACE_S = 0.3",
+        f"command.main = lambda: [{LEFT_BEHIND[left]}, 3][1]",
+        "command.run()",
+    ]
+    words = [sys.executable, "-c", "\n".join(lines)]
+    with (tmp_path / "err").open("w") as err:  # a pipe would stay open in what is left
+        assert subprocess.run(words, stderr=err, check=False, timeout=60).returncode == 3
+    assert ("(forgotten) kept its process" if left == "a thread" else "kept its process") in (
+        tmp_path / "err"
+    ).read_text()

@@ -158,6 +158,9 @@ HOSTILE = {
     "seed: {train: '${oc.select:seed}'}\n": "is nested too deeply",
     "- a\n- b\n": "cannot read",
     "\x00": "cannot read",
+    'model_path: "a\\0b"': "model_path: holds a NUL character",
+    'actor_rollout_ref: {model: {chat_template: "a\\0b"}}': "chat_template: holds a NUL character",
+    'custom_envs: {X: {env_type: "a\\0b:C"}}': "custom_envs.X.env_type: holds a NUL character",
 }
 
 

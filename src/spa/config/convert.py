@@ -191,7 +191,9 @@ def _scalar(kind: type, key: Key | None, value: Any, path: str, problems: Proble
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         return problems.add(path, f"expected {type_name(kind)}, got {show(value)}")
-    if key and (problem := key.problem(value)):
+    if isinstance(value, str) and "\0" in value:
+        problems.add(path, f"holds a NUL character, which no file, module or model has in its name: {value!r}")
+    elif key and (problem := key.problem(value)):
         problems.add(path, problem)
     return value
 
