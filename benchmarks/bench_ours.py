@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from bench_worker import serve
 from transformers import LlamaConfig, LlamaForCausalLM
-from workload import rollout_of, rows_of
+from workload import Rollout, Rows, rollout_of, rows_of
 
 from spa.engines.fused import FusedModel
 from spa.engines.kv_cache import GrowingCache
@@ -75,10 +75,14 @@ def load(it: Setting) -> Any:
 
 def ours_rollout(it: Setting) -> Work:
     """The local engine, turn by turn."""
-    model = load(it)
-    rollout, vocabulary = rollout_of(it.size, it.quick), model.config.vocab_size
+    return rollout_work(load(it), rollout_of(it.size, it.quick), best_precision(it.size))
+
+
+def rollout_work(model: Any, rollout: Rollout, autocast: torch.dtype | None) -> Work:
+    """Rollouts of the local engine over a model."""
+    vocabulary = model.config.vocab_size
     endless: Any = SimpleNamespace(images=None, stop_ids=frozenset({-1}), decode_reply=lambda ids: "")
-    engine = LocalEngine(model, endless, autocast=best_precision(it.size))
+    engine = LocalEngine(model, endless, autocast=autocast)
     sampling = SamplingParams(max_tokens=rollout.reply)
 
     def work() -> None:
@@ -120,15 +124,19 @@ def hf_rollout(it: Setting, dtype: torch.dtype) -> Work:
 
 def ours_sft(it: Setting) -> Work:
     """One optimiser step."""
+    most = 4096 if it.size == "small" else 1024
+    return sft_work(load(it), rows_of(it.size, it.quick), training_precision(it.size), most)
+
+
+def sft_work(model: Any, rows: Rows, autocast: torch.dtype | None, max_tokens: int) -> Work:
+    """Optimiser steps of fine-tuning on a model, with micro-batches of `max_tokens`."""
     limit_kernel_caches()
-    model = load(it)
     batch = [
         TrainingSequence(token_ids=np.asarray(ids, np.int32), mask=np.arange(len(ids)) >= len(ids) // 2, rows=1)
-        for ids in rows_of(it.size, it.quick).batch(model.config.vocab_size)
+        for ids in rows.batch(model.config.vocab_size)
     ]
-    autocast = training_precision(it.size)
     part = Trainable(model=model, optimizer=make_optimizer(model, lr=1e-6), autocast=autocast)
-    micro = MicroBatching(max_tokens=4096 if it.size == "small" else 1024)
+    micro = MicroBatching(max_tokens=max_tokens)
     tokens = float(sum(len(row.token_ids) for row in batch))
 
     def work() -> dict[str, float]:

@@ -15,7 +15,7 @@ from helpers.play import answer, play, says
 from spa.config.load import load_config
 from spa.engines.scripted import random_engine
 from spa.envs import registry, time_limits
-from spa.envs.limits import EnvFault, checked_step, checked_text
+from spa.envs.limits import EnvFault, boundary, checked_step, checked_text
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import group_specs
 from spa.envs.time_limits import time_limit
@@ -35,6 +35,7 @@ FAULTS = {
     "info": "the info None instead of a dict",
     "hang": "took more than",
     "exit": "the turn called sys.exit(0)",
+    "die": "the turn called sys.exit(7)",
     "interrupt": "the turn raised KeyboardInterrupt though nobody interrupted it",
     "generator": "GeneratorExit",
     "base": "Unprintable: (its text cannot be read)",
@@ -225,6 +226,14 @@ def test_a_limit_counts_no_time_in_which_the_process_was_suspended(tmp_path, mon
     time.sleep(1.5)
     os.kill(child, signal.SIGCONT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_children_that_were_forked_end_as_they_should():
+    with boundary("it"):
+        child = os.fork()
+        if child == 0:
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3 and os._exit.__name__ == "_exit"
 
 
 def test_errors_inside_a_time_limit_stay_what_they_are():

@@ -1,12 +1,13 @@
 """Environments are other people's code: one boundary around it, time limits, and checks of what it returns."""
 
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     code changes around it is put back.
     """
     try:
-        with surroundings_kept(), time_limit(seconds, what):
+        with surroundings_kept(), time_limit(seconds, what), _exits_are_raised():
             yield
     except (EnvFault, SpaError):
         raise
@@ -92,6 +93,25 @@ def surroundings_kept() -> Iterator[None]:
                 torch.set_grad_enabled(grad)
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
+
+
+@contextmanager
+def _exits_are_raised() -> Iterator[None]:
+    """`os._exit` raises SystemExit, too: otherwise an environment would end the run with whatever status it likes. Not
+    in other threads (the watchdog), in children that were forked, and in processes of environments (replaced)."""
+    ends, process = os._exit, os.getpid()
+
+    def raises(status: int) -> NoReturn:
+        if os.getpid() == process and threading.current_thread() is threading.main_thread():
+            raise SystemExit(status)
+        ends(status)
+
+    if not multiprocessing.current_process().daemon:
+        os._exit = raises
+    try:
+        yield
+    finally:
+        os._exit = ends
 
 
 def _working_folder() -> str:
