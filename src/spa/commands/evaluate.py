@@ -180,7 +180,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
         )
     seen = result["puzzles"]["seen_in_training"]
     if seen:
-        lines.append(f"{seen} puzzles were left out: the model was trained on them.")
+        lines.append(f"{seen} puzzle{' was' if seen == 1 else 's were'} left out: the model was trained on them.")
     if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
         lines.append("Training puzzles of this model are not known here, so they could not be left out.")
     if imagined := result.get("imagination"):

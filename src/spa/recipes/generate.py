@@ -141,9 +141,10 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
             summary = write_dataset(cfg, out, rows, counts, episodes)
             if mirror := mirror_of(cfg, out):
                 mirror.copy_files(out, (TRAIN_FILE, VAL_FILE, SUMMARY))
+            dropped = ", ".join(f"{count} {reason}" for reason, count in summary["dropped"].items())
             rec.message(
                 f"{summary['rows_train']} training and {summary['rows_val']} validation rows from "
-                f"{summary['episodes']} episodes; dropped: {json.dumps(summary['dropped'])}"
+                f"{summary['episodes']} episodes; dropped: {dropped or 'none'}"
             )
         world.barrier()
 
