@@ -305,9 +305,12 @@ def world_model_check(
     entropy = -float(np.mean([lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]]))
     metrics = pooled_metrics(episodes, "val")
     metrics["val/sampled_nll"] = entropy
+    states = ""
+    if "val/wm/pred_exact" in metrics:  # of replies without states there is nothing to tell
+        exact, copied = metrics["val/wm/pred_exact"], metrics["val/wm/copy_exact"]
+        states = f"observation {metrics['val/wm/obs_exact']:.2f}, prediction {exact:.2f} (copying: {copied:.2f}), "
     rec.message(
-        f"sft step {step}: observation {metrics.get('val/wm/obs_exact', 0):.2f}, prediction "
-        f"{metrics.get('val/wm/pred_exact', 0):.2f}, entropy {entropy:.2f} nats/token, success "
-        f"{metrics['val/success']:.2f} ({time.monotonic() - started:.0f} s)"
+        f"sft step {step}: {states}entropy {entropy:.2f} nats/token, success {metrics['val/success']:.2f} "
+        f"({time.monotonic() - started:.0f} s)"
     )
     return metrics
