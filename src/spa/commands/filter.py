@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from spa.worldmodel.rows import by_reason
 from spa.worldmodel.tag_filter import KEPT, FilterOptions, filter_files
 
 
@@ -15,9 +16,9 @@ def main(args: list[str]) -> int:
     options = _parser().parse_args(args)
     bounds = FilterOptions(min_len=options.min_len, max_len=options.max_len, dedup=not options.no_dedup)
     for name, counts in filter_files(options.in_train, options.in_val, options.out_dir, bounds).items():
-        dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()) if reason != KEPT)
+        dropped = {reason: count for reason, count in sorted(counts.items()) if reason != KEPT}
         line = f"{options.out_dir / name}: kept {counts[KEPT]} of {counts.total()} rows"
-        sys.stdout.write(f"{line} (dropped: {dropped})\n" if dropped else f"{line}\n")
+        sys.stdout.write(f"{line} (dropped: {by_reason(dropped)})\n" if dropped else f"{line}\n")
     return 0
 
 

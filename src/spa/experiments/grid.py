@@ -336,7 +336,10 @@ def _problem(future: Future) -> str:
     if isinstance(error, SpaError | MemoryError):
         return str(error) or "out of memory"
     if isinstance(error, BrokenProcessPool):
-        return "its process was killed, probably for want of memory; use fewer at a time (--parallel, compare.parallel)"
+        return (
+            "its process was killed, probably for want of memory; use fewer at a time (--parallel, compare.parallel, "
+            "compare.per_gpu)"
+        )
     raise error
 
 

@@ -51,6 +51,7 @@ from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.branches import branch_rows, require_tries, turn_options
 from spa.worldmodel.rows import (
+    by_reason,
     coverage_sample,
     episode_rows,
     is_branch,
@@ -141,10 +142,9 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
             summary = write_dataset(cfg, out, rows, counts, episodes)
             if mirror := mirror_of(cfg, out):
                 mirror.copy_files(out, (TRAIN_FILE, VAL_FILE, SUMMARY))
-            dropped = ", ".join(f"{count} {reason}" for reason, count in summary["dropped"].items())
             rec.message(
                 f"{summary['rows_train']} training and {summary['rows_val']} validation rows from "
-                f"{summary['episodes']} episodes; dropped: {dropped or 'none'}"
+                f"{summary['episodes']} episodes; dropped: {by_reason(summary['dropped'])}"
             )
         world.barrier()
 
@@ -322,7 +322,7 @@ def _episode_rows(
 def nothing_usable(episodes: int, counts: Counter[str]) -> DataError:
     """What to say if no episode has given a row."""
     return DataError(
-        f"none of the {episodes} episodes has a turn in the world-model format (dropped: {dict(counts)}). The "
+        f"none of the {episodes} episodes has a turn in the world-model format (dropped: {by_reason(counts)}). The "
         "model does not follow the format: try an instruct model, begin with rows of random play "
         "(generate.policy=random; with generate.rounds=2 the model plays next), or allow longer replies "
         "(generate.sampling.response_length)."

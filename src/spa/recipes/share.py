@@ -15,6 +15,7 @@ from spa.models.hub import FILES, Kind, explained
 from spa.recipes.generate import SUMMARY, TRAIN_FILE, VAL_FILE
 from spa.tracking.encoding import read_lines
 from spa.training.checkpoint import MARKER, damage
+from spa.worldmodel.rows import by_reason
 
 PAPER = "https://arxiv.org/abs/2510.15047"
 DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
@@ -96,8 +97,6 @@ def data_card(folder: Path, name: str) -> str:
     """The README of a data set."""
     summary = _json(folder / SUMMARY)
     counts = summary.get("dropped")
-    left_out = counts.items() if isinstance(counts, dict) else ()
-    dropped = ", ".join(f"{count} {reason}" for reason, count in left_out) or "none"
     head = {
         "tags": ["world-model", "self-play", "agents"],
         "configs": [{"config_name": "default", "data_files": _splits()}],
@@ -107,7 +106,7 @@ def data_card(folder: Path, name: str) -> str:
         "rows for validation": summary.get("rows_val"),
         "puzzles": summary.get("puzzles"),
         "self-play episodes": summary.get("episodes"),
-        "turns left out": dropped,
+        "turns left out": by_reason(counts if isinstance(counts, dict) else {}),
         **_settings(folder / "config.yaml"),
     }
     text = (

@@ -1,7 +1,7 @@
 """Episodes become rows of world-model data: relabel, shuffle for the control, split by puzzle. Files: `parquet.py`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from spa.worldmodel.relabel import Relabelled, imagined, relabel_turn, replace_s
 
 __all__ = [
     "assistant_positions",
+    "by_reason",
     "corrected_messages",
     "coverage_sample",
     "episode_rows",
@@ -29,6 +30,11 @@ __all__ = [
 ]
 
 EPISODE_ERROR = "episode_error"
+
+
+def by_reason(counts: Mapping[str, int]) -> str:
+    """What was left out as text: "3 no_prediction, 1 duplicate", or "none"."""
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
 
 
 def episode_rows(
