@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from helpers.families import template
 from helpers.runs import small_config
 
 from spa import cli
@@ -10,11 +12,14 @@ from spa.engines.imagine import Imagining, require_dynamics
 from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.envs.countdown import Countdown
 from spa.envs.frozen_lake import FrozenLake
+from spa.envs.pool import EpisodeSpec
 from spa.envs.sokoban import Sokoban
 from spa.errors import ConfigError
+from spa.prompts.elsewhere import elsewhere
 from spa.prompts.render import world_model_reply
 from spa.recipes import setup
-from spa.types import Prompt
+from spa.seats import Seat
+from spa.types import Completion, Prompt
 
 
 @pytest.mark.parametrize("mode", ["grid", "coords", "grid_and_coords"])
@@ -39,11 +44,9 @@ def success(cfg, engine) -> float:
     return sum(episode.success for episode in episodes) / len(episodes)
 
 
-def imagining(n: int, dynamics="oracle", spoil: float = 0.0, engine=None, record=lambda line: None) -> Imagining:
+def imagining(n: int, dynamics="oracle", spoil: float = 0.0, engine=None, **more) -> Imagining:
     inner = engine or random_engine(max_actions=3)
-    return Imagining(
-        inner, n=n, dynamics=dynamics, spoil=spoil, state_text="coords", max_actions=3, record=record
-    )  # fmt: skip
+    return Imagining(inner, n=n, dynamics=dynamics, spoil=spoil, state_text="coords", max_actions=3, **more)
 
 
 def test_true_states_help_and_spoilt_ones_hardly(tmp_path):
@@ -55,8 +58,6 @@ def test_true_states_help_and_spoilt_ones_hardly(tmp_path):
 
 def know_all(prompt: Prompt) -> str:
     """Random play that foresees what it causes."""
-    import numpy as np
-
     rng = np.random.Generator(np.random.PCG64(prompt.seed))
     actions = [prompt.context.random_action(rng) for _ in range(3)]
     twin = prompt.context.clone(0)
@@ -74,6 +75,52 @@ def test_learnt_states_are_as_good_as_they_are_right_and_shuffled_ones_are_not(t
     assert learnt > alone + 0.2 and learnt > shuffled + 0.2
     assert all(part["right"] for line in lines for part in line["imagined"])
     assert {line["turn"] for line in lines} == set(range(max(line["turn"] for line in lines) + 1))
+
+
+@pytest.mark.parametrize("engine", [None, ScriptedEngine(know_all)])
+def test_looking_further_ahead_finds_goals_that_one_turn_does_not_show(tmp_path, engine):
+    lake = "custom_envs.FrozenLakeNoSlip.env_config.size=5"
+    cfg = small_config("none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", lake)
+    dynamics, lines = ("oracle" if engine is None else "learnt"), []
+    one = success(cfg, imagining(8, dynamics, engine=engine))
+    far = success(cfg, imagining(8, dynamics, engine=engine, record=lines.append, depth=4, max_turn=4))
+    assert far > one + 0.1
+    assert all(part["right"] for line in lines for part in line["imagined"])
+    for line in lines:
+        assert max(part["depth"] for part in line["imagined"]) <= 4 - line["turn"]
+        goal = [part["root"] for part in line["imagined"] if part["worth"] == 1]
+        assert len(line["imagined"]) % 8 == 0 and (not goal or line["chosen"] == min(goal))
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama3"])
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, turns, family):
+    chat = template(family)
+    player = setup.make_player(small_config("none", tmp_path), chat, mode="add_worldmodel")
+    env, there = FrozenLake(size=3, p=0.8, is_slippery=False), FrozenLake(size=3, p=0.8, is_slippery=False)
+    env.reset(seed=4)
+    there.reset(seed=5)
+    assert env.state_text("coords") != there.state_text("coords")
+
+    def asked(now: FrozenLake) -> Prompt:
+        spec = EpisodeSpec(
+            episode_id="a", tag="", group=0, member=0, puzzle_seed=0, noise_seed=0, sample_seed=0
+        )  # fmt: skip
+        seat = Seat(spec, player.prompters["FrozenLakeNoSlip"], chat)
+        seat.ask(env if turns else now)
+        if turns:
+            text = "so</think><answer>Up</answer>"
+            ids = np.asarray(chat.reply_ids("<think>" + text, "<think>"), np.int32)
+            reply = Completion(text=text, token_ids=ids, logprobs=np.zeros(len(ids), np.float32), finish_reason="stop")
+            seat.hear(reply)
+            seat.act(env.clone(), reply, 0.0)
+            seat.ask(now)
+        return seat.prompt(now)
+
+    moved = elsewhere(asked(env), env.state_text("coords"), there.state_text("coords"), chat)
+    assert moved is not None and moved.messages == asked(there).messages
+    assert list(moved.token_ids) == list(asked(there).token_ids)
+    assert elsewhere(asked(env), "what it does not say", "x", chat) is None
 
 
 def test_what_cannot_be_read_is_worth_less_than_anything_read(tmp_path):
@@ -101,5 +148,5 @@ def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(tmp_
     assert (found["n"], found["dynamics"], found["spoil"]) == (4, "oracle", 0.25)
     assert 0.5 < found["right"] <= 1 and 0 < found["changed"] < 1
     assert cli.main(args) == 0 and (tmp_path / "out.json").read_bytes() == before
-    assert cli.main([*args[:5], "--plan", "beam"]) == 2
+    assert cli.main([*args[:5], "--plan", "beam-0"]) == 2
     assert "best-of-8" in capsys.readouterr().err

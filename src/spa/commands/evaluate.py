@@ -25,7 +25,7 @@ def main(args: list[str]) -> int:
     if options.groups is not None:
         overrides += [f"es_manager.val.env_groups={options.groups}", "es_manager.val.env_configs.n_groups=null"]
     if options.plan is not None:
-        overrides.append(f"imagine.n={_best_of(options.plan)}")
+        overrides += _plan(options.plan)
     target, cfg, output = named_target(options, overrides)
     if options.dry_run:
         val = cfg.es_manager.val
@@ -83,8 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--groups", type=int, metavar="N", help="puzzles")
     parser.add_argument(
         "--plan",
-        metavar="best-of-N",
-        help="draw N replies in every turn and play the one whose predicted state is worth most (imagine.*)",
+        metavar="best-of-N|beam-N",
+        help="draw N replies in every turn and play the one whose predicted state is worth most; beam: go on from "
+        "predicted states until one shows the goal (imagine.*)",
     )
     parser.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
     parser.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
@@ -92,11 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _best_of(text: str) -> int:
-    number = text.removeprefix("best-of-")
-    if number == text or not number.isdigit() or int(number) < 1:
-        raise ConfigError(f"--plan is {text!r}; write best-of-N, such as best-of-8")
-    return int(number)
+def _plan(text: str) -> list[str]:
+    kind, _, number = text.rpartition("-")
+    if kind not in ("best-of", "beam") or not number.isdecimal() or int(number) < 1:
+        raise ConfigError(f"--plan is {text!r}; write best-of-N or beam-N, such as best-of-8")
+    return [f"imagine.n={number}", *(["imagine.depth=${agent_proxy.max_turn}"] if kind == "beam" else [])]
 
 
 def _ks(text: str | None) -> tuple[int, ...]:
@@ -185,7 +186,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append("Training puzzles of this model are not known here, so they could not be left out.")
     if imagined := result.get("imagination"):
         lines.append(
-            f"Best of {imagined['n']} replies by {imagined['dynamics']} states: "
+            f"Best of {imagined['n']} replies by {imagined['dynamics']} states{_ahead(imagined['depth'])}: "
             f"{percent(imagined['right'])} % of them right, {percent(imagined['chosen_right'])} % of the chosen; "
             f"another than the first was chosen in {percent(imagined['changed'])} % of the turns; all replies "
             f"together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
@@ -201,6 +202,10 @@ def remarks(result: dict[str, Any]) -> list[str]:
         if found.get("format_rate") == 0:
             lines.append(f"{tag}: not one reply follows the format; try an instruct model or a larger response_length.")
     return lines
+
+
+def _ahead(depth: int) -> str:
+    return "" if depth == 1 else f", up to {depth} turns ahead"
 
 
 def _interval(found: dict[str, Any] | None) -> str:

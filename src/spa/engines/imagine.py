@@ -4,6 +4,10 @@ Whose imagination it is decides what is measured. `learnt`: the model's own pred
 of the game, in which nothing is imagined; with `spoil` p, each state is with probability p that of another plan, so
 that the gain can be seen to depend on how often imagination is right. `shuffled`: predictions handed to other replies,
 the control: whatever it gains is not knowledge.
+
+With `depth` above 1 it goes on where it imagines to be: in every imagined state that is new and not yet the end, the
+same question is asked again (`spa.prompts.elsewhere`), until the goal shows or the turns are over; the reply that the
+way to the goal begins with is played. A state is entered once, so that the search is no wider than the game.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +22,15 @@ from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import MAKING_S, EnvFault, boundary, checked_step
 from spa.errors import ConfigError
+from spa.prompts.elsewhere import elsewhere
 from spa.prompts.parse import parse_reply
+from spa.prompts.template import ChatTemplate
 from spa.seeds import stream, stream_seed
 from spa.types import Completion, ParsedReply, Prompt, SamplingParams
 
 Dynamics = Literal["learnt", "oracle", "shuffled"]
+GOAL = 1.0
+"""What a state is worth in which the goal is reached."""
 NOTHING = -2.0
 """What a reply is worth that imagines nothing readable; states are worth from -1 to 1."""
 
@@ -34,7 +42,11 @@ class Imagined:
     parsed: ParsedReply
     state: str | None
     worth: float
-    right: bool | None  # whether that state is what would come; None if nobody knows
+    right: bool | None  # whether that state is what would come from where it began; None if nobody knows
+    env: TextEnv | None = None  # a copy of the game after it, if it goes on there and is where that state says
+    root: int = 0  # the reply to the real state that it grew from
+    depth: int = 1  # turns that are imagined up to this state
+    tokens: int | None = None
 
 
 def require_appraisal(env: TextEnv, tag: str, *, instead: str) -> None:
@@ -44,9 +56,13 @@ def require_appraisal(env: TextEnv, tag: str, *, instead: str) -> None:
         raise ConfigError(f"the environment {tag} cannot say what a state is worth (TextEnv.appraise), so {instead}")
 
 
-def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics) -> None:
-    """Raises ConfigError if imagined states of the environment cannot be judged, or not be had from an oracle."""
+def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1) -> None:
+    """Raises ConfigError if imagined states of the environment cannot be judged, not be had from an oracle, or not be
+    shown in a prompt, as is needed to imagine more than one turn."""
     require_appraisal(env, tag, instead="imagine.n must be 1")
+    hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
+    if depth > 1 and (hidden or env.image() is not None or env.players > 1):
+        raise ConfigError(f"imagined states of {tag} are not what its prompts show, so imagine.depth must be 1")
     if dynamics == "oracle":
         try:
             env.clone()
@@ -56,9 +72,44 @@ def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics) -> None:
             ) from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A state in which replies are drawn, real or imagined; `env` is a copy of the game there, None if it is not known
+    to be there."""
+
+    prompt: Prompt
+    env: TextEnv | None
+    root: int = 0
+    depth: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """Where actions lead: the state, and the copy of the game if it goes on; both None if nobody knows."""
+
+    state: str | None = None
+    env: TextEnv | None = None
+
+
+class _Search:
+    """What was imagined of one prompt so far. The first `n` of `seen` are the replies to the real state."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self.prompt = prompt
+        self.turn = sum(message["role"] == "assistant" for message in prompt.messages)
+        self.seen: list[Imagined] = []
+        self.replies: Sequence[Completion] = ()
+        self.entered: set[str] = set()
+        self.fault = ""
+
+
 class Imagining:
-    """`engine`, whose every reply is the best of `n`. Ties go to the reply that was drawn first, so that imagination
-    that sees nothing changes nothing."""
+    """`engine`, whose every reply is the best of `n`, with at most `depth` turns imagined. Ties go to the reply that
+    was drawn first, so that imagination that sees nothing changes nothing.
+
+    `width`: the imagined states of a depth that are gone on from. `max_turn`: turns of an episode; nothing is imagined
+    beyond. `template`: None for engines without tokens.
+    """
 
     def __init__(
         self,
@@ -69,44 +120,103 @@ class Imagining:
         spoil: float,
         state_text: StateText,
         max_actions: int,
+        depth: int = 1,
+        width: int = 8,
+        max_turn: int = 1,
+        template: ChatTemplate | None = None,
         record: Callable[[dict[str, Any]], None] = lambda line: None,
     ) -> None:
         self.engine, self.n, self.dynamics, self.spoil = engine, n, dynamics, spoil
         self.state_text: StateText = state_text
         self.max_actions, self.record = max_actions, record
+        self.depth, self.width, self.max_turn, self.template = depth, width, max_turn, template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """The best of `n` completions of each prompt; the first draw is the one that the engine alone would give."""
-        drawn = [_draw(prompt, number) for prompt in prompts for number in range(self.n)]
-        replies = self.engine.generate(drawn, sampling)
-        self.engine.forget([prompt.episode_id for prompt in drawn if "#" in prompt.episode_id])
-        return [self._choose(prompt, replies[i * self.n : (i + 1) * self.n]) for i, prompt in enumerate(prompts)]
+        searches = [_Search(prompt) for prompt in prompts]
+        for depth in range(1, self.depth + 1):
+            asked = [(search, place) for search in searches for place in self._places(search, depth)]
+            drawn = [_draw(place.prompt, number) for _, place in asked for number in range(self.n)]
+            if not drawn:
+                break
+            replies = self.engine.generate(drawn, sampling)
+            self.engine.forget([prompt.episode_id for prompt in drawn if "#" in prompt.episode_id])
+            for i, (search, place) in enumerate(asked):
+                self._take(search, place, replies[i * self.n : (i + 1) * self.n])
+        return [self._choose(search) for search in searches]
 
-    def _choose(self, prompt: Prompt, replies: Sequence[Completion]) -> Completion:
+    def _places(self, search: "_Search", depth: int) -> "list[_Place]":
+        """Where the replies of this depth begin: the real state, or the imagined ones that are to be gone on from."""
+        prompt = search.prompt
+        if depth == 1:
+            return [_Place(prompt=prompt, env=prompt.context)]
+        if search.fault or depth > self.max_turn - search.turn or any(each.worth >= GOAL for each in search.seen):
+            return []
+        places = list[_Place]()
+        shown = prompt.context.state_text(self.state_text)
+        search.entered.add(shown.strip())
+        for each in search.seen:
+            state = (each.state or "").strip()
+            open_end = each.depth == depth - 1 and 0 <= each.worth < GOAL and state not in search.entered
+            if not open_end or len(places) == self.width or (self.dynamics == "oracle" and each.env is None):
+                continue
+            search.entered.add(state)
+            moved = elsewhere(prompt, shown, state, self.template)
+            if moved is not None:
+                number = f"{prompt.episode_id}#{depth}.{len(places)}"
+                seed = stream_seed(prompt.seed, "imagine/place", depth, len(places))
+                moved = replace(moved, episode_id=number, seed=seed, context=each.env or prompt.context)
+                places.append(_Place(prompt=moved, env=each.env, root=each.root, depth=depth))
+        return places
+
+    def _take(self, search: "_Search", place: "_Place", replies: Sequence[Completion]) -> None:
+        """Judge the replies in a place."""
+        if place.depth == 1:
+            search.replies = replies
         try:
             with boundary("imagining", MAKING_S):
-                seen = self.imagine(prompt, replies)
+                search.seen += self.imagine(place, replies)
         except EnvFault as error:
-            return Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
-        chosen = int(np.argmax([each.worth for each in seen]))
-        self.record(_line(prompt, replies, seen, chosen))
-        return replies[chosen]
+            search.fault = str(error)
 
-    def imagine(self, prompt: Prompt, replies: Sequence[Completion]) -> list[Imagined]:
-        """What each reply would lead to, and what that is worth."""
-        parsed = [self._parse(prompt, reply) for reply in replies]
-        rng, env = stream(prompt.seed, "imagine"), prompt.context
+    def _choose(self, search: "_Search") -> Completion:
+        if search.fault:
+            return Completion(text=search.fault, token_ids=None, logprobs=None, finish_reason="error")
+        worths = [max(s.worth for s in search.seen if s.depth == 1 and s.root == i) for i in range(self.n)]
+        for each in search.seen:
+            worths[each.root] = max(worths[each.root], each.worth if each.worth >= GOAL else NOTHING)
+        chosen = int(np.argmax(worths))
+        self.record(_line(search, chosen))
+        return search.replies[chosen]
+
+    def imagine(self, place: "_Place", replies: Sequence[Completion]) -> list[Imagined]:
+        """What each reply in a place would lead to, and what that is worth."""
+        parsed = [self._parse(place.prompt, reply) for reply in replies]
+        rng, env = stream(place.prompt.seed, "imagine"), place.env
         truths = [_after(env, each.actions, self.state_text, rng) for each in parsed]
         if self.dynamics == "oracle":
-            states = [self._spoilt(env, each, truth, rng) for each, truth in zip(parsed, truths, strict=True)]
+            ends = [self._spoilt(env, each, truth, rng) for each, truth in zip(parsed, truths, strict=True)]
+            states = [end.state for end in ends]
         else:
-            states = [each.prediction for each in parsed]
+            ends, states = truths, [each.prediction for each in parsed]
         if self.dynamics == "shuffled":
             states = [states[number] for number in rng.permutation(len(states))]
-        return [
-            Imagined(parsed=each, state=state, worth=_worth(env, each, state), right=_same(state, truth))
-            for each, state, truth in zip(parsed, states, truths, strict=True)
-        ]
+        found = list[Imagined]()
+        for i, (each, state, end, truth) in enumerate(zip(parsed, states, ends, truths, strict=True)):
+            right = _same(state, truth.state)
+            found.append(
+                Imagined(
+                    parsed=each,
+                    state=state,
+                    worth=_worth(place.prompt.context, each, state),
+                    right=right,
+                    env=end.env if self.dynamics == "oracle" or right else None,
+                    root=i if place.depth == 1 else place.root,
+                    depth=place.depth,
+                    tokens=_length(replies[i]),
+                )
+            )
+        return found
 
     def _parse(self, prompt: Prompt, reply: Completion) -> ParsedReply:
         return parse_reply(
@@ -118,10 +228,12 @@ class Imagining:
             order=prompt.reply_order,
         )
 
-    def _spoilt(self, env: TextEnv, parsed: ParsedReply, truth: str | None, rng: np.random.Generator) -> str | None:
+    def _spoilt(self, env: TextEnv | None, parsed: ParsedReply, truth: "_End", rng: np.random.Generator) -> "_End":
         """The true state or, with probability `spoil`, that after as many random actions."""
-        other = env.random_plan(rng, len(parsed.actions))
-        return _after(env, other, self.state_text, rng) if rng.random() < self.spoil else truth
+        if env is None:
+            return truth
+        other = _after(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
+        return other if rng.random() < self.spoil else truth
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
         """New weights."""
@@ -143,22 +255,25 @@ def _draw(prompt: Prompt, number: int) -> Prompt:
     return replace(prompt, episode_id=f"{prompt.episode_id}#{number}", seed=seed)
 
 
-def _after(env: TextEnv, actions: Sequence[str], mode: StateText, rng: np.random.Generator) -> str | None:
-    """The state after the actions in a copy that draws chance of its own; None if it cannot be copied or nothing is
+def _after(env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np.random.Generator) -> _End:
+    """Where the actions lead in a copy that draws chance of its own; nowhere known if it cannot be copied or nothing is
     done."""
     seed = int(rng.integers(2**31))
+    if env is None:
+        return _End()
     try:
-        twin, done = env.clone(seed), False
+        twin, done, over = env.clone(seed), False, False
     except NotImplementedError:
-        return None
+        return _End()
     for text in actions:
         action = twin.to_action(text)
         if action is None:
             continue
         done = True
-        if checked_step(twin.step(action))[1]:
+        over = checked_step(twin.step(action))[1]
+        if over:
             break
-    return twin.world_state_text(mode) if done else None
+    return _End(state=twin.world_state_text(mode), env=None if over else twin) if done else _End()
 
 
 def _worth(env: TextEnv, parsed: ParsedReply, state: str | None) -> float:
@@ -168,20 +283,30 @@ def _worth(env: TextEnv, parsed: ParsedReply, state: str | None) -> float:
     return NOTHING if worth is None else worth
 
 
+def _length(reply: Completion) -> int | None:
+    return None if reply.token_ids is None else len(reply.token_ids)
+
+
 def _same(state: str | None, truth: str | None) -> bool | None:
     return None if truth is None else state is not None and state.strip() == truth.strip()
 
 
-def _line(prompt: Prompt, replies: Sequence[Completion], seen: Sequence[Imagined], chosen: int) -> dict[str, Any]:
+def _line(search: _Search, chosen: int) -> dict[str, Any]:
     """What is recorded of a turn: enough to show what was imagined, and what it cost."""
-    turn = sum(message["role"] == "assistant" for message in prompt.messages)
     return {
-        "episode_id": prompt.episode_id,
-        "turn": turn,
+        "episode_id": search.prompt.episode_id,
+        "turn": search.turn,
         "chosen": chosen,
-        "tokens": [None if reply.token_ids is None else len(reply.token_ids) for reply in replies],
+        "tokens": [each.tokens for each in search.seen],
         "imagined": [
-            {"actions": each.parsed.actions, "state": each.state, "worth": each.worth, "right": each.right}
-            for each in seen
+            {
+                "actions": each.parsed.actions,
+                "state": each.state,
+                "worth": each.worth,
+                "right": each.right,
+                "root": each.root,
+                "depth": each.depth,
+            }
+            for each in search.seen
         ],
     }

@@ -177,7 +177,7 @@ def play_puzzles(
             if finished is None:
                 if engine is None:
                     alone, player = open_target(cfg, target, player, replies=replies)
-                    engine = with_imagination(cfg, alone, imagined)
+                    engine = with_imagination(cfg, alone, player.template, imagined)
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
                 episodes = player.play(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)

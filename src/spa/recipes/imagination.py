@@ -1,4 +1,4 @@
-"""Best-of-n by imagination in an evaluation: the engine around the engine, and what it imagined in numbers."""
+"""Planning by imagination in an evaluation: the engine around the engine, and what it imagined in numbers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,17 +8,19 @@ from typing import Any
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.engines.imagine import Imagining, require_dynamics
+from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.tracking.encoding import dump_line, read_lines
 
 
-def with_imagination(cfg: Config, engine: Engine, record: Path) -> Engine:
+def with_imagination(cfg: Config, engine: Engine, template: ChatTemplate | None, record: Path) -> Engine:
     """`engine` itself, or with `imagine.n` above 1 the one that plays the best of its replies and notes in `record`
     what each was judged by. Raises ConfigError for environments whose states cannot be judged or copied."""
     own = cfg.imagine
     if own.n == 1:
         return engine
-    setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, partial(require_dynamics, dynamics=own.dynamics))
+    tags = cfg.es_manager.val.env_configs.tags
+    setup.check_puzzles(cfg, tags, partial(require_dynamics, dynamics=own.dynamics, depth=own.depth))
     return Imagining(
         engine,
         n=own.n,
@@ -26,6 +28,10 @@ def with_imagination(cfg: Config, engine: Engine, record: Path) -> Engine:
         spoil=own.spoil,
         state_text=cfg.state_text,
         max_actions=cfg.agent_proxy.max_actions_per_turn,
+        depth=own.depth,
+        width=own.width,
+        max_turn=max(cfg.max_turn(tag) for tag in tags),
+        template=template,
         record=_writer(record),
     )
 
@@ -51,6 +57,7 @@ def imagination(cfg: Config, record: Path) -> dict[str, Any] | None:
     known = [value for value in chosen if value is not None]
     return {
         "n": cfg.imagine.n,
+        "depth": cfg.imagine.depth,
         "dynamics": cfg.imagine.dynamics,
         "spoil": cfg.imagine.spoil,
         "tokens_per_episode": round(sum(tokens) / max(1, episodes), 2),

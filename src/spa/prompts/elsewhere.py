@@ -1,0 +1,29 @@
+"""The same prompt as if the game stood elsewhere: its last message shows another state."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from spa.prompts.template import ChatTemplate
+from spa.types import Message, Prompt
+
+
+def elsewhere(prompt: Prompt, shown: str, state: str, template: ChatTemplate | None) -> Prompt | None:
+    """`prompt` with `state` where its last message shows `shown`; None if that message does not show it.
+
+    All before that message keeps its tokens. `template` None: an engine without tokens.
+    """
+    last: Message = prompt.messages[-1]
+    before, found, after = last["content"].rpartition(shown)
+    if not shown or not found:
+        return None
+    text = before + state + after
+    messages = (*prompt.messages[:-1], Message(role=last["role"], content=text))
+    ids = prompt.token_ids
+    if template is not None and any(message["role"] == "assistant" for message in messages):
+        end = template.end_ids
+        kept = len(ids) - len(template.follow(last["content"], prompt.opener, reply=end))
+        ids = np.concatenate([ids[:kept], np.asarray(template.follow(text, prompt.opener, reply=end), np.int32)])
+    elif template is not None:
+        ids = np.asarray(template.start(messages, prompt.opener), np.int32)
+    return replace(prompt, messages=messages, token_ids=ids)
