@@ -150,8 +150,11 @@ _ABLATIONS: Mapping[str, Method] = {
 _WORLD = "actor_rollout_ref.actor.world_loss"
 _FOCUS = "actor_rollout_ref.actor.answer_focus"
 
+_RANDOM = "generate.policy=random"
+"""For replies in an order that the base model may never have written: its self-play would give no rows."""
 _CHOOSE = (
     "agent_proxy.reply_order=choose_plan",
+    _RANDOM,
     "actor_rollout_ref.rollout.response_length=224",
     "actor_rollout_ref.rollout.max_model_len=2048",
     "sft.data.max_length=2048",
@@ -167,14 +170,15 @@ _FIELD: Mapping[str, Method] = {
         overrides=("generate.policy=scout",),
     ),
     "plan_first": Method(
-        description="replies that name the plan before the prediction",
-        overrides=("agent_proxy.reply_order=plan_first",),
+        description="replies that name the plan before the prediction; data of random play",
+        overrides=("agent_proxy.reply_order=plan_first", _RANDOM),
     ),
     "answer_first": Method(
-        description="replies that answer before they predict", overrides=("agent_proxy.reply_order=answer_first",)
+        description="replies that answer before they predict; data of random play",
+        overrides=("agent_proxy.reply_order=answer_first", _RANDOM),
     ),
     "choose_plan": Method(
-        description="replies that imagine two plans, each with its predicted state, and then choose",
+        description="replies that imagine two plans, each with its state, and then choose; data of random play",
         overrides=_CHOOSE,
     ),
     "wm_ppo": Method(
