@@ -48,6 +48,14 @@ def test_commands_and_mistakes():
 def test_the_cap_ends_a_puzzle():
     _, out = session(Sokoban(), ["Up Up Up", "Up"], max_actions_per_traj=2)
     assert "No actions left." in out and "puzzle 1" in out
+    _, out = session(Sokoban(), ["Up", "Up Up"], max_actions_per_traj=9, max_turn=2, max_actions_per_turn=1)
+    assert "No actions left." in out and "puzzle 1" in out
+
+
+def test_the_first_prompt_stays_the_first():
+    _, out = session(Sokoban(), ["Up", "Down", "Left", "Right", ":prompt", ":quit"])
+    first = out.split("puzzle 0\n")[1].split(":hint")[0].strip()
+    assert out.count(first) == 2
 
 
 def test_shortened_words_and_keys():

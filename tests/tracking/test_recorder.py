@@ -236,7 +236,7 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     assert captured.out == ""
     first, last = captured.err.splitlines()
     assert first.startswith("[ppo] step 1/2  success 0.500  pg_loss 0.1000")
-    assert last.startswith("[ppo] step 2/2  success 0.500  pg_loss 0.2000")
+    assert last.startswith("[ppo] step 2/2  success 0.500 @1  pg_loss 0.2000")
 
 
 def test_quiet_says_nothing_but_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

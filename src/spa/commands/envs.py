@@ -9,7 +9,6 @@ from pathlib import Path
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.config.schema_play import EnvSpec
 from spa.envs.options import nearest
 from spa.errors import ConfigError
 
@@ -26,7 +25,7 @@ def main(args: list[str]) -> int:
     elif options.action == "measure":
         _measure(options, cfg, shlex.join(["spa", "envs", *args]))
     else:
-        _table(cfg.custom_envs)
+        _table(cfg)
     return 0
 
 
@@ -69,28 +68,29 @@ def _count(text: str) -> int:
     return value
 
 
-def _table(specs: Mapping[str, EnvSpec]) -> None:
+def _table(cfg: Config) -> None:
     from spa.envs.cards import cards
 
     rows: list[tuple[str, ...]] = [("tag", "type", "cap", "optimum", "random", "score", "by", "options")]
     known = cards()
-    for tag, spec in specs.items():
-        found = known.get(tag)
-        if found is None or not found.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj):
+    for tag, spec in cfg.custom_envs.items():
+        found, most = known.get(tag), cfg.most_actions(tag)
+        if found is None or not found.describes(spec.env_type, spec.env_config, most):
             figures = ["?", "?", "?", "not measured"]
         else:
             best = "-" if found.optimum is None else f"{found.optimum:.1%}"
             figures = [best, f"{found.random_success:.1%}", f"{found.random_score:.2f}", found.optimum_by]
         options = " ".join(f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items())
-        rows.append((tag, spec.env_type, str(spec.max_actions_per_traj), *figures, options))
+        rows.append((tag, spec.env_type, str(most), *figures, options))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:  # the last column is as long as it is: a narrow terminal breaks only that one
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
     sys.stdout.write(
-        "\noptimum: success of the best policy within the cap of actions; random and score: success and score of "
-        "uniformly\nrandom legal actions. All on the puzzles of seeds 0 to 999. spa envs sample TAG prints puzzles, "
-        "spa play TAG plays one,\nspa envs list names other libraries' tasks.\n"
+        "\ncap: actions that an episode can come to, by max_actions_per_traj and by its turns; optimum: success of the "
+        "best policy within\nthem; random and score: success and score of uniformly random legal actions. All on the "
+        "puzzles of seeds 0 to 999.\nspa envs sample TAG prints puzzles, measure TAG measures them; spa play TAG plays "
+        "one; spa envs list names other\nlibraries' tasks.\n"
     )
 
 
@@ -120,7 +120,7 @@ def _measure(options: argparse.Namespace, cfg: Config, command: str) -> None:
     found = {}
     for tag in options.tags or cfg.custom_envs:
         spec = cfg.environment(tag)
-        found[tag] = measure(tag, spec.env_type, spec.env_config, spec.max_actions_per_traj)
+        found[tag] = measure(tag, spec.env_type, spec.env_config, cfg.most_actions(tag))
         sys.stderr.write(f"{tag}: optimum {found[tag].optimum}, random {found[tag].random_success}\n")
     text = to_json(found, command)
     if options.write:

@@ -206,6 +206,13 @@ class Config:
         own = self.custom_envs[tag].max_turn if tag in self.custom_envs else None
         return own or self.agent_proxy.max_turn
 
+    def most_actions(self, tag: str) -> int:
+        """Actions that an episode of a tag can come to: those that it may take, or fewer if its turns do not hold as
+        many."""
+        return min(
+            self.custom_envs[tag].max_actions_per_traj, self.max_turn(tag) * self.agent_proxy.max_actions_per_turn
+        )
+
     def action_sep(self, tag: str) -> str:
         """What stands between the actions of one answer to a tag."""
         own = self.custom_envs[tag].action_sep if tag in self.custom_envs else None

@@ -36,8 +36,9 @@ def play(env: TextEnv, prompter: Prompter, *, seed: int, hint: bool, read: Read,
     while True:
         env.reset(seed=seed)
         score.puzzles += 1
-        write(f"puzzle {seed}\n{_prompt(env, prompter)}\n{HELP}\n")
-        if not _puzzle(env, prompter, score, hint=hint, read=read, write=write):
+        first = _prompt(env, prompter)
+        write(f"puzzle {seed}\n{first}\n{HELP}\n")
+        if not _puzzle(env, prompter, score, first=first, hint=hint, read=read, write=write):
             solved = f"{score.solved} of {score.puzzles} solved"
             write(f"{solved}, {score.actions} actions, {format_reward(score.reward)} points")
             return score
@@ -45,10 +46,18 @@ def play(env: TextEnv, prompter: Prompter, *, seed: int, hint: bool, read: Read,
 
 
 def _puzzle(
-    env: TextEnv, prompter: Prompter, score: Score, *, hint: bool, read: Read, write: Callable[[str], None]
+    env: TextEnv,
+    prompter: Prompter,
+    score: Score,
+    *,
+    first: str,
+    hint: bool,
+    read: Read,
+    write: Callable[[str], None],
 ) -> bool:
-    """One puzzle; False if the player wants to stop."""
-    left = prompter.max_actions_per_traj
+    """One puzzle, whose first prompt is `first`, with as many actions as a model's turns can hold; False if the player
+    wants to stop."""
+    left = min(prompter.max_actions_per_traj, prompter.max_turn * prompter.max_actions_per_turn)
     while left > 0:
         if hint:
             write(f"hint: {best(env, left)}")
@@ -58,7 +67,7 @@ def _puzzle(
         if line.strip() == ":new":
             return True
         if line.strip().startswith(":"):
-            write(_answer(env, prompter, line.strip(), left))
+            write(_answer(env, first, line.strip(), left))
             continue
         before = score.actions
         ended = _act(env, line, min(left, prompter.max_actions_per_turn), prompter.action_sep, score, write)
@@ -69,12 +78,10 @@ def _puzzle(
     return True
 
 
-def _answer(env: TextEnv, prompter: Prompter, command: str, left: int) -> str:
+def _answer(env: TextEnv, first: str, command: str, left: int) -> str:
     if command == ":hint":
         return best(env, left)
-    if command == ":prompt":
-        return _prompt(env, prompter)
-    return HELP
+    return first if command == ":prompt" else HELP
 
 
 def _prompt(env: TextEnv, prompter: Prompter) -> str:

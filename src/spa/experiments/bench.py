@@ -266,7 +266,6 @@ def optimum(cfg: Config) -> float | None:
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
         look = player.look_at(spec) if spec.member == 0 else None
         if look is not None:
-            most = cfg.max_turn(spec.tag) * cfg.agent_proxy.max_actions_per_turn
-            shares.append(look.env.best_success(min(most, cfg.custom_envs[spec.tag].max_actions_per_traj)))
+            shares.append(look.env.best_success(cfg.most_actions(spec.tag)))
     known = [share for share in shares if share is not None]
     return round(float(np.mean(known)), 4) if shares and len(known) == len(shares) else None

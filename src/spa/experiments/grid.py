@@ -8,6 +8,7 @@ stopped, and trainings that differ only in PPO have one data set and one world m
 import logging
 import os
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -133,9 +134,16 @@ class Plan:
         return [task for task in self.tasks if not task.done]
 
     def lines(self) -> list[str]:
-        """What would be done, for --dry-run."""
-        tasks = [f"{task.folder}: {'done' if task.done else 'to do'} ({task.name})" for task in self.tasks]
-        return [*tasks, *(f"{place}: the same as {target}" for place, target in self.links.items())]
+        """What would be done, for --dry-run: a line per stage, how many more it is for, and what is done elsewhere."""
+        more, own = Counter(self.links.values()), {task.folder for task in self.tasks}
+        return [
+            *(
+                f"{task.folder}: {'done' if task.done else 'to do'} ({task.name}"
+                + (f", for {more[task.folder]} more)" if more[task.folder] else ")")
+                for task in self.tasks
+            ),
+            *(f"{place}: the same as {target}" for place, target in self.links.items() if target not in own),
+        ]
 
 
 def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Plan:

@@ -30,7 +30,7 @@ from spa.identity import Identity, identity_of
 from spa.models.precision import precision_of, with_precision
 from spa.recipes import setup
 from spa.recipes.imagination import imagination, with_imagination
-from spa.recipes.policies import Target, behind_api, open_target, training_hashes
+from spa.recipes.policies import SCRIPTED, Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
 from spa.tracking.encoding import dump_line, read_lines, write_atomic
 from spa.tracking.progress import ProgressLine
@@ -97,7 +97,7 @@ def main(
             "training_puzzles_known": None if known is None else len(known),
         },
         "tags": {
-            tag: tag_result(cfg, tag, [group for group in groups if group.tag == tag], ks)
+            tag: tag_result(cfg, tag, [group for group in groups if group.tag == tag], ks, states=believes(cfg, target))
             for tag in cfg.es_manager.val.env_configs.tags
         },
         "not_computed": not_computed(ks, cfg.es_manager.val.group_size),
@@ -184,13 +184,14 @@ def play_puzzles(
                 finished = grouped(episodes, chunk, samples)
                 kept.add(finished)
             groups += finished
-            progress.update(len(groups), so_far(cfg, groups, tokens / (time.monotonic() - started)))
+            speed = tokens / (time.monotonic() - started)
+            progress.update(len(groups), so_far(groups, speed, states=believes(cfg, target)))
     if engine is not None:
         engine.close()
     return groups
 
 
-def so_far(cfg: Config, groups: Sequence[Group], tokens_per_second: float) -> dict[str, str]:
+def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -> dict[str, str]:
     """What the progress line says of the groups that are finished."""
     attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
     if not attempts:
@@ -198,7 +199,7 @@ def so_far(cfg: Config, groups: Sequence[Group], tokens_per_second: float) -> di
     turns = max(1, sum(attempt.turns for attempt in attempts))
     shares = {"success": sum(attempt.success for attempt in attempts) / len(attempts)}
     shares["format"] = sum(attempt.well_formed for attempt in attempts) / turns
-    if cfg.ctx_manager.mode == "add_worldmodel":
+    if states:
         shares["prediction"] = sum(attempt.predicted for attempt in attempts) / turns
     shown = {name: f"{share:.3f}" for name, share in shares.items()}
     return shown | ({"tokens/s": f"{tokens_per_second:,.0f}"} if tokens_per_second else {})
@@ -293,13 +294,19 @@ def groups_key(identity: Identity) -> str:
     return f"{replace(identity, settings=kept).digest[:16]} {CHUNK}"
 
 
-def tag_result(cfg: Config, tag: str, groups: list[Group], ks: Sequence[int]) -> dict[str, Any]:
-    """The figures of a tag, held against its card if that was measured with the same options."""
+def believes(cfg: Config, target: Target) -> bool:
+    """Whether replies say what is seen and expected; those of scripted policies hold no more than the format."""
+    return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in SCRIPTED
+
+
+def tag_result(cfg: Config, tag: str, groups: list[Group], ks: Sequence[int], *, states: bool) -> dict[str, Any]:
+    """The figures of a tag, `states` among them if replies tell of any, held against its card if that was measured with
+    the same options and as many actions."""
     spec = cfg.custom_envs[tag]
-    report = play_report(groups, ks=ks, world_model=cfg.ctx_manager.mode == "add_worldmodel")
+    report = play_report(groups, ks=ks, world_model=states)
     report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
     card = cards().get(tag)
-    if card is None or not card.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj):
+    if card is None or not card.describes(spec.env_type, spec.env_config, cfg.most_actions(tag)):
         return report
     report |= {"optimum": card.optimum, "random_success": card.random_success}
     share = card.percent_of_optimum(report["pass@1"]["mean"]) if "pass@1" in report else None

@@ -126,7 +126,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
                 played = player.play(engine, specs, setup.selfplay_sampling(cfg))
             with uninterrupted():
                 rec.trajectories(batch + 1, "generate", played)
-                rec.log(batch + 1, pooled_metrics(played, "selfplay"), tokens=tokens_in(played))
+                rec.log(batch + 1, play_metrics(cfg, played), tokens=tokens_in(played))
                 if world.is_main:
                     note_played(out, batch + 1)
             episodes += played
@@ -359,7 +359,7 @@ def write_dataset(
         "rows_val": len(val),
         "puzzles": len({row.puzzle_hash for row in rows}),
         "dropped": dict(sorted(counts.items())),
-        "played": played_metrics(episodes),
+        "played": played_metrics(cfg, episodes),
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
@@ -379,6 +379,14 @@ def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Epi
     return branched + STEPS * len(scouted)
 
 
-def played_metrics(episodes: list[Episode]) -> Metrics:
-    """How the policy played before it learnt anything."""
-    return {name.removeprefix("selfplay/"): value for name, value in pooled_metrics(episodes, "selfplay").items()}
+def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
+    """How the policy played before it learnt anything; nothing of states where no model wrote them."""
+    found = pooled_metrics(episodes, "selfplay")
+    if "self" in (cfg.generate.mixture or (cfg.generate.policy,)):
+        return found
+    return {name: value for name, value in found.items() if "/wm/" not in name}
+
+
+def played_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
+    """The same as the summary has it."""
+    return {name.removeprefix("selfplay/"): value for name, value in play_metrics(cfg, episodes).items()}

@@ -21,7 +21,7 @@ class ProgressLine:
         worker = multiprocessing.parent_process() is not None
         self._stage = f"{name} {stage}" if worker and name else stage
         self._total, self._first = total, start
-        self._shown: dict[str, str] = {}
+        self._shown: dict[str, tuple[str, int]] = {}
         self._started = time.monotonic()
         self._last_line = self._started - SECONDS_BETWEEN_LINES
         self._bar: Any = None
@@ -30,9 +30,11 @@ class ProgressLine:
             self._bar.start()
 
     def update(self, step: int, values: Mapping[str, str] | None = None) -> None:
-        """`step` steps are done; values by label, which stay until they are replaced."""
-        self._shown |= values or {}
-        text = "  ".join(f"{label} {value}" for label, value in self._shown.items())
+        """`step` steps are done; values by label, which stay, with the step that they are of, until replaced."""
+        self._shown |= {label: (value, step) for label, value in (values or {}).items()}
+        text = "  ".join(
+            f"{label} {value}" + (f" @{since}" if since < step else "") for label, (value, since) in self._shown.items()
+        )
         if self._bar is not None:
             from rich.markup import escape
 
