@@ -6,6 +6,7 @@ import pytest
 import yaml
 from helpers.runs import small_config
 
+from spa.errors import ConfigError
 from spa.recipes import pipeline
 from spa.worldmodel.rows import read_parquet
 
@@ -66,3 +67,20 @@ def test_a_finished_run_of_rounds_is_left_alone_and_goes_on_after_a_loss(run, ba
         (run / "data" / name).unlink()
     pipeline.run(cfg)
     assert rows_of(run / "data") == before
+
+
+def test_from_the_second_round_on_the_model_plays_what_it_imagines_best(base, tmp_path):
+    lake = ("generate.rounds=2", "generate.imagine.n=3", "generate.imagine.depth=2")
+    pipeline.run(small_config(base, tmp_path, *STEPS, *lake))
+    first, last = (json.loads((tmp_path / part / "data/summary.json").read_text()) for part in ("round_1", "."))
+    assert "imagination" not in first and (last["imagination"]["n"], last["imagination"]["depth"]) == (3, 2)
+    lines = [json.loads(line) for line in (tmp_path / "data/imagined.jsonl").read_text().splitlines()]
+    played = [json.loads(line) for path in (tmp_path / "data/trajectories").glob("*") for line in path.open()]
+    turns = {(episode["episode_id"], turn) for episode in played for turn in range(len(episode["turns"]))}
+    assert {(line["episode_id"], line["turn"]) for line in lines} == turns
+    assert last["imagination"]["tokens_per_episode"] > 2 * last["played"]["response_length"]
+
+
+def test_who_does_not_play_cannot_imagine(base, tmp_path):
+    with pytest.raises(ConfigError, match=r"generate.imagine.n: needs the model to play"):
+        small_config(base, tmp_path, "generate.policy=random", "generate.imagine.n=4")

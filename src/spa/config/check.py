@@ -78,6 +78,9 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         )
     if cfg.generate.states == "believed" and (cfg.generate.policy != "self" or cfg.generate.mixture):
         problems.add("generate.states", f"needs a policy that predicts (self); {cfg.generate.policy} predicts nothing")
+    plays = cfg.generate.rounds > 1 or "self" in (cfg.generate.mixture or (cfg.generate.policy,))
+    if cfg.generate.imagine.n > 1 and not plays:
+        problems.add("generate.imagine.n", "needs the model to play: generate.policy self, or generate.rounds above 1")
     for name, share in (cfg.generate.mixture or {}).items():
         if name not in POLICIES:
             problems.add("generate.mixture", f"no policy {name!r}; {nearest(name, POLICIES)}")

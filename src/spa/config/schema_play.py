@@ -153,26 +153,6 @@ class AgentProxyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImagineConfig:
-    """`spa eval --plan best-of-N`: several replies are drawn, and the one with the best imagined state is played;
-    `--plan beam-N`: imagined states are gone on from, up to the last turn."""
-
-    n: Annotated[int, Key("replies that are drawn in each state; 1 imagines nothing", affects="result", ge=1)] = 1
-    depth: Annotated[int, Key("turns that are imagined ahead", affects="result", ge=1)] = 1
-    width: Annotated[int, Key("imagined states of a turn that are gone on from", affects="result", ge=1)] = 8
-    dynamics: Annotated[
-        Literal["learnt", "oracle", "shuffled"],
-        Key(
-            "whose states: the predictions in the replies, a copy of the game, predictions of other replies (control)",
-            affects="result",
-        ),
-    ] = "learnt"
-    spoil: Annotated[
-        float, Key("probability that the oracle shows the state after another plan", affects="result", ge=0, le=1)
-    ] = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CtxManagerConfig:
     """Prompts of PPO and evaluation. Self-play always uses the world-model format."""
 

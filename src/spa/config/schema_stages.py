@@ -19,6 +19,27 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImagineConfig:
+    """Several replies are drawn and the one with the best imagined state is played: in evaluation by `imagine`
+    (`spa eval --plan best-of-N`, or `beam-N`, which goes on from imagined states up to the last turn), in the model's
+    self-play by `generate.imagine`, with several rounds from the second on."""
+
+    n: Annotated[int, Key("replies that are drawn in each state; 1 imagines nothing", affects="result", ge=1)] = 1
+    depth: Annotated[int, Key("turns that are imagined ahead", affects="result", ge=1)] = 1
+    width: Annotated[int, Key("imagined states of a turn that are gone on from", affects="result", ge=1)] = 8
+    dynamics: Annotated[
+        Literal["learnt", "oracle", "shuffled"],
+        Key(
+            "whose states: the predictions in the replies, a copy of the game, predictions of other replies (control)",
+            affects="result",
+        ),
+    ] = "learnt"
+    spoil: Annotated[
+        float, Key("probability that the oracle shows the state after another plan", affects="result", ge=0, le=1)
+    ] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateConfig:
     """Stage 1: self-play with ground-truth states. Plays the groups of `es_manager.train`."""
 
@@ -71,6 +92,7 @@ class GenerateConfig:
         Key("format of the rows; base: the same conversations with plans and answers only", affects="result"),
     ] = "world_model"
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    imagine: ImagineConfig = field(default_factory=ImagineConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,8 @@ def _before_ppo(training: Training) -> tuple[float, float]:
     assert training.world_model is not None
     shares = training.world_model.generate.mixture or {training.world_model.generate.policy: 1.0}
     own = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
-    return actions, own * played["episodes"] * played.get("response_length", 0.0)
+    drawn = summary.get("imagination", {}).get("tokens_per_episode") or played.get("response_length", 0.0)
+    return actions, own * played["episodes"] * drawn
 
 
 def learnt_tokens(training: Training) -> int:

@@ -29,7 +29,7 @@ from spa.evaluate.outcomes import Group, group_of
 from spa.identity import Identity, identity_of
 from spa.models.precision import precision_of, with_precision
 from spa.recipes import setup
-from spa.recipes.imagination import imagination, with_imagination
+from spa.recipes.imagination import imagination, imagining
 from spa.recipes.policies import SCRIPTED, Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
 from spa.tracking.encoding import dump_line, read_lines, write_atomic
@@ -103,7 +103,7 @@ def main(
         "not_computed": not_computed(ks, cfg.es_manager.val.group_size),
         "versions": versions(),
     }
-    if (found := imagination(cfg, record)) is not None:
+    if (found := imagination(cfg.imagine, record)) is not None:
         result["imagination"] = found
     if target.api is not None:
         result["usage"] = usage(replies, prices)
@@ -176,8 +176,10 @@ def play_puzzles(
             finished = kept.find(chunk)
             if finished is None:
                 if engine is None:
-                    alone, player = open_target(cfg, target, player, replies=replies)
-                    engine = with_imagination(cfg, alone, player.template, imagined)
+                    engine, player = open_target(cfg, target, player, replies=replies)
+                    if cfg.imagine.n > 1:
+                        tags = cfg.es_manager.val.env_configs.tags
+                        engine = imagining(cfg, cfg.imagine, tags, engine, player.template, imagined)
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
                 episodes = player.play(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)

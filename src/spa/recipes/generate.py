@@ -32,6 +32,7 @@ from spa.identity import Identity, file_sum
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
+from spa.recipes.imagination import IMAGINED, imagination, imagining
 from spa.recipes.resume import recorder
 from spa.recipes.stage import (
     archive_work,
@@ -113,7 +114,7 @@ def begun(cfg: Config, out: Path, identity: Identity) -> bool:
 def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tuple[Config, Path]] = ()) -> None:
     """Play what is not played yet and make rows of everything."""
     device, world = setup.pick_device(cfg), current_world()
-    engine = selfplay_engine(cfg, device)
+    engine = selfplay_engine(cfg, device, out)
     player = setup.make_player(cfg, engine.template, mode="add_worldmodel", lost=out / LOST)
     held_out = setup.validation_hashes(cfg, player)
     last = first_batch + cfg.generate.num_batches
@@ -212,8 +213,9 @@ def _noted(out: Path) -> dict[str, dict[str, str]]:
     return found if whole else {}
 
 
-def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
+def selfplay_engine(cfg: Config, device: torch.device, out: Path) -> PlayingEngine:
     """Who plays: the model, uniformly random actions or the solver, with a share of random turns if that is asked for.
+    What the model imagines, if it does, is noted in `out`.
 
     Raises ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot
     copy, or if other plans are to be tried where they cannot be.
@@ -224,6 +226,9 @@ def selfplay_engine(cfg: Config, device: torch.device) -> PlayingEngine:
     players: dict[str, PlayingEngine] = {}
     for name in sorted(policies, key=lambda name: name != "self"):  # the model first: all write in its tokens
         players[name] = _policy(cfg, name, device, players["self"].template if "self" in players else None)
+    if "self" in players and cfg.generate.imagine.n > 1:
+        tags, own = cfg.es_manager.train.env_configs.tags, players["self"]
+        players["self"] = imagining(cfg, cfg.generate.imagine, tags, own, own.template, out / IMAGINED)
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)
@@ -363,6 +368,8 @@ def write_dataset(
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
+    if imagined := imagination(cfg.generate.imagine, out / IMAGINED):
+        summary["imagination"] = imagined
     if branched := [row for row in rows if is_branch(row)]:
         summary["rows_branched"] = len(branched)
     if elsewhere := actions_elsewhere(cfg, rows, episodes):

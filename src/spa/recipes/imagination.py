@@ -1,25 +1,28 @@
-"""Planning by imagination in an evaluation: the engine around the engine, and what it imagined in numbers."""
+"""Planning by imagination, in evaluation and self-play: the engine around the engine, and what it imagined."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spa.config.schema import Config
+from spa.config.schema import Config, ImagineConfig
 from spa.engines.base import Engine
 from spa.engines.imagine import Imagining, require_dynamics
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.tracking.encoding import dump_line, read_lines
 
+IMAGINED = "imagined.jsonl"
+"""What was imagined in self-play, beside its data."""
 
-def with_imagination(cfg: Config, engine: Engine, template: ChatTemplate | None, record: Path) -> Engine:
-    """`engine` itself, or with `imagine.n` above 1 the one that plays the best of its replies and notes in `record`
-    what each was judged by. Raises ConfigError for environments whose states cannot be judged or copied."""
-    own = cfg.imagine
-    if own.n == 1:
-        return engine
-    tags = cfg.es_manager.val.env_configs.tags
+
+def imagining(
+    cfg: Config, own: ImagineConfig, tags: Sequence[str], engine: Engine, template: ChatTemplate | None, record: Path
+) -> Imagining:
+    """The engine that plays the best of `engine`'s replies and notes in `record` what each was judged by.
+
+    Raises ConfigError for environments whose states cannot be judged or copied.
+    """
     setup.check_puzzles(cfg, tags, partial(require_dynamics, dynamics=own.dynamics, depth=own.depth))
     return Imagining(
         engine,
@@ -44,10 +47,10 @@ def _writer(path: Path) -> Callable[[dict[str, Any]], None]:
     return write
 
 
-def imagination(cfg: Config, record: Path) -> dict[str, Any] | None:
+def imagination(own: ImagineConfig, record: Path) -> dict[str, Any] | None:
     """What was imagined: tokens per episode over all replies, and how many imagined states were what would have come;
     None if nothing was. A turn that was played again counts once."""
-    if cfg.imagine.n == 1 or not record.is_file():
+    if own.n == 1 or not record.is_file():
         return None
     turns = {(line["episode_id"], line["turn"]): line for _, line in read_lines(record)}
     episodes = len({episode for episode, _ in turns})
@@ -56,10 +59,10 @@ def imagination(cfg: Config, record: Path) -> dict[str, Any] | None:
     chosen = [line["imagined"][line["chosen"]]["right"] for line in turns.values()]
     known = [value for value in chosen if value is not None]
     return {
-        "n": cfg.imagine.n,
-        "depth": cfg.imagine.depth,
-        "dynamics": cfg.imagine.dynamics,
-        "spoil": cfg.imagine.spoil,
+        "n": own.n,
+        "depth": own.depth,
+        "dynamics": own.dynamics,
+        "spoil": own.spoil,
         "tokens_per_episode": round(sum(tokens) / max(1, episodes), 2),
         "right": _share(right),
         "chosen_right": _share(known),

@@ -1,8 +1,9 @@
 """Iterated self-play (`generate.rounds`): a model that writes no format yet plays as soon as it has learnt one.
 
 Round 1 makes rows with `generate.policy` and fine-tunes on them. In every further round the fine-tuned model plays new
-puzzles itself, and goes on learning from the rows of all rounds so far. The last round has the run's own folders, those
-before it have `round_N/` in the folder of the run.
+puzzles itself, with `generate.imagine` the best of its replies by what it has learnt, and goes on learning from the
+rows of all rounds so far. The last round has the run's own folders, those before it have `round_N/` in the folder of
+the run.
 """
 
 import json
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spa.config.schema import Config
+from spa.config.schema import Config, ImagineConfig
 from spa.errors import DataError
 from spa.recipes.gate import GATE_FILE
 from spa.tracking.encoding import write_atomic
@@ -37,7 +38,9 @@ class Round:
 
 def first_round(cfg: Config, data: Path, sft: Path) -> Round:
     """Round 1, which is the last one too unless `generate.rounds` says more. `data` and `sft` are the run's folders."""
-    return _placed(cfg, 1, cfg, data, sft, ())
+    several = cfg.generate.rounds > 1  # before it has learnt anything, it has nothing to imagine with
+    own = replace(cfg, generate=replace(cfg.generate, imagine=ImagineConfig())) if several else cfg
+    return _placed(cfg, 1, own, data, sft, ())
 
 
 def next_round(cfg: Config, done: Round, checkpoint: Path, data: Path, sft: Path) -> Round:
