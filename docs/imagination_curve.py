@@ -1,5 +1,7 @@
 """Writes images/imagination.json and .svg: the success of random plans, of which the one with the best imagined state
 is played, by how often imagination is right. Without a model: the states are true ones, spoilt with probability p.
+Models are points beside the curves: what their own `spa eval --plan best-of-8` printed stands under "models" in
+imagination.json, and stays there.
 
     python docs/imagination_curve.py [FOLDER]
 """
@@ -8,6 +10,7 @@ import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from spa.config.load import load_config
 from spa.experiments.page import standing_chart
@@ -48,21 +51,44 @@ def main(out: Path, n: int = 8) -> None:
     with TemporaryDirectory() as folder:
         curves = {board: [measure(board, n, spoil, Path(folder)) for spoil in SPOILT] for board in BOARDS}
         alone = {board: measure(board, 1, 0.0, Path(folder))["mean"] for board in BOARDS}
-    numbers = {"n": n, "puzzles": PUZZLES, "samples": SAMPLES, "alone": alone, "curves": curves}
+    before = json.loads((out / "imagination.json").read_text(encoding="utf-8"))
+    write(
+        out,
+        {
+            "n": n,
+            "puzzles": PUZZLES,
+            "samples": SAMPLES,
+            "alone": alone,
+            "curves": curves,
+            "models": before.get("models", []),
+        },
+    )
+
+
+def write(out: Path, numbers: dict[str, Any]) -> None:
+    """imagination.json and .svg of these numbers."""
     (out / "imagination.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
-    (out / "imagination.svg").write_text(standing_chart(chart(curves, alone, n)), encoding="utf-8")
+    (out / "imagination.svg").write_text(standing_chart(chart(numbers)), encoding="utf-8")
 
 
-def chart(curves: dict[str, list[dict[str, float]]], alone: dict[str, float], n: int) -> Chart:
-    """Success by the share of right states; a board's own random play is in its label."""
-    series = []
-    for color, (board, points) in enumerate(curves.items()):
+def chart(numbers: dict[str, Any]) -> Chart:
+    """Success by the share of right states; a board's own random play, and a model's own play, are in the labels."""
+    series, alone, n = [], numbers["alone"], numbers["n"]
+    for color, (board, points) in enumerate(numbers["curves"].items()):
         ordered = sorted(points, key=lambda point: point["right"])
         series.append(
             Series(
                 label=f"{board}; random play alone: {100 * alone[board]:.0f} %",
                 points=tuple((100 * point["right"], point["mean"]) for point in ordered),
                 bands=tuple((point["low"], point["high"]) for point in ordered),
+                color=color,
+            )
+        )
+    for color, point in enumerate(numbers["models"], start=len(series)):
+        series.append(
+            Series(
+                label=f"{point['model']}, {point['board']}; its play alone: {100 * point['alone']:.0f} %",
+                points=((100 * point["right"], point["mean"]),),
                 color=color,
             )
         )

@@ -25,7 +25,7 @@ def main(args: list[str]) -> int:
     if options.groups is not None:
         overrides += [f"es_manager.val.env_groups={options.groups}", "es_manager.val.env_configs.n_groups=null"]
     if options.plan is not None:
-        overrides += _plan(options.plan)
+        overrides = [*_plan(options.plan), *overrides]
     target, cfg, output = named_target(options, overrides)
     if options.dry_run:
         val = cfg.es_manager.val
