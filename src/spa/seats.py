@@ -72,6 +72,8 @@ class Seat:
             mode=self.prompter.mode,
             action_sep=self.prompter.action_sep,
             reply_order=self.prompter.reply_order,
+            turns_left=self.prompter.max_turn - len(self.turns),
+            actions_left=self.prompter.max_actions_per_traj - self.used_actions,
             context=env,
         )
 

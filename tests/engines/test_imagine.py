@@ -59,7 +59,7 @@ def test_true_states_help_and_spoilt_ones_hardly(tmp_path):
 def know_all(prompt: Prompt) -> str:
     """Random play that foresees what it causes."""
     rng = np.random.Generator(np.random.PCG64(prompt.seed))
-    actions = [prompt.context.random_action(rng) for _ in range(3)]
+    actions = [prompt.context.random_action(rng) for _ in range(3)][: prompt.actions_left]
     twin = prompt.context.clone(0)
     for name in actions:
         if twin.step(twin.to_action(name))[2]:
@@ -83,7 +83,7 @@ def test_looking_further_ahead_finds_goals_that_one_turn_does_not_show(tmp_path,
     cfg = small_config("none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", lake)
     dynamics, lines = ("oracle" if engine is None else "learnt"), []
     one = success(cfg, imagining(8, dynamics, engine=engine))
-    far = success(cfg, imagining(8, dynamics, engine=engine, record=lines.append, depth=4, max_turn=4))
+    far = success(cfg, imagining(8, dynamics, engine=engine, record=lines.append, depth=4))
     assert far > one + 0.1
     assert all(part["right"] for line in lines for part in line["imagined"])
     for line in lines:
@@ -123,6 +123,65 @@ def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, tu
     assert elsewhere(asked(env), "what it does not say", "x", chat) is None
 
 
+def test_nothing_is_imagined_that_the_actions_left_do_not_allow(tmp_path):
+    lake = "custom_envs.FrozenLakeNoSlip.max_actions_per_traj=4"
+    cfg, lines = small_config("none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", lake), []
+    success(cfg, imagining(6, record=lines.append, depth=4))
+    first = [line for line in lines if line["turn"] == 0]
+    assert max(part["depth"] for line in first for part in line["imagined"]) > 1
+    used = {line["episode_id"]: len(line["imagined"][line["chosen"]]["actions"]) for line in first}
+    for line in lines:
+        spent = used[line["episode_id"]] if line["turn"] == 1 else 0
+        assert line["turn"] > 1 or all(len(part["actions"]) <= 4 - spent for part in line["imagined"])
+
+
+def test_caches_of_what_was_only_imagined_are_given_back_before_more_is_asked(tmp_path):
+    class Counting(ScriptedEngine):
+        held, most = 0, 0
+
+        def generate(self, prompts, sampling):
+            self.held += sum("#" in prompt.episode_id for prompt in prompts)
+            Counting.most = max(Counting.most, self.held)
+            return super().generate(prompts, sampling)
+
+        def forget(self, episode_ids):
+            self.held -= sum("#" in name for name in episode_ids)
+            super().forget(episode_ids)
+
+    cfg = small_config("none", tmp_path, "es_manager.val.env_groups=8", "agent_proxy.max_turn=4")
+    few, many = imagining(6, "learnt", engine=Counting(know_all), depth=3, rows=16), imagining(6, "learnt", depth=3)
+    many.engine = ScriptedEngine(know_all)
+    assert success(cfg, few) == success(cfg, many)
+    assert 0 < Counting.most <= 16
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        (Sokoban(dim_x=5, dim_y=5, num_boxes=1, render_mode="rgb_array"), "not what its prompts show"),
+        (Countdown(), "cannot say what a state is worth"),
+    ],
+)
+def test_states_that_no_prompt_can_show_are_not_gone_on_from(env, why):
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match=why):
+        require_dynamics(env, "it", "learnt", depth=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (("ctx_manager.mode=base", "imagine.n=4"), "imagine.n: needs ctx_manager.mode add_worldmodel"),
+        (("agent_proxy.reply_order=no_prediction", "imagine.n=4"), "imagine.n: needs predictions"),
+        (("agent_proxy.reply_order=no_prediction", "generate.imagine.n=4"), "generate.imagine.n: needs predictions"),
+        (("imagine.n=4", "imagine.spoil=0.5"), "imagine.spoil: needs imagine.dynamics oracle"),
+    ],
+)
+def test_planning_without_predictions_is_refused(tmp_path, changes, why):
+    with pytest.raises(ConfigError, match=why):
+        small_config("none", tmp_path, *changes)
+
+
 def test_what_cannot_be_read_is_worth_less_than_anything_read(tmp_path):
     cfg = small_config("none", tmp_path)
     lines = []
@@ -148,5 +207,7 @@ def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(tmp_
     assert (found["n"], found["dynamics"], found["spoil"]) == (4, "oracle", 0.25)
     assert 0.5 < found["right"] <= 1 and 0 < found["changed"] < 1
     assert cli.main(args) == 0 and (tmp_path / "out.json").read_bytes() == before
+    assert cli.main([*args[:-3], "beam-2", *args[-2:]]) == 0
+    assert "up to 5 turns ahead" in capsys.readouterr().out.replace("\n", " ")
     assert cli.main([*args[:5], "--plan", "beam-0"]) == 2
     assert "best-of-8" in capsys.readouterr().err

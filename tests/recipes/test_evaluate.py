@@ -54,6 +54,18 @@ def test_scores_what_validation_during_training_scores(tmp_path):
     assert found["pass@4"]["mean"] == pytest.approx(metrics[f"val/{LAKE}/pass@4"], abs=1e-6)
 
 
+def test_what_turns_do_not_hold_is_no_part_of_the_optimum(tmp_path):
+    found = run(demo(12, 1, "agent_proxy.max_turn=1"), "expert", tmp_path / "r.json")["tags"][LAKE]
+    within = [part for part in found["by_difficulty"] if part["difficulty"] <= 3]  # one turn holds three actions
+    assert found["optimum"] == round(sum(part["pass@1"]["n"] for part in within) / 12, 4) < 1
+    assert found["percent_of_optimum"] == pytest.approx(100, abs=0.01)
+
+
+def test_players_that_believe_nothing_have_no_figures_of_states(tmp_path):
+    found = run(demo(4, 1), "random", tmp_path / "r.json")["tags"][LAKE]
+    assert found["format_rate"] == 1.0 and not {"prediction_exact", "observation_exact"} & found.keys()
+
+
 def test_expert_reaches_the_optimum(tmp_path):
     measured = "custom_envs.FrozenLakeNoSlip.env_config.size=4"  # what the card is about; the demo's lake is smaller
     found = run(demo(6, 2, measured), "expert", tmp_path / "r.json")["tags"][LAKE]

@@ -6,8 +6,7 @@ import pytest
 import yaml
 from helpers.runs import small_config
 
-from spa.errors import ConfigError
-from spa.recipes import pipeline
+from spa.recipes import generate, pipeline
 from spa.worldmodel.rows import read_parquet
 
 STEPS = (
@@ -74,13 +73,29 @@ def test_from_the_second_round_on_the_model_plays_what_it_imagines_best(base, tm
     pipeline.run(small_config(base, tmp_path, *STEPS, *lake))
     first, last = (json.loads((tmp_path / part / "data/summary.json").read_text()) for part in ("round_1", "."))
     assert "imagination" not in first and (last["imagination"]["n"], last["imagination"]["depth"]) == (3, 2)
-    lines = [json.loads(line) for line in (tmp_path / "data/imagined.jsonl").read_text().splitlines()]
+    files = sorted((tmp_path / "data/imagined").iterdir())
+    lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     played = [json.loads(line) for path in (tmp_path / "data/trajectories").glob("*") for line in path.open()]
     turns = {(episode["episode_id"], turn) for episode in played for turn in range(len(episode["turns"]))}
-    assert {(line["episode_id"], line["turn"]) for line in lines} == turns
+    assert {(line["episode_id"], line["turn"]) for line in lines} == turns and len(lines) == len(turns)
     assert last["imagination"]["tokens_per_episode"] > 2 * last["played"]["response_length"]
+    for name in ("done.json", "summary.json", "played.json"):
+        (tmp_path / "data" / name).unlink()
+    pipeline.run(small_config(base, tmp_path, *STEPS, *lake))
+    again = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert again == lines and json.loads((tmp_path / "data/summary.json").read_text()) == last
 
 
-def test_who_does_not_play_cannot_imagine(base, tmp_path):
-    with pytest.raises(ConfigError, match=r"generate.imagine.n: needs the model to play"):
-        small_config(base, tmp_path, "generate.policy=random", "generate.imagine.n=4")
+def test_rows_made_anew_of_planned_play_cost_what_it_cost(base, tmp_path):
+    play = ("generate.imagine.n=3", "generate.num_batches=1")
+    generate.main(small_config(base, tmp_path, *play), directory=tmp_path / "a")
+    control = small_config(base, tmp_path, *play, "generate.shuffle_next_states=true")
+    generate.main(control, directory=tmp_path / "b", episodes=tmp_path / "a")
+    first, second = (json.loads((tmp_path / name / "summary.json").read_text()) for name in "ab")
+    assert first["imagination"] == second["imagination"] and second["shuffled_next_states"]
+
+
+def test_who_does_not_play_plans_nothing_and_says_so(base, tmp_path, caplog):
+    generate.main(small_config("none", tmp_path, "generate.policy=random", "generate.imagine.n=4"), directory=tmp_path)
+    assert "generate.imagine.n is 4, but the model does not play" in caplog.text
+    assert not any("/wm/" in line for line in (tmp_path / "metrics.jsonl").read_text().splitlines())

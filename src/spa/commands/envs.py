@@ -74,23 +74,23 @@ def _table(cfg: Config) -> None:
     rows: list[tuple[str, ...]] = [("tag", "type", "cap", "optimum", "random", "score", "by", "options")]
     known = cards()
     for tag, spec in cfg.custom_envs.items():
-        found, most = known.get(tag), cfg.most_actions(tag)
-        if found is None or not found.describes(spec.env_type, spec.env_config, most):
+        found, cap, most = known.get(tag), spec.max_actions_per_traj, cfg.most_actions(tag)
+        if found is None or not found.describes(spec.env_type, spec.env_config, cap):
             figures = ["?", "?", "?", "not measured"]
         else:
             best = "-" if found.optimum is None else f"{found.optimum:.1%}"
             figures = [best, f"{found.random_success:.1%}", f"{found.random_score:.2f}", found.optimum_by]
         options = " ".join(f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items())
-        rows.append((tag, spec.env_type, str(most), *figures, options))
+        rows.append((tag, spec.env_type, str(cap) if most == cap else f"{cap} ({most})", *figures, options))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:  # the last column is as long as it is: a narrow terminal breaks only that one
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
     sys.stdout.write(
-        "\ncap: actions that an episode can come to, by max_actions_per_traj and by its turns; optimum: success of the "
-        "best policy within\nthem; random and score: success and score of uniformly random legal actions. All on the "
-        "puzzles of seeds 0 to 999.\nspa envs sample TAG prints puzzles, measure TAG measures them; spa play TAG plays "
-        "one; spa envs list names other\nlibraries' tasks.\n"
+        "\ncap: actions that an episode may take (and what its turns hold, if that is less); optimum: success of the "
+        "best policy\nwithin the cap; random and score: success and score of uniformly random legal actions. All on "
+        "the\npuzzles of seeds 0 to 999. spa envs sample TAG prints puzzles, measure TAG measures them; spa play TAG "
+        "plays\none; spa envs list names other libraries' tasks.\n"
     )
 
 
@@ -120,7 +120,7 @@ def _measure(options: argparse.Namespace, cfg: Config, command: str) -> None:
     found = {}
     for tag in options.tags or cfg.custom_envs:
         spec = cfg.environment(tag)
-        found[tag] = measure(tag, spec.env_type, spec.env_config, cfg.most_actions(tag))
+        found[tag] = measure(tag, spec.env_type, spec.env_config, spec.max_actions_per_traj)
         sys.stderr.write(f"{tag}: optimum {found[tag].optimum}, random {found[tag].random_success}\n")
     text = to_json(found, command)
     if options.write:

@@ -97,7 +97,7 @@ def _plan(text: str) -> list[str]:
     kind, _, number = text.rpartition("-")
     if kind not in ("best-of", "beam") or not number.isdecimal() or int(number) < 1:
         raise ConfigError(f"--plan is {text!r}; write best-of-N or beam-N, such as best-of-8")
-    return [f"imagine.n={number}", *(["imagine.depth=${agent_proxy.max_turn}"] if kind == "beam" else [])]
+    return [f"imagine.n={number}", f"imagine.depth={'${agent_proxy.max_turn}' if kind == 'beam' else 1}"]
 
 
 def _ks(text: str | None) -> tuple[int, ...]:

@@ -78,9 +78,6 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         )
     if cfg.generate.states == "believed" and (cfg.generate.policy != "self" or cfg.generate.mixture):
         problems.add("generate.states", f"needs a policy that predicts (self); {cfg.generate.policy} predicts nothing")
-    plays = cfg.generate.rounds > 1 or "self" in (cfg.generate.mixture or (cfg.generate.policy,))
-    if cfg.generate.imagine.n > 1 and not plays:
-        problems.add("generate.imagine.n", "needs the model to play: generate.policy self, or generate.rounds above 1")
     for name, share in (cfg.generate.mixture or {}).items():
         if name not in POLICIES:
             problems.add("generate.mixture", f"no policy {name!r}; {nearest(name, POLICIES)}")
@@ -92,9 +89,16 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             ("generate.shuffle_next_states", cfg.generate.shuffle_next_states),
             ("generate.states", cfg.generate.states == "believed"),
             ("gate.enable", cfg.gate.enable),
+            ("generate.imagine.n", cfg.generate.imagine.n > 1 and cfg.generate.imagine.dynamics != "oracle"),
+            ("imagine.n", cfg.imagine.n > 1 and cfg.imagine.dynamics != "oracle"),
         ):
             if wanted:
                 problems.add(path, "needs predictions, which agent_proxy.reply_order no_prediction leaves out")
+    if cfg.imagine.n > 1 and cfg.imagine.dynamics != "oracle" and cfg.ctx_manager.mode != "add_worldmodel":
+        problems.add("imagine.n", "needs ctx_manager.mode add_worldmodel: base replies predict nothing")
+    for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
+        if own.spoil > 0 and own.dynamics != "oracle":
+            problems.add(f"{path}.spoil", f"needs {path}.dynamics oracle: only its states can be spoilt")
     imagines = cfg.agent_proxy.reply_order == "choose_plan" and cfg.ctx_manager.mode == "add_worldmodel"
     if cfg.algorithm.imagined_advantage > 0 and not imagines:
         problems.add(

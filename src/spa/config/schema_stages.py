@@ -20,9 +20,10 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagineConfig:
-    """Several replies are drawn and the one with the best imagined state is played: in evaluation by `imagine`
-    (`spa eval --plan best-of-N`, or `beam-N`, which goes on from imagined states up to the last turn), in the model's
-    self-play by `generate.imagine`, with several rounds from the second on."""
+    """Several replies are drawn, and the one with the best imagined state is played (`spa eval --plan`).
+
+    `generate.imagine` is the same in the model's self-play, with several rounds from the second on.
+    """
 
     n: Annotated[int, Key("replies that are drawn in each state; 1 imagines nothing", affects="result", ge=1)] = 1
     depth: Annotated[int, Key("turns that are imagined ahead", affects="result", ge=1)] = 1

@@ -46,6 +46,7 @@ class Imagined:
     env: TextEnv | None = None  # a copy of the game after it, if it goes on there and is where that state says
     root: int = 0  # the reply to the real state that it grew from
     depth: int = 1  # turns that are imagined up to this state
+    actions_left: int | None = None  # of the episode, after it; None: no limit is known
     tokens: int | None = None
 
 
@@ -59,16 +60,16 @@ def require_appraisal(env: TextEnv, tag: str, *, instead: str) -> None:
 def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1) -> None:
     """Raises ConfigError if imagined states of the environment cannot be judged, not be had from an oracle, or not be
     shown in a prompt, as is needed to imagine more than one turn."""
-    require_appraisal(env, tag, instead="imagine.n must be 1")
+    require_appraisal(env, tag, instead="nothing can be planned: imagine.n (in self-play generate.imagine.n) must be 1")
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
     if depth > 1 and (hidden or env.image() is not None or env.players > 1):
-        raise ConfigError(f"imagined states of {tag} are not what its prompts show, so imagine.depth must be 1")
+        raise ConfigError(f"imagined states of {tag} are not what its prompts show, so depth must be 1 (imagine.depth)")
     if dynamics == "oracle":
         try:
             env.clone()
         except NotImplementedError:
             raise ConfigError(
-                f"the environment {tag} cannot be copied, so there is no imagine.dynamics=oracle"
+                f"the environment {tag} cannot be copied, so there is no dynamics=oracle to imagine with"
             ) from None
 
 
@@ -81,6 +82,7 @@ class _Place:
     env: TextEnv | None
     root: int = 0
     depth: int = 1
+    actions_left: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +109,9 @@ class Imagining:
     """`engine`, whose every reply is the best of `n`, with at most `depth` turns imagined. Ties go to the reply that
     was drawn first, so that imagination that sees nothing changes nothing.
 
-    `width`: the imagined states of a depth that are gone on from. `max_turn`: turns of an episode; nothing is imagined
-    beyond. `template`: None for engines without tokens.
+    `width`: the imagined states of a depth that are gone on from. Nothing is imagined beyond the turns and actions that
+    an episode has left, nor in prompts of more than `max_prompt` tokens. `template`: None for engines without tokens.
+    The engine is asked for `rows` replies at a time, and forgets them before it is asked for more.
     """
 
     def __init__(
@@ -122,52 +125,71 @@ class Imagining:
         max_actions: int,
         depth: int = 1,
         width: int = 8,
-        max_turn: int = 1,
+        max_prompt: int | None = None,
+        rows: int = 1024,
         template: ChatTemplate | None = None,
         record: Callable[[dict[str, Any]], None] = lambda line: None,
     ) -> None:
         self.engine, self.n, self.dynamics, self.spoil = engine, n, dynamics, spoil
         self.state_text: StateText = state_text
         self.max_actions, self.record = max_actions, record
-        self.depth, self.width, self.max_turn, self.template = depth, width, max_turn, template
+        self.depth, self.width, self.max_prompt, self.rows, self.template = depth, width, max_prompt, rows, template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """The best of `n` completions of each prompt; the first draw is the one that the engine alone would give."""
         searches = [_Search(prompt) for prompt in prompts]
         for depth in range(1, self.depth + 1):
             asked = [(search, place) for search in searches for place in self._places(search, depth)]
-            drawn = [_draw(place.prompt, number) for _, place in asked for number in range(self.n)]
-            if not drawn:
-                break
-            replies = self.engine.generate(drawn, sampling)
-            self.engine.forget([prompt.episode_id for prompt in drawn if "#" in prompt.episode_id])
+            replies = self._ask([_draw(place.prompt, i) for _, place in asked for i in range(self.n)], sampling)
             for i, (search, place) in enumerate(asked):
                 self._take(search, place, replies[i * self.n : (i + 1) * self.n])
         return [self._choose(search) for search in searches]
+
+    def _ask(self, drawn: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """The engine's replies; only what it has cached of real states is kept."""
+        replies: list[Completion] = []
+        for i in range(0, len(drawn), self.rows):
+            part = drawn[i : i + self.rows]
+            replies += self.engine.generate(part, sampling)
+            self.engine.forget([prompt.episode_id for prompt in part if "#" in prompt.episode_id])
+        return replies
 
     def _places(self, search: "_Search", depth: int) -> "list[_Place]":
         """Where the replies of this depth begin: the real state, or the imagined ones that are to be gone on from."""
         prompt = search.prompt
         if depth == 1:
-            return [_Place(prompt=prompt, env=prompt.context)]
-        if search.fault or depth > self.max_turn - search.turn or any(each.worth >= GOAL for each in search.seen):
+            return [_Place(prompt=prompt, env=prompt.context, actions_left=prompt.actions_left)]
+        if search.fault or depth > prompt.turns_left or any(each.worth >= GOAL for each in search.seen):
+            return []
+        try:
+            with boundary("imagining", MAKING_S):
+                shown = prompt.context.state_text(self.state_text)
+        except EnvFault as error:
+            search.fault = str(error)
             return []
         places = list[_Place]()
-        shown = prompt.context.state_text(self.state_text)
         search.entered.add(shown.strip())
         for each in search.seen:
-            state = (each.state or "").strip()
-            open_end = each.depth == depth - 1 and 0 <= each.worth < GOAL and state not in search.entered
-            if not open_end or len(places) == self.width or (self.dynamics == "oracle" and each.env is None):
+            if each.depth != depth - 1 or len(places) == self.width or not self._goes_on(search, each):
                 continue
+            state = (each.state or "").strip()
             search.entered.add(state)
             moved = elsewhere(prompt, shown, state, self.template)
-            if moved is not None:
+            if moved is not None and (self.max_prompt is None or len(moved.token_ids) <= self.max_prompt):
                 number = f"{prompt.episode_id}#{depth}.{len(places)}"
                 seed = stream_seed(prompt.seed, "imagine/place", depth, len(places))
-                moved = replace(moved, episode_id=number, seed=seed, context=each.env or prompt.context)
-                places.append(_Place(prompt=moved, env=each.env, root=each.root, depth=depth))
+                left, turns = each.actions_left, prompt.turns_left - depth + 1
+                moved = replace(moved, episode_id=number, seed=seed, actions_left=left, turns_left=turns)
+                moved = replace(moved, context=each.env or prompt.context)
+                places.append(_Place(prompt=moved, env=each.env, root=each.root, depth=depth, actions_left=left))
         return places
+
+    def _goes_on(self, search: "_Search", each: Imagined) -> bool:
+        """Whether there is more to imagine after a state: it is new, not the end, and actions are left."""
+        state = (each.state or "").strip()
+        known = each.env is not None or self.dynamics != "oracle"
+        new = bool(state) and state not in search.entered
+        return known and new and 0 <= each.worth < GOAL and each.actions_left != 0
 
     def _take(self, search: "_Search", place: "_Place", replies: Sequence[Completion]) -> None:
         """Judge the replies in a place."""
@@ -191,7 +213,7 @@ class Imagining:
 
     def imagine(self, place: "_Place", replies: Sequence[Completion]) -> list[Imagined]:
         """What each reply in a place would lead to, and what that is worth."""
-        parsed = [self._parse(place.prompt, reply) for reply in replies]
+        parsed = [self._parse(place, reply) for reply in replies]
         rng, env = stream(place.prompt.seed, "imagine"), place.env
         truths = [_after(env, each.actions, self.state_text, rng) for each in parsed]
         if self.dynamics == "oracle":
@@ -213,13 +235,16 @@ class Imagining:
                     env=end.env if self.dynamics == "oracle" or right else None,
                     root=i if place.depth == 1 else place.root,
                     depth=place.depth,
+                    actions_left=None if place.actions_left is None else place.actions_left - len(each.actions),
                     tokens=_length(replies[i]),
                 )
             )
         return found
 
-    def _parse(self, prompt: Prompt, reply: Completion) -> ParsedReply:
-        return parse_reply(
+    def _parse(self, place: _Place, reply: Completion) -> ParsedReply:
+        """A reply with as many actions as would be executed."""
+        prompt = place.prompt
+        parsed = parse_reply(
             prompt.opener + reply.text,
             mode=prompt.mode,
             enable_think=prompt.opener == "<think>",
@@ -227,6 +252,7 @@ class Imagining:
             max_actions=self.max_actions,
             order=prompt.reply_order,
         )
+        return replace(parsed, actions=parsed.actions[: place.actions_left])
 
     def _spoilt(self, env: TextEnv | None, parsed: ParsedReply, truth: "_End", rng: np.random.Generator) -> "_End":
         """The true state or, with probability `spoil`, that after as many random actions."""

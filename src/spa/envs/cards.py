@@ -49,10 +49,6 @@ class Card:
     random_success: float  # share of episodes that uniformly random legal actions end well
     random_score: float  # mean sum of rewards of those episodes
 
-    def percent_of_optimum(self, success: float) -> float | None:
-        """A success share in percent of the optimum; None if that is unknown or zero."""
-        return 100 * success / self.optimum if self.optimum else None
-
     def describes(self, env_type: str, options: Mapping[str, Any] | None, max_actions: int) -> bool:
         """Whether the card was measured with these settings."""
         return (self.env_type, self.options, self.max_actions_per_traj) == (env_type, _plain(options), max_actions)

@@ -1,23 +1,26 @@
-"""The same prompt as if the game stood elsewhere: its last message shows another state."""
+"""The same prompt as if the game stood elsewhere: its last message shows another state.
+
+What else it says, turn, reward and actions left, stays as it was."""
 
 from dataclasses import replace
 
 import numpy as np
 
+from spa.prompts.render import STATE
 from spa.prompts.template import ChatTemplate
 from spa.types import Message, Prompt
 
 
 def elsewhere(prompt: Prompt, shown: str, state: str, template: ChatTemplate | None) -> Prompt | None:
-    """`prompt` with `state` where its last message shows `shown`; None if that message does not show it.
+    """`prompt` with `state` where its last message shows `shown` as the state; None if that message does not.
 
     All before that message keeps its tokens. `template` None: an engine without tokens.
     """
     last: Message = prompt.messages[-1]
-    before, found, after = last["content"].rpartition(shown)
+    before, found, after = last["content"].rpartition(f"{STATE}{shown}\n")
     if not shown or not found:
         return None
-    text = before + state + after
+    text = f"{before}{STATE}{state}\n{after}"
     messages = (*prompt.messages[:-1], Message(role=last["role"], content=text))
     ids = prompt.token_ids
     if template is not None and any(message["role"] == "assistant" for message in messages):

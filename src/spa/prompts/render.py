@@ -15,6 +15,8 @@ from spa.types import IMAGE, Message, PromptMode, ReplyOrder
 Placeholders = Literal["brackets", "words"]
 
 SYSTEM = "You are a helpful assistant."
+STATE = "State:\n"
+"""What stands before the state in every turn's message; it ends with its line."""
 _STATE_NOW, _STATE_NEXT = "the state as it is now", "the state after your actions"
 
 
@@ -85,7 +87,7 @@ class Prompter:
         if legal:
             state += f"\nLegal actions: {', '.join(legal)}"
         return (
-            f"Turn {turn}:\nState:\n{state}\n"
+            f"Turn {turn}:\n{STATE}{state}\n"
             f"Actions left: {actions_left}. Reply only with {self._format()} in at most {self.max_words} words."
         )
 

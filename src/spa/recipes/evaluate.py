@@ -18,7 +18,7 @@ from spa.archive import archive_files
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.cards import cards
+from spa.envs.cards import Card, cards
 from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.envs.sudoku import Sudoku
@@ -29,7 +29,7 @@ from spa.evaluate.outcomes import Group, group_of
 from spa.identity import Identity, identity_of
 from spa.models.precision import precision_of, with_precision
 from spa.recipes import setup
-from spa.recipes.imagination import imagination, imagining
+from spa.recipes.imagination import imagination, imagining, recorder_of
 from spa.recipes.policies import SCRIPTED, Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
 from spa.tracking.encoding import dump_line, read_lines, write_atomic
@@ -50,6 +50,7 @@ class Puzzle:
 
     hash: str
     difficulty: int | None
+    best: float | None  # success of the best policy, where the tag's card does not say it for all
     specs: tuple[EpisodeSpec, ...]
 
 
@@ -97,13 +98,20 @@ def main(
             "training_puzzles_known": None if known is None else len(known),
         },
         "tags": {
-            tag: tag_result(cfg, tag, [group for group in groups if group.tag == tag], ks, states=believes(cfg, target))
+            tag: tag_result(
+                cfg,
+                tag,
+                [group for group in groups if group.tag == tag],
+                ks,
+                states=believes(cfg, target),
+                best=[puzzle.best for puzzle in puzzles if puzzle.specs[0].tag == tag],
+            )
             for tag in cfg.es_manager.val.env_configs.tags
         },
         "not_computed": not_computed(ks, cfg.es_manager.val.group_size),
         "versions": versions(),
     }
-    if (found := imagination(cfg.imagine, record)) is not None:
+    if (found := imagination(cfg.imagine, [record])) is not None:
         result["imagination"] = found
     if target.api is not None:
         result["usage"] = usage(replies, prices)
@@ -136,7 +144,10 @@ def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> 
             seen += 1
             continue
         content, hard = ("", None) if look is None else (look.hash, difficulty(look.env))
-        puzzles.append(Puzzle(hash=content, difficulty=hard, specs=tuple(specs)))
+        tag, best = specs[0].tag, None
+        if look is not None and card_of(cfg, tag) is None:
+            best = solvable(look.env, cfg.most_actions(tag))
+        puzzles.append(Puzzle(hash=content, difficulty=hard, best=best, specs=tuple(specs)))
     if not puzzles:
         raise DataError(
             f"all {seen} validation puzzles were seen in training; evaluate on others with seed.val=NUMBER or on more "
@@ -152,6 +163,22 @@ def difficulty(env: TextEnv) -> int | None:
             return env.clues if isinstance(env, Sudoku) else env.optimal_steps()
     except EnvFault:
         return None
+
+
+def solvable(env: TextEnv, actions: int) -> float | None:
+    """Success of the best policy within so many actions; None if that is not known."""
+    try:
+        with boundary("best_success", MAKING_S):
+            return env.best_success(actions)
+    except EnvFault:
+        return None
+
+
+def card_of(cfg: Config, tag: str) -> Card | None:
+    """The card of a tag, if it was measured with the same options and as many actions as its turns hold."""
+    spec, card = cfg.custom_envs[tag], cards().get(tag)
+    same = card is not None and card.describes(spec.env_type, spec.env_config, cfg.most_actions(tag))
+    return card if same else None
 
 
 def play_puzzles(
@@ -179,7 +206,7 @@ def play_puzzles(
                     engine, player = open_target(cfg, target, player, replies=replies)
                     if cfg.imagine.n > 1:
                         tags = cfg.es_manager.val.env_configs.tags
-                        engine = imagining(cfg, cfg.imagine, tags, engine, player.template, imagined)
+                        engine = imagining(cfg, cfg.imagine, tags, engine, player.template, recorder_of(imagined))
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
                 episodes = player.play(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)
@@ -301,17 +328,21 @@ def believes(cfg: Config, target: Target) -> bool:
     return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in SCRIPTED
 
 
-def tag_result(cfg: Config, tag: str, groups: list[Group], ks: Sequence[int], *, states: bool) -> dict[str, Any]:
-    """The figures of a tag, `states` among them if replies tell of any, held against its card if that was measured with
-    the same options and as many actions."""
-    spec = cfg.custom_envs[tag]
+def tag_result(
+    cfg: Config, tag: str, groups: list[Group], ks: Sequence[int], *, states: bool, best: Sequence[float | None]
+) -> dict[str, Any]:
+    """The figures of a tag, `states` among them if replies tell of any, held against what can be reached: by its card,
+    or else by the solver (`best`, puzzle by puzzle), if that is known."""
+    spec, card = cfg.custom_envs[tag], card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
     report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
-    card = cards().get(tag)
-    if card is None or not card.describes(spec.env_type, spec.env_config, cfg.most_actions(tag)):
-        return report
-    report |= {"optimum": card.optimum, "random_success": card.random_success}
-    share = card.percent_of_optimum(report["pass@1"]["mean"]) if "pass@1" in report else None
-    if share is not None:
-        report["percent_of_optimum"] = round(share, 3)
+    known, optimum = [share for share in best if share is not None], None
+    if card is not None:
+        optimum = card.optimum
+        report |= {"optimum": optimum, "random_success": card.random_success}
+    elif known and len(known) == len(best):
+        optimum = sum(known) / len(known)
+        report["optimum"] = round(optimum, 4)
+    if optimum and "pass@1" in report:
+        report["percent_of_optimum"] = round(100 * report["pass@1"]["mean"] / optimum, 3)
     return report

@@ -32,7 +32,7 @@ from spa.identity import Identity, file_sum
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
-from spa.recipes.imagination import IMAGINED, imagination, imagining
+from spa.recipes.imagination import IMAGINED, Record, imagination, imagining
 from spa.recipes.resume import recorder
 from spa.recipes.stage import (
     archive_work,
@@ -46,7 +46,7 @@ from spa.recipes.stage import (
 )
 from spa.seeds import stream
 from spa.signals import uninterrupted
-from spa.tracking.encoding import read_lines, write_atomic
+from spa.tracking.encoding import dump_line, read_lines, write_atomic
 from spa.tracking.recorder import read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
@@ -114,7 +114,8 @@ def begun(cfg: Config, out: Path, identity: Identity) -> bool:
 def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tuple[Config, Path]] = ()) -> None:
     """Play what is not played yet and make rows of everything."""
     device, world = setup.pick_device(cfg), current_world()
-    engine = selfplay_engine(cfg, device, out)
+    seen: list[dict[str, Any]] = []
+    engine = selfplay_engine(cfg, device, seen.append)
     player = setup.make_player(cfg, engine.template, mode="add_worldmodel", lost=out / LOST)
     held_out = setup.validation_hashes(cfg, player)
     last = first_batch + cfg.generate.num_batches
@@ -125,7 +126,11 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
             with rec.timer("selfplay"):
                 specs = setup.training_specs(cfg, player, "selfplay", step=batch, held_out=held_out)
                 played = player.play(engine, specs, setup.selfplay_sampling(cfg))
+            imagined = world.gather(list(seen)) if cfg.generate.imagine.n > 1 else []
+            seen.clear()
             with uninterrupted():
+                if imagined and world.is_main:
+                    write_imagined(out, batch + 1, [line for part in imagined for line in part])
                 rec.trajectories(batch + 1, "generate", played)
                 rec.log(batch + 1, play_metrics(cfg, played), tokens=tokens_in(played))
                 if world.is_main:
@@ -140,7 +145,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
         if not rows:
             raise nothing_usable(len(episodes), counts)
         if world.is_main:
-            summary = write_dataset(cfg, out, rows, counts, episodes)
+            summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out)
             if mirror := mirror_of(cfg, out):
                 mirror.copy_files(out, (TRAIN_FILE, VAL_FILE, SUMMARY))
             rec.message(
@@ -160,7 +165,7 @@ def rows_of(cfg: Config, source: Path, out: Path) -> bool:
     rows, counts = make_rows(cfg, episodes, held_out, player)
     if not rows:
         raise nothing_usable(len(episodes), counts)
-    write_dataset(cfg, out, rows, counts, episodes)
+    write_dataset(cfg, out, rows, counts, episodes, played_in=source)
     write_atomic(out / "config.yaml", [to_yaml(cfg)])
     return True
 
@@ -183,6 +188,12 @@ def recorded_episodes(cfg: Config, out: Path, first: int, last: int) -> tuple[li
         rows = (row for _, row in read_lines(_batch_file(out, batch + 1)))
         episodes += [Episode.from_json(row) for row in rows]
     return episodes, last
+
+
+def write_imagined(out: Path, batch: int, lines: list[dict[str, Any]]) -> None:
+    """What was imagined in a batch."""
+    (out / IMAGINED).mkdir(exist_ok=True)
+    write_atomic(out / IMAGINED / f"{batch:06d}.jsonl", [dump_line(line) for line in lines])
 
 
 def note_played(out: Path, batch: int) -> None:
@@ -213,9 +224,9 @@ def _noted(out: Path) -> dict[str, dict[str, str]]:
     return found if whole else {}
 
 
-def selfplay_engine(cfg: Config, device: torch.device, out: Path) -> PlayingEngine:
+def selfplay_engine(cfg: Config, device: torch.device, record: Record = lambda line: None) -> PlayingEngine:
     """Who plays: the model, uniformly random actions or the solver, with a share of random turns if that is asked for.
-    What the model imagines, if it does, is noted in `out`.
+    What the model imagines, if it does, is told to `record`.
 
     Raises ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot
     copy, or if other plans are to be tried where they cannot be.
@@ -228,7 +239,9 @@ def selfplay_engine(cfg: Config, device: torch.device, out: Path) -> PlayingEngi
         players[name] = _policy(cfg, name, device, players["self"].template if "self" in players else None)
     if "self" in players and cfg.generate.imagine.n > 1:
         tags, own = cfg.es_manager.train.env_configs.tags, players["self"]
-        players["self"] = imagining(cfg, cfg.generate.imagine, tags, own, own.template, out / IMAGINED)
+        players["self"] = imagining(cfg, cfg.generate.imagine, tags, own, own.template, record)
+    elif cfg.generate.imagine.n > 1:
+        log.warning("generate.imagine.n is %d, but the model does not play: nothing is planned", cfg.generate.imagine.n)
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)
@@ -347,9 +360,9 @@ def stored_episodes(folder: Path) -> list[Episode]:
 
 
 def write_dataset(
-    cfg: Config, out: Path, rows: list[WorldModelRow], counts: Counter[str], episodes: list[Episode]
+    cfg: Config, out: Path, rows: list[WorldModelRow], counts: Counter[str], episodes: list[Episode], *, played_in: Path
 ) -> dict[str, Any]:
-    """wm_train.parquet, wm_val.parquet and summary.json; returns the summary."""
+    """wm_train.parquet, wm_val.parquet and summary.json; returns the summary. `played_in`: the folder of self-play."""
     train, val = split_by_puzzle(rows, val_fraction=cfg.generate.val_fraction, seed=cfg.generate.split_seed)
     if cfg.generate.shuffle_next_states:
         train, val = shuffle_next_states(train, cfg.seed.train), shuffle_next_states(val, cfg.seed.train)
@@ -368,7 +381,7 @@ def write_dataset(
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
-    if imagined := imagination(cfg.generate.imagine, out / IMAGINED):
+    if imagined := imagination(cfg.generate.imagine, (played_in / IMAGINED).glob("*.jsonl")):
         summary["imagination"] = imagined
     if branched := [row for row in rows if is_branch(row)]:
         summary["rows_branched"] = len(branched)
@@ -387,7 +400,7 @@ def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Epi
 
 
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
-    """How the policy played before it learnt anything; nothing of states where no model wrote them."""
+    """How the policy played; nothing of states where no model wrote them."""
     found = pooled_metrics(episodes, "selfplay")
     if "self" in (cfg.generate.mixture or (cfg.generate.policy,)):
         return found

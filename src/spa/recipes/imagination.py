@@ -1,6 +1,6 @@
 """Planning by imagination, in evaluation and self-play: the engine around the engine, and what it imagined."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,22 +8,30 @@ from typing import Any
 from spa.config.schema import Config, ImagineConfig
 from spa.engines.base import Engine
 from spa.engines.imagine import Imagining, require_dynamics
+from spa.errors import ConfigError
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.tracking.encoding import dump_line, read_lines
 
-IMAGINED = "imagined.jsonl"
-"""What was imagined in self-play, beside its data."""
+IMAGINED = "imagined"
+"""What was imagined in self-play: a folder beside its data, with a file per batch."""
+Record = Callable[[dict[str, Any]], None]
 
 
 def imagining(
-    cfg: Config, own: ImagineConfig, tags: Sequence[str], engine: Engine, template: ChatTemplate | None, record: Path
+    cfg: Config, own: ImagineConfig, tags: Sequence[str], engine: Engine, template: ChatTemplate | None, record: Record
 ) -> Imagining:
-    """The engine that plays the best of `engine`'s replies and notes in `record` what each was judged by.
+    """The engine that plays the best of `engine`'s replies and tells `record` what each was judged by.
 
-    Raises ConfigError for environments whose states cannot be judged or copied.
+    Raises ConfigError for environments whose states cannot be judged, copied, or shown in a prompt, as is needed.
     """
     setup.check_puzzles(cfg, tags, partial(require_dynamics, dynamics=own.dynamics, depth=own.depth))
+    if own.depth > 1 and (listed := [tag for tag in tags if cfg.custom_envs[tag].show_legal_actions]):
+        raise ConfigError(
+            f"prompts of {listed[0]} list the legal actions of its real state (show_legal_actions), not those of an "
+            "imagined one, so depth must be 1 (imagine.depth)"
+        )
+    rollout = cfg.actor_rollout_ref.rollout
     return Imagining(
         engine,
         n=own.n,
@@ -33,13 +41,19 @@ def imagining(
         max_actions=cfg.agent_proxy.max_actions_per_turn,
         depth=own.depth,
         width=own.width,
-        max_turn=max(cfg.max_turn(tag) for tag in tags),
+        max_prompt=rollout.max_model_len - max(rollout.response_length, cfg.generate.sampling.response_length),
+        rows=rollout.max_num_seqs,
         template=template,
-        record=_writer(record),
+        record=record,
     )
 
 
-def _writer(path: Path) -> Callable[[dict[str, Any]], None]:
+def recorder_of(path: Path) -> Record:
+    """Appends to a file of lines; what a kill has cut off there stays a line of its own."""
+    if path.is_file() and not path.read_bytes().endswith(b"\n"):
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n")
+
     def write(line: dict[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(dump_line(line))
@@ -47,12 +61,15 @@ def _writer(path: Path) -> Callable[[dict[str, Any]], None]:
     return write
 
 
-def imagination(own: ImagineConfig, record: Path) -> dict[str, Any] | None:
-    """What was imagined: tokens per episode over all replies, and how many imagined states were what would have come;
-    None if nothing was. A turn that was played again counts once."""
-    if own.n == 1 or not record.is_file():
+def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] | None:
+    """What was imagined, by its records: tokens per episode over all replies, and how many imagined states were what
+    would have come; None if nothing was. A turn that was played again counts once."""
+    if own.n == 1:
         return None
-    turns = {(line["episode_id"], line["turn"]): line for _, line in read_lines(record)}
+    lines = [line for path in sorted(records) if path.is_file() for _, line in read_lines(path)]
+    turns = {(line["episode_id"], line["turn"]): line for line in lines}
+    if not turns:
+        return None
     episodes = len({episode for episode, _ in turns})
     tokens = [sum(count or 0 for count in line["tokens"]) for line in turns.values()]
     right = [part["right"] for line in turns.values() for part in line["imagined"] if part["right"] is not None]
@@ -63,7 +80,7 @@ def imagination(own: ImagineConfig, record: Path) -> dict[str, Any] | None:
         "depth": own.depth,
         "dynamics": own.dynamics,
         "spoil": own.spoil,
-        "tokens_per_episode": round(sum(tokens) / max(1, episodes), 2),
+        "tokens_per_episode": round(sum(tokens) / episodes, 2),
         "right": _share(right),
         "chosen_right": _share(known),
         "changed": _share([line["chosen"] != 0 for line in turns.values()]),

@@ -209,7 +209,7 @@ def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -
 def most_actions(cfg: Config) -> int:
     """The most actions that an episode of a tag that is played may take."""
     tags = (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
-    return max(cfg.custom_envs[tag].max_actions_per_traj for tag in tags)
+    return max(cfg.most_actions(tag) for tag in tags)
 
 
 def probe_specs(cfg: Config, count: int) -> list[EpisodeSpec]:
