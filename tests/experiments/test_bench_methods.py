@@ -10,6 +10,7 @@ from helpers.runs import SMALL
 from spa import cli
 from spa.errors import ConfigError
 from spa.evaluate.statistics import probability_of_improvement
+from spa.evaluate.text import interval_text
 from spa.experiments import bench, leaderboard
 from spa.experiments.leaderboard import at_budget
 from spa.experiments.methods import METHODS, method
@@ -78,6 +79,15 @@ def test_a_method_that_misses_a_board_has_no_interquartile_mean_and_stands_last(
     made = leaderboard.leaderboard(rows, found)
     last = made["leaderboard"]["tokens"][-1]
     assert last["method"] == "echo" and last["iqm"] is None and last["boards"] == {"a": 1.0, "b": None}
+
+
+def test_a_single_run_has_no_interval():
+    one, two = ([row("spa", "a", result(seed, 2)) for seed in range(count)] for count in (1, 2))
+    for rows in (one, two):
+        found = {("a", "spa"): [result(seed, 2) for seed in range(len(rows))]}
+        (entry,) = leaderboard.leaderboard(rows, found)["leaderboard"]["tokens"]
+        assert ("low" in entry["iqm"]) == (len(rows) > 1)
+        assert interval_text(entry["iqm"]).count("[") == len(rows) - 1
 
 
 def test_every_fine_tuned_method_has_a_shuffled_control_and_no_other_has_one():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spa.evaluate.aggregate import interval_json
-from spa.evaluate.statistics import iqm_interval, paired_by_puzzle, probability_of_improvement
+from spa.evaluate.statistics import Interval, iqm_interval, paired_by_puzzle, probability_of_improvement
 from spa.evaluate.text import interval_text, percent
 from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
@@ -101,13 +101,20 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
             "iqm": None,
         }
         if all(scores[name]):
-            entry["iqm"] = interval_json(iqm_interval(scores[name], seed=0))
+            entry["iqm"] = _over_runs(iqm_interval(scores[name], seed=0), scores[name])
             for other in (REFERENCE, BASELINE):
                 if other != name and other in scores and all(scores[other]):
                     better = probability_of_improvement(scores[name], scores[other], seed=0)
-                    entry[f"better_than_{other}"] = interval_json(better)
+                    entry[f"better_than_{other}"] = _over_runs(better, scores[name], scores[other])
         entries.append(entry)
     return sorted(entries, key=lambda entry: -entry["iqm"]["mean"] if entry["iqm"] else 1.0)
+
+
+def _over_runs(found: Interval, *scores: Sequence[Sequence[float]]) -> Row:
+    """An interval over runs; its mean alone where a board has a single one, which shows no spread."""
+    shown = interval_json(found)
+    single = any(len(part) == 1 for parts in scores for part in parts)
+    return {name: value for name, value in shown.items() if name not in ("low", "high")} if single else shown
 
 
 def _values(rows: Sequence[Row], name: str, board: str, measure: str) -> list[float]:
