@@ -9,8 +9,8 @@ def percent(value: float | None) -> str:
 
 
 def interval_text(found: Mapping[str, float] | None, *, sign: str = "") -> str:
-    """A mean with the ends of its interval, as `interval_json` has them: `12.3 [10.0, 15.1]`, or the mean alone if there
-    are no ends; `sign` "+" shows it."""
+    """A mean with the ends of its interval, as `interval_json` has them: `12.3 [10.0, 15.1]`, or the mean alone if it
+    has none; `sign` "+" shows it."""
     if not found:
         return "–"
     mean, *ends = (f"{100 * found[part]:{sign}.1f}" for part in ("mean", "low", "high") if part in found)
