@@ -204,7 +204,7 @@ class Imagining:
     def _choose(self, search: "_Search") -> Completion:
         if search.fault:
             return Completion(text=search.fault, token_ids=None, logprobs=None, finish_reason="error")
-        worths = [max(s.worth for s in search.seen if s.depth == 1 and s.root == i) for i in range(self.n)]
+        worths = [each.worth for each in search.seen[: self.n]]
         for each in search.seen:
             worths[each.root] = max(worths[each.root], each.worth if each.worth >= GOAL else NOTHING)
         chosen = int(np.argmax(worths))
