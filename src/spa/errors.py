@@ -2,6 +2,11 @@
 with status 2."""
 
 
+def one_line(error: object) -> str:
+    """What an error, or anything else, says, on one line."""
+    return " ".join(str(error).split())
+
+
 class SpaError(Exception):
     """What is wrong, where (key path, file, row), and what to do about it."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from spa.errors import ConfigError
+from spa.errors import ConfigError, one_line
 
 MOST_BYTES = 500_000
 MOST_VALUES = 20_000  # with aliases written out; the shipped files have 1,500
@@ -32,7 +32,7 @@ def _check(path: Path, above: list[Path]) -> None:
         _measure(path, text)
         tree = yaml.load(text, Loader=_LOADER)
     except (yaml.YAMLError, ValueError) as error:
-        said = " ".join(str(error).replace('in "<unicode string>", ', "in ").split())
+        said = one_line(str(error).replace('in "<unicode string>", ', "in "))
         raise ConfigError(f"cannot read {path}: {said[:300]}") from error
     for name in _named(tree):
         beside = path.parent / f"{name}.yaml"

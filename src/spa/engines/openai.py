@@ -7,7 +7,7 @@ from typing import Any
 from spa.config.schema import APIModelConfig
 from spa.engines.api import ApiReply, BadRequest, Refused, Temporary
 from spa.engines.http import bounded_client, plain_count, readable
-from spa.errors import ConfigError, ModelError
+from spa.errors import ConfigError, ModelError, one_line
 from spa.types import Message, SamplingParams
 
 ADDRESSES = {
@@ -123,7 +123,7 @@ def api_key(entry: APIModelConfig) -> str | None:
 def translate(error: Any, entry: APIModelConfig, key: str | None) -> Exception:
     """An SDK's error as Temporary, Refused or ModelError, without the key. OpenAI's and Anthropic's SDKs have the same
     classes of errors, told apart here by their status."""
-    text = readable(" ".join(str(error).split()), key)[:400]
+    text = readable(one_line(error), key)[:400]
     status = getattr(error, "status_code", None)
     where = f"{entry.provider_name} ({entry.model_name})"
     if status is None or status < 400:  # no answer, a broken one, or a timeout

@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
-from spa.errors import ModelError
+from spa.errors import ModelError, one_line
 
 MAGIC = b"GGUF"
 SPLITS_DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
@@ -51,7 +51,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model = plain_model(file)
     except (ValueError, KeyError, NotImplementedError, OSError, RuntimeError, ImportError) as error:
-        text = " ".join(str(error).split())[:300]
+        text = one_line(error)[:300]
         raise ModelError(
             f"{file}: transformers cannot read this GGUF ({fields['architecture']}): {text}\n"
             "Convert the original weights instead, or take a file of another architecture or quantisation."
@@ -109,7 +109,7 @@ def read_fields(file: Path) -> dict[str, str]:
         raise ModelError(f"{file}: is damaged or truncated ({error}). Download it again.") from error
     keys = {"name": "general.name", "architecture": "general.architecture", "license": "general.license"}
     keys["pre"] = "tokenizer.ggml.pre"
-    return {name: " ".join(str(fields[key].contents()).split()) if key in fields else "" for name, key in keys.items()}
+    return {name: one_line(fields[key].contents()) if key in fields else "" for name, key in keys.items()}
 
 
 def plain_model(file: Path) -> Any:

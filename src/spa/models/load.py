@@ -21,7 +21,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging as hf_logging
 
-from spa.errors import ModelError, SpaError
+from spa.errors import ModelError, SpaError, one_line
 from spa.models.hub import download_model
 from spa.models.lora import ADAPTER_CONFIG, apply_adapter, read_adapter, save_model
 from spa.models.vision import ImageReader, RowImages, image_reader
@@ -259,7 +259,7 @@ class _explained:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, Exception) or isinstance(error, SpaError | MemoryError):
             return  # anything else comes of what stands in the folder: a wrong value raises whatever it meets first
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = one_line(error) or type(error).__name__
         hint = "Check that the folder is complete and that its weights belong to its config.json."
         if "trust_remote_code" in text:
             text = "the model brings code of its own"

@@ -19,7 +19,7 @@ from spa.engines.expert import require_solver
 from spa.engines.factory import engine_name
 from spa.engines.scout import require_copies
 from spa.envs.base import TextEnv
-from spa.errors import ConfigError, DataError, ModelError, SpaError
+from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
 from spa.models.choose import check_context, load_template
 from spa.models.load import model_config, model_source
 from spa.prompts.render import PromptMode
@@ -149,8 +149,7 @@ def _check_data(key: str, split: str, name: str) -> None:
         try:
             columns = pq.read_schema(path).names
         except Exception as error:
-            said = " ".join(str(error).split())
-            raise DataError(f"{key}: {path} cannot be read as parquet ({said})") from error
+            raise DataError(f"{key}: {path} cannot be read as parquet ({one_line(error)})") from error
         for column in ("prompt", "response"):
             if column not in columns:
                 raise DataError(f"{key}: {path} has no column {column!r} (it has {', '.join(columns)})")

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi
 
-from spa.errors import DataError, ModelError, SpaError
+from spa.errors import DataError, ModelError, SpaError, one_line
 from spa.models.hub import FILES, Kind, explained
 from spa.recipes.generate import SUMMARY, TRAIN_FILE, VAL_FILE
 from spa.tracking.encoding import read_lines
@@ -194,7 +194,7 @@ def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
         found = parse(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise DataError(_unreadable(path, " ".join(str(error).split())[:200])) from error
+        raise DataError(_unreadable(path, one_line(error)[:200])) from error
     if not isinstance(found, dict):
         raise DataError(_unreadable(path, "it holds no mapping"))
     return found

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spa.errors import DataError
+from spa.errors import DataError, one_line
 from spa.prompts.parse import find_block, parse_reply
 from spa.types import Message, WorldModelRow
 
@@ -82,8 +82,9 @@ def read_table(path: Path | str) -> pa.Table:
     try:
         table = pq.read_table(path, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        said = " ".join(str(error).split())
-        raise DataError(f"{path}: cannot be read as parquet ({said}); generate or download it again") from error
+        raise DataError(
+            f"{path}: cannot be read as parquet ({one_line(error)}); generate or download it again"
+        ) from error
     for column in ("prompt", "response"):
         if column not in table.column_names:
             raise DataError(
