@@ -89,12 +89,12 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             ("generate.shuffle_next_states", cfg.generate.shuffle_next_states),
             ("generate.states", cfg.generate.states == "believed"),
             ("gate.enable", cfg.gate.enable),
-            ("generate.imagine.n", cfg.generate.imagine.n > 1 and cfg.generate.imagine.dynamics != "oracle"),
-            ("imagine.n", cfg.imagine.n > 1 and cfg.imagine.dynamics != "oracle"),
+            ("generate.imagine.n", cfg.generate.imagine.reads_predictions),
+            ("imagine.n", cfg.imagine.reads_predictions),
         ):
             if wanted:
                 problems.add(path, "needs predictions, which agent_proxy.reply_order no_prediction leaves out")
-    if cfg.imagine.n > 1 and cfg.imagine.dynamics != "oracle" and cfg.ctx_manager.mode != "add_worldmodel":
+    if cfg.imagine.reads_predictions and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add("imagine.n", "needs ctx_manager.mode add_worldmodel: base replies predict nothing")
     for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
         if own.spoil > 0 and own.dynamics != "oracle":

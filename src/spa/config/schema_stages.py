@@ -39,6 +39,11 @@ class ImagineConfig:
         float, Key("probability that the oracle shows the state after another plan", affects="result", ge=0, le=1)
     ] = 0.0
 
+    @property
+    def reads_predictions(self) -> bool:
+        """Whether replies are judged by what they predict."""
+        return self.n > 1 and self.dynamics != "oracle"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateConfig:
@@ -94,6 +99,11 @@ class GenerateConfig:
     ] = "world_model"
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     imagine: ImagineConfig = field(default_factory=ImagineConfig)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Everybody who plays."""
+        return tuple(self.mixture or (self.policy,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,11 +231,11 @@ def selfplay_engine(cfg: Config, device: torch.device, record: Record = lambda l
     Raises ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot
     copy, or if other plans are to be tried where they cannot be.
     """
-    policies = tuple(cfg.generate.mixture or (cfg.generate.policy,))
     if tries_plans(cfg):
         setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, partial(require_tries, plans=plans_tried(cfg)))
     players: dict[str, PlayingEngine] = {}
-    for name in sorted(policies, key=lambda name: name != "self"):  # the model first: all write in its tokens
+    order = sorted(cfg.generate.policies, key=lambda name: name != "self")  # the model first: all write in its tokens
+    for name in order:
         players[name] = _policy(cfg, name, device, players["self"].template if "self" in players else None)
     if "self" in players and cfg.generate.imagine.n > 1:
         tags, own = cfg.es_manager.train.env_configs.tags, players["self"]
@@ -255,7 +255,7 @@ def selfplay_engine(cfg: Config, device: torch.device, record: Record = lambda l
 def tries_plans(cfg: Config) -> bool:
     """Whether rows tell of plans that were not taken."""
     chooses = cfg.agent_proxy.reply_order == "choose_plan" and cfg.generate.reply_format != "base"
-    return chooses or "branched" in (cfg.generate.mixture or (cfg.generate.policy,))
+    return chooses or "branched" in cfg.generate.policies
 
 
 def plans_tried(cfg: Config) -> int | None:
@@ -402,7 +402,7 @@ def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Epi
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
     """How the policy played; nothing of states where no model wrote them."""
     found = pooled_metrics(episodes, "selfplay")
-    if "self" in (cfg.generate.mixture or (cfg.generate.policy,)):
+    if "self" in cfg.generate.policies:
         return found
     return {name: value for name, value in found.items() if "/wm/" not in name}
 

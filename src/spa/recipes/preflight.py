@@ -73,11 +73,8 @@ def _is_local(name: str) -> bool:
 
 def _plays_without_model(cfg: Config, stages: Collection[Stage]) -> bool:
     """Whether only self-play is asked for, by a policy that is no model of this machine."""
-    return set(stages) <= {"selfplay"} and ("self" not in _policies(cfg) or engine_name(cfg) not in ("local", "vllm"))
-
-
-def _policies(cfg: Config) -> tuple[str, ...]:
-    return tuple(cfg.generate.mixture or (cfg.generate.policy,))
+    without = "self" not in cfg.generate.policies or engine_name(cfg) not in ("local", "vllm")
+    return set(stages) <= {"selfplay"} and without
 
 
 def _place_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[], None]]:
@@ -119,7 +116,7 @@ def _engine_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[
     yield lambda: _check_device(cfg)
     if "ppo" in stages:
         yield lambda: check_trained(cfg)
-    if "ppo" in stages or ("selfplay" in stages and "self" in _policies(cfg)):
+    if "ppo" in stages or ("selfplay" in stages and "self" in cfg.generate.policies):
         yield lambda: _check_installed(engine_name(cfg))
 
 
@@ -185,9 +182,9 @@ def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatT
         reply = cfg.generate.sampling.response_length
         kinds["add_worldmodel"] = max(reply, kinds.get("add_worldmodel", 0))
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-        if "selfplay" in stages and "expert" in _policies(cfg):
+        if "selfplay" in stages and "expert" in cfg.generate.policies:
             require_solver(env, tag)
-        if "selfplay" in stages and "scout" in _policies(cfg):
+        if "selfplay" in stages and "scout" in cfg.generate.policies:
             require_copies(env, tag)
         if "selfplay" in stages and tries_plans(cfg):
             require_tries(env, tag, plans_tried(cfg))
