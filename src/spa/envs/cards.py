@@ -6,7 +6,7 @@ actions, and what random play gets. A score means little without the last two.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import resources
@@ -84,7 +84,7 @@ def measure(
         best.append(env.best_success(max_actions))
         success, reward = random_episode(env, seed, max_actions)
         wins, score = wins + success, score + reward
-    known = [share for share in best if share is not None]
+    optimum = mean_optimum(best)
     return Card(
         tag=tag,
         env_type=env_type,
@@ -93,11 +93,17 @@ def measure(
         max_actions_per_traj=max_actions,
         distinct_puzzles=len(texts),
         puzzles_hash=digest.hexdigest(),
-        optimum=round(sum(known) / puzzles, 4) if len(known) == puzzles else None,
-        optimum_by=OPTIMUM_BY.get(env_type, "exact solver") if len(known) == puzzles else "unknown",
+        optimum=None if optimum is None else round(optimum, 4),
+        optimum_by="unknown" if optimum is None else OPTIMUM_BY.get(env_type, "exact solver"),
         random_success=round(wins / puzzles, 4),
         random_score=round(score / puzzles, 4),
     )
+
+
+def mean_optimum(best: Sequence[float | None]) -> float | None:
+    """The mean success of the best policy over puzzles; None if there is none, or one whose best is not known."""
+    known = [share for share in best if share is not None]
+    return sum(known) / len(known) if known and len(known) == len(best) else None
 
 
 def puzzles_hash(env: TextEnv, puzzles: int = PUZZLES) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from spa.config.schema import Config
 from spa.config.stages import Stage
+from spa.envs.cards import mean_optimum
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.compare import longer
 from spa.experiments.grid import Plan, PoolOf, Task, Training, Work, do_task, finish_grid, own_process, plan_grid
@@ -267,5 +268,5 @@ def optimum(cfg: Config) -> float | None:
         look = player.look_at(spec) if spec.member == 0 else None
         if look is not None:
             shares.append(look.env.best_success(cfg.most_actions(spec.tag)))
-    known = [share for share in shares if share is not None]
-    return round(float(np.mean(known)), 4) if shares and len(known) == len(shares) else None
+    found = mean_optimum(shares)
+    return None if found is None else round(float(found), 4)

@@ -18,7 +18,7 @@ from spa.archive import archive_files
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.cards import Card, cards
+from spa.envs.cards import Card, cards, mean_optimum
 from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.envs.sudoku import Sudoku
@@ -336,12 +336,10 @@ def tag_result(
     spec, card = cfg.custom_envs[tag], card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
     report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
-    known, optimum = [share for share in best if share is not None], None
+    optimum = mean_optimum(best) if card is None else card.optimum
     if card is not None:
-        optimum = card.optimum
         report |= {"optimum": optimum, "random_success": card.random_success}
-    elif known and len(known) == len(best):
-        optimum = sum(known) / len(known)
+    elif optimum is not None:
         report["optimum"] = round(optimum, 4)
     if optimum and "pass@1" in report:
         report["percent_of_optimum"] = round(100 * report["pass@1"]["mean"] / optimum, 3)
