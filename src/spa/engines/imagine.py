@@ -82,7 +82,6 @@ class _Place:
     env: TextEnv | None
     root: int = 0
     depth: int = 1
-    actions_left: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +157,7 @@ class Imagining:
         """Where the replies of this depth begin: the real state, or the imagined ones that are to be gone on from."""
         prompt = search.prompt
         if depth == 1:
-            return [_Place(prompt=prompt, env=prompt.context, actions_left=prompt.actions_left)]
+            return [_Place(prompt=prompt, env=prompt.context)]
         if search.fault or depth > prompt.turns_left or any(each.worth >= GOAL for each in search.seen):
             return []
         try:
@@ -178,10 +177,15 @@ class Imagining:
             if moved is not None and (self.max_prompt is None or len(moved.token_ids) <= self.max_prompt):
                 number = f"{prompt.episode_id}#{depth}.{len(places)}"
                 seed = stream_seed(prompt.seed, "imagine/place", depth, len(places))
-                left, turns = each.actions_left, prompt.turns_left - depth + 1
-                moved = replace(moved, episode_id=number, seed=seed, actions_left=left, turns_left=turns)
-                moved = replace(moved, context=each.env or prompt.context)
-                places.append(_Place(prompt=moved, env=each.env, root=each.root, depth=depth, actions_left=left))
+                moved = replace(
+                    moved,
+                    episode_id=number,
+                    seed=seed,
+                    turns_left=prompt.turns_left - depth + 1,
+                    actions_left=each.actions_left,
+                    context=each.env or prompt.context,
+                )
+                places.append(_Place(prompt=moved, env=each.env, root=each.root, depth=depth))
         return places
 
     def _goes_on(self, search: "_Search", each: Imagined) -> bool:
@@ -213,8 +217,8 @@ class Imagining:
 
     def imagine(self, place: "_Place", replies: Sequence[Completion]) -> list[Imagined]:
         """What each reply in a place would lead to, and what that is worth."""
-        parsed = [self._parse(place, reply) for reply in replies]
-        rng, env = stream(place.prompt.seed, "imagine"), place.env
+        parsed = [self._parse(place.prompt, reply) for reply in replies]
+        rng, env, left = stream(place.prompt.seed, "imagine"), place.env, place.prompt.actions_left
         truths = [_after(env, each.actions, self.state_text, rng) for each in parsed]
         if self.dynamics == "oracle":
             ends = [self._spoilt(env, each, truth, rng) for each, truth in zip(parsed, truths, strict=True)]
@@ -235,15 +239,14 @@ class Imagining:
                     env=end.env if self.dynamics == "oracle" or right else None,
                     root=i if place.depth == 1 else place.root,
                     depth=place.depth,
-                    actions_left=None if place.actions_left is None else place.actions_left - len(each.actions),
+                    actions_left=None if left is None else left - len(each.actions),
                     tokens=_length(replies[i]),
                 )
             )
         return found
 
-    def _parse(self, place: _Place, reply: Completion) -> ParsedReply:
+    def _parse(self, prompt: Prompt, reply: Completion) -> ParsedReply:
         """A reply with as many actions as would be executed."""
-        prompt = place.prompt
         parsed = parse_reply(
             prompt.opener + reply.text,
             mode=prompt.mode,
@@ -252,7 +255,7 @@ class Imagining:
             max_actions=self.max_actions,
             order=prompt.reply_order,
         )
-        return replace(parsed, actions=parsed.actions[: place.actions_left])
+        return replace(parsed, actions=parsed.actions[: prompt.actions_left])
 
     def _spoilt(self, env: TextEnv | None, parsed: ParsedReply, truth: "_End", rng: np.random.Generator) -> "_End":
         """The true state or, with probability `spoil`, that after as many random actions."""
