@@ -32,7 +32,9 @@ def prompts(made: ChatTemplate, count: int, *, same: bool = False, seed: int = 0
         text = "The rules." if same else "the state of play "[: int(rng.integers(2, 18))] + str(i)
         messages = ({"role": "system", "content": "You play."}, {"role": "user", "content": text})
         ids = np.asarray(made.start(messages, "<think>"), dtype=np.int32)
-        out.append(Prompt(episode_id=f"e{i}", messages=messages, token_ids=ids, opener="<think>", seed=100 + i))
+        out.append(
+            Prompt(episode_id=f"e{i}", messages=messages, token_ids=ids, opener="<think>", seed=100 + i, turns_left=2)
+        )
     return out
 
 
@@ -235,6 +237,20 @@ def test_episodes_that_are_over_are_forgotten():
     assert not engine._episodes
     play(groups(1, 2), engine, made, max_turn=2, max_tokens=3)
     assert not engine._episodes  # collect forgets what is over
+
+
+def test_what_nobody_asks_for_gives_its_memory_back_and_the_others_go_on():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    engine, asked = LocalEngine(model, made, max_rows=16), prompts(made, 8)
+    told = engine.generate(asked, SAMPLING)
+    engine.forget(["e0", "e2", "e3", "e4", "e6", "e7"])
+    kept = [engine._episodes[name] for name in ("e1", "e5")]
+    assert sum(len(store.keys[0]) for store in {each.store for each in kept}) < 8
+    longer = [
+        replace(p, token_ids=np.concatenate([p.token_ids, told[i].token_ids, p.token_ids]))
+        for i, p in ((1, asked[1]), (5, asked[5]))
+    ]
+    check_against_forward(model, longer, engine.generate(longer, SAMPLING))
 
 
 def test_a_cache_of_another_conversation_is_not_used():

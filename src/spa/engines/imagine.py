@@ -181,7 +181,7 @@ class Imagining:
                     moved,
                     episode_id=number,
                     seed=seed,
-                    turns_left=prompt.turns_left - depth + 1,
+                    turns_left=1,
                     actions_left=each.actions_left,
                     context=each.env or prompt.context,
                 )
@@ -281,7 +281,7 @@ def _draw(prompt: Prompt, number: int) -> Prompt:
     if number == 0:
         return prompt
     seed = stream_seed(prompt.seed, "imagine/draw", number)
-    return replace(prompt, episode_id=f"{prompt.episode_id}#{number}", seed=seed)
+    return replace(prompt, episode_id=f"{prompt.episode_id}#{number}", seed=seed, turns_left=1)
 
 
 def _after(env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np.random.Generator) -> _End:

@@ -7,6 +7,7 @@ side by side into one `GrowingCache`; rows of different length leave holes, whic
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -16,16 +17,37 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 _GONE = torch.empty(0)
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeKV:
-    """What is cached of one episode.
+class KVStore:
+    """What rows that left a batch together have cached: keys and values [R, H, c, D] per layer. Every row is filled
+    from the left; what is behind its own length means nothing."""
 
-    ids: int32 [c], the tokens whose keys and values are held. keys, values: one [H, c, D] tensor per layer.
+    def __init__(self) -> None:
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+        self.episodes: WeakSet[EpisodeKV] = WeakSet()  # those that may still be asked for
+
+    def shrink(self) -> None:
+        """Let go of rows that nobody asks for any more, once they are half of them."""
+        living = list(self.episodes)
+        if not living or 2 * len(living) > len(self.keys[0]):
+            return
+        rows = torch.tensor([episode.row for episode in living], device=self.keys[0].device)
+        for index in range(len(self.keys)):
+            self.keys[index], self.values[index] = self.keys[index][rows], self.values[index][rows]
+        for row, episode in enumerate(living):
+            episode.row = row
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class EpisodeKV:
+    """What is cached of one episode: row `row` of a store.
+
+    ids: int32 [c], the tokens whose keys and values are held.
     """
 
     ids: np.ndarray
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
+    store: KVStore
+    row: int
 
     def covers(self, token_ids: np.ndarray) -> bool:
         """Whether this is a proper prefix of `token_ids` (at least one token is left to be read)."""
@@ -40,19 +62,20 @@ class GrowingLayer(DynamicLayer):
         self.length = 0
         self.cursor: torch.Tensor | None = None
 
-    def reserve(self, columns: int, cursor: torch.Tensor) -> None:
-        """Make room for `columns` columns. From now on every update writes one column, at `cursor` (int64 [1], on the
-        device), and returns the whole buffer: nothing depends on Python numbers, so that a step can be recorded."""
+    def reserve(self, columns: int, cursor: torch.Tensor, dtype: torch.dtype) -> None:
+        """Make room for `columns` columns, held in `dtype`. From now on every update writes one column, at `cursor`
+        (int64 [1], on the device), and returns the whole buffer: nothing depends on Python numbers, so that a step can
+        be recorded."""
         extra = columns - self.length
-        self._keys = nn.functional.pad(self._keys[:, :, : self.length], (0, 0, 0, extra)).contiguous()
-        self._values = nn.functional.pad(self._values[:, :, : self.length], (0, 0, 0, extra)).contiguous()
+        self._keys = nn.functional.pad(self._keys[:, :, : self.length].to(dtype), (0, 0, 0, extra)).contiguous()
+        self._values = nn.functional.pad(self._values[:, :, : self.length].to(dtype), (0, 0, 0, extra)).contiguous()
         self.cursor = cursor
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Append [B, H, q, D] keys and values; returns all of them, [B, H, length, D] views of the buffer."""
         if self.cursor is not None:
-            self._keys.index_copy_(2, self.cursor, key_states)
-            self._values.index_copy_(2, self.cursor, value_states)
+            self._keys.index_copy_(2, self.cursor, key_states.to(self._keys.dtype))
+            self._values.index_copy_(2, self.cursor, value_states.to(self._values.dtype))
             return self._keys, self._values
         end = self.length + key_states.shape[-2]
         if not self.is_initialized:
@@ -88,13 +111,12 @@ class GrowingLayer(DynamicLayer):
         self._keys = self._values = self.keys = self.values = _GONE
         self.length = 0
 
-    def row_keys(self, row: int) -> torch.Tensor:
-        """[H, length, D], a view."""
-        return self._keys[row, :, : self.length]
-
-    def row_values(self, row: int) -> torch.Tensor:
-        """[H, length, D], a view."""
-        return self._values[row, :, : self.length]
+    def taken(self, rows: torch.Tensor, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of some columns of some rows, [R, H, c, D]; rows: int64 [R], columns: int64 [R, c]."""
+        return (
+            self._keys[rows[:, None], :, columns].transpose(1, 2),
+            self._values[rows[:, None], :, columns].transpose(1, 2),
+        )
 
     def select_rows(self, rows: torch.Tensor) -> None:
         """Keep only these rows of the batch."""
@@ -124,21 +146,33 @@ class GrowingCache(DynamicCache):
 
         The rows are used up: layer by layer they give their memory to the cache, which may be most of a GPU.
         """
-        first = next((row for row in rows if row is not None), None)
-        if first is None:
+        parts: dict[KVStore, list[tuple[int, EpisodeKV]]] = {}
+        for place, row in enumerate(rows):
+            if row is not None:
+                parts.setdefault(row.store, []).append((place, row))
+        if not parts:
             return
         width = max(len(row.ids) for row in rows if row is not None)
+        device = next(iter(parts)).keys[0].device
+        moves = [
+            (
+                store,
+                torch.tensor([row.row for _, row in part], device=device),
+                torch.tensor([place for place, _ in part], device=device),
+                max(len(row.ids) for _, row in part),
+                len(part) == len(store.episodes),
+            )
+            for store, part in parts.items()
+        ]
         for index, layer in enumerate(self._growing):
-            heads, _, size = first.keys[index].shape
-            keys = first.keys[index].new_zeros((len(rows), heads, width, size))
-            values = first.values[index].new_zeros((len(rows), heads, width, size))
-            for r, row in enumerate(rows):
-                if row is not None:
-                    keys[r, :, : len(row.ids)] = row.keys[index]
-                    values[r, :, : len(row.ids)] = row.values[index]
-                    if row is not first:
-                        row.keys[index] = row.values[index] = _GONE
-            first.keys[index] = first.values[index] = _GONE
+            like = moves[0][0]
+            shape = (len(rows), like.keys[index].shape[1], width, like.keys[index].shape[3])
+            keys, values = like.keys[index].new_zeros(shape), like.values[index].new_zeros(shape)
+            for store, source, target, columns, used_up in moves:
+                keys[target, :, :columns] = store.keys[index][source, :, :columns].to(keys.dtype)
+                values[target, :, :columns] = store.values[index][source, :, :columns].to(values.dtype)
+                if used_up:
+                    store.keys[index] = store.values[index] = _GONE
             layer.adopt(keys, values)
 
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -147,10 +181,10 @@ class GrowingCache(DynamicCache):
         self._growing[layer].update(keys, values)
         return self._growing[layer].buffers()
 
-    def reserve(self, columns: int, cursor: torch.Tensor) -> None:
+    def reserve(self, columns: int, cursor: torch.Tensor, dtype: torch.dtype) -> None:
         """Room for `columns` columns in every layer; see `GrowingLayer.reserve`."""
         for layer in self._growing:
-            layer.reserve(columns, cursor)
+            layer.reserve(columns, cursor, dtype)
 
     def advance(self) -> None:
         """One more column of a reserved cache has been written."""
@@ -163,17 +197,20 @@ class GrowingCache(DynamicCache):
             layer.select_rows(rows)
 
     def take_rows(
-        self, rows: Sequence[int], columns: Sequence[torch.Tensor], ids: Sequence[np.ndarray], *, last: bool
+        self, rows: torch.Tensor, columns: torch.Tensor, ids: Sequence[np.ndarray], *, last: bool
     ) -> list[EpisodeKV]:
-        """Copies of rows without their holes: `columns` int64 [c] are the cache columns that hold `ids` int32 [c].
+        """Copies of rows without their holes. rows: int64 [R]; columns: int64 [R, c], in which the first columns of
+        each row are those that hold its `ids`, int32 each.
 
         After the `last` call the cache is empty; its layers are given back one by one.
         """
-        taken = [EpisodeKV(ids=held, keys=[], values=[]) for held in ids]
+        store = KVStore()
         for layer in self._growing:
-            for episode, row, held in zip(taken, rows, columns, strict=True):
-                episode.keys.append(layer.row_keys(row).index_select(1, held))
-                episode.values.append(layer.row_values(row).index_select(1, held))
+            keys, values = layer.taken(rows, columns)
+            store.keys.append(keys)
+            store.values.append(values)
             if last:
                 layer.empty()
-        return taken
+        episodes = [EpisodeKV(ids=held, store=store, row=row) for row, held in enumerate(ids)]
+        store.episodes.update(episodes)
+        return episodes

@@ -125,11 +125,16 @@ class LocalEngine:
             refresh_copy(self.sampler, self.model)
         self._episodes.clear()
         self.version = version
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what training has let go of is in pieces that a long cache does not fit into
 
     def forget(self, episode_ids: Sequence[str]) -> None:
         """These episodes are over: their caches go."""
-        for episode_id in episode_ids:
-            self._episodes.pop(episode_id, None)
+        gone = [self._episodes.pop(episode_id, None) for episode_id in episode_ids]
+        stores = {kv.store for kv in gone if kv is not None}
+        gone.clear()  # what is still held counts as asked for
+        for store in stores:
+            store.shrink()
 
     def close(self) -> None:
         """Drop the caches."""
@@ -294,19 +299,22 @@ class _Batch:
         return out.logits[:, -1]
 
     def _leave(self, batch_rows: Sequence[int], *, last: bool = False) -> None:
-        """Put the finished rows' keys and values aside for their next turn."""
-        if not self.engine.keep_cache:
+        """Put the keys and values of finished rows aside for their next turn, if they have one."""
+        batch_rows = [b for b in batch_rows if self.prompts[self.rows[b]].turns_left > 1]
+        if not self.engine.keep_cache or not batch_rows:
             return
-        columns = torch.arange(self.valid.shape[1], device=self.device)
-        held = [columns[self.valid[b]] for b in batch_rows]
+        rows = torch.tensor(list(batch_rows), device=self.device)
+        valid = self.valid[rows]
+        lengths = valid.sum(1).tolist()
+        columns = (~valid).int().argsort(dim=1, stable=True)[:, : max(lengths)]
         prompts = [self.prompts[self.rows[b]] for b in batch_rows]
         written = [self.ids[self.rows[b]] for b in batch_rows]
         ids = [
-            np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[: len(read)]
-            for prompt, reply, read in zip(prompts, written, held, strict=True)
+            np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[:length]
+            for prompt, reply, length in zip(prompts, written, lengths, strict=True)
         ]
         self.step = None if last else self.step  # it holds on to the cache
-        for prompt, taken in zip(prompts, self.cache.take_rows(batch_rows, held, ids, last=last), strict=True):
+        for prompt, taken in zip(prompts, self.cache.take_rows(rows, columns, ids, last=last), strict=True):
             self.engine._episodes[prompt.episode_id] = taken
 
     def _keep_rows(self, keep: torch.Tensor) -> None:

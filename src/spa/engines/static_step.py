@@ -1,6 +1,7 @@
 """The decode step on fixed buffers: the same kernels on the same addresses for every token, recorded once as a CUDA
 graph and replayed, so that a step costs what its memory traffic costs and not its thousand kernel launches."""
 
+import functools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from spa.models import attention
 
 log = logging.getLogger(__name__)
 
-WARM_UPS = 2  # runs before recording, in which libraries choose their kernels and allocate
+WARM_UPS = 1  # runs before recording, in which libraries choose their kernels and allocate
 
 
 class StaticStep:
@@ -42,7 +43,7 @@ class StaticStep:
         self._initial = torch.full((rows, 1, 1, columns + room), torch.finfo(dtype).min, dtype=dtype, device=device)
         self._initial[:, 0, 0, :columns].masked_fill_(valid, 0)
         self._mask = self._initial.clone()
-        cache.reserve(columns + room, self._cursor)
+        cache.reserve(columns + room, self._cursor, dtype)  # which attention would turn them into at every token
         self._graph: torch.cuda.CUDAGraph | None = None
         self._logits: torch.Tensor | None = None
         if device.type == "cuda":
@@ -80,21 +81,26 @@ class StaticStep:
         self._positions.copy_(self._first)
 
     def _record(self) -> None:
-        side = torch.cuda.Stream()
+        side = _recording_stream()
         side.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(side):
                 for _ in range(WARM_UPS):
                     self._run()
                     self._rewind()
-            torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=side):  # which gives back what the graph before it has held
                 self._logits = self._run()
             self._graph = graph
         except RuntimeError as error:
             log.warning("the decode step cannot be recorded as a CUDA graph (%s); it runs eagerly", error)
+        torch.cuda.current_stream().wait_stream(side)
         self._rewind()
+
+
+@functools.cache
+def _recording_stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()  # one for all recordings: libraries have buffers for each stream that they saw
 
 
 @contextmanager
