@@ -16,7 +16,7 @@ from spa.experiments.compare import ablation, longer, methods_compared, run_comp
 from spa.experiments.grid import FOLDERS
 from spa.experiments.methods import CONTROLS, METHODS, configured
 from spa.experiments.results import read_training
-from spa.experiments.spent import q_learning
+from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.experiments.tables import print_table
 
 STEPS = (
@@ -232,6 +232,34 @@ def test_an_ablation_uses_what_the_comparison_has_done(compared, base):
     assert set(summary["methods"]) == {"spa", "masked_states"} and set(summary["difference"]) == {"masked_states"}
     assert (made.root / "spa" / "ppo").resolve() == (root / "spa" / "ppo").resolve()
     assert checksums(root) == before
+
+
+def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path):
+    rounds = ("generate.rounds=2", "generate.imagine.n=2", "generate.policy=random", "gate.max_extra_rounds=0")
+    made = methods_compared("base", overrides(base, tmp_path, *rounds, "compare.arms=[vanilla_format, spa]"))
+    summary = run_small(made)
+    assert {arm: played["self_play"] for arm, played in summary["episodes"].items()} == {
+        "spa": 24,
+        "vanilla_format": 12,
+    }
+    spa, plain = (made.trainings[name][0] for name in ("spa", "vanilla_format"))
+    folders = ("round_1/data", "data")
+    first, second = (json.loads((spa.folder / name / "summary.json").read_text()) for name in folders)
+    own = [part["played"]["episodes"] * part["played"]["num_actions"] for part in (first, second)]
+    drawn = second["imagination"]["tokens_per_episode"] * second["played"]["episodes"]
+    assert spent(spa)[0] == pytest.approx((sum(own), drawn))
+    assert spent(plain)[0] == pytest.approx((own[0], 0.0))
+    steps = {name: len(lines(spa.folder / name / "metrics.jsonl")) for name in ("round_1/sft", "sft")}
+    assert sum(steps.values()) == len(lines(plain.folder / "sft/metrics.jsonl")) == 4
+    learnt = [lines(spa.folder / name / "metrics.jsonl") for name in steps]
+    assert learnt_tokens(spa) == round(sum(line["train/tokens"] for part in learnt for line in part))
+    assert [part["round"] for part in json.loads((spa.folder / "sft/rounds.json").read_text())] == [1, 2]
+    assert (
+        not made.grid.missing
+        and not methods_compared(
+            "base", overrides(base, tmp_path, *rounds, "compare.arms=[vanilla_format, spa]")
+        ).grid.missing
+    )
 
 
 def test_seeds_differ_in_everything_that_is_drawn_and_in_nothing_else(tmp_path):

@@ -112,9 +112,25 @@ def test_world_models_learnt_elsewhere_play_here():
     assert made.ppo.es_manager.train.env_configs.tags == ("FrozenLakeNoSlip",)
 
 
-def test_self_play_in_rounds_is_refused_and_not_quietly_shortened():
-    with pytest.raises(ConfigError, match=r"generate\.rounds is 2"):
-        digests("spa", "generate.rounds=2")
+def test_rounds_of_self_play_are_stages_of_their_own_and_the_first_is_shared():
+    made = training("planned")
+    folders = [task.folder.relative_to(made.folder).as_posix() for task in tasks_of(made)]
+    assert folders == ["round_1/data", "round_1/sft", "data", "sft", "ppo"]
+    fixed = "gate.max_extra_rounds=0"  # which the first of several rounds has none of
+    alone, more = digests("spa", fixed), digests("planned", fixed)
+    assert more[:2] == alone[:2] and not set(more[2:]) & set(alone)
+    plan = plan_grid([training(name, fixed) for name in ("spa", "planned")])
+    links = {place.as_posix(): target.as_posix() for place, target in plan.links.items()}
+    assert links == {f"runs/x/planned/round_1/{part}": f"runs/x/spa/{part}" for part in ("data", "sft")}
+
+
+def test_what_learns_no_states_has_one_round_that_is_as_long_as_all():
+    made = training("vanilla_format", "generate.rounds=3", "generate.imagine.n=4")
+    data, sft, _ = tasks_of(made)
+    (alone, _, _) = tasks_of(training("vanilla_format"))
+    assert data.digest == alone.digest
+    steps = sft.config.sft.trainer.total_training_steps
+    assert steps == 3 * training("spa").ppo.sft.trainer.total_training_steps
 
 
 def test_unknown_methods_are_named():

@@ -104,10 +104,10 @@ def _training(preset: str, overrides: tuple[str, ...], arm: Arm, seed: int, root
 
 
 def longer(cfg: Config) -> Config:
-    """As many more PPO steps as self-play has batches (both play `es_manager.train` once), with a validation where the
-    others stop."""
+    """As many more PPO steps as self-play has batches in all its rounds (both play `es_manager.train` once), with a
+    validation where the others stop."""
     steps = cfg.trainer.total_training_steps
-    more = steps + cfg.generate.num_batches
+    more = steps + cfg.generate.rounds * cfg.generate.num_batches
     return replace(cfg, trainer=replace(cfg.trainer, total_training_steps=more, also_test_at=steps))
 
 

@@ -23,8 +23,9 @@ from spa.config.stages import Stage
 from spa.errors import ConfigError, ModelError, SpaError, TrainingError
 from spa.identity import Identity, differences, identity_of, read_identity
 from spa.models.load import model_source
-from spa.recipes import generate, ppo
-from spa.recipes.pipeline import digest_of, world_model
+from spa.recipes import ppo
+from spa.recipes.pipeline import digest_of, learn, play
+from spa.recipes.rounds import Round, rounds_of
 from spa.recipes.stage import DONE, archive_work, changes, check_identity, result_of
 from spa.signals import stoppable, stopping_children
 from spa.tracking.console import same_verbosity
@@ -49,13 +50,14 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One stage that is to be done. `source`: the folder of the stage before it. `episodes`: where the same self-play
-    lies, of which only other rows are to be made."""
+    """One stage that is to be done. `round`: the one that it is of, if it comes before PPO. `source`: the folder of the
+    stage before it. `episodes`: where the same self-play lies, of which only other rows are to be made."""
 
     stage: Stage
     folder: Path
     config: Config
     identity: Identity
+    round: Round | None = None
     source: Path | None = None
     episodes: Path | None = None
 
@@ -67,7 +69,8 @@ class Task:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return f"{self.config.trainer.experiment_name}, {FOLDERS[self.stage]}"
+        trainer = self.config.trainer
+        return f"{trainer.experiment_name}, {os.path.relpath(self.folder, trainer.run_dir)}"
 
     @property
     def done(self) -> bool:
@@ -98,24 +101,20 @@ def recorded_digest(folder: Path) -> str:
 
 
 def tasks_of(training: Training) -> list[Task]:
-    """The stages of a training in their order, PPO last.
-
-    Raises ConfigError for self-play in several rounds, which has more stages than these.
-    """
-    if training.world_model is not None and training.world_model.generate.rounds > 1:
-        raise ConfigError(
-            f"generate.rounds is {training.world_model.generate.rounds}; experiments have one round of self-play. "
-            "Leave it out, or train with `spa run`."
-        )
-    wanted: list[tuple[Stage, Config]] = [("ppo", training.ppo)]
-    if training.world_model is not None:
-        wanted = [("selfplay", training.world_model), ("sft", training.world_model), *wanted]
+    """The stages of a training in their order, round by round, PPO last."""
     tasks: list[Task] = []
-    for stage, cfg in wanted:
+
+    def add(stage: Stage, folder: Path, cfg: Config, own: Round | None = None) -> None:
         before = tasks[-1] if tasks else None
         identity = identity_of(cfg, stage, parent=before and digest_of(before.folder, before.identity))
-        folder = training.folder / FOLDERS[stage]
-        tasks.append(Task(stage=stage, folder=folder, config=cfg, identity=identity, source=before and before.folder))
+        source = before and before.folder
+        tasks.append(Task(stage=stage, folder=folder, config=cfg, identity=identity, round=own, source=source))
+
+    data, sft, last = (training.folder / FOLDERS[stage] for stage in ("selfplay", "sft", "ppo"))
+    for own in rounds_of(training.world_model, data, sft) if training.world_model else ():
+        for stage, folder in own.stages:
+            add(stage, folder, own.cfg, own)
+    add("ppo", last, training.ppo)
     return tasks
 
 
@@ -163,7 +162,7 @@ def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Pla
         else:
             owners.setdefault(task.digest, []).append(task)
             plan.tasks.append(replace(task, episodes=_episodes(task, played)))
-        if task.stage == "selfplay":
+        if _first_play(task):
             played.setdefault(_selfplay_digest(task.config), same[0] if same and not own else task.folder)
     return plan
 
@@ -192,7 +191,12 @@ def _selfplay_digest(cfg: Config) -> str:
 
 
 def _episodes(task: Task, played: dict[str, Path]) -> Path | None:
-    return played.get(_selfplay_digest(task.config)) if task.stage == "selfplay" and not task.done else None
+    return played.get(_selfplay_digest(task.config)) if _first_play(task) and not task.done else None
+
+
+def _first_play(task: Task) -> bool:
+    """Whether a task is self-play by the model that the training begins with."""
+    return task.stage == "selfplay" and task.source is None
 
 
 def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
@@ -216,13 +220,14 @@ def own_process() -> Executor:
 def do_task(task: Task, device: str) -> tuple[int, int]:
     """Do one stage in this process; returns its process id and peak memory in bytes. Asked to stop, it saves and raises
     StopRequested."""
-    cfg = replace(task.config, trainer=replace(task.config.trainer, device=device))
-    folder, source, identity = task.folder, task.source, task.identity
+    folder, source, identity, own = task.folder, task.source, task.identity, task.round
+    cfg = own.ready() if own else task.config
+    cfg = replace(cfg, trainer=replace(cfg.trainer, device=device))
     with stoppable():
-        if task.stage == "selfplay":
-            generate.main(cfg, directory=folder, identity=identity, episodes=task.episodes)
-        elif task.stage == "sft":
-            world_model(cfg, source, folder, identity=identity)
+        if own and task.stage == "selfplay":
+            play(own, cfg, folder, identity=identity, episodes=task.episodes)
+        elif own:
+            learn(own, cfg, folder, identity=identity)
         else:
             start = result_of(source) if source else None
             if source and start is None:

@@ -165,6 +165,10 @@ _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
         description="world-model data of every action in every visited state", overrides=("generate.policy=branched",)
     ),
+    "planned": Method(
+        description="two rounds of self-play, in the second of which the model plays what it imagines best",
+        overrides=("generate.rounds=2", "generate.imagine.n=8", "generate.imagine.depth=3"),
+    ),
     "scout_data": Method(
         description="world-model data of tabular Q-learning that tries each puzzle before it plays it",
         overrides=("generate.policy=scout",),

@@ -20,6 +20,7 @@ from spa.evaluate.statistics import (
     sentence,
 )
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
+from spa.recipes.rounds import rounds_of
 from spa.recipes.stage import check_validation, read_mark, restore_records
 from spa.recipes.versions import versions
 from spa.tracking.encoding import read_lines, read_object
@@ -225,7 +226,8 @@ def _episodes(training: Training) -> dict[str, int]:
     per_step, per_batch = (
         cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size for cfg in (ppo, first or ppo)
     )
-    return {"ppo": steps * per_step, "self_play": first.generate.num_batches * per_batch if first else 0}
+    batches = len(rounds_of(first, training.folder, training.folder)) * first.generate.num_batches if first else 0
+    return {"ppo": steps * per_step, "self_play": batches * per_batch}
 
 
 def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from spa.errors import DataError
 from spa.experiments.grid import FOLDERS, Training
 from spa.recipes import q_learning as table
+from spa.recipes.rounds import Round, rounds_of
 from spa.tracking.encoding import read_lines, read_object, write_atomic
 
 
@@ -21,8 +22,9 @@ def spent(training: Training) -> dict[int, Spent]:
     others than the model costs actions and no tokens, and so do branches, plans to choose from, and what the scout
     tried; validation counts nowhere, and what was only learnt from is told by `learnt_tokens`."""
     actions, tokens = 0.0, 0.0
-    if training.world_model is not None:
-        actions, tokens = _before_ppo(training)
+    for own in _rounds(training):
+        before = _played(own)
+        actions, tokens = actions + before.environment_steps, tokens + before.tokens
     found = {0: Spent(actions, tokens)}
     for _, line in read_lines(training.folder / FOLDERS["ppo"] / "metrics.jsonl"):
         tags = [key.split("/")[1] for key in line if key.startswith("train/") and key.endswith("/episodes")]
@@ -34,27 +36,31 @@ def spent(training: Training) -> dict[int, Spent]:
     return found
 
 
-def _before_ppo(training: Training) -> tuple[float, float]:
-    """Actions and tokens of self-play."""
-    path = training.folder / FOLDERS["selfplay"] / "summary.json"
+def _rounds(training: Training) -> list[Round]:
+    data, sft = (training.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
+    return rounds_of(training.world_model, data, sft) if training.world_model is not None else []
+
+
+def _played(own: Round) -> Spent:
+    """Actions and tokens of a round's self-play."""
+    path = own.data / "summary.json"
     summary = read_object(path)
     if "played" not in summary:
         raise DataError(f"{path} is damaged or lost. Remove {path.parent} and start the same command again.")
-    played = summary["played"]
-    actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
-    assert training.world_model is not None
-    shares = training.world_model.generate.mixture or {training.world_model.generate.policy: 1.0}
-    own = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
+    played, generate = summary["played"], own.cfg.generate
+    shares = generate.mixture or {generate.policy: 1.0}
+    share = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
     drawn = summary.get("imagination", {}).get("tokens_per_episode") or played.get("response_length", 0.0)
-    return actions, own * played["episodes"] * drawn
+    actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
+    return Spent(actions, share * played["episodes"] * drawn)
 
 
 def learnt_tokens(training: Training) -> int:
-    """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs, and in replay."""
+    """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds, and in replay."""
+    read = [(own.sft, "train/tokens") for own in _rounds(training)]
     total = 0.0
-    for name, key in ((FOLDERS["sft"], "train/tokens"), (FOLDERS["ppo"], "actor/replay_tokens")):
-        path = training.folder / name / "metrics.jsonl"
-        if path.is_file() and (name != FOLDERS["sft"] or training.world_model is not None):
+    for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:
+        if (path := folder / "metrics.jsonl").is_file():
             total += sum(line.get(key, 0.0) for _, line in read_lines(path))
     return round(total)
 

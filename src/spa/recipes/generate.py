@@ -392,10 +392,12 @@ def write_dataset(
 
 
 def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Episode]) -> int:
-    """Actions that the data took beside those of the episodes: in branches, for plans to choose from, and by the scout
-    in each puzzle before it played it."""
+    """Actions that were taken beside those of the episodes: in branches, for plans to choose from, and by the scout in
+    each puzzle before it played it."""
     scouted = {(e.tag, e.puzzle_hash) for e in episodes if policy_of(cfg, e.episode_id) == "scout"}
-    branched = sum(len(row.executed) if is_branch(row) else int(row.extra.get("tried", 0)) for row in rows)
+    played = {episode.episode_id for episode in episodes}
+    own = [row for row in rows if row.episode_id in played]  # others are of earlier rounds
+    branched = sum(len(row.executed) if is_branch(row) else int(row.extra.get("tried", 0)) for row in own)
     return branched + STEPS * len(scouted)
 
 

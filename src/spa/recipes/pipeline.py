@@ -15,7 +15,7 @@ from spa.recipes import generate, ppo, sft
 from spa.recipes.gate import evaluate_gate, stop_at_gate, write_gate
 from spa.recipes.ppo_models import replayed_data
 from spa.recipes.published import original_folders
-from spa.recipes.rounds import Round, first_round, next_round, round_folders, write_rounds
+from spa.recipes.rounds import Round, round_folders, rounds_of, write_rounds
 from spa.recipes.stage import (
     archive_work,
     changes,
@@ -46,24 +46,20 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
             start = find_sft_checkpoint(cfg, sft_dir, ckpt)
             policy = ppo_identity(cfg, start, sft_dir)
             return ppo.main(cfg, model_path=str(start), directory=ppo_dir, identity=policy)
-        own, parent = first_round(cfg, data, sft_dir), None
-        while own.number < cfg.generate.rounds:
-            chain = round_chain(own, parent)
-            _settle(cfg, chain)
-            checkpoint, parent = learn_world(own, chain), digest_of(*chain[1])
-            own = next_round(cfg, own, checkpoint, data, sft_dir)
-        chain = round_chain(own, parent)
-        policy = stage_identity(cfg, "ppo", parent=digest_of(*chain[1]))
+        rounds, chain = rounds_of(cfg, data, sft_dir), list[tuple[Path, Identity]]()
+        for own in rounds:
+            for stage, folder in own.stages:
+                parent = digest_of(*chain[-1]) if chain else None
+                chain.append((folder, stage_identity(own.cfg, stage, parent=parent)))
+        policy = stage_identity(cfg, "ppo", parent=digest_of(*chain[-1]))
         _settle(cfg, [*chain, (ppo_dir, policy)])
-        start = learn_world(own, chain)
+        known = dict(chain)
+        made: list[Path] = []
+        for own in rounds:
+            play(own, own.ready(), own.data, identity=known[own.data])
+            made.append(learn(own, own.ready(), own.sft, identity=known[own.sft]))
         stop_at_gate(cfg, sft_dir)
-        return ppo.main(cfg, model_path=str(start), directory=ppo_dir, identity=policy)
-
-
-def round_chain(own: Round, parent: str | None) -> list[tuple[Path, Identity]]:
-    """Folder and identity of a round's two stages; `parent` is the digest of the round before."""
-    selfplay = stage_identity(own.cfg, "selfplay", parent=parent)
-    return [(own.data, selfplay), (own.sft, stage_identity(own.cfg, "sft", parent=digest_of(own.data, selfplay)))]
+        return ppo.main(cfg, model_path=str(made[-1]), directory=ppo_dir, identity=policy)
 
 
 def _settle(cfg: Config, chain: Sequence[tuple[Path, Identity]]) -> None:
@@ -74,14 +70,23 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Identity]]) -> None:
     current_world().broadcast(lambda: check_identity(chain))
 
 
-def learn_world(own: Round, chain: Sequence[tuple[Path, Identity]]) -> Path:
-    """Stages 1 and 2 of a round; returns the fine-tuned checkpoint."""
-    (data, selfplay), (sft_dir, world) = chain
-    before = [(done.cfg, done.data) for done in own.before]
-    generate.main(own.cfg, directory=data, first_batch=own.first_batch, earlier=before, identity=selfplay)
-    start = world_model(own.cfg, data, sft_dir, identity=world)
+def play(own: Round, cfg: Config, folder: Path, *, identity: Identity, episodes: Path | None = None) -> Path:
+    """Stage 1 of a round, with the model that `cfg` names; see `generate.main`."""
+    return generate.main(
+        cfg,
+        directory=folder,
+        first_batch=own.first_batch,
+        earlier=own.earlier,
+        identity=identity,
+        episodes=episodes,
+    )
+
+
+def learn(own: Round, cfg: Config, folder: Path, *, identity: Identity) -> Path:
+    """Stage 2 of a round, from the model that `cfg` names; returns the checkpoint."""
+    start = world_model(cfg, own.data, folder, identity=identity)
     if own.before and current_world().is_main:
-        write_rounds(sft_dir, (*own.before, own))
+        write_rounds(folder, (*own.before, own))
     return start
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.schema import Config, ImagineConfig
-from spa.errors import DataError
+from spa.config.stages import Stage
+from spa.errors import DataError, ModelError
 from spa.recipes.gate import GATE_FILE
+from spa.recipes.stage import result_of
 from spa.tracking.encoding import write_atomic
 
 ROUNDS_FILE = "rounds.json"
@@ -35,36 +37,63 @@ class Round:
         """The number of its first batch of self-play, so that no round plays the puzzles of another."""
         return (self.number - 1) * self.cfg.generate.num_batches
 
+    @property
+    def stages(self) -> tuple[tuple[Stage, Path], ...]:
+        """Its stages in their order, with their folders."""
+        return ("selfplay", self.data), ("sft", self.sft)
 
-def first_round(cfg: Config, data: Path, sft: Path) -> Round:
-    """Round 1, which is the last one too unless `generate.rounds` says more. `data` and `sft` are the run's folders."""
-    several = cfg.generate.rounds > 1  # before it has learnt anything, it has nothing to imagine with
-    own = replace(cfg, generate=replace(cfg.generate, imagine=ImagineConfig())) if several else cfg
-    return _placed(cfg, 1, own, data, sft, ())
+    @property
+    def earlier(self) -> list[tuple[Config, Path]]:
+        """Configuration and self-play of the rounds before it, whose rows count in it, too."""
+        return [(done.cfg, done.data) for done in self.before]
+
+    def ready(self) -> Config:
+        """Its configuration with the model that the round before has made, which plays and is fine-tuned further."""
+        if not self.before:
+            return self.cfg
+        folder = self.before[-1].sft
+        checkpoint = result_of(folder)
+        if checkpoint is None:
+            raise ModelError(f"{folder}: its checkpoint is gone or damaged; start the same command again")
+        sft = replace(self.cfg.sft, model=replace(self.cfg.sft.model, partial_pretrain=str(checkpoint)))
+        return replace(self.cfg, model_path=str(checkpoint), sft=sft)
 
 
-def next_round(cfg: Config, done: Round, checkpoint: Path, data: Path, sft: Path) -> Round:
-    """The round after `done`: its `checkpoint` plays, and is fine-tuned further."""
-    own = replace(
-        cfg,
-        model_path=str(checkpoint),
-        generate=replace(cfg.generate, policy="self", mixture=None),
-        sft=replace(
-            cfg.sft,
-            model=replace(cfg.sft.model, partial_pretrain=str(checkpoint)),
-            trainer=replace(cfg.sft.trainer, resume_path=None, seed=cfg.sft.trainer.seed + done.number),
-        ),
-    )
-    return _placed(cfg, done.number + 1, own, data, sft, (*done.before, done))
+def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
+    """All rounds of a run, of which `data` and `sft` are the last one's folders. Their configurations name the model
+    that the run begins with (see `Round.ready`).
 
-
-def _placed(cfg: Config, number: int, own: Config, data: Path, sft: Path, before: tuple[Round, ...]) -> Round:
-    own = replace(own, generate=replace(own.generate, rounds=1))  # how many there are to be changes none of them
-    if number < cfg.generate.rounds:
-        folder = Path(cfg.trainer.run_dir) / f"round_{number}"
-        data, sft = folder / "data", folder / "sft"
-        own = replace(own, gate=replace(own.gate, enable=False))  # what it would ask for, the next round brings
-    return Round(number=number, cfg=own, data=data, sft=sft, before=before)
+    Rows in base format teach nothing that could be played on with, so they have one round, fine-tuned for as long as
+    all rounds together.
+    """
+    count, trainer = cfg.generate.rounds, cfg.sft.trainer
+    if count == 1:
+        return [Round(number=1, cfg=cfg, data=data, sft=sft)]
+    alone = replace(cfg.generate, rounds=1, imagine=ImagineConfig())
+    if cfg.generate.reply_format == "base":
+        steps = trainer.total_training_steps
+        longer = replace(
+            trainer, total_training_steps=steps and steps * count, total_epochs=trainer.total_epochs * count
+        )
+        own = replace(cfg, generate=alone, sft=replace(cfg.sft, trainer=longer))
+        return [Round(number=1, cfg=own, data=data, sft=sft)]
+    rounds: list[Round] = []
+    for number in range(1, count + 1):
+        seed = trainer.seed + number - 1
+        own = replace(
+            cfg,
+            generate=alone if number == 1 else replace(cfg.generate, rounds=1, policy="self", mixture=None),
+            sft=replace(
+                cfg.sft, trainer=replace(trainer, seed=seed, resume_path=trainer.resume_path if number == 1 else None)
+            ),
+        )
+        folders = (data, sft)
+        if number < count:
+            folder = Path(cfg.trainer.run_dir) / f"round_{number}"
+            folders = (folder / "data", folder / "sft")
+            own = replace(own, gate=replace(own.gate, enable=False))  # what it would ask for, the next round brings
+        rounds.append(Round(number=number, cfg=own, data=folders[0], sft=folders[1], before=tuple(rounds)))
+    return rounds
 
 
 def round_folders(cfg: Config) -> tuple[Path, ...]:
