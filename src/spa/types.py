@@ -76,7 +76,7 @@ class Prompt:
     mode: PromptMode = "base"  # of the reply that is asked for, for engines without a model
     action_sep: str = "||"  # between the actions of an answer, for the same
     reply_order: ReplyOrder = "prediction_first"  # of world-model replies, for the same
-    turns_left: int = 1  # of the episode, this one included; nothing is cached beyond the last
+    turns_left: int | None = None  # of the episode, this one included: the last is not cached; None: nobody knows
     actions_left: int | None = None  # of the episode; None: as many as a reply may hold
     context: Any = None  # the live environment, for the `random` and `expert` engines only; never sent anywhere
 

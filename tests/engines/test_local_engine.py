@@ -253,6 +253,20 @@ def test_what_nobody_asks_for_gives_its_memory_back_and_the_others_go_on():
     check_against_forward(model, longer, engine.generate(longer, SAMPLING))
 
 
+def test_episodes_that_are_not_asked_for_together_do_not_keep_what_the_others_had():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    engine, asked = LocalEngine(model, made), prompts(made, 8)
+    for turn in range(4):
+        some = asked if turn == 0 else asked[: 8 >> turn]
+        told = engine.generate(some, SAMPLING)
+        for i, (prompt, reply) in enumerate(zip(some, told, strict=True)):
+            asked[i] = replace(prompt, token_ids=np.concatenate([prompt.token_ids, reply.token_ids, prompt.token_ids]))
+    stores = {kv.store for kv in engine._episodes.values()}
+    assert sum(len(store.keys[0]) for store in stores) < 2 * len(engine._episodes) == 16
+    engine.generate([replace(prompt, turns_left=1) for prompt in asked], SAMPLING)
+    assert not engine._episodes  # nobody goes on
+
+
 def test_a_cache_of_another_conversation_is_not_used():
     made, model = ending_template("qwen2"), small_model("qwen2")
     engine = LocalEngine(model, made)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from spa.experiments.methods import CONTROLS, METHODS, configured
 from spa.experiments.results import read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.experiments.tables import print_table
+from spa.report.reading import open_run
+from spa.worldmodel.rows import read_parquet
 
 STEPS = (
     "trainer.total_training_steps=1",
@@ -260,6 +263,34 @@ def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path
             "base", overrides(base, tmp_path, *rounds, "compare.arms=[vanilla_format, spa]")
         ).grid.missing
     )
+
+
+def test_a_control_in_rounds_has_the_rows_of_all_of_them(base, tmp_path):
+    rounds = (
+        "generate.rounds=2",
+        "generate.policy=random",
+        "gate.max_extra_rounds=0",
+        "compare.arms=[spa, spa_shuffled]",
+    )
+    made = methods_compared("base", overrides(base, tmp_path, *rounds))
+    run_small(made)
+
+    def told(arm: str, folder: str) -> dict:
+        return json.loads((tmp_path / arm / folder / "summary.json").read_text())
+
+    early, control = told("spa", "round_1/data"), told("spa_shuffled", "round_1/data")
+    assert (early["rows_train"], early["rows_val"]) == (control["rows_train"], control["rows_val"])
+    assert "episodes_in" not in early and control["episodes_in"] == "../../../spa/round_1/data"
+    found = read_parquet(tmp_path / "spa_shuffled/data/wm_train.parquet")
+    assert {row.episode_id.split("/")[1] for row in found} == {"0", "1"} and all(row.extra["shuffled"] for row in found)
+    shutil.rmtree(tmp_path / "spa_shuffled/round_1/sft/global_step_2")
+    shutil.rmtree(tmp_path / "spa_shuffled/data")
+    again = methods_compared("base", overrides(base, tmp_path, *rounds))
+    missing = [task.folder.relative_to(tmp_path).as_posix() for task in again.grid.missing]
+    assert missing == ["spa_shuffled/round_1/sft", "spa_shuffled/data"]  # what cannot be gone on from is done anew
+    run_small(again)
+    assert told("spa_shuffled", "data")["rows_train"] == len(found)
+    assert [stage.arm for stage in open_run(tmp_path).stages if stage.name == "sft"] == ["spa", "spa_shuffled"]
 
 
 def test_seeds_differ_in_everything_that_is_drawn_and_in_nothing_else(tmp_path):

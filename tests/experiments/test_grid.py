@@ -12,7 +12,7 @@ from helpers.grids import in_this_process
 
 from spa.errors import ConfigError, ModelError, TrainingError
 from spa.experiments.compare import Arm, comparison
-from spa.experiments.grid import Plan, Task, free_devices, plan_grid, run_grid, tasks_of
+from spa.experiments.grid import Plan, Task, finished_stages, free_devices, plan_grid, run_grid, tasks_of
 from spa.experiments.methods import METHODS, method
 from spa.recipes.stage import DONE, result_of
 
@@ -122,6 +122,15 @@ def test_rounds_of_self_play_are_stages_of_their_own_and_the_first_is_shared():
     plan = plan_grid([training(name, fixed) for name in ("spa", "planned")])
     links = {place.as_posix(): target.as_posix() for place, target in plan.links.items()}
     assert links == {f"runs/x/planned/round_1/{part}": f"runs/x/spa/{part}" for part in ("data", "sft")}
+
+
+def test_rounds_of_a_bench_are_found_where_they_lie(tmp_path):
+    for task in tasks_of(training("planned", root=tmp_path / "board/seed_0")):
+        finish(task)
+    found = [
+        folder.relative_to(tmp_path / "board/seed_0/planned").as_posix() for folder, _ in finished_stages(tmp_path)
+    ]
+    assert sorted(found) == ["data", "ppo", "round_1/data", "round_1/sft", "sft"]
 
 
 def test_what_learns_no_states_has_one_round_that_is_as_long_as_all():

@@ -55,8 +55,8 @@ class GenerateConfig:
     rounds: Annotated[
         int,
         Key(
-            "times that `spa run` plays and fine-tunes: from the second on the fine-tuned model plays, and the rows of "
-            "all rounds count",
+            "times that the model plays and is fine-tuned: from the second on it plays itself, and the rows of all "
+            "rounds count; replies in base format have one round with the steps of all",
             affects="result",
             ge=1,
         ),

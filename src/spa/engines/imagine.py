@@ -158,7 +158,7 @@ class Imagining:
         prompt = search.prompt
         if depth == 1:
             return [_Place(prompt=prompt, env=prompt.context)]
-        if search.fault or depth > prompt.turns_left or any(each.worth >= GOAL for each in search.seen):
+        if search.fault or depth > (prompt.turns_left or 1) or any(each.worth >= GOAL for each in search.seen):
             return []
         try:
             with boundary("imagining", MAKING_S):

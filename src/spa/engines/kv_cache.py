@@ -1,7 +1,8 @@
 """Key/value caches of single episodes, and the batched cache that they are played in.
 
-Between turns every episode owns its keys and values without gaps (`EpisodeKV`). For a call of the engine they are laid
-side by side into one `GrowingCache`; rows of different length leave holes, which the attention mask closes.
+Between turns an episode's keys and values are a row without gaps (`EpisodeKV`) of what left the batch together with it
+(`KVStore`). For a call of the engine rows are laid side by side into one `GrowingCache`; rows of different length leave
+holes, which the attention mask closes.
 """
 
 from collections.abc import Sequence
@@ -144,7 +145,8 @@ class GrowingCache(DynamicCache):
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:
         """Fill the empty cache with these rows, each starting at column 0; None is an empty row.
 
-        The rows are used up: layer by layer they give their memory to the cache, which may be most of a GPU.
+        The rows are used up: a store that is wanted whole gives its memory to the cache layer by layer, which may be
+        most of a GPU; others shrink later (`KVStore.shrink`).
         """
         parts: dict[KVStore, list[tuple[int, EpisodeKV]]] = {}
         for place, row in enumerate(rows):

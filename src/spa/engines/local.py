@@ -129,7 +129,7 @@ class LocalEngine:
             torch.cuda.empty_cache()  # what training has let go of is in pieces that a long cache does not fit into
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """These episodes are over: their caches go."""
+        """These episodes are over: their caches go, as soon as they are half of those that were made together."""
         gone = [self._episodes.pop(episode_id, None) for episode_id in episode_ids]
         stores = {kv.store for kv in gone if kv is not None}
         gone.clear()  # what is still held counts as asked for
@@ -210,7 +210,10 @@ class _Batch:
         self.cache.lay_out(rows)
         old = [0 if kv is None else len(kv.ids) for kv in rows]
         new = [self.prompts[i].token_ids[length:] for i, length in zip(unique, old, strict=True)]
+        stores = {row.store for row in rows if row is not None}
         del cached, rows  # laid out by now: holding them would keep every key and value twice
+        for store in stores:
+            store.shrink()
         logits, valid = self._read_chunk(new, old)
         place = {prompt: row for row, prompt in enumerate(unique)}
         expand = torch.tensor([place[s] for s in source], device=self.device)
@@ -300,7 +303,7 @@ class _Batch:
 
     def _leave(self, batch_rows: Sequence[int], *, last: bool = False) -> None:
         """Put the keys and values of finished rows aside for their next turn, if they have one."""
-        batch_rows = [b for b in batch_rows if self.prompts[self.rows[b]].turns_left > 1]
+        batch_rows = [b for b in batch_rows if self.prompts[self.rows[b]].turns_left != 1]
         if not self.engine.keep_cache or not batch_rows:
             return
         rows = torch.tensor(list(batch_rows), device=self.device)

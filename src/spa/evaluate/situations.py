@@ -176,6 +176,7 @@ def ask(
             mode=p.mode,
             action_sep=p.action_sep,
             reply_order=p.reply_order,
+            turns_left=1,
             context=env,
         )
         for messages, p, env, seed in zip(conversations, prompters, envs, seeds, strict=True)

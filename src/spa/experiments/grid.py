@@ -25,7 +25,7 @@ from spa.identity import Identity, differences, identity_of, read_identity
 from spa.models.load import model_source
 from spa.recipes import ppo
 from spa.recipes.pipeline import digest_of, learn, play
-from spa.recipes.rounds import Round, rounds_of
+from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
 from spa.recipes.stage import DONE, archive_work, changes, check_identity, result_of
 from spa.signals import stoppable, stopping_children
 from spa.tracking.console import same_verbosity
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 FOLDERS: dict[Stage, str] = {"selfplay": "data", "sft": "sft", "ppo": "ppo"}
 ROWS_ONLY = ("shuffle_next_states", "states", "success_only", "val_fraction", "split_seed", "reply_format", "coverage")
 """Settings of stage 1 that do not touch self-play, only what rows are made of it."""
-_DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/"
+_DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,13 @@ class Task:
     round: Round | None = None
     source: Path | None = None
     episodes: Path | None = None
+
+    @property
+    def begins_with(self) -> Path | None:
+        """The fine-tuning whose checkpoint plays in it or is trained further; None: the model of the configuration."""
+        if self.round is None:
+            return self.source
+        return self.round.before[-1].sft if self.round.before else None
 
     @property
     def digest(self) -> str:
@@ -129,8 +136,14 @@ class Plan:
 
     @property
     def missing(self) -> list[Task]:
-        """What is not done."""
-        return [task for task in self.tasks if not task.done]
+        """What is not done, and fine-tuning whose checkpoint is gone or damaged and is needed by that."""
+        undone = [task for task in self.tasks if not task.done]
+        needed = {task.begins_with.resolve() for task in undone if task.begins_with is not None}
+        return [
+            task
+            for task in self.tasks
+            if task in undone or (task.folder.resolve() in needed and result_of(task.folder) is None)
+        ]
 
     def lines(self) -> list[str]:
         """What would be done, for --dry-run: a line per stage, how many more it is for, and what is done elsewhere."""
@@ -231,10 +244,7 @@ def do_task(task: Task, device: str) -> tuple[int, int]:
         else:
             start = result_of(source) if source else None
             if source and start is None:
-                raise TrainingError(
-                    f"{source}: its checkpoint is gone or damaged. Start the same command again: that stage is done "
-                    "anew."
-                )
+                raise TrainingError(lost_checkpoint(source))
             ppo.main(cfg, model_path=start and str(start), directory=folder, identity=identity)
             if gone := task.unread(folder):
                 raise TrainingError(
@@ -325,7 +335,7 @@ def _settle(plan: Plan) -> None:
 
 
 def _needs(task: Task) -> set[Path]:
-    return {folder.resolve() for folder in (task.source, task.episodes) if folder is not None}
+    return {folder.resolve() for folder in (task.source, task.begins_with, task.episodes) if folder is not None}
 
 
 def _make_links(links: dict[Path, Path]) -> None:

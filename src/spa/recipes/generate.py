@@ -5,6 +5,7 @@ The policy writes what it believes to see and to cause; afterwards both are repl
 
 import json
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ from spa.recipes.stage import (
 )
 from spa.seeds import stream
 from spa.signals import uninterrupted
-from spa.tracking.encoding import dump_line, read_lines, write_atomic
+from spa.tracking.encoding import dump_line, read_lines, read_object, write_atomic
 from spa.tracking.recorder import read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
@@ -140,7 +141,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
         engine.close()
         rows, counts = make_rows(cfg, episodes, held_out, player)
         for before, folder in earlier:
-            found, dropped = make_rows(before, stored_episodes(folder), held_out, player)
+            found, dropped = make_rows(before, stored_episodes(before, folder), held_out, player)
             rows, counts = [*found, *rows], counts + dropped
         if not rows:
             raise nothing_usable(len(episodes), counts)
@@ -347,9 +348,16 @@ def nothing_usable(episodes: int, counts: Counter[str]) -> DataError:
     )
 
 
-def stored_episodes(folder: Path) -> list[Episode]:
-    """All episodes of a finished data set's self-play. Raises DataError if a file of them was changed since."""
-    files, known = sorted((folder / "trajectories").glob("generate-*.jsonl")), _noted(folder)
+def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
+    """All episodes of a finished data set's self-play, which may lie elsewhere. Raises DataError if a file of them is
+    gone or was changed since."""
+    played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
+    files, known = sorted((played / "trajectories").glob("generate-*.jsonl")), _noted(played)
+    if len(files) < cfg.generate.num_batches:
+        raise DataError(
+            f"{played}: {len(files)} of {cfg.generate.num_batches} batches of episodes are there, of which rows are to "
+            f"be made. Put the others back, or remove {folder} to play anew."
+        )
     for path in files:
         noted = known.get(str(int(path.stem.rpartition("-")[2])))
         if noted and noted.get("episodes") != file_sum(path):
@@ -381,6 +389,8 @@ def write_dataset(
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
+    if (where := os.path.relpath(played_in.resolve(), out.resolve())) != ".":
+        summary["episodes_in"] = where
     if imagined := imagination(cfg.generate.imagine, (played_in / IMAGINED).glob("*.jsonl")):
         summary["imagination"] = imagined
     if branched := [row for row in rows if is_branch(row)]:

@@ -56,8 +56,9 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         known = dict(chain)
         made: list[Path] = []
         for own in rounds:
-            play(own, own.ready(), own.data, identity=known[own.data])
-            made.append(learn(own, own.ready(), own.sft, identity=known[own.sft]))
+            ready = own.ready()
+            play(own, ready, own.data, identity=known[own.data])
+            made.append(learn(own, ready, own.sft, identity=known[own.sft]))
         stop_at_gate(cfg, sft_dir)
         return ppo.main(cfg, model_path=str(made[-1]), directory=ppo_dir, identity=policy)
 
@@ -84,10 +85,7 @@ def play(own: Round, cfg: Config, folder: Path, *, identity: Identity, episodes:
 
 def learn(own: Round, cfg: Config, folder: Path, *, identity: Identity) -> Path:
     """Stage 2 of a round, from the model that `cfg` names; returns the checkpoint."""
-    start = world_model(cfg, own.data, folder, identity=identity)
-    if own.before and current_world().is_main:
-        write_rounds(folder, (*own.before, own))
-    return start
+    return world_model(cfg, own.data, folder, identity=identity, rounds=(*own.before, own))
 
 
 def archive_stages(cfg: Config) -> None:
@@ -148,12 +146,18 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
 
 
 def world_model(
-    cfg: Config, data: Path | None = None, directory: Path | None = None, *, identity: Identity | None = None
+    cfg: Config,
+    data: Path | None = None,
+    directory: Path | None = None,
+    *,
+    identity: Identity | None = None,
+    rounds: Sequence[Round] = (),
 ) -> Path:
     """Stage 2, and more of it while the gate does not open and the preset allows; returns the checkpoint for PPO.
 
-    The data set is in `data`, or where the configuration says. Without an `identity` it is a stage alone, which
-    `trainer.resume_mode=disable` and `sft.trainer.resume_path` make begin again when it is finished.
+    The data set is in `data`, or where the configuration says. What each of several `rounds` added is told. Without an
+    `identity` it is a stage alone, which `trainer.resume_mode=disable` and `sft.trainer.resume_path` make begin again
+    when it is finished.
     """
     started, (own_data, own_directory, _) = time.monotonic(), stage_folders(cfg)
     data, directory = data or own_data, directory or own_directory
@@ -175,6 +179,8 @@ def world_model(
             gate = evaluate_gate(cfg, folder, gate.rounds + 1)
         if current_world().is_main:
             write_gate(directory, gate)
+            if len(rounds) > 1:
+                write_rounds(directory, rounds)
         log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
         return mark_done(directory, identity, checkpoint, since=started)
 

@@ -17,6 +17,7 @@ from spa.config.check import Stage
 from spa.config.schema import Config
 from spa.engines.expert import require_solver
 from spa.engines.factory import engine_name
+from spa.engines.imagine import require_dynamics
 from spa.engines.scout import require_copies
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
@@ -186,6 +187,9 @@ def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatT
             require_solver(env, tag)
         if "selfplay" in stages and "scout" in cfg.generate.policies:
             require_copies(env, tag)
+        imagine, plays = cfg.generate.imagine, "self" in cfg.generate.policies or cfg.generate.rounds > 1
+        if "selfplay" in stages and imagine.n > 1 and plays:
+            require_dynamics(env, tag, imagine.dynamics, imagine.depth)
         if "selfplay" in stages and tries_plans(cfg):
             require_tries(env, tag, plans_tried(cfg))
         for mode, reply in kinds.items():

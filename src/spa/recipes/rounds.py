@@ -14,6 +14,7 @@ from typing import Any
 
 from spa.config.schema import Config, ImagineConfig
 from spa.config.stages import Stage
+from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
 from spa.recipes.gate import GATE_FILE
 from spa.recipes.stage import result_of
@@ -52,11 +53,19 @@ class Round:
         if not self.before:
             return self.cfg
         folder = self.before[-1].sft
-        checkpoint = result_of(folder)
-        if checkpoint is None:
-            raise ModelError(f"{folder}: its checkpoint is gone or damaged; start the same command again")
-        sft = replace(self.cfg.sft, model=replace(self.cfg.sft.model, partial_pretrain=str(checkpoint)))
-        return replace(self.cfg, model_path=str(checkpoint), sft=sft)
+        checkpoint = current_world().broadcast(lambda: str(result_of(folder) or ""))
+        if not checkpoint:
+            raise ModelError(lost_checkpoint(folder))
+        sft = replace(self.cfg.sft, model=replace(self.cfg.sft.model, partial_pretrain=checkpoint))
+        return replace(self.cfg, model_path=checkpoint, sft=sft)
+
+
+def lost_checkpoint(folder: Path) -> str:
+    """What to say of a finished fine-tuning that cannot be gone on from."""
+    return (
+        f"{folder}: its checkpoint is gone or damaged. Remove the folder and start the same command again: that stage "
+        "is done anew."
+    )
 
 
 def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:

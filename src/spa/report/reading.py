@@ -24,7 +24,7 @@ class NoRunError(DataError):
 
 
 _SKIPPED = re.compile(
-    r"\..*|global_step_.*|extra_\d+|previous|.+\.previous-\d+|trajectories|token_scores|tensorboard|wandb"
+    r"\..*|global_step_.*|extra_\d+|round_\d+|previous|.+\.previous-\d+|trajectories|token_scores|tensorboard|wandb"
 )
 _FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
 _MAX_DEPTH = 4
