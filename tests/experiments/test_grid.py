@@ -133,6 +133,18 @@ def test_rounds_of_a_bench_are_found_where_they_lie(tmp_path):
     assert sorted(found) == ["data", "ppo", "round_1/data", "round_1/sft", "sft"]
 
 
+def test_what_was_planned_before_its_source_was_linked_to_an_older_record_stays_done(tmp_path):
+    made = training("spa", root=tmp_path)
+    data, sft, _ = tasks_of(made)
+    finish(sft)  # as planned, before there was anything in the place of its data set
+    finish(data)
+    mark = json.loads((data.folder / DONE).read_text())
+    del mark["identity"]["settings"]["generate.epsilon"]  # which was not there yet
+    mark.pop("digest", None)
+    (data.folder / DONE).write_text(json.dumps(mark))
+    assert [task.done for task in tasks_of(made)][:2] == [True, True]
+
+
 def test_what_learns_no_states_has_one_round_that_is_as_long_as_all():
     made = training("vanilla_format", "generate.rounds=3", "generate.imagine.n=4")
     data, sft, _ = tasks_of(made)

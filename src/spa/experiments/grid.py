@@ -113,7 +113,7 @@ def tasks_of(training: Training) -> list[Task]:
 
     def add(stage: Stage, folder: Path, cfg: Config, own: Round | None = None) -> None:
         before = tasks[-1] if tasks else None
-        identity = identity_of(cfg, stage, parent=before and digest_of(before.folder, before.identity))
+        identity = identity_of(cfg, stage, parent=_parent(folder, before) if before else None)
         source = before and before.folder
         tasks.append(Task(stage=stage, folder=folder, config=cfg, identity=identity, round=own, source=source))
 
@@ -123,6 +123,13 @@ def tasks_of(training: Training) -> list[Task]:
             add(stage, folder, own.cfg, own)
     add("ppo", last, training.ppo)
     return tasks
+
+
+def _parent(folder: Path, before: Task) -> str:
+    """The digest by which the stage in `folder` knows the one before it: that of its record, which may be older than
+    some setting, or what it is today if it was linked only after the later stage was planned."""
+    recorded, known = digest_of(before.folder, before.identity), read_identity(folder / DONE)
+    return before.identity.digest if known and known.parent == before.identity.digest else recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
