@@ -47,6 +47,12 @@ class Training:
     world_model: Config | None
     ppo: Config
 
+    @property
+    def rounds(self) -> list[Round]:
+        """The rounds of stages 1 and 2; none if PPO starts from the base model."""
+        data, sft = (self.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
+        return rounds_of(self.world_model, data, sft) if self.world_model is not None else []
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -117,11 +123,10 @@ def tasks_of(training: Training) -> list[Task]:
         source = before and before.folder
         tasks.append(Task(stage=stage, folder=folder, config=cfg, identity=identity, round=own, source=source))
 
-    data, sft, last = (training.folder / FOLDERS[stage] for stage in ("selfplay", "sft", "ppo"))
-    for own in rounds_of(training.world_model, data, sft) if training.world_model else ():
+    for own in training.rounds:
         for stage, folder in own.stages:
             add(stage, folder, own.cfg, own)
-    add("ppo", last, training.ppo)
+    add("ppo", training.folder / FOLDERS["ppo"], training.ppo)
     return tasks
 
 

@@ -20,7 +20,6 @@ from spa.evaluate.statistics import (
     sentence,
 )
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
-from spa.recipes.rounds import rounds_of
 from spa.recipes.stage import check_validation, read_mark, restore_records
 from spa.recipes.versions import versions
 from spa.tracking.encoding import read_lines, read_object
@@ -226,7 +225,7 @@ def _episodes(training: Training) -> dict[str, int]:
     per_step, per_batch = (
         cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size for cfg in (ppo, first or ppo)
     )
-    batches = len(rounds_of(first, training.folder, training.folder)) * first.generate.num_batches if first else 0
+    batches = sum(own.cfg.generate.num_batches for own in training.rounds)
     return {"ppo": steps * per_step, "self_play": batches * per_batch}
 
 

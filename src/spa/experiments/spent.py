@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from spa.errors import DataError
 from spa.experiments.grid import FOLDERS, Training
 from spa.recipes import q_learning as table
-from spa.recipes.rounds import Round, rounds_of
+from spa.recipes.rounds import Round
 from spa.tracking.encoding import read_lines, read_object, write_atomic
 
 
@@ -22,7 +22,7 @@ def spent(training: Training) -> dict[int, Spent]:
     others than the model costs actions and no tokens, and so do branches, plans to choose from, and what the scout
     tried; validation counts nowhere, and what was only learnt from is told by `learnt_tokens`."""
     actions, tokens = 0.0, 0.0
-    for own in _rounds(training):
+    for own in training.rounds:
         before = _played(own)
         actions, tokens = actions + before.environment_steps, tokens + before.tokens
     found = {0: Spent(actions, tokens)}
@@ -34,11 +34,6 @@ def spent(training: Training) -> dict[int, Spent]:
             tokens += played * line.get(f"train/{tag}/response_length", 0.0)
         found[int(line["step"])] = Spent(actions, tokens)
     return found
-
-
-def _rounds(training: Training) -> list[Round]:
-    data, sft = (training.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
-    return rounds_of(training.world_model, data, sft) if training.world_model is not None else []
 
 
 def _played(own: Round) -> Spent:
@@ -57,7 +52,7 @@ def _played(own: Round) -> Spent:
 
 def learnt_tokens(training: Training) -> int:
     """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds, and in replay."""
-    read = [(own.sft, "train/tokens") for own in _rounds(training)]
+    read = [(own.sft, "train/tokens") for own in training.rounds]
     total = 0.0
     for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:
         if (path := folder / "metrics.jsonl").is_file():
