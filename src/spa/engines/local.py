@@ -306,7 +306,7 @@ class _Batch:
         batch_rows = [b for b in batch_rows if self.prompts[self.rows[b]].turns_left != 1]
         if not self.engine.keep_cache or not batch_rows:
             return
-        rows = torch.tensor(list(batch_rows), device=self.device)
+        rows = torch.tensor(batch_rows, device=self.device)
         valid = self.valid[rows]
         lengths = valid.sum(1).tolist()
         columns = (~valid).int().argsort(dim=1, stable=True)[:, : max(lengths)]

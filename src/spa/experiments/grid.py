@@ -250,9 +250,9 @@ def do_task(task: Task, device: str) -> tuple[int, int]:
     cfg = replace(cfg, trainer=replace(cfg.trainer, device=device))
     with stoppable():
         if own and task.stage == "selfplay":
-            play(own, cfg, folder, identity=identity, episodes=task.episodes)
+            play(own, cfg, identity=identity, episodes=task.episodes)
         elif own:
-            learn(own, cfg, folder, identity=identity)
+            learn(own, cfg, identity=identity)
         else:
             start = result_of(source) if source else None
             if source and start is None:

@@ -57,8 +57,8 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         made: list[Path] = []
         for own in rounds:
             ready = own.ready()
-            play(own, ready, own.data, identity=known[own.data])
-            made.append(learn(own, ready, own.sft, identity=known[own.sft]))
+            play(own, ready, identity=known[own.data])
+            made.append(learn(own, ready, identity=known[own.sft]))
         stop_at_gate(cfg, sft_dir)
         return ppo.main(cfg, model_path=str(made[-1]), directory=ppo_dir, identity=policy)
 
@@ -71,11 +71,11 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Identity]]) -> None:
     current_world().broadcast(lambda: check_identity(chain))
 
 
-def play(own: Round, cfg: Config, folder: Path, *, identity: Identity, episodes: Path | None = None) -> Path:
+def play(own: Round, cfg: Config, *, identity: Identity, episodes: Path | None = None) -> Path:
     """Stage 1 of a round, with the model that `cfg` names; see `generate.main`."""
     return generate.main(
         cfg,
-        directory=folder,
+        directory=own.data,
         first_batch=own.first_batch,
         earlier=own.earlier,
         identity=identity,
@@ -83,9 +83,9 @@ def play(own: Round, cfg: Config, folder: Path, *, identity: Identity, episodes:
     )
 
 
-def learn(own: Round, cfg: Config, folder: Path, *, identity: Identity) -> Path:
+def learn(own: Round, cfg: Config, *, identity: Identity) -> Path:
     """Stage 2 of a round, from the model that `cfg` names; returns the checkpoint."""
-    return world_model(cfg, own.data, folder, identity=identity, rounds=(*own.before, own))
+    return world_model(cfg, own.data, own.sft, identity=identity, rounds=(*own.before, own))
 
 
 def archive_stages(cfg: Config) -> None:
