@@ -1,4 +1,4 @@
-"""A game with a world to learn: pressing a lamp switches it and its neighbours, and all lamps are to go out.
+"""A game with a world to learn: pressing a lamp lights it and puts out those beside it, and a pattern is wanted.
 
 spa check-env lamps:Lamps                          does it follow every rule?
 spa play Lamps --config lamps.yaml                 see what the model would see
@@ -16,7 +16,7 @@ from spa.seeds import stream
 
 
 class Lamps(TextEnv):
-    """A row of lamps; with 7 of them every pattern can be put out, by at most 7 presses."""
+    """A row of lamps. Every lamp is wanted on, or stands beside one that is: so pressing those makes the pattern."""
 
     def __init__(self, *, count: int = 7, max_steps: int = 20) -> None:
         self.count, self.max_steps = count, max_steps
@@ -26,26 +26,32 @@ class Lamps(TextEnv):
         super().reset(seed=seed)
         rng = stream(int(self.np_random.integers(2**31)) if seed is None else seed, "lamps/puzzle")
         self.lit, self.steps = (False,) * self.count, 0
-        for lamp in rng.permutation(self.count)[: rng.integers(1, 4)]:
-            self.lit = self.switched(int(lamp))
+        for lamp in map(int, rng.permutation(self.count)):
+            if not any(self.lit[max(lamp - 1, 0) : lamp + 2]):
+                self.lit = self.pressed(lamp)
+        self.wanted = self.lit
+        while self.lit == self.wanted:
+            for lamp in rng.integers(self.count, size=4):
+                self.lit = self.pressed(int(lamp))
         self.start = self.state_text("grid")
         return self.start, {}
 
-    def switched(self, lamp: int) -> tuple[bool, ...]:
+    def pressed(self, lamp: int) -> tuple[bool, ...]:
         """The lamps after a press."""
-        return tuple(on != (abs(place - lamp) <= 1) for place, on in enumerate(self.lit))
+        return tuple(place == lamp or (on and abs(place - lamp) > 1) for place, on in enumerate(self.lit))
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         valid = isinstance(action, int) and not isinstance(action, bool) and 0 <= action < self.count
         if valid:
-            self.lit = self.switched(action)
+            self.lit = self.pressed(action)
         self.steps += 1
-        done = not any(self.lit)
+        done = self.lit == self.wanted
         info = {"action_is_valid": valid, "action_is_effective": valid, "success": done}
         return self.state_text("grid"), float(done), done, self.steps >= self.max_steps, info
 
     def state_text(self, mode: StateText) -> str:
-        return "Lamps: " + ", ".join(f"{i} {'on' if on else 'off'}" for i, on in enumerate(self.lit, start=1)) + "."
+        lamps = ", ".join(f"{i} {'on' if on else 'off'}" for i, on in enumerate(self.lit, start=1))
+        return f"Lamps: {lamps}. Wanted on: {', '.join(str(i) for i, on in enumerate(self.wanted, start=1) if on)}."
 
     def puzzle_text(self) -> str:
         return self.start
@@ -58,4 +64,4 @@ class Lamps(TextEnv):
         return tuple(f"Press {lamp}" for lamp in range(1, self.count + 1))
 
     def instruction(self, mode: StateText) -> str:
-        return "Lamps stand in a row. Pressing one switches it and the lamps beside it, on or off. Put them all out."
+        return "Pressing a lamp lights it and puts out the lamps beside it. Light those that are wanted, and no others."

@@ -58,17 +58,31 @@ def test_the_environment_answers_guesses():
     assert GuessNumber().to_action("seven") is None
 
 
-def test_lamps_switch_their_neighbours():
+def test_a_lamp_that_is_pressed_puts_out_its_neighbours():
     from lamps import Lamps  # pyright: ignore[reportMissingImports]
 
     assert [finding for finding in check(Lamps) if not finding.ok] == []
     env = Lamps(count=4)
     env.reset(seed=0)
-    env.lit = (True, True, False, False)
-    assert env.step(env.to_action("Press 4"))[0] == "Lamps: 1 on, 2 on, 3 on, 4 on."
-    env.lit = (True, True, False, False)
-    assert env.step(env.to_action("press 1"))[:3] == ("Lamps: 1 off, 2 off, 3 off, 4 off.", 1.0, True)
+    env.lit, env.wanted = (True, False, True, True), (False, True, False, True)
+    assert env.step(env.to_action("Press 2"))[:3] == (
+        "Lamps: 1 off, 2 on, 3 off, 4 on. Wanted on: 2, 4.",
+        1.0,
+        True,
+    )
+    assert env.step(env.to_action("press 4"))[0] == "Lamps: 1 off, 2 on, 3 off, 4 on. Wanted on: 2, 4."
     assert env.to_action("Press 5") is None
+
+
+def test_every_pattern_of_lamps_is_reached_by_pressing_what_is_wanted():
+    from lamps import Lamps  # pyright: ignore[reportMissingImports]
+
+    env = Lamps()
+    for seed in range(50):
+        env.reset(seed=seed)
+        assert env.lit != env.wanted
+        results = [env.step(lamp) for lamp, on in enumerate(env.wanted) if on]
+        assert results[-1][4]["success"], env.start
 
 
 def test_nim_conforms_and_pays_both_players():

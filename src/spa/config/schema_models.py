@@ -136,9 +136,13 @@ class AnswerFocusConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayConfig:
-    """Rows of stage 2 beside the episodes of every policy update, with their own mean (docs/methods.md)."""
+    """Rows with true states beside the episodes of every policy update, with their own mean (docs/methods.md)."""
 
-    rows: Annotated[int, Key("sequences of stage 2's training data in every mini-batch", affects="result", ge=0)] = 0
+    rows: Annotated[int, Key("sequences in every mini-batch", affects="result", ge=0)] = 0
+    source: Annotated[
+        Literal["data", "rollouts"],
+        Key("of stage 2's training data, or of the step's episodes with the truth put in", affects="result"),
+    ] = "data"
     coef: Annotated[float, Key("weight of their mean cross-entropy beside the policy loss", affects="result", ge=0)] = (
         0.1
     )
@@ -146,6 +150,11 @@ class ReplayConfig:
         Literal["response", "states_only", "no_states"] | None,
         Key("their tokens that count, as in `sft.data.loss_on`; null: those of stage 2", affects="result"),
     ] = None
+
+    @property
+    def corrects_rollouts(self) -> bool:
+        """Whether the truth is put into the step's own episodes."""
+        return self.rows > 0 and self.source == "rollouts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

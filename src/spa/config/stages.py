@@ -34,6 +34,8 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
     "custom_envs": ("selfplay", "ppo", "eval"),
     "generate": ("selfplay",),
+    "generate.shuffle_next_states": ("selfplay", "ppo"),  # replayed rollouts are corrected like self-play
+    "generate.states": ("selfplay", "ppo"),
     "data": ("sft",),
     "sft": ("sft",),
     "gate": ("sft",),
@@ -63,6 +65,9 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
 }
 """The stages of the longest name that a key begins with. Stages pass their identity on, so that stage 2 depends on
 whatever self-play depends on."""
+
+_CORRECTION = ("generate.shuffle_next_states", "generate.states")
+"""Which states are put into replies."""
 
 
 ENTRIES = {"custom_envs": EnvSpec(env_type=""), "model_info": APIModelConfig(provider_name="openai", model_name="")}
@@ -97,8 +102,8 @@ def key_of(path: str) -> Key:
 
 def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
     """Dotted key -> plain value of everything that a stage reads. Left out is what its other settings switch off:
-    environments that it does not play, API models that it does not ask, a gate that trains no more, and the number of
-    PPO steps unless a learning rate depends on it."""
+    environments that it does not play, API models that it does not ask, a gate that trains no more, what is put into
+    rollouts that are not replayed, and the number of PPO steps unless a learning rate depends on it."""
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
     tags = {*cfg.es_manager.val.env_configs.tags, *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ())}
     models = {cfg.model_path, cfg.model_config.model_name}
@@ -106,6 +111,7 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
         *(f"custom_envs.{tag}" for tag in cfg.custom_envs if tag not in tags),
         *(f"model_info.{name}" for name in cfg.model_info if name not in models),
         *(() if _has_an_end(cfg) else ("trainer.total_training_steps",)),
+        *(() if stage != "ppo" or cfg.actor_rollout_ref.actor.replay.corrects_rollouts else _CORRECTION),
         *(() if cfg.gate.enable and cfg.gate.max_extra_rounds > 0 else (f"gate.{name}" for name in to_plain(cfg.gate))),
     }
     return {key: value for key, value in found.items() if ".".join(key.split(".")[:2]) not in switched_off}

@@ -13,7 +13,7 @@ from spa.errors import ModelError
 from spa.identity import Identity, differences
 from spa.recipes import generate, ppo, sft
 from spa.recipes.gate import evaluate_gate, stop_at_gate, write_gate
-from spa.recipes.ppo_models import replayed_data
+from spa.recipes.ppo_replay import replayed_data
 from spa.recipes.published import original_folders
 from spa.recipes.rounds import Round, round_folders, rounds_of, write_rounds
 from spa.recipes.stage import (

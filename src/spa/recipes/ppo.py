@@ -6,7 +6,7 @@ top to bottom; everything it calls is a pure function or one of the things it ho
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -39,11 +39,12 @@ from spa.recipes.ppo_losses import (
     weighed_by_uncertainty,
     world_weights,
 )
-from spa.recipes.ppo_models import Models, load_models, named_estimator, replayed_data, save_models
+from spa.recipes.ppo_models import Models, load_models, named_estimator, save_models
+from spa.recipes.ppo_replay import drawn_rows, replayed_data
 from spa.recipes.resume import begin, recorder, saved_when_stopped
 from spa.recipes.stage import finished, mark_done, run_context, stage_identity, stop_together
 from spa.recipes.validation import validate
-from spa.seeds import stream, torch_stream
+from spa.seeds import torch_stream
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
@@ -125,7 +126,7 @@ def main(
                         batch, found = with_advantages(cfg, models, scored)
                         metrics |= found
                         with rec.timer("update"):
-                            for name, part, shown, how in updates(cfg, models, batch, step):
+                            for name, part, shown, how in updates(cfg, models, batch, episodes, step):
                                 found = update(part, shown, **how, device=device)
                                 metrics |= {f"{name}/{key}": value for key, value in found.items()}
                                 metrics[f"{name}/lr"] = part.optimizer.lr
@@ -369,7 +370,7 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
 
 
 def updates(
-    cfg: Config, models: Models, batch: PPOBatch, step: int
+    cfg: Config, models: Models, batch: PPOBatch, episodes: Sequence[Episode], step: int
 ) -> Iterator[tuple[str, Trainable, PPOBatch, dict[str, Any]]]:
     """What a step updates, on which rows and how: the critic, then (after its warm-up) the policy, with replayed rows
     if they are asked for, each at the rate of this PPO step."""
@@ -380,10 +381,8 @@ def updates(
     if step > cfg.trainer.critic_warmup:
         models.actor.optimizer.at(step - 1)
         how = cut(cfg, actor, actor_loss(actor, setup.train_sampling(cfg)), len(batch), step)
-        if models.replay:
-            count = actor.replay.rows * sum(map(len, how["mini_batches"]))
-            picked = stream(cfg.seed.train, "replay", step).integers(len(models.replay), size=count)
-            rows = [models.replay[number] for number in picked]
+        count = actor.replay.rows * sum(map(len, how["mini_batches"]))
+        if rows := drawn_rows(cfg, models.template, models.replay, episodes, count=count, step=step):
             batch, how["mini_batches"] = with_replay(batch, how["mini_batches"], rows)
         yield "actor", models.actor, batch, how
 

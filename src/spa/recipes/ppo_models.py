@@ -18,8 +18,9 @@ from spa.errors import ConfigError
 from spa.models.load import load_critic
 from spa.models.lora import ADAPTER, has_adapters
 from spa.prompts.template import ChatTemplate
-from spa.recipes import setup, sft
+from spa.recipes import setup
 from spa.recipes.parallel import parallelize
+from spa.recipes.ppo_replay import stored_rows
 from spa.recipes.published import note_published
 from spa.recipes.resume import Progress, save
 from spa.training.checkpoint import load_state
@@ -111,7 +112,7 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     engine = trained_kind(cfg).make(
         EngineRequest(cfg=cfg, model_name=source, device=device, model=actor.full_model(), template=template)
     )
-    replay = replay_rows(cfg, template)
+    replay = stored_rows(cfg, template)
     models = Models(actor=actor, critic=critic, ref=ref, engine=engine, template=template, kl=kl, replay=replay)
     if resume:
         state = load_state(resume)
@@ -121,24 +122,6 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
         models.kl = replace(kl, coef=state["kl_coef"])
         models.health = Health.from_state(state["health"]) if "health" in state else Health()
     return models
-
-
-def replayed_data(cfg: Config) -> Path | None:
-    """The folder that replayed rows come from, which then counts by its content; None if nothing is replayed."""
-    return sft.find_data(cfg, None) if cfg.actor_rollout_ref.actor.replay.rows else None
-
-
-def replay_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
-    """Stage 2's training sequences if rows of them are replayed. Raises DataError if there are none, ConfigError for
-    rows with pictures."""
-    replay, data = cfg.actor_rollout_ref.actor.replay, cfg.sft.data
-    if replay.rows == 0:
-        return []
-    if template.images is not None:
-        raise ConfigError("actor_rollout_ref.actor.replay.rows must be 0 for a model that sees: rows have no pictures")
-    learnt = replace(cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on)))
-    sequences, _ = sft.load_data(learnt, template, None)
-    return [(sequence.token_ids, sequence.mask) for sequence in sequences]
 
 
 def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Trainable:
