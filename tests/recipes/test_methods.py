@@ -6,9 +6,12 @@ from helpers.stages import metrics
 
 from spa.engines.scripted import ScriptedEngine
 from spa.errors import ConfigError, SpaError
+from spa.identity import identity_of
 from spa.prompts.imagined import imagined_plans
+from spa.prompts.parse import find_block
 from spa.prompts.render import world_model_reply
 from spa.recipes import generate, ppo, setup
+from spa.recipes.ppo_replay import drawn_rows
 from spa.types import Prompt
 
 TWO = (
@@ -124,6 +127,72 @@ def test_replay_without_rows_is_said_before_anything_is_played(base, tmp_path):
     with pytest.raises(SpaError, match=r"wm_train\.parquet"):
         trained(base, tmp_path, f"{REPLAY}.rows=2")
     assert not (tmp_path / "ppo" / "trajectories").exists()
+
+
+def played(cfg, base, reply):
+    """The template, and the episodes of a step by a player who always gives the same reply."""
+    template = setup.load_actor(cfg, str(base), setup.pick_device(cfg))[1]
+    player = setup.make_player(cfg, template, mode=cfg.ctx_manager.mode)
+    specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
+    return template, player.play(ScriptedEngine(lambda prompt: reply, template), specs, setup.train_sampling(cfg))
+
+
+@pytest.mark.parametrize(
+    ("more", "is_true", "is_own"),
+    [
+        ((), True, False),
+        (("generate.states=believed",), False, True),
+        (("generate.shuffle_next_states=true",), False, False),
+    ],
+    ids=["truth", "believed", "shuffled"],
+)
+def test_rollouts_are_replayed_as_stage_1_would_write_them(base, tmp_path, more, is_true, is_own):
+    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "actor_rollout_ref.rollout.max_model_len=1024")
+    cfg = small_config(base, tmp_path, *on, *more, "es_manager.train.env_groups=8", "agent_proxy.max_turn=1")
+    template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", "Right"))
+    found = drawn_rows(cfg, template, [], episodes, count=5, step=1)
+    assert len(found) == 5
+    true = {(episode.turns[0].target, episode.turns[0].next_target) for episode in episodes}
+    for ids, mask in found:
+        text = template.tokenizer.decode(ids[mask])  # what is learnt: the reply alone
+        seen, foreseen = (find_block(text, name) for name in ("observation", "prediction"))
+        assert text.startswith("<observation>") and seen is not None and foreseen is not None
+        pair = text[slice(*seen)].strip(), text[slice(*foreseen)].strip()
+        assert (pair in true, pair == ("there", "nowhere")) == (is_true, is_own)
+
+
+def test_rollouts_without_states_leave_nothing_to_replay(base, tmp_path):
+    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "ctx_manager.mode=base")
+    cfg = small_config(base, tmp_path, *on)
+    template, episodes = played(cfg, base, "<think>hm</think><answer>Right</answer>")
+    assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
+    assert drawn_rows(cfg, template, [], episodes, count=5, step=1) == []
+
+
+@pytest.mark.parametrize("loss_on", ["response", "states_only"])
+def test_replayed_rollouts_are_reported_and_move_the_update_alone(base, plain, tmp_path, loss_on):
+    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", f"{REPLAY}.loss_on={loss_on}")
+    lines = trained(base, tmp_path, *on)
+    assert any(line.get("actor/replay_tokens", 0) > 0 for line in lines)
+    assert lines[0]["train/FrozenLakeNoSlip/success"] == plain[0]["train/FrozenLakeNoSlip/success"]  # the same play
+    assert [line.get("actor/grad_norm") for line in lines] != [line.get("actor/grad_norm") for line in plain]
+
+
+def test_rollouts_of_chosen_plans_cannot_be_replayed(base, tmp_path):
+    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "agent_proxy.reply_order=choose_plan")
+    with pytest.raises(ConfigError, match=r"replay\.source.*plans that were not taken have no state"):
+        small_config(base, tmp_path, *on)
+
+
+def test_what_is_put_into_rollouts_counts_where_they_are_replayed(base, tmp_path):
+    control = "generate.shuffle_next_states=true"
+
+    def moved(*on: str) -> bool:
+        one, other = (small_config(base, tmp_path, *on, *more) for more in ((), (control,)))
+        return identity_of(one, "ppo").digest != identity_of(other, "ppo").digest
+
+    assert moved(f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts")
+    assert not moved(f"{REPLAY}.rows=2") and not moved(f"{REPLAY}.source=rollouts")
 
 
 def imagines(right: bool):

@@ -99,14 +99,19 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
     for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
         if own.spoil > 0 and own.dynamics != "oracle":
             problems.add(f"{path}.spoil", f"needs {path}.dynamics oracle: only its states can be spoilt")
-    imagines = cfg.agent_proxy.reply_order == "choose_plan" and cfg.ctx_manager.mode == "add_worldmodel"
-    if cfg.algorithm.imagined_advantage > 0 and not imagines:
+    chooses = cfg.agent_proxy.reply_order == "choose_plan"
+    if cfg.algorithm.imagined_advantage > 0 and not (chooses and cfg.ctx_manager.mode == "add_worldmodel"):
         problems.add(
             "algorithm.imagined_advantage",
             "needs agent_proxy.reply_order choose_plan and ctx_manager.mode add_worldmodel",
         )
-    if cfg.agent_proxy.reply_order == "choose_plan" and cfg.generate.states != "truth":
+    if chooses and cfg.generate.states != "truth":
         problems.add("generate.states", "must be truth with agent_proxy.reply_order choose_plan")
+    if chooses and cfg.actor_rollout_ref.actor.replay.corrects_rollouts:
+        problems.add(
+            "actor_rollout_ref.actor.replay.source",
+            "cannot be rollouts with agent_proxy.reply_order choose_plan: plans that were not taken have no state",
+        )
     if cfg.generate.reply_format == "base" and (cfg.generate.states != "truth" or cfg.generate.shuffle_next_states):
         problems.add("generate.reply_format", "cannot be base: there are no states in it that could be others")
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":

@@ -17,7 +17,8 @@ from spa.own import load_setting
 from spa.recipes.copies import copies_of
 from spa.recipes.pipeline import stage_folders
 
-_NO_ROWS = "actor_rollout_ref.actor.replay.rows=0"
+_REPLAY = "actor_rollout_ref.actor.replay"
+_NO_ROWS = f"{_REPLAY}.rows=0"
 """Who has no rows with states has nothing to replay."""
 
 
@@ -155,6 +156,7 @@ _RANDOM = "generate.policy=random"
 _CHOOSE = (
     "agent_proxy.reply_order=choose_plan",
     _RANDOM,
+    _NO_ROWS,
     "actor_rollout_ref.rollout.response_length=224",
     "actor_rollout_ref.rollout.max_model_len=2048",
     "sft.data.max_length=2048",
@@ -210,7 +212,11 @@ _FIELD: Mapping[str, Method] = {
     ),
     "replay": Method(
         description="PPO with rows of SFT beside the episodes of every update",
-        ppo=("actor_rollout_ref.actor.replay.rows=8", "actor_rollout_ref.actor.replay.coef=0.1"),
+        ppo=(f"{_REPLAY}.source=data", f"{_REPLAY}.rows=8", f"{_REPLAY}.coef=0.1"),
+    ),
+    "relabelled_rollouts": Method(
+        description="PPO with the step's own play, true states put in, beside the episodes of every update",
+        ppo=(f"{_REPLAY}.source=rollouts", f"{_REPLAY}.rows=8", f"{_REPLAY}.coef=0.3"),
     ),
     "rwml": Method(
         description="PPO with a reward for predictions that miss at most a fifth of the changed cells (RWML)",
@@ -352,7 +358,7 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     """
     if name not in BASELINES:
         raise ConfigError(f"no baseline {name!r}; choose from {', '.join(BASELINES)}")
-    cfg, own = load_config(preset, overrides), load_config(preset, [*overrides, *METHODS[name].overrides])
+    cfg, own = load_config(preset, overrides), load_config(preset, [*overrides, *METHODS[name].changes[1]])
     keys = {text.partition("=")[0].lstrip("+") for text in overrides}
     if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != own.ctx_manager.mode:
         other = "vanilla" if name == "vanilla_wm" else "vanilla_wm"
