@@ -105,6 +105,19 @@ def test_only_played_environments_and_chosen_models_count(cfg: Config, before):
     assert {stage: identity_of(now, stage).digest for stage in STAGES} == {s: i.digest for s, i in before.items()}
 
 
+def test_replay_counts_where_rows_are_replayed_and_their_states_where_they_are_of_rollouts(cfg: Config):
+    replay = ["actor_rollout_ref", "actor", "replay"]
+    off = changed(cfg, [*replay, "rows"], lambda old: 0)
+    data = changed(cfg, [*replay, "source"], lambda old: "data")
+
+    def moves(cfg: Config, path: list[str], value: object) -> bool:
+        return identity_of(changed(cfg, path, lambda old: value), "ppo").digest != identity_of(cfg, "ppo").digest
+
+    for path, value in (([*replay, "coef"], 0.7), ([*replay, "source"], "data")):
+        assert moves(cfg, path, value) and not moves(off, path, value)
+    assert moves(cfg, ["generate", "states"], "believed") and not moves(data, ["generate", "states"], "believed")
+
+
 def test_the_number_of_steps_counts_where_a_learning_rate_ends(cfg: Config):
     longer = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=9999))
     for section in (["actor_rollout_ref", "actor", "optim"], ["critic", "optim"]):

@@ -107,14 +107,17 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
     tags = {*cfg.es_manager.val.env_configs.tags, *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ())}
     models = {cfg.model_path, cfg.model_config.model_name}
-    switched_off = {
+    replay = cfg.actor_rollout_ref.actor.replay
+    switched_off = (
         *(f"custom_envs.{tag}" for tag in cfg.custom_envs if tag not in tags),
         *(f"model_info.{name}" for name in cfg.model_info if name not in models),
         *(() if _has_an_end(cfg) else ("trainer.total_training_steps",)),
-        *(() if stage != "ppo" or cfg.actor_rollout_ref.actor.replay.corrects_rollouts else _CORRECTION),
-        *(() if cfg.gate.enable and cfg.gate.max_extra_rounds > 0 else (f"gate.{name}" for name in to_plain(cfg.gate))),
-    }
-    return {key: value for key, value in found.items() if ".".join(key.split(".")[:2]) not in switched_off}
+        *(() if replay.rows else ("actor_rollout_ref.actor.replay",)),
+        *(() if stage != "ppo" or replay.corrects_rollouts else _CORRECTION),
+        *(() if cfg.gate.enable and cfg.gate.max_extra_rounds > 0 else ("gate",)),
+    )
+    off = tuple(f"{name}." for name in switched_off)
+    return {key: value for key, value in found.items() if not f"{key}.".startswith(off)}
 
 
 def _has_an_end(cfg: Config) -> bool:

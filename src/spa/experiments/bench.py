@@ -32,7 +32,7 @@ from spa.tracking.encoding import write_atomic
 
 METHODS = (
     "vanilla", "spa", "spa_shuffled", "planned", "plan_first", "choose_plan", "branched_data", "scout_data", "echo",
-    "paw", "right_beliefs", "replay", "rwml", "act_focus", "gigpo", "turn_rloo", "turn_ppo",
+    "paw", "right_beliefs", "replay", "relabelled_rollouts", "rwml", "act_focus", "gigpo", "turn_rloo", "turn_ppo",
 )  # fmt: skip
 """What is compared if no method is named."""
 RESULTS = "leaderboard.json"
