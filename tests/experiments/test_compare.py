@@ -15,7 +15,7 @@ from spa.config.convert import flatten, to_plain
 from spa.errors import ConfigError, SpaError
 from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS
-from spa.experiments.methods import CONTROLS, METHODS, configured
+from spa.experiments.methods import CONTROLS, METHODS, baseline_config, configured
 from spa.experiments.results import read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.experiments.tables import print_table
@@ -316,6 +316,14 @@ def test_baselines_change_the_format_and_the_state_text_alone():
         "vanilla_grid": ("ctx_manager.mode=base", "state_text=grid"),
         "state_estimation": ("ctx_manager.mode=base", "state_text=grid_and_coords"),
     }
+
+
+@pytest.mark.parametrize("preset", ["demo", "smol_frozen_lake"])
+def test_who_has_not_learnt_from_states_replays_none(preset):
+    assert configured(preset, ()).actor_rollout_ref.actor.replay.rows > 0
+    for name in ("vanilla", "vanilla_wm", "vanilla_format"):
+        assert configured(preset, METHODS[name].changes[1]).actor_rollout_ref.actor.replay.rows == 0
+    assert baseline_config(preset, [], "vanilla").actor_rollout_ref.actor.replay.rows == 0
 
 
 def test_the_plan_of_a_comparison_is_printed(tmp_path, capsys, monkeypatch):
