@@ -93,7 +93,7 @@ class DriftGuard:
         return (
             f"{self.skill} fell to {mean:.0%} over the last {self.window} steps, from {self.best:.0%} at best: PPO "
             "pays for success alone and unlearns it. Reinforce beliefs that were right "
-            "(actor_rollout_ref.actor.world_loss), replay rows with true states (actor_rollout_ref.actor.replay), lower "
+            "(actor_rollout_ref.actor.world_loss), replay true states (actor_rollout_ref.actor.replay), lower "
             "actor_rollout_ref.actor.optim.lr, or hold the policy near where it began "
             "(actor_rollout_ref.actor.use_kl_loss with a kl_loss_coef above 0)"
         )
