@@ -30,7 +30,7 @@ STEPS = (
 )
 
 
-def lines(path: Path) -> list[dict]:
+def lines_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -61,9 +61,9 @@ def test_every_arm_plays_as_many_episodes_and_the_same_puzzles(compared):
     for arm in summary["methods"]:
         for step in (0, 1):
             path = root / arm / "ppo" / "trajectories" / f"val-{step:06d}.jsonl"
-            seen[arm, step] = [(row["puzzle_hash"], row["turns"][0]["state"]) for row in lines(path)]
+            seen[arm, step] = [(row["puzzle_hash"], row["turns"][0]["state"]) for row in lines_of(path)]
         # Arms without self-play go on until they have played as many episodes in all.
-        steps = [row["step"] for row in lines(root / arm / "ppo" / "metrics.jsonl")]
+        steps = [row["step"] for row in lines_of(root / arm / "ppo" / "metrics.jsonl")]
         assert steps == ([0, 1, 2] if arm in ("vanilla", "vanilla_wm") else [0, 1])
     assert len({json.dumps(value) for value in seen.values()}) == 1
 
@@ -71,7 +71,7 @@ def test_every_arm_plays_as_many_episodes_and_the_same_puzzles(compared):
 def test_the_arms_differ_in_what_they_are_meant_to_differ_in(compared):
     root, summary = compared
     modes = {
-        arm: lines(root / arm / "ppo" / "trajectories" / "val-000000.jsonl")[0]["mode"] for arm in summary["methods"]
+        arm: lines_of(root / arm / "ppo" / "trajectories" / "val-000000.jsonl")[0]["mode"] for arm in summary["methods"]
     }
     known = dict.fromkeys(("vanilla_wm", "spa", "spa_shuffled"), "add_worldmodel")
     assert modes == {"vanilla": "base", "vanilla_format": "base", **known}
@@ -87,14 +87,14 @@ def test_the_format_alone_gets_as_many_steps_of_the_same_conversations(compared)
     root, _ = compared
     taught, true = (read_parquet(root / arm / "data" / "wm_train.parquet") for arm in ("vanilla_format", "spa"))
     assert [(row.episode_id, row.turn) for row in taught] == [(row.episode_id, row.turn) for row in true]
-    played = lines(root / "vanilla_format" / "ppo" / "trajectories" / "val-000000.jsonl")[0]["messages"]
+    played = lines_of(root / "vanilla_format" / "ppo" / "trajectories" / "val-000000.jsonl")[0]["messages"]
     for row, other in zip(taught, true, strict=True):
         text = json.dumps([*row.prompt, row.response])
         assert "<observation>" not in text and "<prediction>" not in text
         assert row.response.partition("<answer>")[2] == other.response.partition("<answer>")[2]
         assert row.prompt[0] == played[0] and "your thoughts" in row.prompt[1]["content"]
         assert row.state in row.prompt[-1]["content"] and len(row.prompt) == len(other.prompt)
-    steps = [len(lines(root / arm / "sft" / "metrics.jsonl")) for arm in ("vanilla_format", "spa")]
+    steps = [len(lines_of(root / arm / "sft" / "metrics.jsonl")) for arm in ("vanilla_format", "spa")]
     assert steps == [2, 2]
 
 
@@ -129,6 +129,22 @@ def test_the_table_names_every_method(compared, capsys):
     shown = capsys.readouterr().out
     for arm in compared[1]["methods"]:
         assert arm in shown
+
+
+def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
+    root, summary = compared
+    lines = {line["step"]: line for line in lines_of(root / "spa" / "ppo" / "metrics.jsonl")}
+    expected = {
+        f"{name}_{moment}": lines[step][f"val-env/FrozenLakeNoSlip/wm/{name}"]
+        for name in ("pred_exact", "obs_exact", "format_rate")
+        for moment, step in (("before", 0), ("after", 1))
+    }
+    assert expected == pytest.approx({name: summary["world_model"][name] for name in expected}, abs=1e-4)
+    known = {"pred_exact_before": 0.5, "pred_exact_after": 0.67, "obs_exact_before": 1.0, "obs_exact_after": 0.98}
+    print_table(summary | {"world_model": {"observation_exact": 1.0, "prediction_exact": 0.5, **known}})
+    assert "before → after PPO: predictions 50% → 67%, observations 100% → 98%." in capsys.readouterr().out
+    print_table(summary | {"world_model": {}})
+    assert "after PPO" not in capsys.readouterr().out
 
 
 def test_what_a_finished_comparison_counts_is_restored_before_it_is_counted(compared, base):
@@ -252,9 +268,9 @@ def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path
     drawn = second["imagination"]["tokens_per_episode"] * second["played"]["episodes"]
     assert spent(spa)[0] == pytest.approx((sum(own), drawn))
     assert spent(plain)[0] == pytest.approx((own[0], 0.0))
-    steps = {name: len(lines(spa.folder / name / "metrics.jsonl")) for name in ("round_1/sft", "sft")}
-    assert sum(steps.values()) == len(lines(plain.folder / "sft/metrics.jsonl")) == 4
-    learnt = [lines(spa.folder / name / "metrics.jsonl") for name in steps]
+    steps = {name: len(lines_of(spa.folder / name / "metrics.jsonl")) for name in ("round_1/sft", "sft")}
+    assert sum(steps.values()) == len(lines_of(plain.folder / "sft/metrics.jsonl")) == 4
+    learnt = [lines_of(spa.folder / name / "metrics.jsonl") for name in steps]
     assert learnt_tokens(spa) == round(sum(line["train/tokens"] for part in learnt for line in part))
     assert [part["round"] for part in json.loads((spa.folder / "sft/rounds.json").read_text())] == [1, 2]
     assert (

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from spa.experiments.paper import Finding
 
 KS = (1, 8)
+IN_PLAY = {"pred_exact": "predictions", "obs_exact": "observations", "format_rate": "format"}
+"""Shares of turns in validation -> what they are called."""
 MARGIN = 0.05  # that nothing is gained or lost takes an interval that leaves less than this
 Puzzles = dict[str, tuple[int, int]]
 """Puzzle -> (attempts, successes)."""
@@ -68,7 +70,12 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
         seed=seed,
         moments={name: puzzles_of(path) for name, path in files.items()},
         curve=read_curve(ppo / "metrics.jsonl"),
-        world_model=_world_model(training.folder / FOLDERS["sft"] / "gate.json") if learns_states(training) else {},
+        world_model=(
+            _world_model(training.folder / FOLDERS["sft"] / "gate.json")
+            | _in_play(ppo / "metrics.jsonl", steps["before"], steps["after"])
+            if learns_states(training)
+            else {}
+        ),
     )
 
 
@@ -95,6 +102,18 @@ def _world_model(path: Path) -> dict[str, float]:
     names = ("observation_exact", "prediction_exact", "entropy", "rounds")
     found = {name: round(float(gate[name]), 4) for name in names if name in gate}
     return found | {"gate_passed": float(gate.get("passed", True))}
+
+
+def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
+    """How much was right on held-out puzzles, `<name>_before` and `<name>_after` PPO; nothing where replies hold no
+    states."""
+    lines = {line["step"]: line for _, line in read_lines(path)}
+    out = {}
+    for name in IN_PLAY:
+        for moment, step in (("before", before), ("after", after)):
+            if (value := _mean_of(lines.get(step, {}), f"wm/{name}")) is not None:
+                out[f"{name}_{moment}"] = round(value, 4)
+    return out
 
 
 def read_curve(path: Path) -> Curve:

@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.table import Table
 
+from spa.experiments.results import IN_PLAY
 from spa.tracking.console import results_console
 
 
@@ -47,6 +48,13 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             f"World model after SFT: {world['observation_exact']:.0%} of observations and "
             f"{world['prediction_exact']:.0%} of predictions exactly right on unseen puzzles."
         )
+        shares = [
+            f"{said} {world[f'{name}_before']:.0%} → {world[f'{name}_after']:.0%}"
+            for name, said in IN_PLAY.items()
+            if f"{name}_after" in world
+        ]
+        if shares:
+            out.append(f"Right in its own play, before → after PPO: {', '.join(shares)}.")
         if world.get("gate_passed", 1.0) < 1:
             out.append("The world model stayed below the gate in at least one seed; PPO went on all the same.")
     seconds = summary["seconds"]
