@@ -19,6 +19,7 @@ from spa.recipes import generate
 WORKER = Path(rank_worker.__file__)
 KINDS = [(stage, strategy) for stage in ("sft", "ppo") for strategy in ("ddp", "fsdp")]
 LORA = ["lora.rank=4"]
+REPLAY = ["actor_rollout_ref.actor.replay.source=rollouts", "actor_rollout_ref.actor.replay.rows=3"]
 OPTIONS = {
     "cut": [
         "actor_rollout_ref.actor.fsdp_config.fsdp_size=1",
@@ -27,6 +28,7 @@ OPTIONS = {
     ],
     "half": ["actor_rollout_ref.model.dtype=bfloat16"],
     "lora": LORA,
+    "replay": REPLAY,
 }
 """Options of FSDP2, for PPO."""
 
@@ -101,9 +103,11 @@ def test_how_a_model_is_cut_changes_nothing(alone, two):
     assert_close(two / "cut" / "ppo", alone / "ppo")
 
 
-def test_adapters_train_in_shards_as_they_do_in_one_process(base, two, tmp_path):
-    rank_worker.run([["ppo", str(base), str(tmp_path), LORA]])
-    assert_close(two / "lora" / "ppo", tmp_path / "ppo")
+@pytest.mark.parametrize("name", ["lora", "replay"])
+def test_two_ranks_train_as_one_does_with_adapters_and_with_replayed_rollouts(base, two, tmp_path, name):
+    rank_worker.run([["ppo", str(base), str(tmp_path), OPTIONS[name]]])
+    assert_close(two / name / "ppo", tmp_path / "ppo")
+    assert ("actor/replay_tokens" in metrics(tmp_path / "ppo")[0]) == (name == "replay")
 
 
 def test_gathered_parameters_in_bfloat16_train_nearly_as_in_float32(alone, two):
