@@ -30,9 +30,10 @@ class Lamps(TextEnv):
             if not any(self.lit[max(lamp - 1, 0) : lamp + 2]):
                 self.lit = self.pressed(lamp)
         self.wanted = self.lit
-        while self.lit == self.wanted:
-            for lamp in rng.integers(self.count, size=4):
-                self.lit = self.pressed(int(lamp))
+        for lamp in rng.integers(self.count, size=4):
+            self.lit = self.pressed(int(lamp))
+        if self.lit == self.wanted:
+            self.lit = (False,) * self.count
         self.start = self.state_text("grid")
         return self.start, {}
 

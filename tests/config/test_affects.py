@@ -115,6 +115,9 @@ def test_replay_counts_where_rows_are_replayed_and_their_states_where_they_are_o
 
     for path, value in (([*replay, "coef"], 0.7), ([*replay, "source"], "data")):
         assert moves(cfg, path, value) and not moves(off, path, value)
+    record = identity_of(off, "ppo")  # as older versions wrote them
+    older = {f"{'.'.join(replay)}.{name}": value for name, value in {"rows": 0, "coef": 1.0}.items()}
+    assert differences(replace(record, settings={**record.settings, **older}), record) == {}
     assert moves(cfg, ["generate", "states"], "believed") and not moves(data, ["generate", "states"], "believed")
 
 

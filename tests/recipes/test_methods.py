@@ -1,5 +1,7 @@
 """Methods of the field as settings of PPO: each runs through the recipe, and off is off."""
 
+import re
+
 import pytest
 from helpers.runs import small_config
 from helpers.stages import metrics
@@ -177,10 +179,24 @@ def test_replayed_rollouts_are_reported_and_move_the_update_alone(base, plain, t
     assert [line.get("actor/grad_norm") for line in lines] != [line.get("actor/grad_norm") for line in plain]
 
 
-def test_rollouts_of_chosen_plans_cannot_be_replayed(base, tmp_path):
-    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "agent_proxy.reply_order=choose_plan")
-    with pytest.raises(ConfigError, match=r"replay\.source.*plans that were not taken have no state"):
-        small_config(base, tmp_path, *on)
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [(("ctx_manager.mode=base",), "hold no states"), (("agent_proxy.reply_order=choose_plan",), "other plans")],
+)
+def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(base, tmp_path, more, reason, caplog):
+    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts")
+    assert trained(base, tmp_path / "on", *more, *on) == trained(base, tmp_path / "off", *more)
+    assert re.search(f"no rollout is replayed: .*{reason}", caplog.text)
+
+
+def test_answers_that_the_end_of_the_game_cut_short_stay_what_the_policy_wrote(base, tmp_path):
+    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "agent_proxy.max_actions_per_turn=3")
+    cfg = small_config(base, tmp_path, *on, "es_manager.train.env_groups=16", "agent_proxy.max_turn=1")
+    plan = " || ".join(["Right", "Down", "Down"])
+    template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", plan))
+    assert any(0 < len(episode.turns[0].executed) < 3 for episode in episodes)
+    found = drawn_rows(cfg, template, [], episodes, count=len(episodes), step=1)
+    assert all(f"<answer>{plan}</answer>" in template.tokenizer.decode(ids[mask]) for ids, mask in found)
 
 
 def imagines(right: bool):

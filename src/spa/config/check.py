@@ -107,11 +107,6 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         )
     if chooses and cfg.generate.states != "truth":
         problems.add("generate.states", "must be truth with agent_proxy.reply_order choose_plan")
-    if chooses and cfg.actor_rollout_ref.actor.replay.corrects_rollouts:
-        problems.add(
-            "actor_rollout_ref.actor.replay.source",
-            "cannot be rollouts with agent_proxy.reply_order choose_plan: plans that were not taken have no state",
-        )
     if cfg.generate.reply_format == "base" and (cfg.generate.states != "truth" or cfg.generate.shuffle_next_states):
         problems.add("generate.reply_format", "cannot be base: there are no states in it that could be others")
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":

@@ -36,8 +36,12 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "generate": ("selfplay",),
     "generate.shuffle_next_states": ("selfplay", "ppo"),  # replayed rollouts are corrected like self-play
     "generate.states": ("selfplay", "ppo"),
+    "generate.success_only": ("selfplay", "ppo"),
     "data": ("sft",),
     "sft": ("sft",),
+    "sft.data.max_length": ("sft", "ppo"),
+    "sft.data.merge_turns": ("sft", "ppo"),
+    "sft.data.loss_on": ("sft", "ppo"),
     "gate": ("sft",),
     "actor_rollout_ref": ("ppo",),
     "actor_rollout_ref.model.dtype": ("selfplay", "ppo", "eval"),
@@ -66,8 +70,16 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
 """The stages of the longest name that a key begins with. Stages pass their identity on, so that stage 2 depends on
 whatever self-play depends on."""
 
-_CORRECTION = ("generate.shuffle_next_states", "generate.states")
-"""Which states are put into replies."""
+_REPLAY = "actor_rollout_ref.actor.replay"
+_CORRECTION = (
+    "generate.shuffle_next_states",
+    "generate.states",
+    "generate.success_only",
+    "sft.data.max_length",
+    "sft.data.merge_turns",
+    "sft.data.loss_on",
+)
+"""What rollouts are corrected and cut into sequences with, where they are replayed."""
 
 
 ENTRIES = {"custom_envs": EnvSpec(env_type=""), "model_info": APIModelConfig(provider_name="openai", model_name="")}
@@ -107,17 +119,22 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
     tags = {*cfg.es_manager.val.env_configs.tags, *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ())}
     models = {cfg.model_path, cfg.model_config.model_name}
-    replay = cfg.actor_rollout_ref.actor.replay
+    corrects = cfg.actor_rollout_ref.actor.replay.corrects_rollouts
     switched_off = (
         *(f"custom_envs.{tag}" for tag in cfg.custom_envs if tag not in tags),
         *(f"model_info.{name}" for name in cfg.model_info if name not in models),
         *(() if _has_an_end(cfg) else ("trainer.total_training_steps",)),
-        *(() if replay.rows else ("actor_rollout_ref.actor.replay",)),
-        *(() if stage != "ppo" or replay.corrects_rollouts else _CORRECTION),
+        *(() if stage != "ppo" or corrects else _CORRECTION),
         *(() if cfg.gate.enable and cfg.gate.max_extra_rounds > 0 else ("gate",)),
     )
     off = tuple(f"{name}." for name in switched_off)
-    return {key: value for key, value in found.items() if not f"{key}.".startswith(off)}
+    return without_idle_replay({key: value for key, value in found.items() if not f"{key}.".startswith(off)})
+
+
+def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a stage without those of a replay of no rows, which records of older versions have."""
+    replays = values.get(f"{_REPLAY}.rows")
+    return {key: value for key, value in values.items() if replays or not key.startswith(f"{_REPLAY}.")}
 
 
 def _has_an_end(cfg: Config) -> bool:

@@ -19,7 +19,7 @@ from spa.recipes.pipeline import stage_folders
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _NO_ROWS = f"{_REPLAY}.rows=0"
-"""Who has no rows with states has nothing to replay."""
+"""Who has not learnt from states before PPO does not learn from them beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,6 @@ _RANDOM = "generate.policy=random"
 _CHOOSE = (
     "agent_proxy.reply_order=choose_plan",
     _RANDOM,
-    _NO_ROWS,
     "actor_rollout_ref.rollout.response_length=224",
     "actor_rollout_ref.rollout.max_model_len=2048",
     "sft.data.max_length=2048",
@@ -216,7 +215,12 @@ _FIELD: Mapping[str, Method] = {
     ),
     "relabelled_rollouts": Method(
         description="PPO with the step's own play, true states put in, beside the episodes of every update",
-        ppo=(f"{_REPLAY}.source=rollouts", f"{_REPLAY}.rows=8", f"{_REPLAY}.coef=0.3"),
+        ppo=(
+            f"{_REPLAY}.source=rollouts",
+            f"{_REPLAY}.rows=8",
+            f"{_REPLAY}.coef=0.3",
+            f"{_REPLAY}.loss_on=null",
+        ),
     ),
     "rwml": Method(
         description="PPO with a reward for predictions that miss at most a fifth of the changed cells (RWML)",

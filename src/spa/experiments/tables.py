@@ -43,7 +43,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             claim = f"No difference found between {first} and {against} ({mean:+.0f} points)"
         out.append(f"{claim} (95 % interval {low:.0f} to {high:.0f}, {gap['n']} puzzles).")
     world = summary.get("world_model") or {}
-    if world:
+    if "observation_exact" in world:
         out.append(
             f"World model after SFT: {world['observation_exact']:.0%} of observations and "
             f"{world['prediction_exact']:.0%} of predictions exactly right on unseen puzzles."
@@ -51,7 +51,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         shares = [
             f"{said} {world[f'{name}_before']:.0%} → {world[f'{name}_after']:.0%}"
             for name, said in IN_PLAY.items()
-            if f"{name}_after" in world
+            if f"{name}_before" in world and f"{name}_after" in world
         ]
         if shares:
             out.append(f"Right in its own play, before → after PPO: {', '.join(shares)}.")
