@@ -189,16 +189,6 @@ def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(base, 
     assert re.search(f"no rollout is replayed: .*{reason}", caplog.text)
 
 
-def test_answers_that_the_end_of_the_game_cut_short_stay_what_the_policy_wrote(base, tmp_path):
-    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "agent_proxy.max_actions_per_turn=3")
-    cfg = small_config(base, tmp_path, *on, "es_manager.train.env_groups=16", "agent_proxy.max_turn=1")
-    plan = " || ".join(["Right", "Down", "Down"])
-    template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", plan))
-    assert any(0 < len(episode.turns[0].executed) < 3 for episode in episodes)
-    found = drawn_rows(cfg, template, [], episodes, count=len(episodes), step=1)
-    assert all(f"<answer>{plan}</answer>" in template.tokenizer.decode(ids[mask]) for ids, mask in found)
-
-
 def imagines(right: bool):
     """A player that weighs two plans; if it is `right`, by what they lead to, else the other way round."""
 

@@ -76,7 +76,7 @@ _RECIPE: Mapping[str, Method] = {
     ),
     "spa": Method(description="self-play, world-model SFT, PPO"),
     "spa_shuffled": Method(
-        description="control: SFT on next states of other turns, then PPO",
+        description="control: SFT, and replay in PPO, on next states of other turns",
         overrides=("generate.shuffle_next_states=true",),
     ),
 }

@@ -2,16 +2,15 @@
 place of what the model believed."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from spa.config.schema import Config
 from spa.errors import ConfigError
 from spa.prompts.template import ChatTemplate
 from spa.recipes import sft
-from spa.seeds import stream, stream_seed
+from spa.seeds import stream
 from spa.training.replay import Replayed
 from spa.types import Episode
 from spa.worldmodel.rows import episode_rows, shuffle_next_states
@@ -66,24 +65,21 @@ def drawn_rows(
         return [stored[number] for number in rng.integers(len(stored), size=count)]
     if not cfg.actor_rollout_ref.actor.replay.corrects_rollouts or _nothing_to_correct(cfg, template):
         return []
-    found = corrected(cfg, template, [episodes[number] for number in rng.permutation(len(episodes))], count, step)
+    picked = rng.permutation(len(episodes))[:count]
+    found = corrected(cfg, template, [episodes[number] for number in picked])
     return [found[number % len(found)] for number in range(count)] if found else []
 
 
-def corrected(
-    cfg: Config, template: ChatTemplate, episodes: Iterable[Episode], count: int, step: int
-) -> list[Replayed]:
-    """The first `count` episodes that have rows, with true states in their replies, or with those of stage 1's
-    controls. Turns that are not in the format have none. Answers stay the policy's own."""
+def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) -> list[Replayed]:
+    """The episodes as stage 1 would write them: with true states in the replies, or with those of its controls. Turns
+    that are not in the format have no row."""
     data, generate = cfg.sft.data, cfg.generate
-    played = (episode for episode in episodes if episode.success or not generate.success_only)
-    rows_of = (episode_rows(one, action_sep=cfg.action_sep(one.tag), answer="asked")[0] for one in played)
-    rows = [row for found in islice(filter(None, rows_of), count) for row in found]
-    seed = stream_seed(cfg.seed.train, "replay/states", step)
+    played = [episode for episode in episodes if episode.success or not generate.success_only]
+    rows = [row for episode in played for row in episode_rows(episode, action_sep=cfg.action_sep(episode.tag))[0]]
     if generate.shuffle_next_states:
-        rows = shuffle_next_states(rows, seed)
+        rows = shuffle_next_states(rows, cfg.seed.train)
     sequences, _ = row_sequences(
-        with_states(rows, generate.states, seed=seed),
+        with_states(rows, generate.states, seed=cfg.seed.train),
         template,
         max_length=data.max_length,
         merge_turns=data.merge_turns,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from spa.prompts.imagined import Option, imagined_plans, read_options
 from spa.prompts.parse import find_block, parse_reply
@@ -16,9 +15,6 @@ NO_NEXT_STATE = "no_next_state"
 UNWRITABLE = "state_or_action_holds_format_tags"
 
 
-Answer = Literal["executed", "asked"]
-
-
 @dataclass(frozen=True, slots=True)
 class Relabelled:
     """A corrected reply, or None and the reason why there is none. `reason` is empty when there is a text."""
@@ -28,20 +24,14 @@ class Relabelled:
 
 
 def relabel_turn(
-    turn: Turn,
-    *,
-    action_sep: str,
-    order: ReplyOrder = "prediction_first",
-    options: Sequence[Option] = (),
-    answer: Answer = "executed",
+    turn: Turn, *, action_sep: str, order: ReplyOrder = "prediction_first", options: Sequence[Option] = ()
 ) -> Relabelled:
     """The turn's reply with true states and executed actions (stage 1 of arXiv 2510.15047).
 
     The observation becomes `turn.target`, the prediction `turn.next_target` (the state after all executed actions), the
-    answer the executed actions; with `answer` "asked" also those that were left over when the game or the cap on
-    actions ended the turn, as the reply has them. Thoughts stay byte for byte, but that with `order` "plan_first" they
-    end with these actions by name, and with "choose_plan" they are `options` (by default what was executed alone, with
-    the state that it led to), of which they are chosen; text outside the blocks goes. Everything is
+    answer the executed actions. Thoughts stay byte for byte, but that with `order` "plan_first" they end with the
+    executed actions by name, and with "choose_plan" they are `options` (by default what was executed alone, with the
+    state that it led to), of which the executed actions are chosen; text outside the blocks goes. Everything is
     slicing, so no state is read as a pattern. The result is parsed again, and given up if it would not say exactly the
     truth.
     """
@@ -59,17 +49,15 @@ def relabel_turn(
     if foretells:
         text = replace_block(text, "prediction", _on_own_lines(turn.next_target))
     options = options or [(turn.executed, turn.next_target)]
-    asked, done = turn.reply.actions, turn.executed
-    actions = asked if answer == "asked" and asked[: len(done)] == done else done
     if order == "plan_first":
-        text = with_plan(text, actions)
+        text = with_plan(text, turn.executed)
     if order == "choose_plan":
-        text = with_options(text, options, actions)
+        text = with_options(text, options, turn.executed)
     text = replace_block(text, "observation", _on_own_lines(turn.target))
-    text = replace_block(text, "answer", f" {action_sep} ".join(actions))
+    text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
     last = "</prediction>" if order == "answer_first" else "</answer>"
     text = text[text.find("<think>") : text.rfind(last) + len(last)]
-    if not _says_the_truth(text, turn, actions, action_sep, order, options):
+    if not _says_the_truth(text, turn, action_sep, order, options):
         return Relabelled(None, UNWRITABLE)
     return Relabelled(text)
 
@@ -124,14 +112,12 @@ def _on_own_lines(state: str) -> str:
     return f"\n{state}\n"
 
 
-def _says_the_truth(
-    text: str, turn: Turn, actions: Sequence[str], action_sep: str, order: ReplyOrder, options: Sequence[Option]
-) -> bool:
-    limit = len(actions) + 1
+def _says_the_truth(text: str, turn: Turn, action_sep: str, order: ReplyOrder, options: Sequence[Option]) -> bool:
+    limit = len(turn.executed) + 1
     reply = parse_reply(text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit, order=order)
     foretold = order == "no_prediction" or reply.prediction == turn.next_target.strip()
     if order == "choose_plan" and reply.options != tuple((tuple(plan), state.strip("\n")) for plan, state in options):
         return False
     return (
-        reply.well_formed and reply.observation == turn.target.strip() and foretold and reply.actions == tuple(actions)
+        reply.well_formed and reply.observation == turn.target.strip() and foretold and reply.actions == turn.executed
     )

@@ -12,7 +12,7 @@ from spa.prompts.parse import find_block
 from spa.seeds import stream
 from spa.types import Episode, Message, Stop, Turn, WorldModelRow
 from spa.worldmodel.parquet import read_parquet, write_parquet
-from spa.worldmodel.relabel import Answer, Relabelled, imagined, relabel_turn, replace_state, with_options
+from spa.worldmodel.relabel import Relabelled, imagined, relabel_turn, replace_state, with_options
 
 __all__ = [
     "assistant_positions",
@@ -38,25 +38,20 @@ def by_reason(counts: Mapping[str, int]) -> str:
 
 
 def episode_rows(
-    episode: Episode,
-    *,
-    action_sep: str,
-    options: Sequence[Sequence[Option]] = (),
-    answer: Answer = "executed",
+    episode: Episode, *, action_sep: str, options: Sequence[Sequence[Option]] = ()
 ) -> tuple[list[WorldModelRow], Counter[str]]:
     """One row per turn that can be relabelled, and how many turns were dropped for which reason.
 
     A row's prompt is the conversation before the turn, with earlier replies as corrected; an earlier reply that could
     not be corrected stays as it was. `options` are the plans of each turn that its reply is to choose from
-    (`spa.worldmodel.branches.turn_options`), `answer` as in `relabel_turn`. Episodes that ended in an error give no
-    rows.
+    (`spa.worldmodel.branches.turn_options`). Episodes that ended in an error give no rows.
 
     Raises DataError if the episode has fewer assistant messages than turns.
     """
     if episode.stop is Stop.ERROR:
         return [], Counter({EPISODE_ERROR: len(episode.turns)})
     replies = assistant_positions(episode)
-    corrected = _corrected(episode, action_sep, options, answer)
+    corrected = _corrected(episode, action_sep, options)
     messages = _with_replies(episode.messages, replies, corrected)
     rows: list[WorldModelRow] = []
     dropped: Counter[str] = Counter()
@@ -74,12 +69,10 @@ def corrected_messages(episode: Episode, *, action_sep: str) -> tuple[Message, .
     return _with_replies(episode.messages, assistant_positions(episode), corrected)
 
 
-def _corrected(
-    episode: Episode, action_sep: str, options: Sequence[Sequence[Option]] = (), answer: Answer = "executed"
-) -> list[Relabelled]:
+def _corrected(episode: Episode, action_sep: str, options: Sequence[Sequence[Option]] = ()) -> list[Relabelled]:
     known = options or [()] * len(episode.turns)
     return [
-        relabel_turn(turn, action_sep=action_sep, order=episode.reply_order, options=own, answer=answer)
+        relabel_turn(turn, action_sep=action_sep, order=episode.reply_order, options=own)
         for turn, own in zip(episode.turns, known, strict=True)
     ]
 
