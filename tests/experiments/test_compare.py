@@ -345,6 +345,8 @@ def test_who_has_not_learnt_from_states_replays_none(preset):
     for name in ("vanilla", "vanilla_wm", "vanilla_format"):
         assert configured(preset, METHODS[name].changes[1]).actor_rollout_ref.actor.replay.rows == 0
     assert baseline_config(preset, [], "vanilla").actor_rollout_ref.actor.replay.rows == 0
+    asked = ["actor_rollout_ref.actor.replay.rows=4"]
+    assert baseline_config(preset, asked, "vanilla_wm").actor_rollout_ref.actor.replay.rows == 4
 
 
 def test_the_plan_of_a_comparison_is_printed(tmp_path, capsys, monkeypatch):

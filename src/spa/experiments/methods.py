@@ -362,7 +362,8 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     """
     if name not in BASELINES:
         raise ConfigError(f"no baseline {name!r}; choose from {', '.join(BASELINES)}")
-    cfg, own = load_config(preset, overrides), load_config(preset, [*overrides, *METHODS[name].changes[1]])
+    cfg = load_config(preset, overrides)
+    own = load_config(preset, [_NO_ROWS, *overrides, *METHODS[name].overrides])
     keys = {text.partition("=")[0].lstrip("+") for text in overrides}
     if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != own.ctx_manager.mode:
         other = "vanilla" if name == "vanilla_wm" else "vanilla_wm"
