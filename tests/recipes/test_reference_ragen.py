@@ -79,6 +79,7 @@ def models_of(cfg: Config) -> SimpleNamespace:
     target = ctrl.target_kl if ctrl.type == "adaptive" else None
     return SimpleNamespace(
         replay=(),
+        template=None,
         actor=trainable(reference_model(words), cfg.actor_rollout_ref.actor.optim),
         critic=trainable(our_critic(words), cfg.critic.optim) if cfg.algorithm.adv_estimator == "gae" else None,
         ref=Scorer(model=reference_model(words, seed=9)),
@@ -106,7 +107,7 @@ def test_whole_steps_are_those_of_ragen(name: str):
             if not key.startswith(skipped):
                 ours = metrics[key.replace("kl_penalty_coeff", "kl_coef")]
                 assert ours == pytest.approx(value, rel=2e-5, abs=1e-6), (step, key)
-        parts = list(updates(cfg, models, ready, step))  # pyright: ignore[reportArgumentType]
+        parts = list(updates(cfg, models, ready, [], step))  # pyright: ignore[reportArgumentType]
         assert {part for part, *_ in parts} == wanted.keys() - measured.keys()
         for part, trained, shown, how in parts:
             section = cfg.critic if part == "critic" else cfg.actor_rollout_ref.actor
