@@ -71,13 +71,8 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
 whatever self-play depends on."""
 
 _REPLAY = "actor_rollout_ref.actor.replay"
-_CORRECTION = (
-    "generate.shuffle_next_states",
-    "generate.states",
-    "generate.success_only",
-    "sft.data.max_length",
-    "sft.data.merge_turns",
-    "sft.data.loss_on",
+_CORRECTION = tuple(
+    name for name, stages in SECTIONS.items() if "ppo" in stages and name.startswith(("generate.", "sft."))
 )
 """What rollouts are corrected and cut into sequences with, where they are replayed."""
 
