@@ -14,7 +14,7 @@ from helpers.smollm2 import needs_smollm2
 from spa.cli import main
 from spa.errors import ModelError
 from spa.models import smollm2
-from spa.models.choose import load_template
+from spa.models.choose import load_template, pick_attention
 from spa.models.gguf import check_file, import_gguf
 from spa.models.load import load_policy, load_tokenizer
 
@@ -195,6 +195,8 @@ def test_a_kept_model_is_found_by_its_name(made, tmp_path, monkeypatch):
     kept.mkdir(parents=True)
     (kept / "smollm2").symlink_to(made.folder)
     assert load_tokenizer("smollm2").chat_template == CHATML
+    attention = {pick_attention("auto", str(name), torch.device("cpu")) for name in ("smollm2", made.folder)}
+    assert attention == {"plain"}
 
 
 @needs_smollm2

@@ -13,12 +13,13 @@ from spa.config.schema_models import Dtype, ModelConfig
 from spa.errors import ModelError
 from spa.models import attention
 from spa.models.forward import pack_rows, share_prefix, token_logprobs
+from spa.models.heap import keep_freed_memory
 from spa.models.load import (
-    BUILTIN,
     Critic,
     load_image_reader,
     load_policy,
     load_tokenizer,
+    local_folder,
     model_config,
     save_activations,
     stop_ids,
@@ -72,7 +73,7 @@ def is_tiny(model: str, *, code: bool = False) -> bool:
 
 
 def _can_be_plain(model: str, *, code: bool) -> bool:
-    return (model == BUILTIN or Path(model).is_dir()) and attention.can_be_plain(model_config(model, code=code))
+    return local_folder(model) is not None and attention.can_be_plain(model_config(model, code=code))
 
 
 def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatTemplate]:
@@ -92,6 +93,8 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
         model.generation_config.eos_token_id = sorted(template.stop_ids)
     check_context(name, model.config, cfg.actor_rollout_ref.rollout.max_model_len)
     model = model.to(device)
+    if device.type == "cpu" and not is_tiny(name, code=model_cfg.trust_remote_code):
+        keep_freed_memory()
     autocast = pick_autocast(model_cfg.dtype, device)
     with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
         check_head(name, model)

@@ -42,12 +42,8 @@ def model_source(name: str, *, code: bool = False) -> Path:
     `code` lets the Python files of a Hub model be downloaded too. Raises ModelError for a folder that lacks a
     configuration or safetensors weights.
     """
-    if name == BUILTIN:
-        return Path(str(resources.files("spa"))) / "assets" / "tiny"
-    path = Path(name).expanduser()
-    if not path.is_dir() and re.fullmatch(r"[\w-]+", name) and kept_model(name).is_dir():
-        path = kept_model(name)
-    if not path.is_dir():
+    path = local_folder(name)
+    if path is None:
         if name == "smollm2":
             raise ModelError(f"{name} is not on this machine yet. Fetch it once (100 MB): spa import-gguf smollm2")
         if name.startswith((".", "/", "~")) or name.count("/") != 1:
@@ -68,6 +64,15 @@ def model_source(name: str, *, code: bool = False) -> Path:
             "with transformers where you trust it, and save_pretrained it)."
         )
     return path
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder of this machine that a model name means: the built-in model's, one of that path, or an imported one.
+    None: a Hub name, or nothing."""
+    if name == BUILTIN:
+        return Path(str(resources.files("spa"))) / "assets" / "tiny"
+    found = [Path(name).expanduser(), *([kept_model(name)] if re.fullmatch(r"[\w-]+", name) else [])]
+    return next((path for path in found if path.is_dir()), None)
 
 
 def kept_model(name: str) -> Path:

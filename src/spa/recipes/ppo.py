@@ -28,6 +28,7 @@ from spa.envs.lost import LOST
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.identity import Identity
+from spa.models.heap import limit_kernel_caches, release_memory
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.ppo_imagined import imagined_advantages, require_worths
@@ -50,7 +51,6 @@ from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select
 from spa.training.checkpoint import last_checkpoint
 from spa.training.loss_masks import answer_mask, loss_masks
-from spa.training.memory import limit_kernel_caches, release_memory
 from spa.training.replay import with_replay
 from spa.training.token_scores import token_scores
 from spa.training.update import (

@@ -21,6 +21,7 @@ from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.identity import Identity
 from spa.models.forward import token_logprobs
+from spa.models.heap import limit_kernel_caches, release_memory
 from spa.models.lora import ADAPTER
 from spa.models.vision import ImageReader, RowImages
 from spa.prompts.template import ChatTemplate
@@ -33,7 +34,6 @@ from spa.recipes.stage import recorded_identity, result_of, run_context, stage_i
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
 from spa.training.checkpoint import last_checkpoint, load_state
-from spa.training.memory import limit_kernel_caches, release_memory
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Trainable, forward_passes, train_step

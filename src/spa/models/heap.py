@@ -4,6 +4,7 @@ import ctypes
 import sys
 
 CACHED_KERNELS = 64
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
 
 
 def limit_kernel_caches() -> None:
@@ -16,6 +17,20 @@ def limit_kernel_caches() -> None:
         c_library = ctypes.CDLL(None)
         for name in (b"ONEDNN_PRIMITIVE_CACHE_CAPACITY", b"LRU_CACHE_CAPACITY"):
             c_library.setenv(name, str(CACHED_KERNELS).encode(), 0)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what is freed for whatever comes next (glibc only; elsewhere nothing). `release_memory`
+    still hands it back.
+
+    By default it maps and unmaps large blocks one by one and gives the end of its heap back whenever it can, so that
+    the tensors of a real model are pages that the system hands out anew: a quarter of a training step on a CPU.
+    """
+    if sys.platform == "linux":
+        set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+        if set_option is not None:
+            set_option(_TRIM_THRESHOLD, -1)
+            set_option(_MMAP_MAX, 0)
 
 
 def release_memory() -> None:
