@@ -92,6 +92,30 @@ def test_looking_further_ahead_finds_goals_that_one_turn_does_not_show(tmp_path,
         assert len(line["imagined"]) % 8 == 0 and (not goal or line["chosen"] == min(goal))
 
 
+@pytest.mark.parametrize("slips", [False, True])
+def test_a_way_to_the_goal_is_kept_to_until_it_leads_elsewhere(tmp_path, slips):
+    lake = ("size=5", f"is_slippery={slips}", "success_rate=0.8")
+    lake = [f"custom_envs.FrozenLakeNoSlip.env_config.{part}" for part in lake]
+    cfg = small_config("none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", *lake)
+    again, lines, engine = [], [], ScriptedEngine(know_all)
+    anew = success(cfg, imagining(8, "learnt", engine=engine, record=again.append, depth=4))
+    kept = success(cfg, imagining(8, "learnt", engine=engine, record=lines.append, depth=4, keep=True))
+    drawn, drawn_anew = (sum(len(line["imagined"]) for line in record) for record in (lines, again))
+    assert slips or (kept >= anew and drawn < drawn_anew)
+    turns_to_goal, followed, left = dict[str, int](), 0, 0  # what is left of the way that each episode is on
+    for line in lines:
+        expected = turns_to_goal.pop(line["episode_id"], 0)
+        if line.get("kept"):
+            (step,) = line["imagined"]
+            assert expected and line["tokens"] == [0] and (step["worth"] == 1) == (expected == 1)
+            turns_to_goal[line["episode_id"]], followed = expected - 1, followed + 1
+            continue
+        left += expected > 0
+        ways = [part for part in line["imagined"] if part["worth"] == 1 and part["root"] == line["chosen"]]
+        turns_to_goal[line["episode_id"]] = ways[0]["depth"] - 1 if ways else 0
+    assert followed > 0 and (left > 0) == slips
+
+
 @pytest.mark.parametrize("family", ["qwen2", "llama3"])
 @pytest.mark.parametrize("turns", [0, 1])
 def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, turns, family):
@@ -175,6 +199,8 @@ def test_states_that_no_prompt_can_show_are_not_gone_on_from(env, why):
         (("agent_proxy.reply_order=no_prediction", "imagine.n=4"), "imagine.n: needs predictions"),
         (("agent_proxy.reply_order=no_prediction", "generate.imagine.n=4"), "generate.imagine.n: needs predictions"),
         (("imagine.n=4", "imagine.spoil=0.5"), "imagine.spoil: needs imagine.dynamics oracle"),
+        (("imagine.n=4", "imagine.keep=true"), "imagine.keep: needs imagine.depth above 1"),
+        (("generate.later_batches=2",), "generate.later_batches: needs generate.rounds above 1"),
     ],
 )
 def test_planning_without_predictions_is_refused(tmp_path, changes, why):

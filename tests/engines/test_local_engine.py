@@ -120,6 +120,50 @@ def test_the_prompt_of_a_group_is_read_once(monkeypatch):
     check_against_forward(engine.model, asked, shared)
 
 
+@pytest.mark.parametrize("name", ["qwen2", "llama3", "mistral"])
+def test_what_all_prompts_begin_with_may_be_held_once(name, monkeypatch):
+    made, model = ending_template(name), small_model(name)
+    usual = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
+    monkeypatch.setattr(local, "_HELD_ONCE", 0)
+    found = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
+    check_episodes(model, found)
+    assert [episode.token_ids.tolist() for episode in found] == [episode.token_ids.tolist() for episode in usual]
+
+
+def test_rows_that_were_cached_beside_others_share_what_they_have_in_common_now(monkeypatch):
+    monkeypatch.setattr(local, "_HELD_ONCE", 0)
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    engine = LocalEngine(model, made)
+    alike, others = prompts(made, 3, same=True), [replace(p, episode_id=f"o{p.seed}") for p in prompts(made, 3)]
+    for part in (alike, others, others[:1]):
+        told = engine.generate(part, SAMPLING)
+        for prompt, reply in zip(part, told, strict=True):
+            ids = np.concatenate([prompt.token_ids, reply.token_ids, prompt.token_ids[-8:]])
+            asked = alike if part is alike else others
+            asked[[each.seed for each in asked].index(prompt.seed)] = replace(prompt, token_ids=ids)
+    heads = {name: kv.store.head[0][0].shape[1] for name, kv in engine._episodes.items() if kv.store.head}
+    assert heads["e0"] > heads["o101"] > 0 and "o100" not in heads  # a row alone shares nothing
+    new = [replace(prompt, episode_id=f"n{prompt.seed}") for prompt in prompts(made, 2, seed=9)]
+    together = [*others, *alike, *new]
+    found = engine.generate(together, SAMPLING)
+    check_against_forward(model, together, found)
+    assert texts(found) == texts([LocalEngine(model, made).generate([prompt], SAMPLING)[0] for prompt in together])
+
+
+def test_what_is_held_once_is_read_once_and_takes_no_room_in_a_row(monkeypatch):
+    made, model = template("qwen2"), small_model("qwen2")
+    asked = prompts(made, 5)
+    engines = [LocalEngine(model, made) for _ in range(2)]
+    engines[0].generate(asked, SAMPLING)
+    monkeypatch.setattr(local, "_HELD_ONCE", 0)
+    shapes = counting(monkeypatch, engines[1])
+    engines[1].generate(asked, SAMPLING)
+    usual, held = ({kv.store.keys[0].shape[2] for kv in engine._episodes.values()} for engine in engines)
+    (rows, shared), (more, rest) = [shape for shape in shapes if shape[1] > 1]
+    assert (rows, more) == (1, 5) and shared + rest == max(len(prompt.token_ids) for prompt in asked)
+    assert max(held) + shared == max(usual)
+
+
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
 def test_rows_that_leave_change_nothing_for_the_others(monkeypatch, threshold):
     made, model = ending_template("qwen2", share=6), small_model("qwen2")

@@ -83,6 +83,8 @@ class FusedModel:
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.scale = self.width**-0.5
         self.dtype = dtype
+        self.bytes_per_token = 2 * config.num_hidden_layers * self.key_heads * self.width * dtype.itemsize
+        """Of keys and values of a row."""
         self.refresh(model)
 
     @torch.no_grad()
@@ -127,7 +129,8 @@ class FusedModel:
             keys, values = cache.append(index, keys, values)
             if keys.shape[2] > mask.shape[-1]:  # columns that nobody has written yet
                 mask = nn.functional.pad(mask, (0, keys.shape[2] - mask.shape[-1]), value=torch.finfo(self.dtype).min)
-            x = x + layer.out(self._attend(queries, keys, values, mask))
+            head = cache.head[index] if cache.head else None
+            x = x + layer.out(self._attend(queries, keys, values, mask, head))
             gate, up = layer.gate_up(layer.between(x)).chunk(2, dim=-1)
             x = x + layer.down(layer.act(gate) * up)
         last = x.view(rows, q, -1)[:, -1]
@@ -145,20 +148,40 @@ class FusedModel:
         return queries.transpose(1, 2), keys.transpose(1, 2), qkv[:, :, turned:].transpose(1, 2)
 
     def _attend(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor,
+        head: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> torch.Tensor:
         """queries [B, H, q, D], keys and values [B, K, T, D], mask [B, 1, q, T] -> [B * q, H * D].
 
-        Queries that share a key head are stacked, so that every key is read once; a block of rows at a time.
+        Queries that share a key head are stacked, so that every key is read once; a block of rows at a time. `head`:
+        keys and values [K, c, D] before those, which the queries of all rows share and see.
         """
         rows, _, q, _ = queries.shape
         shared, columns = self.heads // self.key_heads, keys.shape[2]
-        block, parts = max(1, PREFILL_SCORES // (self.heads * q * columns)), []
+        early = 0 if head is None else head[0].shape[1]
+        block, parts = max(1, PREFILL_SCORES // (self.heads * q * (early + columns))), []
         for i in range(0, rows, block):
             some = slice(i, i + block)
             stacked = queries[some].reshape(-1, shared * q, self.width)
             scores = torch.bmm(stacked, keys[some].flatten(0, 1).transpose(1, 2)).view(-1, self.heads, q, columns)
-            weights = scores.add_(mask[some]).softmax(-1).view(-1, shared * q, columns)
-            out = torch.bmm(weights, values[some].flatten(0, 1)).view(-1, self.heads, q, self.width)
+            scores = scores.add_(mask[some])
+            if head is not None:
+                scores = torch.cat([self._across(queries[some], head[0].transpose(1, 2)), scores], dim=-1)
+            weights = scores.softmax(-1)
+            own = weights[..., early:].reshape(-1, shared * q, columns)
+            out = torch.bmm(own, values[some].flatten(0, 1)).view(-1, self.heads, q, self.width)
+            if head is not None:
+                out += self._across(weights[..., :early], head[1])
             parts.append(out.transpose(1, 2))
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(rows * q, self.heads * self.width)
+
+    def _across(self, x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        """x [B, H, q, n] times `shared` [K, n, m], the same for all rows -> [B, H, q, m]."""
+        rows, heads, q, n = x.shape
+        of_head = x.reshape(rows, self.key_heads, -1, n).transpose(0, 1).reshape(self.key_heads, -1, n)
+        out = torch.bmm(of_head, shared).view(self.key_heads, rows, heads // self.key_heads, q, -1)
+        return out.transpose(0, 1).reshape(rows, heads, q, -1)

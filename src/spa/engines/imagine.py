@@ -7,7 +7,8 @@ the control: whatever it gains is not knowledge.
 
 With `depth` above 1 it goes on where it imagines to be: in every imagined state that is new and not yet the end, the
 same question is asked again (`spa.prompts.elsewhere`), until the goal shows or the turns are over; the reply that the
-way to the goal begins with is played. A state is entered once, so that the search is no wider than the game.
+way to the goal begins with is played. A state is entered once, so that the search is no wider than the game. With
+`keep` the rest of that way is played without another look, for as long as each state is the one that was imagined.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ NOTHING = -2.0
 class Imagined:
     """One reply: what it would do, and the state that it is judged by."""
 
+    reply: Completion
     parsed: ParsedReply
     state: str | None
     worth: float
@@ -47,7 +49,7 @@ class Imagined:
     root: int = 0  # the reply to the real state that it grew from
     depth: int = 1  # turns that are imagined up to this state
     actions_left: int | None = None  # of the episode, after it; None: no limit is known
-    tokens: int | None = None
+    before: "Imagined | None" = None  # the reply whose state it was drawn in; None: the real state
 
 
 def require_appraisal(env: TextEnv, tag: str, *, instead: str) -> None:
@@ -82,6 +84,7 @@ class _Place:
     env: TextEnv | None
     root: int = 0
     depth: int = 1
+    before: Imagined | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,6 @@ class _Search:
         self.prompt = prompt
         self.turn = sum(message["role"] == "assistant" for message in prompt.messages)
         self.seen: list[Imagined] = []
-        self.replies: Sequence[Completion] = ()
         self.entered: set[str] = set()
         self.fault = ""
 
@@ -108,9 +110,11 @@ class Imagining:
     """`engine`, whose every reply is the best of `n`, with at most `depth` turns imagined. Ties go to the reply that
     was drawn first, so that imagination that sees nothing changes nothing.
 
-    `width`: the imagined states of a depth that are gone on from. Nothing is imagined beyond the turns and actions that
-    an episode has left, nor in prompts of more than `max_prompt` tokens. `template`: None for engines without tokens.
-    The engine is asked for `rows` replies at a time, and forgets them before it is asked for more.
+    `width`: the imagined states of a depth that are gone on from. `keep`: a way to the goal is kept to; the replies of
+    its later turns are those that were drawn where it was imagined, log-probs included. Nothing is
+    imagined beyond the turns and actions that an episode has left, nor in prompts of more than `max_prompt` tokens.
+    `template`: None for engines without tokens. The engine is asked for `rows` replies at a time, and forgets them
+    before it is asked for more.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class Imagining:
         max_actions: int,
         depth: int = 1,
         width: int = 8,
+        keep: bool = False,
         max_prompt: int | None = None,
         rows: int = 1024,
         template: ChatTemplate | None = None,
@@ -133,16 +138,40 @@ class Imagining:
         self.state_text: StateText = state_text
         self.max_actions, self.record = max_actions, record
         self.depth, self.width, self.max_prompt, self.rows, self.template = depth, width, max_prompt, rows, template
+        self.keep = keep
+        self._ways: dict[str, list[Imagined]] = {}  # episode -> the replies that are left of its way to the goal
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The best of `n` completions of each prompt; the first draw is the one that the engine alone would give."""
-        searches = [_Search(prompt) for prompt in prompts]
+        """The best of `n` completions of each prompt, of which the first draw is the one that the engine alone would
+        give, or the next of a way that is kept to."""
+        kept = [self._keep_to(prompt) for prompt in prompts]
+        searches = [_Search(prompt) for prompt, way in zip(prompts, kept, strict=True) if way is None]
         for depth in range(1, self.depth + 1):
             asked = [(search, place) for search in searches for place in self._places(search, depth)]
             replies = self._ask([_draw(place.prompt, i) for _, place in asked for i in range(self.n)], sampling)
             for i, (search, place) in enumerate(asked):
                 self._take(search, place, replies[i * self.n : (i + 1) * self.n])
-        return [self._choose(search) for search in searches]
+        chosen = iter([self._choose(search) for search in searches])
+        return [next(chosen) if way is None else way for way in kept]
+
+    def _keep_to(self, prompt: Prompt) -> Completion | None:
+        """The next reply of the way that the episode is on; None if there is none, or if it has led elsewhere."""
+        way = self._ways.pop(prompt.episode_id, None)
+        if not way:
+            return None
+        try:
+            with boundary("imagining", MAKING_S):
+                here = prompt.context.state_text(self.state_text)
+                if way[0].before is None or not _same(way[0].before.state, here):
+                    return None
+                truth = _after(prompt.context, way[0].parsed.actions, self.state_text, stream(prompt.seed, "imagine"))
+        except EnvFault:
+            return None  # the search meets it again, and says so
+        self._ways[prompt.episode_id] = way[1:]
+        search = _Search(prompt)
+        search.seen = [replace(way[0], right=_same(way[0].state, truth.state), root=0, depth=1)]
+        self.record({**_line(search, 0), "tokens": [0], "kept": True})
+        return way[0].reply
 
     def _ask(self, drawn: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """The engine's replies; only what it has cached of real states is kept."""
@@ -185,7 +214,7 @@ class Imagining:
                     actions_left=each.actions_left,
                     context=each.env or prompt.context,
                 )
-                places.append(_Place(prompt=moved, env=each.env, root=each.root, depth=depth))
+                places.append(_Place(prompt=moved, env=each.env, root=each.root, depth=depth, before=each))
         return places
 
     def _goes_on(self, search: "_Search", each: Imagined) -> bool:
@@ -197,8 +226,6 @@ class Imagining:
 
     def _take(self, search: "_Search", place: "_Place", replies: Sequence[Completion]) -> None:
         """Judge the replies in a place."""
-        if place.depth == 1:
-            search.replies = replies
         try:
             with boundary("imagining", MAKING_S):
                 search.seen += self.imagine(place, replies)
@@ -212,8 +239,11 @@ class Imagining:
         for each in search.seen:
             worths[each.root] = max(worths[each.root], each.worth if each.worth >= GOAL else NOTHING)
         chosen = int(np.argmax(worths))
+        goals = [each for each in search.seen if each.worth >= GOAL and each.root == chosen]
+        if self.keep and goals:
+            self._ways[search.prompt.episode_id] = _way_to(goals[0])[1:]
         self.record(_line(search, chosen))
-        return search.replies[chosen]
+        return search.seen[chosen].reply
 
     def imagine(self, place: "_Place", replies: Sequence[Completion]) -> list[Imagined]:
         """What each reply in a place would lead to, and what that is worth."""
@@ -232,6 +262,7 @@ class Imagining:
             right = _same(state, truth.state)
             found.append(
                 Imagined(
+                    reply=replies[i],
                     parsed=each,
                     state=state,
                     worth=_worth(place.prompt.context, each, state),
@@ -240,7 +271,7 @@ class Imagining:
                     root=i if place.depth == 1 else place.root,
                     depth=place.depth,
                     actions_left=None if left is None else left - len(each.actions),
-                    tokens=_length(replies[i]),
+                    before=place.before,
                 )
             )
         return found
@@ -270,6 +301,8 @@ class Imagining:
 
     def forget(self, episode_ids: Sequence[str]) -> None:
         """These episodes are over."""
+        for episode in episode_ids:
+            self._ways.pop(episode, None)
         self.engine.forget(episode_ids)
 
     def close(self) -> None:
@@ -305,6 +338,14 @@ def _after(env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np
     return _End(state=twin.world_state_text(mode), env=None if over else twin) if done else _End()
 
 
+def _way_to(goal: Imagined) -> list[Imagined]:
+    """The replies from the real state to the goal."""
+    way = [goal]
+    while way[0].before is not None:
+        way.insert(0, way[0].before)
+    return way
+
+
 def _worth(env: TextEnv, parsed: ParsedReply, state: str | None) -> float:
     if not parsed.well_formed or state is None:
         return NOTHING
@@ -326,7 +367,7 @@ def _line(search: _Search, chosen: int) -> dict[str, Any]:
         "episode_id": search.prompt.episode_id,
         "turn": search.turn,
         "chosen": chosen,
-        "tokens": [each.tokens for each in search.seen],
+        "tokens": [_length(each.reply) for each in search.seen],
         "imagined": [
             {
                 "actions": each.parsed.actions,

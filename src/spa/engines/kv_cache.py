@@ -2,7 +2,8 @@
 
 Between turns an episode's keys and values are a row without gaps (`EpisodeKV`) of what left the batch together with it
 (`KVStore`). For a call of the engine rows are laid side by side into one `GrowingCache`; rows of different length leave
-holes, which the attention mask closes.
+holes, which the attention mask closes. What all rows of a batch begin with may be held once (`Head`): a step then reads
+it once, where it would read it for every row.
 """
 
 from collections.abc import Sequence
@@ -16,16 +17,28 @@ from torch import nn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 _GONE = torch.empty(0)
+Head = list[tuple[torch.Tensor, torch.Tensor]]
+"""Keys and values [K, c, D] of each layer, of the c tokens that all rows of a batch begin with."""
 
 
 class KVStore:
-    """What rows that left a batch together have cached: keys and values [R, H, c, D] per layer. Every row is filled
-    from the left; what is behind its own length means nothing."""
+    """What rows that left a batch together have cached: keys and values [R, H, c, D] per layer, after those of `head`.
+    Every row is filled from the left; what is behind its own length means nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, head: Head) -> None:
+        self.head = head
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         self.episodes: WeakSet[EpisodeKV] = WeakSet()  # those that may still be asked for
+
+    def columns(self, layer: int, part: int, rows: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Keys (`part` 0) or values (1), [r, H, stop - start, D], of tokens `start` to `stop` of these rows, int64
+        [r]: one of them at a time, as a copy of both may be more than there is room for."""
+        own = (self.keys, self.values)[part][layer]
+        if not self.head:
+            return own[rows, :, start:stop]
+        early = self.head[layer][part].expand(len(rows), -1, -1, -1)
+        return torch.cat([early, own[rows]], dim=2)[:, :, start:stop]
 
     def shrink(self) -> None:
         """Let go of rows that nobody asks for any more, once they are half of them."""
@@ -141,9 +154,16 @@ class GrowingCache(DynamicCache):
         super().__init__()
         self._growing = [GrowingLayer() for _ in range(layers)]
         self.layers = list(self._growing)
+        self.head: Head = []
+
+    @property
+    def shared(self) -> int:
+        """How many tokens all rows begin with that are held once, before the cache's own columns."""
+        return self.head[0][0].shape[1] if self.head else 0
 
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:
-        """Fill the empty cache with these rows, each starting at column 0; None is an empty row.
+        """Fill the empty cache with these rows, each starting at column 0 with what comes after the head; None is an
+        empty row.
 
         The rows are used up: a store that is wanted whole gives its memory to the cache layer by layer, which may be
         most of a GPU; others shrink later (`KVStore.shrink`).
@@ -154,14 +174,15 @@ class GrowingCache(DynamicCache):
                 parts.setdefault(row.store, []).append((place, row))
         if not parts:
             return
-        width = max(len(row.ids) for row in rows if row is not None)
+        skipped = self.shared
+        width = max(len(row.ids) for row in rows if row is not None) - skipped
         device = next(iter(parts)).keys[0].device
         moves = [
             (
                 store,
                 torch.tensor([row.row for _, row in part], device=device),
                 torch.tensor([place for place, _ in part], device=device),
-                max(len(row.ids) for _, row in part),
+                max(len(row.ids) for _, row in part) - skipped,
                 len(part) == len(store.episodes),
             )
             for store, part in parts.items()
@@ -171,8 +192,9 @@ class GrowingCache(DynamicCache):
             shape = (len(rows), like.keys[index].shape[1], width, like.keys[index].shape[3])
             keys, values = like.keys[index].new_zeros(shape), like.values[index].new_zeros(shape)
             for store, source, target, columns, used_up in moves:
-                keys[target, :, :columns] = store.keys[index][source, :, :columns].to(keys.dtype)
-                values[target, :, :columns] = store.values[index][source, :, :columns].to(values.dtype)
+                stop = skipped + columns
+                keys[target, :, :columns] = store.columns(index, 0, source, skipped, stop).to(keys.dtype)
+                values[target, :, :columns] = store.columns(index, 1, source, skipped, stop).to(values.dtype)
                 if used_up:
                     store.keys[index] = store.values[index] = _GONE
             layer.adopt(keys, values)
@@ -202,11 +224,11 @@ class GrowingCache(DynamicCache):
         self, rows: torch.Tensor, columns: torch.Tensor, ids: Sequence[np.ndarray], *, last: bool
     ) -> list[EpisodeKV]:
         """Copies of rows without their holes. rows: int64 [R]; columns: int64 [R, c], in which the first columns of
-        each row are those that hold its `ids`, int32 each.
+        each row are those that hold its `ids`, int32 each, after the head.
 
         After the `last` call the cache is empty; its layers are given back one by one.
         """
-        store = KVStore()
+        store = KVStore(self.head)
         for layer in self._growing:
             keys, values = layer.taken(rows, columns)
             store.keys.append(keys)
@@ -216,3 +238,13 @@ class GrowingCache(DynamicCache):
         episodes = [EpisodeKV(ids=held, store=store, row=row) for row, held in enumerate(ids)]
         store.episodes.update(episodes)
         return episodes
+
+
+def head_of(episode: EpisodeKV, tokens: int) -> Head:
+    """The first tokens of what is cached of an episode, copied."""
+    row, store = torch.tensor([episode.row]), episode.store
+
+    def part_of(layer: int, part: int) -> torch.Tensor:
+        return store.columns(layer, part, row, 0, tokens)[0].contiguous()
+
+    return [(part_of(layer, 0), part_of(layer, 1)) for layer in range(len(store.keys))]

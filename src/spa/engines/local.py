@@ -2,6 +2,7 @@
 
 * Keys and values are kept from turn to turn: a turn reads only the tokens that are new.
 * Equal prompts (the members of a group at their first turn) are read once.
+* On a CPU, in bfloat16, what all prompts begin with (the rules of the game) is read and held once if it is long enough.
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention) take the safe path:
   the whole conversation is read again at every turn and rows stay until the end. It is announced once.
@@ -20,7 +21,7 @@ from transformers.cache_utils import DynamicCache
 
 from spa import heartbeat
 from spa.engines.fused import FusedModel, can_fuse
-from spa.engines.kv_cache import EpisodeKV, GrowingCache
+from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
 from spa.engines.sampling import sample_tokens
 from spa.engines.static_step import StaticStep
 from spa.engines.vision import sample_seeing
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 _SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them still write
 _STATIC_SHRINK_AT = 0.5  # the same where every move costs a new recording,
 _STATIC_ROWS = 64  # and only from more rows than a GPU reads in the time of one
+_HELD_ONCE = 2**20  # bytes of keys and values per row from which what all rows begin with is held once
 
 
 class LocalEngine:
@@ -207,8 +209,9 @@ class _Batch:
         unique = sorted(set(source))
         rows = [cached[i] for i in unique]
         self.cache: Any = GrowingCache(_layer_count(self.engine.model.config))
+        self.cache.head = self._read_head(rows)
         self.cache.lay_out(rows)
-        old = [0 if kv is None else len(kv.ids) for kv in rows]
+        old = [self.cache.shared if kv is None else len(kv.ids) for kv in rows]
         new = [self.prompts[i].token_ids[length:] for i, length in zip(unique, old, strict=True)]
         stores = {row.store for row in rows if row is not None}
         del cached, rows  # laid out by now: holding them would keep every key and value twice
@@ -224,9 +227,33 @@ class _Batch:
         self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
         return logits
 
+    def _read_head(self, cached: list[EpisodeKV | None]) -> Head:
+        """Keys and values of what all prompts begin with, if they are worth holding once; else nothing."""
+        fused = self.engine.sampler
+        if not isinstance(fused, FusedModel):
+            return []
+        first, *others = [prompt.token_ids for prompt in self.prompts]
+        known = [kv for kv in cached if kv is not None]
+        tokens = min([len(ids) - 1 for ids in (first, *others)] + [len(kv.ids) for kv in known])
+        for ids in others:
+            differs = np.flatnonzero(first[:tokens] != ids[:tokens])
+            tokens = int(differs[0]) if len(differs) else tokens
+        if not others or tokens < 1 or tokens * fused.bytes_per_token < _HELD_ONCE:
+            return []
+        return head_of(known[0] if known else self._read_alone(first[:tokens]), tokens)
+
+    def _read_alone(self, ids: np.ndarray) -> EpisodeKV:
+        """What is cached of these tokens, int [c], when they are read by themselves."""
+        cache, columns = GrowingCache(_layer_count(self.engine.model.config)), torch.arange(len(ids))[None]
+        causal = torch.ones((1, len(ids), len(ids)), dtype=torch.bool).tril()
+        self._forward(torch.from_numpy(ids.astype(np.int64))[None], columns, causal, cache)
+        return cache.take_rows(torch.tensor([0]), columns, [ids], last=True)[0]
+
     def _read_chunk(self, new: list[np.ndarray], old: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read new tokens, right-aligned so that every row's last token is in the last column."""
-        rows, width, past = len(new), max(map(len, new)), max(old)
+        """Read new tokens, right-aligned so that every row's last token is in the last column. `old`: tokens of each
+        row that are cached, with those that all rows share."""
+        shared = self.cache.shared
+        rows, width, past = len(new), max(map(len, new)), max(old) - shared
         ids = torch.zeros((rows, width), dtype=torch.int64)
         real = torch.zeros((rows, width), dtype=torch.bool)
         for r, tokens in enumerate(new):
@@ -235,13 +262,13 @@ class _Batch:
         ids, real = ids.to(self.device), real.to(self.device)
         old_lengths = torch.tensor(old, device=self.device)
         positions = (old_lengths[:, None] + real.cumsum(1) - 1).clamp(min=0)
-        past_valid = torch.arange(past, device=self.device)[None] < old_lengths[:, None]
+        past_valid = shared + torch.arange(past, device=self.device)[None] < old_lengths[:, None]
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
         # Pad queries look at themselves, so that no row of the softmax is empty; nobody reads their output.
         own = torch.eye(width, dtype=torch.bool, device=self.device)
         inner = (causal[None] & real[:, None, :]) | own[None]
         allowed = torch.cat([past_valid[:, None, :].expand(-1, width, -1), inner], dim=-1)
-        logits = self._forward(ids, positions, allowed)
+        logits = self._forward(ids, positions, allowed, self.cache)
         return logits, torch.cat([past_valid, real], dim=-1)
 
     def _read_next(self, ids: torch.Tensor, alive: torch.Tensor, *, room: int) -> torch.Tensor:
@@ -263,18 +290,20 @@ class _Batch:
         else:
             allowed = self.valid.clone()
             allowed[:, -1] = True
-            logits = self._forward(ids[:, None], self.positions[:, None], allowed[:, None, :])
+            logits = self._forward(ids[:, None], self.positions[:, None], allowed[:, None, :], self.cache)
         self.positions = self.positions + 1
         return logits
 
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    def _forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, allowed: torch.Tensor, cache: GrowingCache
+    ) -> torch.Tensor:
         mask = torch.zeros(allowed.shape, dtype=self.dtype, device=self.device)
         mask.masked_fill_(~allowed, torch.finfo(self.dtype).min)
         out = self.engine.sampler(
             input_ids=ids,
             attention_mask=mask[:, None],
             position_ids=positions,
-            past_key_values=self.cache,
+            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         )
@@ -313,7 +342,7 @@ class _Batch:
         prompts = [self.prompts[self.rows[b]] for b in batch_rows]
         written = [self.ids[self.rows[b]] for b in batch_rows]
         ids = [
-            np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[:length]
+            np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[: self.cache.shared + length]
             for prompt, reply, length in zip(prompts, written, lengths, strict=True)
         ]
         self.step = None if last else self.step  # it holds on to the cache
