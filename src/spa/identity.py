@@ -177,15 +177,15 @@ def model_content(name: str) -> dict[str, str]:
 
 
 def _model_folder(name: str) -> Path | None:
-    from spa.models.load import BUILTIN, model_source
+    from spa.models.load import local_folder, model_source
 
-    path = Path(name).expanduser()
-    if name != BUILTIN and not path.is_dir():
+    folder = local_folder(name)
+    if folder is None:
         return _cached(name, "model")
     try:
         return model_source(name)
     except ModelError:
-        return path
+        return folder
 
 
 def _cached(name: str, kind: str) -> Path | None:

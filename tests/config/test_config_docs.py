@@ -11,6 +11,15 @@ def test_pages_are_up_to_date():
         assert (DOCS / name).read_text(encoding="utf-8") == text, "run: python -m spa.config.docs docs"
 
 
+def test_only_what_has_no_default_is_called_required():
+    lines = [line for line in pages(DOCS)["configuration.md"].splitlines() if "| required |" in line]
+    assert [line.split("`")[1] for line in lines] == [
+        "custom_envs.*.env_type",
+        "model_info.*.provider_name",
+        "model_info.*.model_name",
+    ]
+
+
 def test_every_changed_default_has_a_reason():
     rows = changed_defaults()
     assert {key for key, *_ in rows} >= {"ppo_mini_batch_size", "critic.cliprange_value", "trainer.n_gpus_per_node"}

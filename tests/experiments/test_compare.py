@@ -328,6 +328,9 @@ def test_seeds_differ_in_everything_that_is_drawn_and_in_nothing_else(tmp_path):
 def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
     cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, "generate.num_batches=7")))
     assert (longer(cfg).trainer.total_training_steps, longer(cfg).trainer.also_test_at) == (8, 1)
+    rounds = ("generate.num_batches=7", "generate.rounds=3", "generate.later_batches=2")
+    cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, *rounds)))
+    assert longer(cfg).trainer.total_training_steps == 1 + 7 + 2 + 2
 
 
 def test_baselines_change_the_format_and_the_state_text_alone():

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spa import cli
@@ -12,6 +14,7 @@ from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluate.episode_metrics import episode_metrics
 from spa.recipes import evaluate, policies, setup
+from spa.recipes.generate import TRAIN_FILE
 from spa.recipes.policies import find_target, run_of, training_hashes
 from spa.recipes.validation import validation_episodes
 
@@ -132,6 +135,15 @@ def test_other_settings_set_old_groups_aside(tmp_path):
     assert json.loads(path.read_text())["tags"][LAKE]["turns_per_episode"] == 1.0
 
 
+@pytest.mark.parametrize(("more", "at_a_time"), [((), 12), (("imagine.n=6", "imagine.dynamics=oracle"), 2)])
+def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(tmp_path, monkeypatch, more, at_a_time):
+    monkeypatch.setattr(evaluate, "CHUNK", 12)
+    calls, play = list[int](), setup.Player.play
+    monkeypatch.setattr(setup.Player, "play", lambda *args: calls.append(len(args[2])) or play(*args))
+    run(demo(6, 2, *more), "random", tmp_path / "r.json")
+    assert calls == [at_a_time] * (12 // at_a_time)
+
+
 def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     cfg = demo(6, 1)
     player = setup.make_player(cfg, None, mode="base")
@@ -141,6 +153,9 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     lines = [json.dumps({"episode_id": "x", "puzzle_hash": h, "turns": []}, separators=(",", ":")) for h in hashes[:2]]
     (folder / "train-000001.jsonl").write_text("\n".join(lines) + "\n")
     assert training_hashes(tmp_path / "run") == set(hashes[:2])
+    (tmp_path / "run/round_1/data").mkdir(parents=True)
+    pq.write_table(pa.table({"puzzle_hash": ["learnt in round 1"]}), tmp_path / "run/round_1/data" / TRAIN_FILE)
+    assert training_hashes(tmp_path / "run") == {*hashes[:2], "learnt in round 1"}
     puzzles, seen = evaluate.unseen_puzzles(cfg, player, training_hashes(tmp_path / "run"))
     assert seen == 2 and [puzzle.hash for puzzle in puzzles] == hashes[2:]
     with pytest.raises(DataError, match="all 6 validation puzzles"):

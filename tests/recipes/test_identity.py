@@ -131,6 +131,16 @@ def test_an_adapter_that_does_not_say_whose_it_is_ends_in_one_message(tmp_path, 
         model_content(str(tmp_path))
 
 
+def test_an_imported_model_counts_by_what_its_files_hold(base, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    kept = Path(shutil.copytree(base, tmp_path / ".cache/spa/models/mine"))
+    first = model_content("mine")
+    assert first == model_content(str(kept)) and model_content("nobody") == {"weights": "name nobody"}
+    with (kept / "tokenizer_config.json").open("a") as file:
+        file.write("\n")
+    assert {part for part, value in model_content("mine").items() if value != first[part]} == {"tokenizer"}
+
+
 def test_swapped_data_are_refused_and_lost_data_are_made_again(run, monkeypatch):
     model, root = run
     cfg, file = small_config(model, root, *STEPS), root / "data" / generate.TRAIN_FILE

@@ -7,6 +7,7 @@ import yaml
 from helpers.runs import small_config
 
 from spa.recipes import generate, pipeline
+from spa.recipes.rounds import rounds_of
 from spa.worldmodel.rows import read_parquet
 
 STEPS = (
@@ -99,3 +100,19 @@ def test_who_does_not_play_plans_nothing_and_says_so(base, tmp_path, caplog):
     generate.main(small_config("none", tmp_path, "generate.policy=random", "generate.imagine.n=4"), directory=tmp_path)
     assert "generate.imagine.n is 4, but the model does not play" in caplog.text
     assert not any("/wm/" in line for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+
+
+def test_later_rounds_may_play_fewer_batches_and_never_the_puzzles_of_another(base, tmp_path):
+    many = ("generate.num_batches=8", "generate.rounds=3", "generate.later_batches=2", "generate.policy=random")
+    rounds = rounds_of(small_config(base, tmp_path, *many), tmp_path / "data", tmp_path / "sft")
+    played = [range(own.first_batch, own.first_batch + own.cfg.generate.num_batches) for own in rounds]
+    assert played == [range(8), range(8, 10), range(10, 12)]
+    fresh = small_config(base, tmp_path, *many[:2], many[3], "generate.rows_of=own_round")
+    fresh = rounds_of(fresh, tmp_path / "data", tmp_path / "sft")
+    assert [len(own.earlier) for own in rounds] == [0, 1, 2] and not any(own.earlier for own in fresh)
+    assert fresh[0].cfg == rounds[0].cfg
+    alone = rounds_of(small_config(base, tmp_path, *many[:2], many[3]), tmp_path / "data", tmp_path / "sft")
+    assert rounds[0].cfg == alone[0].cfg  # so that a first round that is finished serves both
+    single = [small_config(base, tmp_path, *more) for more in ((), ("generate.rows_of=own_round",))]
+    first, second = (rounds_of(cfg, tmp_path / "data", tmp_path / "sft") for cfg in single)
+    assert first[0].cfg == second[0].cfg  # one round has nobody else's rows

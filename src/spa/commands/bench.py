@@ -37,7 +37,10 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "equal tokens, with the optimum of each board and the shuffled control of the best methods beside them.",
     )
     parser.add_argument(
-        "methods", nargs="*", metavar="METHOD", help="`spa ablate --list` has them; none: seventeen of the field"
+        "methods",
+        nargs="*",
+        metavar="METHOD",
+        help="`spa ablate --list` has them; none: a choice of the field (`--dry-run`)",
     )
     parser.add_argument("--scale", default="tiny", choices=("tiny", "smol", "full"))
     parser.add_argument("--env", action="append", default=[], metavar="BOARD", help="only this board of the scale")

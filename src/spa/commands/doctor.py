@@ -117,7 +117,11 @@ def machine() -> Iterator[Line]:
             PRECISION[feature],
             f"{FEATURES[feature]}; small models: float32; the keys named dtype change it",
         )
-        yield Line("attention", "sdpa", "small models: plain; actor_rollout_ref.model.attn_implementation changes it")
+        yield Line(
+            "attention",
+            "plain",
+            "sdpa where the architecture wants more; actor_rollout_ref.model.attn_implementation changes it",
+        )
     engine = "vllm" if gpus and vllm_installed() else "local"
     yield Line("engine", engine, "chosen by actor_rollout_ref.rollout.name: auto")
     threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0

@@ -188,8 +188,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append(
             f"Best of {imagined['n']} replies by {imagined['dynamics']} states{_ahead(imagined['depth'])}: "
             f"{percent(imagined['right'])} % of them right, {percent(imagined['chosen_right'])} % of the chosen; "
-            f"another than the first was chosen in {percent(imagined['changed'])} % of the turns; all replies "
-            f"together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
+            f"another than the first was chosen in {percent(imagined['changed'])} % of the turns{_kept(imagined)}; all "
+            f"replies together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
         )
     used = result.get("usage")
     if used:
@@ -202,6 +202,11 @@ def remarks(result: dict[str, Any]) -> list[str]:
         if found.get("format_rate") == 0:
             lines.append(f"{tag}: not one reply follows the format; try an instruct model or a larger response_length.")
     return lines
+
+
+def _kept(imagined: dict[str, Any]) -> str:
+    share = imagined.get("kept")
+    return "" if share is None else f" that were searched, {percent(share)} % kept to the way found before"
 
 
 def _ahead(depth: int) -> str:

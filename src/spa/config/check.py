@@ -99,6 +99,10 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
     for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
         if own.spoil > 0 and own.dynamics != "oracle":
             problems.add(f"{path}.spoil", f"needs {path}.dynamics oracle: only its states can be spoilt")
+        if own.keep and own.depth == 1:
+            problems.add(f"{path}.keep", f"needs {path}.depth above 1: a way of one turn is over when it is played")
+    if cfg.generate.later_batches is not None and cfg.generate.rounds == 1:
+        problems.add("generate.later_batches", "needs generate.rounds above 1: there is no later round")
     chooses = cfg.agent_proxy.reply_order == "choose_plan"
     if cfg.algorithm.imagined_advantage > 0 and not (chooses and cfg.ctx_manager.mode == "add_worldmodel"):
         problems.add(

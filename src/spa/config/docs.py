@@ -62,7 +62,7 @@ def configuration_page() -> str:
         "where they are asked, the gate where it may train more, and `trainer.total_training_steps` where a learning "
         "rate depends on it: other runs may be made longer.",
     ]
-    defaults = flatten(shipped("base"))
+    defaults = flatten(to_plain(load_config("base"))) | flatten(shipped("base"))
     sections = [(name, kind) for name, kind, _ in schema_keys() if "." not in name and is_dataclass(kind)]
     top = [name for name in field_types(Config) if name not in dict(sections)]
     parts += ["## Top level", _key_table([name for name in top if name not in ("custom_envs", "model_info")], defaults)]

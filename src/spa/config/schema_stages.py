@@ -28,6 +28,10 @@ class ImagineConfig:
     n: Annotated[int, Key("replies that are drawn in each state; 1 imagines nothing", affects="result", ge=1)] = 1
     depth: Annotated[int, Key("turns that are imagined ahead", affects="result", ge=1)] = 1
     width: Annotated[int, Key("imagined states of a turn that are gone on from", affects="result", ge=1)] = 8
+    keep: Annotated[
+        bool,
+        Key("keep to a way to the goal while its states are as imagined; else look again each turn", affects="result"),
+    ] = False
     dynamics: Annotated[
         Literal["learnt", "oracle", "shuffled"],
         Key(
@@ -55,12 +59,28 @@ class GenerateConfig:
     rounds: Annotated[
         int,
         Key(
-            "times that the model plays and is fine-tuned: from the second on it plays itself, and the rows of all "
-            "rounds count; replies in base format have one round with the steps of all",
+            "times that the model plays and is fine-tuned, itself from the second on; replies in base format have one "
+            "round with the steps of all",
             affects="result",
             ge=1,
         ),
     ] = 1
+    later_batches: Annotated[
+        int | None,
+        Key(
+            "`num_batches` of the rounds after the first, whose play may cost more; null: as many",
+            affects="result",
+            ge=1,
+        ),
+    ] = None
+    rows_of: Annotated[
+        Literal["all_rounds", "own_round"],
+        Key(
+            "whose rows a round after the first is fine-tuned on: those of random play teach what follows, but not "
+            "how to act",
+            affects="result",
+        ),
+    ] = "all_rounds"
     output_dir: Annotated[str | None, Key("null: `<trainer.run_dir>/data`", affects="place")] = None
     val_fraction: Annotated[float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)] = 0.2
     split_seed: Annotated[int, Key("of the split by puzzle", affects="result", ge=0)] = 42
@@ -104,6 +124,16 @@ class GenerateConfig:
     def policies(self) -> tuple[str, ...]:
         """Everybody who plays."""
         return tuple(self.mixture or (self.policy,))
+
+    @property
+    def batches_of_later_rounds(self) -> int:
+        """Of each of them."""
+        return self.later_batches or self.num_batches
+
+    @property
+    def batches_of_all_rounds(self) -> int:
+        """Times that all training groups are played in self-play."""
+        return self.num_batches + (self.rounds - 1) * self.batches_of_later_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

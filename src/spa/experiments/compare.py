@@ -107,7 +107,7 @@ def longer(cfg: Config) -> Config:
     """As many more PPO steps as self-play has batches in all its rounds (both play `es_manager.train` once), with a
     validation where the others stop."""
     steps = cfg.trainer.total_training_steps
-    more = steps + cfg.generate.rounds * cfg.generate.num_batches
+    more = steps + cfg.generate.batches_of_all_rounds
     return replace(cfg, trainer=replace(cfg.trainer, total_training_steps=more, also_test_at=steps))
 
 

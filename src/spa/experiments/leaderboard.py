@@ -216,9 +216,10 @@ def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
         for row in result["rows"]
         if row["method"] == name and "prediction_exact" in row["world_model"]
     ]
-    control = gaps["control"]
+    control, everywhere = gaps["control"], {row["env"] for row in result["rows"]}
+    played = sorted({row["env"] for row in result["rows"] if row["method"] == name})
     return [
-        name,
+        name if len(played) in (0, len(everywhere)) else f"{name} ({', '.join(played)} alone)",
         interval_text(gaps["reference"], sign="+"),
         interval_text(control, sign="+") if control else "not run",
         percent(float(np.mean(found)) if found else None),
@@ -237,10 +238,11 @@ INTRODUCTION = (
     "board's optimum (the best policy within the cap of actions, on the same puzzles), with 95 % bootstrap intervals "
     "over seeds; “better than” is the probability that a training of this method beats one of the other on a board "
     "drawn at random, ties counting half (arXiv 2108.13264). Budgets count self-play; between two validations a curve "
-    "is read on the straight line, and a dash says that the method was still before its PPO. Tokens are those that the "
-    "model sampled; how many it learnt from beside them stands in the last table. A table: tabular Q-learning without "
-    "a model, after as many environment steps as the first budget; on other puzzles it plays at random in states that "
-    "it has not met, and on the puzzle itself it may try each reported puzzle first, which no method may."
+    "is read on the straight line, and a dash says that the method was still before its PPO, or did not finish there "
+    "(below). Tokens are those that the model sampled; how many it learnt from beside them stands in the last table. "
+    "A table: tabular Q-learning without a model, after as many environment steps as the first budget; on other "
+    "puzzles it plays at random in states that it has not met, and on the puzzle itself it may try each reported "
+    "puzzle first, which no method may."
 )
 
 

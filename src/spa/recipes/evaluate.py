@@ -27,6 +27,7 @@ from spa.evaluate.aggregate import KS, not_computed, play_report
 from spa.evaluate.episode_metrics import tokens_in
 from spa.evaluate.outcomes import Group, group_of
 from spa.identity import Identity, identity_of
+from spa.models.heap import release_memory
 from spa.models.precision import precision_of, with_precision
 from spa.recipes import setup
 from spa.recipes.imagination import imagination, imagining, recorder_of
@@ -40,7 +41,7 @@ from spa.types import Episode
 log = logging.getLogger(__name__)
 
 CHUNK = 256
-"""Episodes that are played side by side. Part of the result: it fixes the batches, and with them the rounding."""
+"""Replies that are drawn side by side. Part of the result: it fixes the batches, and with them the rounding."""
 HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
 
 
@@ -78,8 +79,8 @@ def main(
     known = training_hashes(target.run) if target.run else None
     puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
     identity = eval_identity(cfg, target)
-    kept = Store(output.with_suffix(".groups.jsonl"), groups_key(identity))
-    record = output.with_suffix(f".imagined-{groups_key(identity)[:8]}.jsonl")
+    key = groups_key(identity, side_by_side(cfg))
+    kept, record = Store(output.with_suffix(".groups.jsonl"), key), output.with_suffix(f".imagined-{key[:8]}.jsonl")
     replies = output.with_suffix(".replies.jsonl")
     watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
     try:
@@ -195,7 +196,7 @@ def play_puzzles(
     that takes what `imagine.n` imagines."""
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
-    size = max(1, CHUNK // samples)
+    size = max(1, side_by_side(cfg) // samples)
     groups: list[Group] = []
     started, tokens = time.monotonic(), 0
     with ProgressLine("evaluate", total=len(puzzles)) as progress:
@@ -212,6 +213,7 @@ def play_puzzles(
                 tokens += tokens_in(episodes)
                 finished = grouped(episodes, chunk, samples)
                 kept.add(finished)
+                release_memory()
             groups += finished
             speed = tokens / (time.monotonic() - started)
             progress.update(len(groups), so_far(groups, speed, states=believes(cfg, target)))
@@ -317,10 +319,16 @@ def _counts(name: str, api: str | None) -> bool:
     return not name.startswith(("model_info.", "model_config.")) or name.startswith(f"model_info.{api}.")
 
 
-def groups_key(identity: Identity) -> str:
-    """A hash of everything that a group's outcome depends on, the number of groups aside."""
+def side_by_side(cfg: Config) -> int:
+    """Episodes that are played at a time: fewer where several replies are drawn in each of their turns."""
+    return max(1, CHUNK // cfg.imagine.n)
+
+
+def groups_key(identity: Identity, episodes: int) -> str:
+    """A hash of everything that a group's outcome depends on, the number of groups aside, and how many `episodes` are
+    played at a time."""
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
-    return f"{replace(identity, settings=kept).digest[:16]} {CHUNK}"
+    return f"{replace(identity, settings=kept).digest[:16]} {episodes}"
 
 
 def believes(cfg: Config, target: Target) -> bool:

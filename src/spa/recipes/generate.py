@@ -30,6 +30,7 @@ from spa.envs.lost import LOST
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
 from spa.identity import Identity, file_sum
+from spa.models.heap import release_memory
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import mirror_of
@@ -94,7 +95,7 @@ def main(
         return done
     with run_context(out):
         fetched = current_world().broadcast(lambda: begun(cfg, out, known))
-        if not fetched and (episodes is None or not rows_of(cfg, episodes, out)):
+        if not fetched and (episodes is None or not rows_from(cfg, episodes, out)):
             play_batches(cfg, out, first_batch, earlier)
         return mark_done(out, known, out, since=started)
 
@@ -137,6 +138,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
                 if world.is_main:
                     note_played(out, batch + 1)
             episodes += played
+            release_memory()
             stop_together(world)
         engine.close()
         rows, counts = make_rows(cfg, episodes, held_out, player)
@@ -144,7 +146,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
             found, dropped = make_rows(before, stored_episodes(before, folder), held_out, player)
             rows, counts = [*found, *rows], counts + dropped
         if not rows:
-            raise nothing_usable(len(episodes), counts)
+            raise nothing_usable(cfg, len(episodes), counts)
         if world.is_main:
             summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out)
             if mirror := mirror_of(cfg, out):
@@ -156,7 +158,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
         world.barrier()
 
 
-def rows_of(cfg: Config, source: Path, out: Path) -> bool:
+def rows_from(cfg: Config, source: Path, out: Path) -> bool:
     """Write the data set that this configuration makes of self-play in another folder; False if that is not whole."""
     episodes, played = recorded_episodes(cfg, source, 0, cfg.generate.num_batches)
     if played < cfg.generate.num_batches:
@@ -165,7 +167,7 @@ def rows_of(cfg: Config, source: Path, out: Path) -> bool:
     held_out = setup.validation_hashes(cfg, player)
     rows, counts = make_rows(cfg, episodes, held_out, player)
     if not rows:
-        raise nothing_usable(len(episodes), counts)
+        raise nothing_usable(cfg, len(episodes), counts)
     write_dataset(cfg, out, rows, counts, episodes, played_in=source)
     write_atomic(out / "config.yaml", [to_yaml(cfg)])
     return True
@@ -338,12 +340,14 @@ def _episode_rows(
     return found, dropped
 
 
-def nothing_usable(episodes: int, counts: Counter[str]) -> DataError:
+def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataError:
     """What to say if no episode has given a row."""
+    begin = "begin with rows of random play (generate.policy=random; with generate.rounds=2 the model plays next)"
+    if cfg.generate.rows_of == "own_round":
+        begin = "learn from the rows of earlier rounds, too (generate.rows_of=all_rounds)"
     return DataError(
         f"none of the {episodes} episodes has a turn in the world-model format (dropped: {by_reason(counts)}). The "
-        "model does not follow the format: try an instruct model, begin with rows of random play "
-        "(generate.policy=random; with generate.rounds=2 the model plays next), or allow longer replies "
+        f"model does not follow the format: try an instruct model, {begin}, or allow longer replies "
         "(generate.sampling.response_length)."
     )
 

@@ -41,6 +41,7 @@ def imagining(
         max_actions=cfg.agent_proxy.max_actions_per_turn,
         depth=own.depth,
         width=own.width,
+        keep=own.keep,
         max_prompt=rollout.max_model_len - max(rollout.response_length, cfg.generate.sampling.response_length),
         rows=rollout.max_num_seqs,
         template=template,
@@ -72,7 +73,8 @@ def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] |
         return None
     episodes = len({episode for episode, _ in turns})
     tokens = [sum(count or 0 for count in line["tokens"]) for line in turns.values()]
-    right = [part["right"] for line in turns.values() for part in line["imagined"] if part["right"] is not None]
+    drawn = [line for line in turns.values() if not line.get("kept")]
+    right = [part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None]
     chosen = [line["imagined"][line["chosen"]]["right"] for line in turns.values()]
     known = [value for value in chosen if value is not None]
     return {
@@ -83,7 +85,8 @@ def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] |
         "tokens_per_episode": round(sum(tokens) / episodes, 2),
         "right": _share(right),
         "chosen_right": _share(known),
-        "changed": _share([line["chosen"] != 0 for line in turns.values()]),
+        "changed": _share([line["chosen"] != 0 for line in drawn]),
+        **({"kept": round(1 - len(drawn) / len(turns), 4)} if own.keep else {}),
     }
 
 

@@ -98,10 +98,9 @@ def slug(name: str) -> str:
 
 
 def training_hashes(run: Path) -> frozenset[str]:
-    """Content hashes of every puzzle that a run was trained on: the rows of its data set and its PPO episodes."""
+    """Content hashes of every puzzle that a run was trained on: the rows of all its rounds and its PPO episodes."""
     found: set[str] = set()
-    for name in (TRAIN_FILE, VAL_FILE):
-        path = run / "data" / name
+    for path in (part / "data" / name for part in (run, *run.glob("round_*")) for name in (TRAIN_FILE, VAL_FILE)):
         if path.is_file() and "puzzle_hash" in pq.read_schema(path).names:
             found |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
     for path in sorted((run / "ppo" / "trajectories").glob("train-*.jsonl")):

@@ -2,8 +2,8 @@
 
 Round 1 makes rows with `generate.policy` and fine-tunes on them. In every further round the fine-tuned model plays new
 puzzles itself, with `generate.imagine` the best of its replies by what it has learnt, and goes on learning from the
-rows of all rounds so far. The last round has the run's own folders, those before it have `round_N/` in the folder of
-the run.
+rows of all rounds so far, or of this one alone (`generate.rows_of`). The last round has the run's own folders, those
+before it have `round_N/` in the folder of the run.
 """
 
 import json
@@ -36,7 +36,7 @@ class Round:
     @property
     def first_batch(self) -> int:
         """The number of its first batch of self-play, so that no round plays the puzzles of another."""
-        return (self.number - 1) * self.cfg.generate.num_batches
+        return sum(done.cfg.generate.num_batches for done in self.before)
 
     @property
     def stages(self) -> tuple[tuple[Stage, Path], ...]:
@@ -45,8 +45,9 @@ class Round:
 
     @property
     def earlier(self) -> list[tuple[Config, Path]]:
-        """Configuration and self-play of the rounds before it, whose rows count in it, too."""
-        return [(done.cfg, done.data) for done in self.before]
+        """Configuration and self-play of the rounds before it whose rows count in it, too."""
+        counts = self.cfg.generate.rows_of == "all_rounds"
+        return [(done.cfg, done.data) for done in self.before] if counts else []
 
     def ready(self) -> Config:
         """Its configuration with the model that the round before has made, which plays and is fine-tuned further."""
@@ -77,8 +78,17 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
     """
     count, trainer = cfg.generate.rounds, cfg.sft.trainer
     if count == 1:
-        return [Round(number=1, cfg=cfg, data=data, sft=sft)]
-    alone = replace(cfg.generate, rounds=1, imagine=ImagineConfig())
+        alone = replace(cfg.generate, rows_of="all_rounds")  # they are the same
+        return [Round(number=1, cfg=replace(cfg, generate=alone), data=data, sft=sft)]
+    alone = replace(cfg.generate, rounds=1, later_batches=None, rows_of="all_rounds", imagine=ImagineConfig())
+    later = replace(
+        cfg.generate,
+        rounds=1,
+        num_batches=cfg.generate.batches_of_later_rounds,
+        later_batches=None,
+        policy="self",
+        mixture=None,
+    )
     if cfg.generate.reply_format == "base":
         steps = trainer.total_training_steps
         longer = replace(
@@ -91,7 +101,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
         seed = trainer.seed + number - 1
         own = replace(
             cfg,
-            generate=alone if number == 1 else replace(cfg.generate, rounds=1, policy="self", mixture=None),
+            generate=alone if number == 1 else later,
             sft=replace(
                 cfg.sft, trainer=replace(trainer, seed=seed, resume_path=trainer.resume_path if number == 1 else None)
             ),
@@ -111,7 +121,8 @@ def round_folders(cfg: Config) -> tuple[Path, ...]:
 
 
 def told(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """What each round added: who played and how well in the format, rows so far, and what the model then knew."""
+    """What each round added: who played and how well in the format, the rows that it was fine-tuned on, and what the
+    model then knew."""
     return [
         {
             "round": each.number,
