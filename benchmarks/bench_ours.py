@@ -25,11 +25,11 @@ from spa.engines.fused import FusedModel
 from spa.engines.kv_cache import GrowingCache
 from spa.engines.local import LocalEngine
 from spa.models import attention
+from spa.models.heap import limit_kernel_caches
 from spa.models.load import load_policy
 from spa.models.precision import PRECISION, processor_feature
 from spa.recipes import sft
 from spa.recipes.ppo_losses import actor_loss
-from spa.training.memory import limit_kernel_caches
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
 from spa.training.update import Trainable, score_logprobs, update
