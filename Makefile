@@ -1,9 +1,9 @@
 # Each target works as the first command on a fresh clone: what it needs is installed into .venv first.
-#   make demo            the three stages beside plain PPO, about ten minutes on two cores
+#   make demo            the three stages beside plain PPO, under ten minutes on two cores
 #   make smollm2         fetches SmolLM2-135M-Instruct, 100 MB, to where model_path=smollm2 finds it
-#   make smol            that model on the 4x4 lake: SPA beside its baseline, one seed; hours, resumes when run again
+#   make smol            that model on the 4x4 lake: SPA beside its baseline, then SPA looking ahead; one seed; hours, resumes when run again
 #   make hashed          .venv anew, from files whose hashes are those of the tested ones (torch has builds of its own per index)
-#   make test            all tests but those in a browser
+#   make test            all tests that need nothing beyond .venv
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
 #   make test-ray        the Ray launcher for real, on CPU workers, in an environment of its own (1.8 GB)
@@ -43,6 +43,7 @@ smollm2: $(READY)
 
 smol: smollm2
 	$(BIN)/spa compare smol_frozen_lake
+	$(BIN)/spa eval runs/smol_frozen_lake/spa --plan beam-6 imagine.width=3 imagine.keep=true --groups 64 --samples 1
 
 hashed:
 	$(PYTHON) -m venv --clear $(VENV)
