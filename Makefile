@@ -32,6 +32,9 @@ JOBS ?= 2
 # Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
+# A test that hangs shows where every thread stands and fails; the others go on.
+NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+
 .PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench smol
 .PHONY: bench-quick hashed overnight
 
@@ -53,7 +56,7 @@ hashed:
 	touch $(READY)
 
 test: $(READY)
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NO_HANG)
 
 test-browser: $(READY)
 	PIP_CONSTRAINT=constraints-cpu.txt tests/browser/install.sh $(BIN)/python

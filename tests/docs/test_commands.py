@@ -178,7 +178,11 @@ def interrupted(args: list[str]) -> int:
         assert process.stdout is not None
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
+        try:
+            _, errors = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
     quiet = bool(first) and process.returncode in (0, 130) and "Traceback" not in errors
     if not quiet:
         sys.stderr.write(f"status {process.returncode} after {first!r}\n{errors}\n")

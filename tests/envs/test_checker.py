@@ -205,6 +205,22 @@ class Crashes(FrozenLake):
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
+class Hangs(FrozenLake):
+    """Waits in C where no signal of Python's is looked at."""
+
+    def clone(self, noise_seed=None):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        signal.sigwait([signal.SIGUSR2])
+
+
+def test_a_check_that_hangs_is_named_and_the_others_are_run(capsys, monkeypatch):
+    monkeypatch.setattr("spa.envs.checked_apart.CHECK_S", 10.0)
+    assert main([f"{__name__}:Hangs", "--steps", "20"]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL a copy goes on alone\n     what: it took more than 10 s" in out
+    assert "ok   prompts are complete and short" in out and "1 of 14 checks failed" in out
+
+
 class Leaves(FrozenLake):
     def puzzle_text(self):
         raise SystemExit(0)

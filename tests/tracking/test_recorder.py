@@ -3,7 +3,6 @@
 import importlib
 import json
 import logging
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -356,16 +355,15 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert text in shown
 
 
-def _record_in_a_worker(directory: Path) -> None:
-    console.set_verbosity()
-    with Recorder(directory, stage="ppo", name="demo-spa", total_steps=1) as recorder:
+def _record_in_a_worker(task: Task, device: str) -> tuple[int, int]:
+    with Recorder(task.folder, stage="ppo", name="demo-spa", total_steps=1) as recorder:
         recorder.log(1, {"train/loss": 1.0})
+    return 7, 7
 
 
 def test_workers_write_lines_with_their_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    worker = multiprocessing.get_context("fork").Process(target=_record_in_a_worker, args=(tmp_path,))
-    worker.start()
-    worker.join()
+    task = Task(stage="ppo", folder=tmp_path, config=Config(), identity=Identity(stage="ppo", settings={}, content={}))
+    run_grid(Plan(tasks=[task]), devices=["cpu"], work=_record_in_a_worker)
     assert "[demo-spa ppo] step 1/1  loss 1.0000" in capfd.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""The conformance suite in a process of its own: a library that ends the process costs a check, and is told.
+"""The conformance suite in a process of its own: a library that ends the process or hangs costs a check, and is told.
 
 The process is forked, before anything heavy is imported, so that it starts at once.
 """
@@ -17,11 +17,13 @@ from spa.errors import EnvFault, SpaError
 from spa.signals import ignore_interrupts
 
 ADVICE = "a run would end with it, unless es_manager.env_workers gives environments processes of their own"
+CHECK_S = 240.0
+"""How long one check may take."""
 
 
 def run_apart(make: Callable[[], Any], checks: Checks) -> Iterator[Finding]:
-    """The findings of `checks`, each as soon as it is there; after a check that ended the process, those behind it are
-    run in another one. Raises EnvFault with what `make` raises: then there is nothing to check."""
+    """The findings of `checks`, each as soon as it is there; after a check that ended the process or took longer than
+    CHECK_S, those behind it are run in another one. Raises EnvFault with what `make` raises: then there is nothing to check."""
     left = dict(checks)
     while left:
         for finding in _in_child(make, dict(left)):
@@ -40,6 +42,9 @@ def _in_child(make: Callable[[], Any], checks: Checks) -> Iterator[Finding]:
     theirs.close()
     try:
         for name in checks:
+            if not ours.poll(CHECK_S):
+                yield Finding(name, False, f"it took more than {CHECK_S:g} s", "a run would wait for it, or lose the turn")
+                return
             try:
                 told = json.loads(ours.recv_bytes())
             except EOFError:
