@@ -81,6 +81,21 @@ def test_a_method_that_misses_a_board_has_no_interquartile_mean_and_stands_last(
     assert last["method"] == "echo" and last["iqm"] is None and last["boards"] == {"a": 1.0, "b": None}
 
 
+def test_rows_and_controls_of_fewer_boards_say_so():
+    wins = {("a", "spa"): 4, ("b", "spa"): 4, ("a", "echo"): 8, ("b", "echo"): 8, ("a", "echo_shuffled"): 2}
+    found = {place: [result(0, won)] for place, won in wins.items()}
+    rows = [row(name, board, one) for (board, name), (one,) in found.items()]
+    _, _, (_, _, head, body) = leaderboard.tables(
+        {**leaderboard.leaderboard(rows, found), "rows": rows, "descriptions": {}}
+    )
+    cells = {line[0]: dict(zip(head, line, strict=True)) for line in body}
+    assert cells["spa"]["minus its shuffled control"] == "not run"
+    assert cells["echo"]["minus spa"].startswith("+50.0") and "alone" not in cells["echo"]["minus spa"]
+    assert cells["echo"]["minus its shuffled control"].startswith("+75.0")
+    assert cells["echo"]["minus its shuffled control"].endswith("(a alone)")
+    assert "echo_shuffled (a alone)" in cells
+
+
 def test_a_single_run_has_no_interval():
     one, two = ([row("spa", "a", result(seed, 2)) for seed in range(count)] for count in (1, 2))
     for rows in (one, two):

@@ -216,16 +216,25 @@ def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
         for row in result["rows"]
         if row["method"] == name and "prediction_exact" in row["world_model"]
     ]
-    control, everywhere = gaps["control"], {row["env"] for row in result["rows"]}
-    played = sorted({row["env"] for row in result["rows"] if row["method"] == name})
+    played, controlled = _boards(result, name), _boards(result, f"{name}{SHUFFLED}")
+    control = interval_text(gaps["control"], sign="+") + _alone(controlled, played) if gaps["control"] else "not run"
     return [
-        name if len(played) in (0, len(everywhere)) else f"{name} ({', '.join(played)} alone)",
+        name + _alone(played, {row["env"] for row in result["rows"]}),
         interval_text(gaps["reference"], sign="+"),
-        interval_text(control, sign="+") if control else "not run",
+        control,
         percent(float(np.mean(found)) if found else None),
         f"{np.mean([row.get('learnt_tokens', 0) for row in result['rows'] if row['method'] == name] or [0]):,.0f}",
         result["descriptions"].get(name, ""),
     ]
+
+
+def _boards(result: Mapping[str, Any], name: str) -> set[str]:
+    return {row["env"] for row in result["rows"] if row["method"] == name}
+
+
+def _alone(boards: set[str], of: set[str]) -> str:
+    """The boards, where they are not all of them."""
+    return f" ({', '.join(sorted(boards))} alone)" if boards and boards < of else ""
 
 
 def _optimum(rows: Sequence[Row], board: str) -> float | None:
