@@ -23,7 +23,8 @@ CHECK_S = 240.0
 
 def run_apart(make: Callable[[], Any], checks: Checks) -> Iterator[Finding]:
     """The findings of `checks`, each as soon as it is there; after a check that ended the process or took longer than
-    CHECK_S, those behind it are run in another one. Raises EnvFault with what `make` raises: then there is nothing to check."""
+    CHECK_S, those behind it are run in another one. Raises EnvFault with what `make` raises: then there is nothing to
+    check."""
     left = dict(checks)
     while left:
         for finding in _in_child(make, dict(left)):
@@ -43,7 +44,7 @@ def _in_child(make: Callable[[], Any], checks: Checks) -> Iterator[Finding]:
     try:
         for name in checks:
             if not ours.poll(CHECK_S):
-                yield Finding(name, False, f"it took more than {CHECK_S:g} s", "a run would wait for it, or lose the turn")
+                yield Finding(name, False, f"it took more than {CHECK_S:g} s", "a run would wait, or lose the turn")
                 return
             try:
                 told = json.loads(ours.recv_bytes())
