@@ -98,7 +98,7 @@ def test_rows_made_anew_of_planned_play_cost_what_it_cost(base, tmp_path):
 
 def test_who_does_not_play_plans_nothing_and_says_so(base, tmp_path, caplog):
     generate.main(small_config("none", tmp_path, "generate.policy=random", "generate.imagine.n=4"), directory=tmp_path)
-    assert "generate.imagine.n is 4, but the model does not play" in caplog.text
+    assert "generate.imagine is set, but the model does not play" in caplog.text
     assert not any("/wm/" in line for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
 
 

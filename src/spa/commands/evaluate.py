@@ -83,9 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--groups", type=int, metavar="N", help="puzzles")
     parser.add_argument(
         "--plan",
-        metavar="best-of-N|beam-N",
+        metavar="best-of-N|beam-N|search-N",
         help="draw N replies in every turn and play the one whose predicted state is worth most; beam: go on from "
-        "predicted states until one shows the goal (imagine.*)",
+        "predicted states until one shows the goal; search: ask for every action instead, up to N ahead (imagine.*)",
     )
     parser.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
     parser.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
@@ -95,8 +95,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(text: str) -> list[str]:
     kind, _, number = text.rpartition("-")
-    if kind not in ("best-of", "beam") or not number.isdecimal() or int(number) < 1:
-        raise ConfigError(f"--plan is {text!r}; write best-of-N or beam-N, such as best-of-8")
+    if kind not in ("best-of", "beam", "search") or not number.isdecimal() or int(number) < 1:
+        raise ConfigError(f"--plan is {text!r}; write best-of-N, beam-N or search-N, such as best-of-8")
+    if kind == "search":
+        return ["imagine.plans=every_action", f"imagine.depth={number}", f"imagine.keep={str(int(number) > 1).lower()}"]
     return [f"imagine.n={number}", f"imagine.depth={'${agent_proxy.max_turn}' if kind == 'beam' else 1}"]
 
 
@@ -186,10 +188,9 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append("Training puzzles of this model are not known here, so they could not be left out.")
     if imagined := result.get("imagination"):
         lines.append(
-            f"Best of {imagined['n']} replies by {imagined['dynamics']} states{_ahead(imagined['depth'])}: "
-            f"{percent(imagined['right'])} % of them right, {percent(imagined['chosen_right'])} % of the chosen; "
-            f"another than the first was chosen in {percent(imagined['changed'])} % of the turns{_kept(imagined)}; all "
-            f"replies together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
+            f"{_asked(imagined)}: {percent(imagined['right'])} % of them right, {percent(imagined['chosen_right'])} % "
+            f"of the chosen; {_changed(imagined)} in {percent(imagined['changed'])} % of the turns{_kept(imagined)}; "
+            f"all replies together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
         )
     used = result.get("usage")
     if used:
@@ -209,8 +210,19 @@ def _kept(imagined: dict[str, Any]) -> str:
     return "" if share is None else f" that were searched, {percent(share)} % kept to the way found before"
 
 
-def _ahead(depth: int) -> str:
-    return "" if depth == 1 else f", up to {depth} turns ahead"
+def _asked(imagined: dict[str, Any]) -> str:
+    if _searched(imagined):
+        return f"Every action asked for by {imagined['dynamics']} states, up to {imagined['depth']} ahead"
+    ahead = "" if imagined["depth"] == 1 else f", up to {imagined['depth']} turns ahead"
+    return f"Best of {imagined['n']} replies by {imagined['dynamics']} states{ahead}"
+
+
+def _changed(imagined: dict[str, Any]) -> str:
+    return "a way to the goal was seen" if _searched(imagined) else "another than the first was chosen"
+
+
+def _searched(imagined: dict[str, Any]) -> bool:
+    return imagined.get("plans") == "every_action"
 
 
 def _interval(found: dict[str, Any] | None) -> str:

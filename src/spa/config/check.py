@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 
 from spa.config.convert import Problems
-from spa.config.schema import Config, EnvSpec, GroupsConfig
+from spa.config.schema import Config, EnvSpec, GroupsConfig, ImagineConfig
 from spa.config.stages import STAGES, Stage
 from spa.envs.options import nearest
 from spa.envs.registry import ENVS
@@ -97,6 +97,8 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
     if cfg.imagine.reads_predictions and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add("imagine.n", "needs ctx_manager.mode add_worldmodel: base replies predict nothing")
     for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
+        if own.plans == "every_action":
+            _check_every_action(cfg, path, own, problems)
         if own.spoil > 0 and own.dynamics != "oracle":
             problems.add(f"{path}.spoil", f"needs {path}.dynamics oracle: only its states can be spoilt")
         if own.keep and own.depth == 1:
@@ -115,6 +117,17 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         problems.add("generate.reply_format", "cannot be base: there are no states in it that could be others")
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":
         problems.add("generate.states", "cannot be random_coords: state_text grid has no coordinates")
+
+
+def _check_every_action(cfg: Config, path: str, own: ImagineConfig, problems: Problems) -> None:
+    if cfg.agent_proxy.reply_order != "plan_first":
+        problems.add(
+            f"{path}.plans", "every_action needs agent_proxy.reply_order plan_first: a prediction of a named plan"
+        )
+    if own.n > 1:
+        problems.add(f"{path}.n", f"must be 1 with {path}.plans every_action: no replies are drawn")
+    if own.dynamics == "oracle":
+        problems.add(f"{path}.dynamics", f"cannot be oracle with {path}.plans every_action, which asks the model")
 
 
 def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Problems) -> None:

@@ -26,7 +26,17 @@ class ImagineConfig:
     """
 
     n: Annotated[int, Key("replies that are drawn in each state; 1 imagines nothing", affects="result", ge=1)] = 1
-    depth: Annotated[int, Key("turns that are imagined ahead", affects="result", ge=1)] = 1
+    plans: Annotated[
+        Literal["drawn", "every_action"],
+        Key(
+            "what is imagined: the replies that are drawn, or every action of the game, each named to the model in a "
+            "reply that is begun for it; a way that was found is played in turns of several actions",
+            affects="result",
+        ),
+    ] = "drawn"
+    depth: Annotated[
+        int, Key("turns that are imagined ahead; actions, with plans every_action", affects="result", ge=1)
+    ] = 1
     width: Annotated[int, Key("imagined states of a turn that are gone on from", affects="result", ge=1)] = 8
     keep: Annotated[
         bool,
@@ -44,9 +54,19 @@ class ImagineConfig:
     ] = 0.0
 
     @property
+    def on(self) -> bool:
+        """Whether anything is imagined."""
+        return self.n > 1 or self.plans == "every_action"
+
+    @property
     def reads_predictions(self) -> bool:
         """Whether replies are judged by what they predict."""
-        return self.n > 1 and self.dynamics != "oracle"
+        return self.on and self.dynamics != "oracle"
+
+    @property
+    def rows(self) -> int:
+        """About how many replies are asked for at a time, for an episode."""
+        return 8 if self.plans == "every_action" else self.n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from spa.seeds import stream, stream_seed
 from spa.types import Completion, ParsedReply, Prompt, SamplingParams
 
 Dynamics = Literal["learnt", "oracle", "shuffled"]
+Plans = Literal["drawn", "every_action"]
 GOAL = 1.0
 """What a state is worth in which the goal is reached."""
 NOTHING = -2.0
@@ -59,13 +60,18 @@ def require_appraisal(env: TextEnv, tag: str, *, instead: str) -> None:
         raise ConfigError(f"the environment {tag} cannot say what a state is worth (TextEnv.appraise), so {instead}")
 
 
-def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1) -> None:
+def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1, plans: Plans = "drawn") -> None:
     """Raises ConfigError if imagined states of the environment cannot be judged, not be had from an oracle, or not be
-    shown in a prompt, as is needed to imagine more than one turn."""
+    shown in a prompt, as is needed to imagine more than one turn, or if its actions cannot all be asked for."""
     require_appraisal(env, tag, instead="nothing can be planned: imagine.n (in self-play generate.imagine.n) must be 1")
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
-    if depth > 1 and (hidden or env.image() is not None or env.players > 1):
-        raise ConfigError(f"imagined states of {tag} are not what its prompts show, so depth must be 1 (imagine.depth)")
+    if (depth > 1 or plans == "every_action") and (hidden or env.image() is not None or env.players > 1):
+        raise ConfigError(
+            f"imagined states of {tag} are not what its prompts show, so depth must be 1 (imagine.depth) and plans be "
+            "drawn (imagine.plans)"
+        )
+    if plans == "every_action" and not env.action_names():
+        raise ConfigError(f"the actions of {tag} are free text: not every one can be asked for (imagine.plans)")
     if dynamics == "oracle":
         try:
             env.clone()
@@ -76,7 +82,7 @@ def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class Place:
     """A state in which replies are drawn, real or imagined; `env` is a copy of the game there, None if it is not known
     to be there."""
 
@@ -95,7 +101,7 @@ class _End:
     env: TextEnv | None = None
 
 
-class _Search:
+class Search:
     """What was imagined of one prompt so far. The first `n` of `seen` are the replies to the real state."""
 
     def __init__(self, prompt: Prompt) -> None:
@@ -145,14 +151,27 @@ class Imagining:
         """The best of `n` completions of each prompt, of which the first draw is the one that the engine alone would
         give, or the next of a way that is kept to."""
         kept = [self._keep_to(prompt) for prompt in prompts]
-        searches = [_Search(prompt) for prompt, way in zip(prompts, kept, strict=True) if way is None]
-        for depth in range(1, self.depth + 1):
-            asked = [(search, place) for search in searches for place in self._places(search, depth)]
-            replies = self._ask([_draw(place.prompt, i) for _, place in asked for i in range(self.n)], sampling)
-            for i, (search, place) in enumerate(asked):
-                self._take(search, place, replies[i * self.n : (i + 1) * self.n])
+        searches = [Search(prompt) for prompt, way in zip(prompts, kept, strict=True) if way is None]
+        self.look_ahead(searches, sampling)
         chosen = iter([self._choose(search) for search in searches])
         return [next(chosen) if way is None else way for way in kept]
+
+    def look_ahead(self, searches: "Sequence[Search]", sampling: SamplingParams) -> None:
+        """Imagine from every real state until the goal shows, or as far as is allowed."""
+        for depth in range(1, self.depth + 1):
+            asked = [(search, place) for search in searches for place in self._places(search, depth)]
+            questions = [self.questions(place) for _, place in asked]
+            replies = iter(self.ask([question for each in questions for question in each], sampling))
+            for (search, place), each in zip(asked, questions, strict=True):
+                self._take(search, place, [whole(question, place.prompt, next(replies)) for question in each])
+
+    def questions(self, place: "Place") -> list[Prompt]:
+        """What the engine is asked in a place."""
+        return [_draw(place.prompt, i) for i in range(self.n)]
+
+    def turns_ahead(self, prompt: Prompt) -> int:
+        """The depth from which on nothing is imagined: the turns that the episode has left."""
+        return prompt.turns_left or 1
 
     def _keep_to(self, prompt: Prompt) -> Completion | None:
         """The next reply of the way that the episode is on; None if there is none, or if it has led elsewhere."""
@@ -162,18 +181,18 @@ class Imagining:
         try:
             with boundary("imagining", MAKING_S):
                 here = prompt.context.state_text(self.state_text)
-                if way[0].before is None or not _same(way[0].before.state, here):
+                if way[0].before is None or not same(way[0].before.state, here):
                     return None
                 truth = _after(prompt.context, way[0].parsed.actions, self.state_text, stream(prompt.seed, "imagine"))
         except EnvFault:
             return None  # the search meets it again, and says so
         self._ways[prompt.episode_id] = way[1:]
-        search = _Search(prompt)
-        search.seen = [replace(way[0], right=_same(way[0].state, truth.state), root=0, depth=1)]
-        self.record({**_line(search, 0), "tokens": [0], "kept": True})
+        search = Search(prompt)
+        search.seen = [replace(way[0], right=same(way[0].state, truth.state), root=0, depth=1)]
+        self.record({**line_of(search, 0), "tokens": [0], "kept": True})
         return way[0].reply
 
-    def _ask(self, drawn: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+    def ask(self, drawn: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """The engine's replies; only what it has cached of real states is kept."""
         replies: list[Completion] = []
         for i in range(0, len(drawn), self.rows):
@@ -182,12 +201,12 @@ class Imagining:
             self.engine.forget([prompt.episode_id for prompt in part if "#" in prompt.episode_id])
         return replies
 
-    def _places(self, search: "_Search", depth: int) -> "list[_Place]":
+    def _places(self, search: "Search", depth: int) -> "list[Place]":
         """Where the replies of this depth begin: the real state, or the imagined ones that are to be gone on from."""
         prompt = search.prompt
         if depth == 1:
-            return [_Place(prompt=prompt, env=prompt.context)]
-        if search.fault or depth > (prompt.turns_left or 1) or any(each.worth >= GOAL for each in search.seen):
+            return [Place(prompt=prompt, env=prompt.context)]
+        if search.fault or depth > self.turns_ahead(prompt) or any(each.worth >= GOAL for each in search.seen):
             return []
         try:
             with boundary("imagining", MAKING_S):
@@ -195,7 +214,7 @@ class Imagining:
         except EnvFault as error:
             search.fault = str(error)
             return []
-        places = list[_Place]()
+        places = list[Place]()
         search.entered.add(shown.strip())
         for each in search.seen:
             if each.depth != depth - 1 or len(places) == self.width or not self._goes_on(search, each):
@@ -214,17 +233,17 @@ class Imagining:
                     actions_left=each.actions_left,
                     context=each.env or prompt.context,
                 )
-                places.append(_Place(prompt=moved, env=each.env, root=each.root, depth=depth, before=each))
+                places.append(Place(prompt=moved, env=each.env, root=each.root, depth=depth, before=each))
         return places
 
-    def _goes_on(self, search: "_Search", each: Imagined) -> bool:
+    def _goes_on(self, search: "Search", each: Imagined) -> bool:
         """Whether there is more to imagine after a state: it is new, not the end, and actions are left."""
         state = (each.state or "").strip()
         known = each.env is not None or self.dynamics != "oracle"
         new = bool(state) and state not in search.entered
         return known and new and 0 <= each.worth < GOAL and each.actions_left != 0
 
-    def _take(self, search: "_Search", place: "_Place", replies: Sequence[Completion]) -> None:
+    def _take(self, search: "Search", place: "Place", replies: Sequence[Completion]) -> None:
         """Judge the replies in a place."""
         try:
             with boundary("imagining", MAKING_S):
@@ -232,7 +251,7 @@ class Imagining:
         except EnvFault as error:
             search.fault = str(error)
 
-    def _choose(self, search: "_Search") -> Completion:
+    def _choose(self, search: "Search") -> Completion:
         if search.fault:
             return Completion(text=search.fault, token_ids=None, logprobs=None, finish_reason="error")
         worths = [each.worth for each in search.seen[: self.n]]
@@ -241,11 +260,11 @@ class Imagining:
         chosen = int(np.argmax(worths))
         goals = [each for each in search.seen if each.worth >= GOAL and each.root == chosen]
         if self.keep and goals:
-            self._ways[search.prompt.episode_id] = _way_to(goals[0])[1:]
-        self.record(_line(search, chosen))
+            self._ways[search.prompt.episode_id] = way_to(goals[0])[1:]
+        self.record(line_of(search, chosen))
         return search.seen[chosen].reply
 
-    def imagine(self, place: "_Place", replies: Sequence[Completion]) -> list[Imagined]:
+    def imagine(self, place: "Place", replies: Sequence[Completion]) -> list[Imagined]:
         """What each reply in a place would lead to, and what that is worth."""
         parsed = [self._parse(place.prompt, reply) for reply in replies]
         rng, env, left = stream(place.prompt.seed, "imagine"), place.env, place.prompt.actions_left
@@ -259,7 +278,7 @@ class Imagining:
             states = [states[number] for number in rng.permutation(len(states))]
         found = list[Imagined]()
         for i, (each, state, end, truth) in enumerate(zip(parsed, states, ends, truths, strict=True)):
-            right = _same(state, truth.state)
+            right = same(state, truth.state)
             found.append(
                 Imagined(
                     reply=replies[i],
@@ -310,6 +329,13 @@ class Imagining:
         self.engine.close()
 
 
+def whole(question: Prompt, asked: Prompt, reply: Completion) -> Completion:
+    """A reply as the prompt that was asked would have it: with what the question had begun of it."""
+    if reply.finish_reason == "error":
+        return reply
+    return replace(reply, text=question.opener.removeprefix(asked.opener) + reply.text)
+
+
 def _draw(prompt: Prompt, number: int) -> Prompt:
     if number == 0:
         return prompt
@@ -338,7 +364,7 @@ def _after(env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np
     return _End(state=twin.world_state_text(mode), env=None if over else twin) if done else _End()
 
 
-def _way_to(goal: Imagined) -> list[Imagined]:
+def way_to(goal: Imagined) -> list[Imagined]:
     """The replies from the real state to the goal."""
     way = [goal]
     while way[0].before is not None:
@@ -357,11 +383,12 @@ def _length(reply: Completion) -> int | None:
     return None if reply.token_ids is None else len(reply.token_ids)
 
 
-def _same(state: str | None, truth: str | None) -> bool | None:
+def same(state: str | None, truth: str | None) -> bool | None:
+    """Whether a state is the true one, but for white space around it; None if nobody knows the true one."""
     return None if truth is None else state is not None and state.strip() == truth.strip()
 
 
-def _line(search: _Search, chosen: int) -> dict[str, Any]:
+def line_of(search: Search, chosen: int) -> dict[str, Any]:
     """What is recorded of a turn: enough to show what was imagined, and what it cost."""
     return {
         "episode_id": search.prompt.episode_id,

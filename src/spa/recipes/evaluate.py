@@ -193,7 +193,7 @@ def play_puzzles(
     imagined: Path,
 ) -> list[Group]:
     """The groups of all puzzles, in order: from `kept` where they are finished, else played now. `imagined`: the file
-    that takes what `imagine.n` imagines."""
+    that takes what `imagine` imagines."""
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
     size = max(1, side_by_side(cfg) // samples)
@@ -205,7 +205,7 @@ def play_puzzles(
             if finished is None:
                 if engine is None:
                     engine, player = open_target(cfg, target, player, replies=replies)
-                    if cfg.imagine.n > 1:
+                    if cfg.imagine.on:
                         tags = cfg.es_manager.val.env_configs.tags
                         engine = imagining(cfg, cfg.imagine, tags, engine, player.template, recorder_of(imagined))
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
@@ -321,7 +321,7 @@ def _counts(name: str, api: str | None) -> bool:
 
 def side_by_side(cfg: Config) -> int:
     """Episodes that are played at a time: fewer where several replies are drawn in each of their turns."""
-    return max(1, CHUNK // cfg.imagine.n)
+    return max(1, CHUNK // cfg.imagine.rows)
 
 
 def groups_key(identity: Identity, episodes: int) -> str:

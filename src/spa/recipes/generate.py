@@ -128,7 +128,7 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
             with rec.timer("selfplay"):
                 specs = setup.training_specs(cfg, player, "selfplay", step=batch, held_out=held_out)
                 played = player.play(engine, specs, setup.selfplay_sampling(cfg))
-            imagined = world.gather(list(seen)) if cfg.generate.imagine.n > 1 else []
+            imagined = world.gather(list(seen)) if cfg.generate.imagine.on else []
             seen.clear()
             with uninterrupted():
                 if imagined and world.is_main:
@@ -240,11 +240,11 @@ def selfplay_engine(cfg: Config, device: torch.device, record: Record = lambda l
     order = sorted(cfg.generate.policies, key=lambda name: name != "self")  # the model first: all write in its tokens
     for name in order:
         players[name] = _policy(cfg, name, device, players["self"].template if "self" in players else None)
-    if "self" in players and cfg.generate.imagine.n > 1:
+    if "self" in players and cfg.generate.imagine.on:
         tags, own = cfg.es_manager.train.env_configs.tags, players["self"]
         players["self"] = imagining(cfg, cfg.generate.imagine, tags, own, own.template, record)
-    elif cfg.generate.imagine.n > 1:
-        log.warning("generate.imagine.n is %d, but the model does not play: nothing is planned", cfg.generate.imagine.n)
+    elif cfg.generate.imagine.on:
+        log.warning("generate.imagine is set, but the model does not play: nothing is planned")
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)

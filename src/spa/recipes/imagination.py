@@ -8,6 +8,7 @@ from typing import Any
 from spa.config.schema import Config, ImagineConfig
 from spa.engines.base import Engine
 from spa.engines.imagine import Imagining, require_dynamics
+from spa.engines.search import Searching
 from spa.errors import ConfigError
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
@@ -25,14 +26,17 @@ def imagining(
 
     Raises ConfigError for environments whose states cannot be judged, copied, or shown in a prompt, as is needed.
     """
-    setup.check_puzzles(cfg, tags, partial(require_dynamics, dynamics=own.dynamics, depth=own.depth))
+    check = partial(require_dynamics, dynamics=own.dynamics, depth=own.depth, plans=own.plans)
+    setup.check_puzzles(cfg, tags, check)
     if own.depth > 1 and (listed := [tag for tag in tags if cfg.custom_envs[tag].show_legal_actions]):
         raise ConfigError(
             f"prompts of {listed[0]} list the legal actions of its real state (show_legal_actions), not those of an "
             "imagined one, so depth must be 1 (imagine.depth)"
         )
     rollout = cfg.actor_rollout_ref.rollout
-    return Imagining(
+    if own.plans == "every_action" and template is None:
+        raise ConfigError("imagine.plans every_action begins replies in tokens, which this engine does not read")
+    return (Searching if own.plans == "every_action" else Imagining)(
         engine,
         n=own.n,
         dynamics=own.dynamics,
@@ -65,7 +69,7 @@ def recorder_of(path: Path) -> Record:
 def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] | None:
     """What was imagined, by its records: tokens per episode over all replies, and how many imagined states were what
     would have come; None if nothing was. A turn that was played again counts once."""
-    if own.n == 1:
+    if not own.on:
         return None
     lines = [line for path in sorted(records) if path.is_file() for _, line in read_lines(path)]
     turns = {(line["episode_id"], line["turn"]): line for line in lines}
@@ -79,13 +83,14 @@ def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] |
     known = [value for value in chosen if value is not None]
     return {
         "n": own.n,
+        "plans": own.plans,
         "depth": own.depth,
         "dynamics": own.dynamics,
         "spoil": own.spoil,
         "tokens_per_episode": round(sum(tokens) / episodes, 2),
         "right": _share(right),
         "chosen_right": _share(known),
-        "changed": _share([line["chosen"] != 0 for line in drawn]),
+        "changed": _share([line.get("named", line["chosen"] != 0) for line in drawn]),
         **({"kept": round(1 - len(drawn) / len(turns), 4)} if own.keep else {}),
     }
 

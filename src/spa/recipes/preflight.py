@@ -188,8 +188,8 @@ def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatT
         if "selfplay" in stages and "scout" in cfg.generate.policies:
             require_copies(env, tag)
         imagine, plays = cfg.generate.imagine, "self" in cfg.generate.policies or cfg.generate.rounds > 1
-        if "selfplay" in stages and imagine.n > 1 and plays:
-            require_dynamics(env, tag, imagine.dynamics, imagine.depth)
+        if "selfplay" in stages and imagine.on and plays:
+            require_dynamics(env, tag, imagine.dynamics, imagine.depth, imagine.plans)
         if "selfplay" in stages and tries_plans(cfg):
             require_tries(env, tag, plans_tried(cfg))
         for mode, reply in kinds.items():

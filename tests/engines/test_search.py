@@ -1,0 +1,156 @@
+"""Every action is asked for by name: who knows the world finds the way, wrong states do not, and tokens are the rows'."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.families import template
+from helpers.runs import small_config
+
+from spa import cli
+from spa.engines.imagine import require_dynamics
+from spa.engines.scripted import ScriptedEngine
+from spa.engines.search import Searching
+from spa.envs.countdown import Countdown
+from spa.errors import ConfigError
+from spa.prompts.render import plan_sentence, world_model_reply
+from spa.recipes import setup
+from spa.types import Prompt
+
+
+def knows(prompt: Prompt) -> str:
+    """Does nothing but go up, unless a plan is named to it; foresees what plans lead to."""
+    _, named, plan = prompt.opener.partition("I do ")
+    actions = plan.split(".")[0].split(", then ") if named else ["Up"]
+    twin = prompt.context.clone(0)
+    twin.is_slippery = False  # it foresees what is meant to happen
+    for name in actions:
+        if twin.step(twin.to_action(name))[2]:
+            break
+    shown = prompt.context.state_text("coords")
+    thoughts = f" {plan_sentence(actions)} "
+    return world_model_reply(shown, thoughts, twin.state_text("coords"), " || ".join(actions), order="plan_first")
+
+
+def played(tmp_path, *changes, dynamics="learnt", depth=6, reply=knows):
+    """The episodes, what was recorded, and the questions that the engine was asked."""
+    chat, lines, asked = template("llama3"), [], []
+
+    def answer(prompt: Prompt) -> str:
+        asked.append(prompt)
+        return reply(prompt)
+
+    cfg = small_config(
+        "none", tmp_path, "es_manager.val.env_groups=16", "agent_proxy.reply_order=plan_first", *changes
+    )  # fmt: skip
+    engine = Searching(
+        ScriptedEngine(answer, chat),
+        n=1,
+        dynamics=dynamics,
+        spoil=0.0,
+        state_text="coords",
+        max_actions=cfg.agent_proxy.max_actions_per_turn,
+        depth=depth,
+        keep=True,
+        template=chat,
+        record=lines.append,
+    )
+    player = setup.make_player(cfg, chat, mode="add_worldmodel")
+    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=5, step=0)
+    return player.play(engine, specs, setup.val_sampling(cfg)), lines, asked, chat
+
+
+TURNS = ("agent_proxy.max_turn=3", "agent_proxy.max_actions_per_turn=2")
+
+
+def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
+    episodes, lines, asked, chat = played(tmp_path, *TURNS)
+    assert all(episode.success for episode in episodes)
+    assert all(part["right"] is not False for line in lines for part in line["imagined"])
+    for episode in episodes:  # the tokens are those that a row of the same reply has
+        for number, turn in enumerate(episode.turns):
+            ids = episode.token_ids[episode.sampled & (episode.turn_index == number)]
+            assert list(ids) == chat.reply_ids(turn.reply_text, "<think>")
+    firsts = [line for line in lines if line["turn"] == 0]
+    assert len(firsts) == len(episodes) and all(line["named"] and "kept" not in line for line in firsts)
+    later = [line for line in lines if line["turn"] > 0]
+    assert later and all(line["kept"] and len(line["imagined"]) == 1 for line in later)
+    dreams = [prompt for prompt in asked if "#" in prompt.episode_id]
+    assert len(dreams) == sum(len(line["imagined"]) - 1 for line in lines)
+    assert len(asked) == len(dreams) + len(lines)
+
+
+def test_each_action_is_asked_for_once_in_each_state(tmp_path):
+    _, lines, _, _ = played(tmp_path, *TURNS)
+    for line in lines:
+        dreams = line["imagined"][1:]
+        for first in range(0, len(dreams), 4):
+            part = dreams[first : first + 4]
+            assert {name for each in part for name in each["actions"]} == {"Left", "Down", "Right", "Up"}
+            assert len({each["depth"] for each in part}) == 1
+
+
+def test_wrong_states_lead_nowhere(tmp_path):
+    right, *_ = played(tmp_path, *TURNS)
+    wrong, lines, *_ = played(tmp_path, *TURNS, dynamics="shuffled")
+    assert sum(episode.success for episode in wrong) < 0.7 * sum(episode.success for episode in right)
+    assert any(part["right"] is False for line in lines for part in line["imagined"])
+
+
+def test_where_nothing_is_foreseen_the_model_replies_by_itself(tmp_path):
+    def blind(prompt: Prompt) -> str:
+        return prompt.opener + "nothing</prediction></think><answer>Up</answer>" if "I do" in prompt.opener else "?"
+
+    episodes, lines, asked, _ = played(tmp_path, *TURNS, reply=blind)
+    assert not any(line["named"] for line in lines)
+    own = [prompt for prompt in asked if "#" not in prompt.episode_id]
+    assert own and all(prompt.opener == "<think>" for prompt in own)
+    assert not any(episode.success for episode in episodes)
+
+
+def test_a_way_that_leads_elsewhere_is_looked_for_again(tmp_path):
+    slips = [f"custom_envs.FrozenLakeNoSlip.env_config.{part}" for part in ("is_slippery=True", "success_rate=0.5")]
+    _, lines, _, _ = played(tmp_path, *TURNS, *slips)
+    assert any(line["turn"] > 0 and line["named"] and "kept" not in line for line in lines)
+    assert any(line.get("kept") for line in lines)
+
+
+def test_no_more_is_imagined_than_the_actions_that_are_left(tmp_path):
+    _, lines, _, _ = played(tmp_path, "agent_proxy.max_turn=2", "agent_proxy.max_actions_per_turn=1", depth=9)
+    assert max(part["depth"] for line in lines for part in line["imagined"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (("agent_proxy.reply_order=prediction_first",), "needs agent_proxy.reply_order plan_first"),
+        (("agent_proxy.reply_order=plan_first", "imagine.n=2"), "imagine.n: must be 1"),
+        (("agent_proxy.reply_order=plan_first", "imagine.dynamics=oracle"), "imagine.dynamics: cannot be oracle"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(tmp_path, changes, why):
+    with pytest.raises(ConfigError, match=why):
+        small_config("none", tmp_path, "imagine.plans=every_action", *changes)
+
+
+def test_games_of_free_text_are_refused():
+    class Telling(Countdown):
+        def appraise(self, text: str) -> float | None:
+            return 0.0
+
+    env = Telling()
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match="not every one can be asked for"):
+        require_dynamics(env, "Countdown", "learnt", plans="every_action")
+
+
+def test_an_evaluation_of_a_model_that_is_asked_for_every_action(base, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = ["eval", str(base), "demo", "--groups", "4", "--samples", "1", "--output", "out.json"]
+    args += ["agent_proxy.reply_order=plan_first", "ctx_manager.mode=add_worldmodel", "agent_proxy.max_turn=2"]
+    assert cli.main([*args, "--plan", "search-2"]) == 0
+    assert "Every action asked for" in capsys.readouterr().out.replace("\n", " ")
+    found = json.loads((tmp_path / "out.json").read_text())["imagination"]
+    assert (found["plans"], found["depth"]) == ("every_action", 2) and found["tokens_per_episode"] > 0
+    lines = [json.loads(line) for path in tmp_path.glob("*.imagined-*.jsonl") for line in path.read_text().splitlines()]
+    assert lines and all(np.isfinite(sum(line["tokens"])) for line in lines)
