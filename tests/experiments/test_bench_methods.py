@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from helpers.grids import in_this_process
@@ -12,7 +13,7 @@ from spa.errors import ConfigError
 from spa.evaluate.statistics import probability_of_improvement
 from spa.evaluate.text import interval_text
 from spa.experiments import bench, leaderboard
-from spa.experiments.leaderboard import at_budget
+from spa.experiments.leaderboard import at_budget, verdicts
 from spa.experiments.methods import METHODS, method
 from spa.experiments.paper import Setting
 from spa.experiments.results import SeedResult
@@ -162,9 +163,39 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
     assert "% of the optimum" in capsys.readouterr().out
     assert json.loads((tmp_path / "leaderboard.json").read_text()) == json.loads(json.dumps(found))
     page, html = (tmp_path / "leaderboard.md").read_text(), (tmp_path / "leaderboard.html").read_text()
+    assert "## What it says" in page and "<h2>What it says</h2>" in html
     assert "## At equal tokens" in page and "| optimum |" in page and "| a table, on other puzzles |" in page
     assert "<h2>At equal tokens</h2>" in html
     assert "<script" not in html and "Content-Security-Policy" in html
     assert cli.main([*args, "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert "to do" not in printed and "about 0.0 hours" in printed
+
+
+def gap(mean: float, low: float, high: float) -> dict[str, float]:
+    return {"mean": mean, "low": low, "high": high, "n": 8}
+
+
+def test_the_page_says_in_words_what_its_intervals_say():
+    def row(method: str, env: str, after: float, **known: float) -> dict[str, Any]:
+        curve = [{"environment_steps": 9, "pass@1": after, "step": 3, "tokens": 1000}]
+        return {"method": method, "env": env, "pass@1": {"after": after}, "world_model": known, "curve": curve}
+
+    rows = [row("spa", "lake", 0.5, prediction_exact=0.4), row("vanilla", "lake", 0.3), row("vanilla", "lake", 0.2)]
+    rows += [row("spa", "room", 0.6, prediction_exact=0.2), row("planned", "lake", 0.8), row("echo", "lake", 0.5)]
+    rows += [row("spa_shuffled", "lake", 0.3), row("spa_shuffled", "room", 0.3), row("planned_shuffled", "lake", 0.3)]
+    differences = {
+        "spa": {"reference": None, "control": gap(0.25, 0.1, 0.4)},
+        "planned": {"reference": gap(0.3, 0.2, 0.4), "control": gap(0.1, -0.1, 0.3)},
+        "vanilla": {"reference": gap(-0.25, -0.3, -0.1), "control": None},
+        "echo": {"reference": gap(-0.004, -0.3, 0.1), "control": None},
+    }
+    assert verdicts({"rows": rows, "differences": differences}) == [
+        "Ahead of spa, in points at equal PPO episodes: planned +30 (lake alone).",
+        "Behind spa, in points at equal PPO episodes: vanilla -25 (lake alone).",
+        "Level with spa, in points at equal PPO episodes: echo +0 (lake alone).",
+        "Ahead of its own shuffled control, so that what it gains is knowledge: spa +25.",
+        "Level with its own shuffled control, so that its gain may be anything: planned +10 (lake alone).",
+        "lake: spa 50.0, vanilla 25.0 percent solved; 40.0 percent of next states known after SFT.",
+        "Tokens sampled by a training, self-play included: spa 1,000, planned 1,000, vanilla 1,000, echo 1,000.",
+    ]

@@ -211,18 +211,13 @@ def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]
 
 def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
     gaps = result["differences"][name]
-    found = [
-        row["world_model"]["prediction_exact"]
-        for row in result["rows"]
-        if row["method"] == name and "prediction_exact" in row["world_model"]
-    ]
     played, controlled = _boards(result, name), _boards(result, f"{name}{SHUFFLED}")
     control = interval_text(gaps["control"], sign="+") + _alone(controlled, played) if gaps["control"] else "not run"
     return [
         name + _alone(played, {row["env"] for row in result["rows"]}),
         interval_text(gaps["reference"], sign="+"),
         control,
-        percent(float(np.mean(found)) if found else None),
+        percent(_known(result["rows"], name)),
         f"{np.mean([row.get('learnt_tokens', 0) for row in result['rows'] if row['method'] == name] or [0]):,.0f}",
         result["descriptions"].get(name, ""),
     ]
@@ -255,9 +250,76 @@ INTRODUCTION = (
 )
 
 
+def verdicts(result: Mapping[str, Any]) -> list[str]:
+    """What the tables say, in words: which methods help, where, and at what cost."""
+    gaps = result["differences"]
+    against = {name: gap["reference"] for name, gap in gaps.items() if gap["reference"]}
+    controls = {name: gap["control"] for name, gap in gaps.items() if gap["control"]}
+    played = {name: _boards(result, name) for name in against}
+    lines = _sorted_out(
+        against,
+        played,
+        tuple(f"{side} {REFERENCE}, in points at equal PPO episodes" for side in ("Ahead of", "Behind", "Level with")),
+        {row["env"] for row in result["rows"]},
+    )
+    lines += _sorted_out(
+        controls,
+        {name: _boards(result, f"{name}{SHUFFLED}") for name in controls},
+        (
+            "Ahead of its own shuffled control, so that what it gains is knowledge",
+            "Behind its own shuffled control",
+            "Level with its own shuffled control, so that its gain may be anything",
+        ),
+        {row["env"] for row in result["rows"]},
+    )
+    for board in dict.fromkeys(row["env"] for row in result["rows"]):
+        one, other = (_mean_after(result["rows"], name, board) for name in (REFERENCE, BASELINE))
+        known = _known(result["rows"], REFERENCE, board)
+        if one is not None and other is not None and known is not None:
+            lines.append(
+                f"{board}: {REFERENCE} {percent(one)}, {BASELINE} {percent(other)} percent solved; "
+                f"{percent(known)} percent of next states known after SFT."
+            )
+    cost = [f"{name} {tokens:,.0f}" for name in gaps if (tokens := _sampled(result["rows"], name)) is not None]
+    return [*lines, f"Tokens sampled by a training, self-play included: {', '.join(cost)}."] if cost else lines
+
+
+def _sorted_out(
+    gaps: Mapping[str, Row], boards: Mapping[str, set[str]], sides: Sequence[str], every: set[str]
+) -> list[str]:
+    """One line each for the methods whose interval of differences lies above, below and across 0."""
+    names: list[list[str]] = [[], [], []]
+    for name, gap in sorted(gaps.items(), key=lambda item: -item[1]["mean"]):
+        side = 0 if gap["low"] > 0 else 1 if gap["high"] < 0 else 2
+        names[side].append(f"{name} {round(100 * gap['mean']):+d}{_alone(boards[name], every)}")
+    return [f"{side}: {', '.join(found)}." for side, found in zip(sides, names, strict=True) if found]
+
+
+def _mean_after(rows: Sequence[Row], name: str, board: str) -> float | None:
+    found = [row["pass@1"].get("after") for row in rows if (row["method"], row["env"]) == (name, board)]
+    known = [value for value in found if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | None:
+    """The share of predictions that are exactly right after SFT, over seeds, and over boards without `board`."""
+    found = [
+        row["world_model"]["prediction_exact"]
+        for row in rows
+        if row["method"] == name and board in (None, row["env"]) and "prediction_exact" in row["world_model"]
+    ]
+    return float(np.mean(found)) if found else None
+
+
+def _sampled(rows: Sequence[Row], name: str) -> float | None:
+    found = [row["curve"][-1]["tokens"] for row in rows if row["method"] == name and row["curve"]]
+    return float(np.mean(found)) if found else None
+
+
 def markdown(result: Mapping[str, Any], command: str) -> str:
     """The page as Markdown."""
-    lines = ["# Leaderboard", "", f"Made by `{command}`.", "", INTRODUCTION, ""]
+    lines = ["# Leaderboard", "", f"Made by `{command}`.", ""]
+    lines += ["## What it says", "", *(f"* {line}" for line in verdicts(result)), "", INTRODUCTION, ""]
     for title, text, head, body in tables(result):
         lines += [f"## {title}", "", text, "", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
         lines += [f"| {' | '.join(cells)} |" for cells in body] + [""]
@@ -271,8 +333,8 @@ def html(result: Mapping[str, Any], command: str) -> str:
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{page_policy(styles=[style])}',
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>spa leaderboard</title>',
         f'<link rel="icon" href="data:,">\n<style>{style}</style>\n</head>\n<body>\n<header>\n<h1>Leaderboard</h1>',
-        f'<p class="soft">Made by <code>{escape(command)}</code>.</p>\n<p>{escape(INTRODUCTION)}</p>',
-        "</header>\n<main>",
+        f'<p class="soft">Made by <code>{escape(command)}</code>.</p>\n</header>\n<main>',
+        f"<section><h2>What it says</h2><ul>{_listed(verdicts(result))}</ul><p>{escape(INTRODUCTION)}</p></section>",
     ]
     for title, text, head, body in tables(result):
         cells = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in head[1:])
@@ -282,10 +344,17 @@ def html(result: Mapping[str, Any], command: str) -> str:
             numbers = "".join(f'<td class="number">{escape(value)}</td>' for value in values)
             parts.append(f'<tr><th scope="row"><bdi>{escape(name)}</bdi></th>{numbers}</tr>')
         parts.append("</tbody></table></div>\n</section>")
-    remarks = "".join(f"<li>{escape(line)}</li>" for line in _remarks(result))
     return "\n".join(
-        [*parts, f"<section><h2>What was run</h2><ul>{remarks}</ul></section>", "</main>\n</body>\n</html>\n"]
+        [
+            *parts,
+            f"<section><h2>What was run</h2><ul>{_listed(_remarks(result))}</ul></section>",
+            "</main>\n</body>\n</html>\n",
+        ]
     )
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "".join(f"<li>{escape(line)}</li>" for line in lines)
 
 
 def ranking(result: Mapping[str, Any]) -> list[str]:
