@@ -46,7 +46,7 @@ smollm2: $(READY)
 
 smol: smollm2
 	$(BIN)/spa compare smol_frozen_lake
-	$(BIN)/spa eval runs/smol_frozen_lake/spa --plan beam-6 imagine.width=3 imagine.keep=true --groups 64 --samples 1
+	$(BIN)/spa eval runs/smol_frozen_lake/spa --plan search-6 --groups 64 --samples 1
 
 hashed:
 	$(PYTHON) -m venv --clear $(VENV)
