@@ -1,7 +1,7 @@
 # Each target works as the first command on a fresh clone: what it needs is installed into .venv first.
 #   make demo            the three stages beside plain PPO, under ten minutes on two cores
 #   make smollm2         fetches SmolLM2-135M-Instruct, 100 MB, to where model_path=smollm2 finds it
-#   make smol            that model on the 4x4 lake: SPA beside its baseline, then SPA looking ahead; one seed; hours, resumes when run again
+#   make smol            that model on the 4x4 lake: SPA beside its baseline, then its fine-tuned model asked what every action leads to; one seed; two hours, resumes when run again
 #   make hashed          .venv anew, from files whose hashes are those of the tested ones (torch has builds of its own per index)
 #   make test            all tests that need nothing beyond .venv
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
@@ -46,7 +46,7 @@ smollm2: $(READY)
 
 smol: smollm2
 	$(BIN)/spa compare smol_frozen_lake
-	$(BIN)/spa eval runs/smol_frozen_lake/spa --plan search-6 --groups 64 --samples 1
+	$(BIN)/spa eval runs/smol_frozen_lake/spa/sft --plan search-6 --groups 64 --samples 1
 
 hashed:
 	$(PYTHON) -m venv --clear $(VENV)
