@@ -12,10 +12,11 @@ from spa.engines.imagine import require_dynamics
 from spa.engines.scripted import ScriptedEngine
 from spa.engines.search import Searching
 from spa.envs.countdown import Countdown
+from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 from spa.prompts.render import plan_sentence, world_model_reply
 from spa.recipes import setup
-from spa.types import Prompt
+from spa.types import Prompt, SamplingParams
 
 
 def knows(prompt: Prompt) -> str:
@@ -118,6 +119,23 @@ def test_a_way_that_leads_elsewhere_is_looked_for_again(tmp_path):
 def test_no_more_is_imagined_than_the_actions_that_are_left(tmp_path):
     _, lines, _, _ = played(tmp_path, "agent_proxy.max_turn=2", "agent_proxy.max_actions_per_turn=1", depth=9)
     assert max(part["depth"] for line in lines for part in line["imagined"]) == 2
+
+
+def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
+    class Melting(FrozenLake):
+        def state_text(self, mode=None) -> str:
+            raise ValueError("the ice has melted")
+
+    def nobody(prompt: Prompt) -> str:
+        raise AssertionError("asked")
+
+    engine = Searching(
+        ScriptedEngine(nobody, template("llama3")), n=1, dynamics="learnt", spoil=0.0, state_text="coords", max_actions=1
+    )  # fmt: skip
+    ids = np.zeros(1, np.int32)
+    prompt = Prompt(episode_id="a", messages=(), token_ids=ids, opener="<think>", seed=0, context=Melting())
+    (reply,) = engine.generate([prompt], SamplingParams())
+    assert reply.finish_reason == "error" and "the ice has melted" in reply.text
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class Searching(Imagining):
         """The reply to each prompt that goes the way that was found, or the engine's own where none was."""
         searches = [Search(prompt) for prompt in prompts]
         ways = [self._kept_way(search) for search in searches]
-        lost = [search for search, way in zip(searches, ways, strict=True) if not way]
+        lost = [search for search, way in zip(searches, ways, strict=True) if not way and not search.fault]
         self.look_ahead(lost, replace(sampling, temperature=0.0))
         ways = [way or _found(search) for search, way in zip(searches, ways, strict=True)]
         questions = [self._begun(search, way) for search, way in zip(searches, ways, strict=True)]
