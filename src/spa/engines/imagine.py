@@ -111,6 +111,10 @@ class Search:
         self.entered: set[str] = set()
         self.fault = ""
 
+    def failed(self) -> Completion:
+        """The reply that says how the game has failed."""
+        return Completion(text=self.fault, token_ids=None, logprobs=None, finish_reason="error")
+
 
 class Imagining:
     """`engine`, whose every reply is the best of `n`, with at most `depth` turns imagined. Ties go to the reply that
@@ -253,7 +257,7 @@ class Imagining:
 
     def _choose(self, search: "Search") -> Completion:
         if search.fault:
-            return Completion(text=search.fault, token_ids=None, logprobs=None, finish_reason="error")
+            return search.failed()
         worths = [each.worth for each in search.seen[: self.n]]
         for each in search.seen:
             worths[each.root] = max(worths[each.root], each.worth if each.worth >= GOAL else NOTHING)

@@ -38,7 +38,7 @@ class Searching(Imagining):
         questions = [self._begun(search, way) for search, way in zip(searches, ways, strict=True)]
         replies = iter(self.ask([question for question in questions if question is not None], sampling))
         return [
-            _fault(search) if question is None else self._play(search, way, question, next(replies))
+            search.failed() if question is None else self._play(search, way, question, next(replies))
             for search, way, question in zip(searches, ways, questions, strict=True)
         ]
 
@@ -105,7 +105,7 @@ class Searching(Imagining):
                 played = self.imagine(Place(prompt=prompt, env=prompt.context), [text])
         except EnvFault as error:
             search.fault = str(error)
-            return _fault(search)
+            return search.failed()
         if self.keep and (rest := way[len(self._turn(way)) :] if way else []):
             self._ways[prompt.episode_id] = rest
         kept = bool(way) and not search.seen
@@ -125,7 +125,3 @@ def _found(search: Search) -> list[Imagined]:
     """The shortest way to a predicted goal; empty if none was seen."""
     goals = [each for each in search.seen if each.worth >= GOAL]
     return way_to(goals[0]) if goals else []
-
-
-def _fault(search: Search) -> Completion:
-    return Completion(text=search.fault, token_ids=None, logprobs=None, finish_reason="error")
