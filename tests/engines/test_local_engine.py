@@ -121,6 +121,38 @@ def test_the_prompt_of_a_group_is_read_once(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama3", "mistral"])
+def test_what_some_prompts_begin_with_alike_is_read_once(name, monkeypatch):
+    monkeypatch.setattr(local, "_HELD_ONCE", 0)
+    made, model = ending_template(name), small_model(name)
+    engine = LocalEngine(model, made)
+    shapes = counting(monkeypatch, engine)
+    asked = [
+        replace(prompt, episode_id=f"{prompt.episode_id}#{n}", token_ids=np.append(prompt.token_ids, more))
+        for prompt in prompts(made, 3)
+        for n, more in enumerate(([5], [6, 7], [5, 6]))
+    ]
+    order = (4, 0, 8, 2, 6, 1, 3, 7, 5)
+    replies = engine.generate([asked[i] for i in order], SAMPLING)
+    read = [shape for shape in shapes if shape[1] > 1]
+    found = [replies[order.index(i)] for i in range(9)]
+    check_against_forward(model, asked, found)
+    assert texts(found) == texts([LocalEngine(model, made).generate([prompt], SAMPLING)[0] for prompt in asked])
+    assert 2 * sum(rows * tokens for rows, tokens in read) < sum(len(prompt.token_ids) for prompt in asked)
+
+
+def test_rows_are_grouped_by_what_they_begin_with_if_that_is_less_to_read():
+    places = [list(range(place, place + 20)) for place in (0, 100)]
+    rows = [np.array([*place, *rest]) for rest in ([1], [2, 3], [2, 4]) for place in places]
+    assert local._alike(rows) == [(0, 20), (1, 20)] * 3
+    assert local._alike(rows[:2]) is None  # two places and no more: nothing is alike
+    assert local._alike([rows[0], rows[2], rows[4][:15]]) == [(0, 14)] * 3  # every row keeps a token for itself
+    assert local._alike([row[12:] for row in rows]) == [(0, 8), (1, 8)] * 3
+    three, near = [rows[0], rows[2], rows[4]], [np.append(rows[0][:share], [99] * 5) for share in (15, 16)]
+    assert local._alike([*three, near[0]]) == [*[(0, 20)] * 3, (1, 19)]  # three would lose five tokens, one gain 15
+    assert local._alike([*three, near[1]]) == [(0, 16)] * 4
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama3", "mistral"])
 def test_what_all_prompts_begin_with_may_be_held_once(name, monkeypatch):
     made, model = ending_template(name), small_model(name)
     usual = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)

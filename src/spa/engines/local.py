@@ -2,7 +2,8 @@
 
 * Keys and values are kept from turn to turn: a turn reads only the tokens that are new.
 * Equal prompts (the members of a group at their first turn) are read once.
-* On a CPU, in bfloat16, what all prompts begin with (the rules of the game) is read and held once if it is long enough.
+* On a CPU, in bfloat16, what all prompts begin with (the rules of the game) is read and held once if it is long enough,
+  and what some of them begin with beyond that is read once.
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention) take the safe path:
   the whole conversation is read again at every turn and rows stay until the end. It is announced once.
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 _SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them still write
 _STATIC_SHRINK_AT = 0.5  # the same where every move costs a new recording,
 _STATIC_ROWS = 64  # and only from more rows than a GPU reads in the time of one
+_MUCH_LESS = 0.75  # beginnings are read apart if no more than this share of the tokens, padding included, is read then
 _HELD_ONCE = 2**20  # bytes of keys and values per row from which what all rows begin with is held once
 
 
@@ -211,13 +213,24 @@ class _Batch:
         self.cache: Any = GrowingCache(_layer_count(self.engine.model.config))
         self.cache.head = self._read_head(rows)
         self.cache.lay_out(rows)
-        old = [self.cache.shared if kv is None else len(kv.ids) for kv in rows]
-        new = [self.prompts[i].token_ids[length:] for i, length in zip(unique, old, strict=True)]
+        held = torch.tensor([self.cache.shared if kv is None else len(kv.ids) for kv in rows], device=self.device)
+        new = [self.prompts[i].token_ids[length:] for i, length in zip(unique, held.tolist(), strict=True)]
+        past = torch.arange(int(held.max()) - self.cache.shared, device=self.device)[None]
+        valid = self.cache.shared + past < held[:, None]
+        groups = _alike(new) if self.cache.shared and not any(rows) else None
         stores = {row.store for row in rows if row is not None}
         del cached, rows  # laid out by now: holding them would keep every key and value twice
         for store in stores:
             store.shrink()
-        logits, valid = self._read_chunk(new, old)
+        if groups:
+            group = torch.tensor([number for number, _ in groups], device=self.device)
+            begun = {number: ids[:tokens] for (number, tokens), ids in zip(groups, new, strict=True)}
+            firsts_of = [begun[number] for number in range(len(begun))]
+            _, valid = self._read_chunk(firsts_of, valid[: len(begun)], held[: len(begun)])
+            self.cache.select_rows(group)
+            valid, held = valid[group], held + torch.tensor([tokens for _, tokens in groups], device=self.device)
+            new = [ids[tokens:] for (_, tokens), ids in zip(groups, new, strict=True)]
+        logits, valid = self._read_chunk(new, valid, held)
         place = {prompt: row for row, prompt in enumerate(unique)}
         expand = torch.tensor([place[s] for s in source], device=self.device)
         if len(unique) < len(source):
@@ -236,8 +249,7 @@ class _Batch:
         known = [kv for kv in cached if kv is not None]
         tokens = min([len(ids) - 1 for ids in (first, *others)] + [len(kv.ids) for kv in known])
         for ids in others:
-            differs = np.flatnonzero(first[:tokens] != ids[:tokens])
-            tokens = int(differs[0]) if len(differs) else tokens
+            tokens = _common(first[:tokens], ids)
         if not others or tokens < 1 or tokens * fused.bytes_per_token < _HELD_ONCE:
             return []
         return head_of(known[0] if known else self._read_alone(first[:tokens]), tokens)
@@ -249,27 +261,27 @@ class _Batch:
         self._forward(torch.from_numpy(ids.astype(np.int64))[None], columns, causal, cache)
         return cache.take_rows(torch.tensor([0]), columns, [ids], last=True)[0]
 
-    def _read_chunk(self, new: list[np.ndarray], old: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read new tokens, right-aligned so that every row's last token is in the last column. `old`: tokens of each
-        row that are cached, with those that all rows share."""
-        shared = self.cache.shared
-        rows, width, past = len(new), max(map(len, new)), max(old) - shared
+    def _read_chunk(
+        self, new: list[np.ndarray], valid: torch.Tensor, held: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read new tokens, right-aligned so that every row's last token is in the last column. `valid`: bool [B, past],
+        which columns hold a token of the row; `held`: int64 [B], its cached tokens, with those that all rows share.
+        Returns the logits after each row and `valid` with the new columns."""
+        rows, width = len(new), max(map(len, new))
         ids = torch.zeros((rows, width), dtype=torch.int64)
         real = torch.zeros((rows, width), dtype=torch.bool)
         for r, tokens in enumerate(new):
             ids[r, width - len(tokens) :] = torch.from_numpy(np.asarray(tokens, dtype=np.int64))
             real[r, width - len(tokens) :] = True
         ids, real = ids.to(self.device), real.to(self.device)
-        old_lengths = torch.tensor(old, device=self.device)
-        positions = (old_lengths[:, None] + real.cumsum(1) - 1).clamp(min=0)
-        past_valid = shared + torch.arange(past, device=self.device)[None] < old_lengths[:, None]
+        positions = (held[:, None] + real.cumsum(1) - 1).clamp(min=0)
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
         # Pad queries look at themselves, so that no row of the softmax is empty; nobody reads their output.
         own = torch.eye(width, dtype=torch.bool, device=self.device)
         inner = (causal[None] & real[:, None, :]) | own[None]
-        allowed = torch.cat([past_valid[:, None, :].expand(-1, width, -1), inner], dim=-1)
+        allowed = torch.cat([valid[:, None, :].expand(-1, width, -1), inner], dim=-1)
         logits = self._forward(ids, positions, allowed, self.cache)
-        return logits, torch.cat([past_valid, real], dim=-1)
+        return logits, torch.cat([valid, real], dim=-1)
 
     def _read_next(self, ids: torch.Tensor, alive: torch.Tensor, *, room: int) -> torch.Tensor:
         """Read the token just sampled in every row, `room` more of which may follow; returns logits [B, V]."""
@@ -354,6 +366,33 @@ class _Batch:
         self.step = None
         self.valid, self.positions, self.uniforms = self.valid[keep], self.positions[keep], self.uniforms[keep]
         self.rows = [self.rows[i] for i in keep.tolist()]
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens both begin with."""
+    tokens = min(len(one), len(other))
+    differs = np.flatnonzero(one[:tokens] != other[:tokens])
+    return int(differs[0]) if len(differs) else tokens
+
+
+def _alike(rows: Sequence[np.ndarray]) -> list[tuple[int, int]] | None:
+    """The group of each row, int [T], and how many tokens its members begin with alike. A row joins if it shares more
+    than the group loses, and keeps a token for itself. None if reading these beginnings once saves too little."""
+    groups: list[list[int]] = []
+    tokens: list[int] = []
+    for i in sorted(range(len(rows)), key=lambda i: rows[i].tolist()):
+        shared = _common(rows[groups[-1][0]][: tokens[-1]], rows[i][:-1]) if groups else 0
+        if groups and shared > (tokens[-1] - shared) * len(groups[-1]):
+            groups[-1].append(i)
+            tokens[-1] = shared
+        else:
+            groups.append([i])
+            tokens.append(len(rows[i]) - 1)
+    found = {i: (number, tokens[number]) for number, group in enumerate(groups) for i in group}
+    rest = max(len(ids) - found[i][1] for i, ids in enumerate(rows))
+    if len(groups) * max(tokens) + len(rows) * rest > _MUCH_LESS * len(rows) * max(map(len, rows)):
+        return None
+    return [found[i] for i in range(len(rows))]
 
 
 def _layer_count(config: Any) -> int:
