@@ -19,12 +19,12 @@ from spa.recipes.stage import DONE, result_of
 TINY = "model_path=builtin:tiny"
 
 
-def digests(name: str, *overrides: str, preset: str = "demo") -> list[str]:
+def digests(name: str, *overrides: str, preset: str = "tiny") -> list[str]:
     """The identities of a method's stages."""
     return [task.digest for task in tasks_of(training(name, *overrides, preset=preset))]
 
 
-def training(name: str, *overrides: str, preset: str = "demo", root: Path = Path("runs/x"), seed: int = 0):
+def training(name: str, *overrides: str, preset: str = "tiny", root: Path = Path("runs/x"), seed: int = 0):
     arms = [Arm(name=name, method=method(name))]
     made = comparison(preset, [TINY, *overrides], arms, root=root, reference=name, seeds=seed + 1)
     return made.trainings[name][seed]
@@ -59,7 +59,7 @@ def finish(task: Task) -> None:
     (task.folder / DONE).write_text(json.dumps(mark))
 
 
-@pytest.mark.parametrize("preset", ["demo", "_2_sokoban"])
+@pytest.mark.parametrize("preset", ["tiny", "_2_sokoban"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_goes_with_the_presets(name, preset):
     assert [task.stage for task in tasks_of(training(name, preset=preset))][-1] == "ppo"

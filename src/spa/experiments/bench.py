@@ -54,7 +54,7 @@ BENCHES: Mapping[str, BenchScale] = {
     "tiny": BenchScale(
         boards={
             **{name: _TINY.settings[name] for name in ("FrozenLake", "FrozenLake 4x4", "Sokoban")},
-            "FrozenLake, slippery": Setting(preset="demo", overrides=_SLIPPERY),
+            "FrozenLake, slippery": Setting(preset="tiny", overrides=_SLIPPERY),
         },
         hours=_TINY.hours,
         common=(*_TINY.common, "trainer.test_freq=8"),
