@@ -201,6 +201,7 @@ def test_states_that_no_prompt_can_show_are_not_gone_on_from(env, why):
         (("imagine.n=4", "imagine.spoil=0.5"), "imagine.spoil: needs imagine.dynamics oracle"),
         (("imagine.n=4", "imagine.keep=true"), "imagine.keep: needs imagine.depth above 1"),
         (("generate.later_batches=2",), "generate.later_batches: needs generate.rounds above 1"),
+        (("es_manager.train.group_size=8", "generate.group_size=3"), "generate.group_size: 3 does not divide .* 8"),
     ],
 )
 def test_planning_without_predictions_is_refused(tmp_path, changes, why):

@@ -356,7 +356,8 @@ def test_the_plan_of_a_comparison_is_printed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["compare", "demo", "--controls", "--dry-run"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    places = [f"runs/demo/{arm}/{folder}" for arm in ("spa", "spa_shuffled") for folder in FOLDERS.values()]
+    folders = ["round_1/data", "round_1/sft", *FOLDERS.values()]
+    places = [f"runs/demo/{arm}/{folder}" for arm in ("spa", "spa_shuffled") for folder in folders]
     assert [line.partition(":")[0] for line in printed] == [
         *places,
         "runs/demo/vanilla/ppo",

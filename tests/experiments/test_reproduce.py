@@ -212,7 +212,7 @@ def test_command_lines(capsys, tmp_path, monkeypatch):
     assert "paper: Pass@1 29.2, Pass@8 52.7" in out and "stages, 0 of them done" in out and "hours" in out
     assert cli.main(["ablate", "--list"]) == 0
     assert "generate.states=believed" in capsys.readouterr().out
-    assert cli.main(["ablate", "believed_states", "demo", "--dry-run"]) == 0
+    assert cli.main(["ablate", "believed_states", "tiny", "--dry-run"]) == 0
     assert capsys.readouterr().out.count("to do") == 6
     (tmp_path / "file").write_text("")
     sudoku = ["reproduce", "main", "--only", "Sudoku/spa"]

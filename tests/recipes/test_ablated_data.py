@@ -68,7 +68,7 @@ def test_random_coordinates_are_not_the_truth(base, tmp_path):
 )
 def test_impossible_ablations_are_refused(overrides, said):
     with pytest.raises(ConfigError, match=said):
-        load_config("demo", overrides)
+        load_config("tiny", overrides)
 
 
 @pytest.mark.parametrize("mask", ["answer_only", "all_after_system"])

@@ -22,7 +22,7 @@ SETTINGS = (
 
 
 def made(tmp_path, *overrides):
-    cfg = load_config("demo", [*SETTINGS, f"trainer.run_dir={tmp_path}", *overrides])
+    cfg = load_config("tiny", [*SETTINGS, f"trainer.run_dir={tmp_path}", *overrides])
     out = generate.main(cfg)
     return cfg, read_parquet(out / "wm_train.parquet"), json.loads((out / "summary.json").read_text())
 
@@ -52,9 +52,9 @@ def test_coverage_keeps_the_number_of_rows(tmp_path):
 
 def test_an_unknown_policy_in_a_mixture_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'branched'"):
-        load_config("demo", ["generate.mixture={branchd: 1}"])
+        load_config("tiny", ["generate.mixture={branchd: 1}"])
     with pytest.raises(ConfigError, match="must be a number above 0"):
-        load_config("demo", ["generate.mixture={random: -1}"])
+        load_config("tiny", ["generate.mixture={random: -1}"])
 
 
 def test_an_environment_that_fails_when_it_is_copied_costs_the_rows_of_its_episode(tmp_path, caplog, monkeypatch):

@@ -185,7 +185,7 @@ def test_too_few_puzzles_are_said():
 
 
 def test_a_model_gets_likelihoods_and_equal_seeds_equal_bytes(tmp_path, untrained_model):
-    cfg = load_config("demo", ["actor_rollout_ref.rollout.response_length=4", "trainer.device=cpu"])
+    cfg = load_config("tiny", ["actor_rollout_ref.rollout.response_length=4", "trainer.device=cpu"])
     for name in ("a", "b"):
         evaluate_world_model.main(
             cfg, find_target(str(untrained_model)), output=tmp_path / f"{name}.json", transitions=20

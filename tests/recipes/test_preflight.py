@@ -24,12 +24,12 @@ def elsewhere(tmp_path, monkeypatch):
 
 def problems(*overrides: str, stages: tuple = ALL, model: str | None = BUILTIN) -> str:
     with pytest.raises(ConfigError) as caught:
-        preflight(load_config("demo", overrides), stages, model)
+        preflight(load_config("tiny", overrides), stages, model)
     return str(caught.value)
 
 
 def test_the_shipped_demo_has_no_problem():
-    preflight(load_config("demo"), ALL, BUILTIN)
+    preflight(load_config("tiny"), ALL, BUILTIN)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_shipped_demo_has_no_problem():
     ],
 )
 def test_a_setting_that_would_end_the_run_later_is_named_at_once(override, told):
-    tag = load_config("demo").es_manager.train.env_configs.tags[0]
+    tag = load_config("tiny").es_manager.train.env_configs.tags[0]
     assert told in problems(override.replace("FrozenLakeDemo", tag))
 
 
@@ -55,16 +55,16 @@ def test_a_setting_that_would_end_the_run_later_is_named_at_once(override, told)
 )
 def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_play(asks, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
-    tag = load_config("demo").es_manager.train.env_configs.tags[0]
+    tag = load_config("tiny").es_manager.train.env_configs.tags[0]
     nim = [f"custom_envs.{tag}.env_type=nim:Nim", f"custom_envs.{tag}.env_config=null"]
     assert "is a game of 2 players, in which other plans cannot be tried" in problems(*nim, asks)
     with pytest.raises(ConfigError, match="game of 2 players"):
-        generate.main(load_config("demo", [*nim, asks]))
+        generate.main(load_config("tiny", [*nim, asks]))
     assert not list(Path.cwd().rglob("trajectories"))
 
 
 def test_trying_every_action_where_none_are_listed_is_refused_before_self_play():
-    tag = load_config("demo").es_manager.train.env_configs.tags[0]
+    tag = load_config("tiny").es_manager.train.env_configs.tags[0]
     free = [f"custom_envs.{tag}.env_type=countdown", f"custom_envs.{tag}.env_config=null"]
     assert "does not list its actions" in problems(*free, "generate.policy=branched")
     assert "does not list its actions" not in problems(
@@ -105,7 +105,7 @@ def test_all_problems_come_together():
 
 
 def test_the_dry_run_looks_and_a_run_looks_before_self_play(capsys, tmp_path):
-    words = ["run", "demo", "actor_rollout_ref.rollout.max_model_len=5000", f"trainer.run_dir={tmp_path}/run"]
+    words = ["run", "tiny", "actor_rollout_ref.rollout.max_model_len=5000", f"trainer.run_dir={tmp_path}/run"]
     for more in (["--dry-run"], []):
         assert cli.main([*words, *more]) == 2
         assert "reads at most 4096 tokens" in capsys.readouterr().err
@@ -113,5 +113,5 @@ def test_the_dry_run_looks_and_a_run_looks_before_self_play(capsys, tmp_path):
 
 
 def test_what_only_training_needs_is_not_asked_of_self_play():
-    cfg = load_config("demo", ["actor_rollout_ref.rollout.name=random"], stages=("selfplay",))
+    cfg = load_config("tiny", ["actor_rollout_ref.rollout.name=random"], stages=("selfplay",))
     preflight(cfg, ("selfplay",), BUILTIN)

@@ -36,7 +36,7 @@ SETTINGS = (
 
 @pytest.mark.parametrize("order", ["plan_first", "answer_first", "no_prediction", "choose_plan"])
 def test_all_stages(order, tmp_path):
-    cfg = load_config("demo", [*SETTINGS, f"agent_proxy.reply_order={order}", f"trainer.run_dir={tmp_path}"])
+    cfg = load_config("tiny", [*SETTINGS, f"agent_proxy.reply_order={order}", f"trainer.run_dir={tmp_path}"])
     data = generate.main(cfg, directory=tmp_path / "data")
     rows = read_parquet(data / "wm_train.parquet")
     assert any(is_branch(row) for row in rows) == (order != "choose_plan")  # there, branches are what is chosen from

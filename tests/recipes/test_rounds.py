@@ -116,3 +116,14 @@ def test_later_rounds_may_play_fewer_batches_and_never_the_puzzles_of_another(ba
     single = [small_config(base, tmp_path, *more) for more in ((), ("generate.rows_of=own_round",))]
     first, second = (rounds_of(cfg, tmp_path / "data", tmp_path / "sft") for cfg in single)
     assert first[0].cfg == second[0].cfg  # one round has nobody else's rows
+
+
+def test_a_batch_of_self_play_may_have_as_many_episodes_of_more_puzzles(tmp_path):
+    played = {}
+    for size, more in ((2, ()), (1, ("generate.group_size=1",))):
+        groups = ("generate.policy=random", "es_manager.train.env_groups=3", "es_manager.train.group_size=2")
+        out = generate.main(small_config("none", tmp_path, *groups, *more), directory=tmp_path / str(size))
+        played[size] = [json.loads(line) for file in sorted(out.glob("trajectories/*.jsonl")) for line in open(file)]
+    puzzles = {size: [each["puzzle_hash"] for each in episodes] for size, episodes in played.items()}
+    assert len(puzzles[1]) == len(puzzles[2])
+    assert len(set(puzzles[2])) == len(puzzles[2]) / 2 and len(set(puzzles[1])) > len(set(puzzles[2]))

@@ -103,6 +103,11 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             problems.add(f"{path}.spoil", f"needs {path}.dynamics oracle: only its states can be spoilt")
         if own.keep and own.depth == 1:
             problems.add(f"{path}.keep", f"needs {path}.depth above 1: a way of one turn is over when it is played")
+    if cfg.generate.group_size is not None and cfg.es_manager.train.group_size % cfg.generate.group_size:
+        problems.add(
+            "generate.group_size",
+            f"{cfg.generate.group_size} does not divide es_manager.train.group_size, {cfg.es_manager.train.group_size}",
+        )
     if cfg.generate.later_batches is not None and cfg.generate.rounds == 1:
         problems.add("generate.later_batches", "needs generate.rounds above 1: there is no later round")
     chooses = cfg.agent_proxy.reply_order == "choose_plan"

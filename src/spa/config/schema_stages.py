@@ -76,6 +76,15 @@ class GenerateConfig:
     num_batches: Annotated[
         int, Key("times that all training groups are played, each time on new puzzles", affects="result", ge=1)
     ] = 5
+    group_size: Annotated[
+        int | None,
+        Key(
+            "episodes of each puzzle, with as many episodes a batch: a divisor of `es_manager.train.group_size`, which "
+            "is what null means; planned play of a puzzle hardly differs, so 1 learns more from it",
+            affects="result",
+            ge=1,
+        ),
+    ] = None
     rounds: Annotated[
         int,
         Key(

@@ -186,11 +186,21 @@ def training_specs(
     """The episodes of one training or self-play step; a puzzle whose content is held out is drawn again. Only here does
     a policy play itself: what it gets against itself says nothing about how well it plays."""
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
-    specs = episode_specs(cfg.es_manager.train, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
+    groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
+    specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
     firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
     allowed = player.world.parallel_map(firsts, lambda mine: [_allowed_seed(player, spec, held_out) for spec in mine])
     seeds = {spec.group: seed for spec, seed in zip(firsts, allowed, strict=True)}
     return [replace(spec, puzzle_seed=seeds[first_group(spec)]) for spec in specs]
+
+
+def selfplay_groups(cfg: Config) -> GroupsConfig:
+    """The groups of a batch of self-play: as many episodes as a step of training has, of more puzzles if asked."""
+    train = cfg.es_manager.train
+    size = cfg.generate.group_size or train.group_size
+    counts = tuple(count * train.group_size // size for count in train.env_configs.n_groups or ())
+    configs = replace(train.env_configs, n_groups=counts)
+    return GroupsConfig(env_groups=sum(counts), group_size=size, env_configs=configs)
 
 
 def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -> int:
