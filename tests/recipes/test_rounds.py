@@ -123,7 +123,8 @@ def test_a_batch_of_self_play_may_have_as_many_episodes_of_more_puzzles(tmp_path
     for size, more in ((2, ()), (1, ("generate.group_size=1",))):
         groups = ("generate.policy=random", "es_manager.train.env_groups=3", "es_manager.train.group_size=2")
         out = generate.main(small_config("none", tmp_path, *groups, *more), directory=tmp_path / str(size))
-        played[size] = [json.loads(line) for file in sorted(out.glob("trajectories/*.jsonl")) for line in open(file)]
+        lines = [line for file in sorted(out.glob("trajectories/*.jsonl")) for line in file.read_text().splitlines()]
+        played[size] = [json.loads(line) for line in lines]
     puzzles = {size: [each["puzzle_hash"] for each in episodes] for size, episodes in played.items()}
     assert len(puzzles[1]) == len(puzzles[2])
     assert len(set(puzzles[2])) == len(puzzles[2]) / 2 and len(set(puzzles[1])) > len(set(puzzles[2]))
