@@ -217,19 +217,13 @@ class _Batch:
         new = [self.prompts[i].token_ids[length:] for i, length in zip(unique, held.tolist(), strict=True)]
         past = torch.arange(int(held.max()) - self.cache.shared, device=self.device)[None]
         valid = self.cache.shared + past < held[:, None]
-        groups = _alike(new) if self.cache.shared and not any(rows) else None
+        fresh = not any(rows)
         stores = {row.store for row in rows if row is not None}
         del cached, rows  # laid out by now: holding them would keep every key and value twice
         for store in stores:
             store.shrink()
-        if groups:
-            group = torch.tensor([number for number, _ in groups], device=self.device)
-            begun = {number: ids[:tokens] for (number, tokens), ids in zip(groups, new, strict=True)}
-            firsts_of = [begun[number] for number in range(len(begun))]
-            _, valid = self._read_chunk(firsts_of, valid[: len(begun)], held[: len(begun)])
-            self.cache.select_rows(group)
-            valid, held = valid[group], held + torch.tensor([tokens for _, tokens in groups], device=self.device)
-            new = [ids[tokens:] for (_, tokens), ids in zip(groups, new, strict=True)]
+        if fresh and self.cache.shared and (groups := _alike(new)):
+            new, valid, held = self._read_beginnings(new, groups, valid, held)
         logits, valid = self._read_chunk(new, valid, held)
         place = {prompt: row for row, prompt in enumerate(unique)}
         expand = torch.tensor([place[s] for s in source], device=self.device)
@@ -239,6 +233,18 @@ class _Batch:
         self.valid = valid  # bool [B, columns]: which cache columns hold a token of the row
         self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
         return logits
+
+    def _read_beginnings(
+        self, new: list[np.ndarray], groups: list[tuple[int, int]], valid: torch.Tensor, held: torch.Tensor
+    ) -> tuple[list[np.ndarray], torch.Tensor, torch.Tensor]:
+        """Read what the rows of each group begin with, once, and give it to all of them. Returns what is left of `new`,
+        and `valid` and `held` as `_read_chunk` takes them."""
+        firsts = {number: ids[:tokens] for (number, tokens), ids in zip(groups, new, strict=True)}
+        begun = [firsts[number] for number in range(len(firsts))]
+        _, valid = self._read_chunk(begun, valid[: len(begun)], held[: len(begun)])
+        rows, tokens = torch.tensor(groups, device=self.device).T
+        self.cache.select_rows(rows)
+        return [ids[count:] for (_, count), ids in zip(groups, new, strict=True)], valid[rows], held + tokens
 
     def _read_head(self, cached: list[EpisodeKV | None]) -> Head:
         """Keys and values of what all prompts begin with, if they are worth holding once; else nothing."""
