@@ -167,13 +167,13 @@ def ppo_batch(it: Setting, model: Any) -> PPOBatch:
 
 
 def ours_ppo(it: Setting) -> Work:
-    """Scoring, then one epoch of four mini-batches, as in the demo."""
+    """Scoring, then one epoch of four mini-batches, as in `tiny`."""
     from dataclasses import fields, replace
 
     from spa.config.load import load_config
 
     limit_kernel_caches()
-    model, cfg = load(it), load_config("demo")
+    model, cfg = load(it), load_config("tiny")
     part = Trainable(model=model, optimizer=make_optimizer(model, lr=1e-6), autocast=training_precision(it.size))
     batch, micro = ppo_batch(it, model), MicroBatching(max_tokens=4096)
     episodes = EpisodeBatch(**{f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)})

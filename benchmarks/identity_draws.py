@@ -2,7 +2,7 @@
 
     python benchmarks/identity_draws.py [FOLDER] [--draws 60] [--seed 0] [--commands run,compare,try,ablate,reproduce]
 
-Each command is run once on a very short `demo` in FOLDER. Then each drawn setting is changed and the command given
+Each command is run once on a very short `tiny` in FOLDER. Then each drawn setting is changed and the command given
 again: where the schema says `result`, it must be refused with the key's name; otherwise the finished work must be
 reused, and what only rounds differently said. Either way no file may change but the page and the table of `reproduce`,
 which are written anew each time. Prints one line per draw and the counts.
@@ -69,7 +69,7 @@ def files(folder: Path) -> dict[str, str]:
 
 def commands(folder: Path) -> dict[str, list[str]]:
     """The command lines, all on one run; `reproduce` has a folder of its own."""
-    demo = ["demo", *SHORT, f"trainer.run_dir={folder / 'demo'}"]
+    demo = ["tiny", *SHORT, f"trainer.run_dir={folder / 'demo'}"]
     table = ["dynamics", "--only", "builtin:tiny/FrozenLake/spa", "--seeds", "1", "--root", str(folder / "reproduce")]
     return {
         "run": ["run", *demo],
@@ -97,11 +97,11 @@ def definite(cfg: Config) -> Config:
 def draw(words: Sequence[str], name: str, kind: Any, key: Key) -> str:
     """What became of one changed setting: `refused`, `reused`, `impossible`, or what went wrong."""
     overrides = [word for word in words if "=" in word and not word.startswith(TRIED)]
-    before = definite(load_config("demo", overrides))
+    before = definite(load_config("tiny", overrides))
     path = name.replace("custom_envs.*", f"custom_envs.{TAG}")
     change = f"{path}={json.dumps(other(kind, key, flatten(to_plain(before)).get(path)))}"
     try:
-        cfg = definite(load_config("demo", [*overrides, change]))
+        cfg = definite(load_config("tiny", [*overrides, change]))
     except ConfigError:
         return "impossible"  # with the other settings of this run
     stages = [each for each in ("selfplay", "sft", "ppo") if values_of(before, each) != values_of(cfg, each)]

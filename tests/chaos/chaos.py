@@ -3,7 +3,7 @@
     python tests/chaos/chaos.py                     20 kills and every fault, a preset of a few steps
     python tests/chaos/chaos.py --kills 2 --faults torn --model FOLDER
     python tests/chaos/chaos.py --ray PYTHON        and a worker of Ray's killed, by a Python that has Ray (make chaos)
-    python tests/chaos/chaos.py --demo              the demo itself, killed three times (an hour)
+    python tests/chaos/chaos.py --tiny              the preset tiny itself, killed three times (an hour)
 
 Every launch is a process of its own that runs `spa run`. It is forked from this one, which has imported the libraries
 and done nothing with them: that saves their start-up twenty times over. A run is killed with SIGKILL at a random moment,
@@ -56,7 +56,7 @@ PRESET = (
     "gate.extra_steps=2",
     "gate.time_cap_s=null",
 )
-DEMO = ("demo", "trainer.logger=[]", "gate.time_cap_s=null")
+TINY = ("tiny", "trainer.logger=[]", "gate.time_cap_s=null")
 STAGES = ("data", "sft", "ppo")
 LONGEST_LAUNCH_S = 7200
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -360,10 +360,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="builtin:tiny")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/chaos"))
-    parser.add_argument("--demo", action="store_true", help="the demo itself, killed three times")
+    parser.add_argument("--tiny", action="store_true", help="the preset tiny itself, killed three times")
     parser.add_argument("--ray", metavar="PYTHON", help="kill a Ray worker, too, with this Python")
     args = parser.parse_args()
-    if args.demo:
+    if args.tiny:
         args.kills, args.faults = 3, args.faults or []
     args.faults = every if args.faults is None else args.faults
     return args
@@ -372,7 +372,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run every scenario; returns the exit status."""
     args = arguments()
-    words = [*(DEMO if args.demo else PRESET), f"model_path={args.model}"]
+    words = [*(TINY if args.tiny else PRESET), f"model_path={args.model}"]
     root = args.folder.resolve()
     if root.exists():
         shutil.rmtree(root)

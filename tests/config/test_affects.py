@@ -22,10 +22,10 @@ TAG, MODEL = "FrozenLakeNoSlip", "some-model"
 
 @pytest.fixture(scope="module")
 def cfg() -> Config:
-    """The demo with rollouts replayed, and with an API model whose settings can be changed."""
+    """tiny with rollouts replayed, and with an API model whose settings can be changed."""
     entry = APIModelConfig(provider_name="openai", model_name="x")
     replay = "actor_rollout_ref.actor.replay"
-    demo = load_config("demo", [f"{replay}.source=rollouts", f"{replay}.rows=8"])
+    demo = load_config("tiny", [f"{replay}.source=rollouts", f"{replay}.rows=8"])
     chosen = replace(demo.model_config, model_name=MODEL)
     gate = replace(demo.gate, enable=True, max_extra_rounds=1)
     return replace(demo, gate=gate, model_info={MODEL: entry, "other": entry}, model_config=chosen)

@@ -139,7 +139,7 @@ def test_the_advantage_centres_outcomes():
 
 @pytest.mark.parametrize("name", ["centred", "centred_and_whitened"])
 def test_a_configuration_takes_the_advantage(name: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["ppo", "demo", f"algorithm.adv_estimator=custom_advantage:{name}", "--dry-run"]) == 0
+    assert main(["ppo", "tiny", f"algorithm.adv_estimator=custom_advantage:{name}", "--dry-run"]) == 0
     assert "is valid" in capsys.readouterr().out
     found = estimator_named(f"custom_advantage:{name}", {"gamma"})
     assert (found.needs_values, found.whitened) == (False, name == "centred_and_whitened")

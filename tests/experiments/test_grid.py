@@ -77,7 +77,7 @@ def test_methods_share_what_they_do_not_change():
         assert not set(digests(name)) & set(spa)
     for name in ("vanilla", "vanilla_grid", "state_estimation", "vanilla_wm", "online_world_model"):
         assert len(digests(name)) == 1
-    assert digests("world_model_format") == spa  # what the demo does anyway
+    assert digests("world_model_format") == spa  # what tiny does anyway
 
 
 def test_methods_that_only_write_other_rows_share_the_self_play():

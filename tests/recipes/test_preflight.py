@@ -28,8 +28,9 @@ def problems(*overrides: str, stages: tuple = ALL, model: str | None = BUILTIN) 
     return str(caught.value)
 
 
-def test_the_shipped_demo_has_no_problem():
-    preflight(load_config("tiny"), ALL, BUILTIN)
+@pytest.mark.parametrize("name", ["demo", "tiny"])
+def test_the_shipped_presets_have_no_problem(name):
+    preflight(load_config(name), ALL, BUILTIN)
 
 
 @pytest.mark.parametrize(

@@ -128,3 +128,10 @@ def test_a_batch_of_self_play_may_have_as_many_episodes_of_more_puzzles(tmp_path
     puzzles = {size: [each["puzzle_hash"] for each in episodes] for size, episodes in played.items()}
     assert len(puzzles[1]) == len(puzzles[2])
     assert len(set(puzzles[2])) == len(puzzles[2]) / 2 and len(set(puzzles[1])) > len(set(puzzles[2]))
+
+
+def test_self_play_by_itself_is_the_first_round(base, tmp_path):
+    lake = ("generate.rounds=2", "generate.imagine.n=3", "generate.imagine.depth=2")
+    out = generate.main(small_config(base, tmp_path, "generate.num_batches=1", *lake))
+    kept = yaml.safe_load((out / "config.yaml").read_text())["generate"]
+    assert (kept["rounds"], kept["imagine"]["n"]) == (1, 1) and not (out / "imagined").exists()

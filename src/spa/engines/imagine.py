@@ -63,12 +63,17 @@ def require_appraisal(env: TextEnv, tag: str, *, instead: str) -> None:
 def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1, plans: Plans = "drawn") -> None:
     """Raises ConfigError if imagined states of the environment cannot be judged, not be had from an oracle, or not be
     shown in a prompt, as is needed to imagine more than one turn, or if its actions cannot all be asked for."""
-    require_appraisal(env, tag, instead="nothing can be planned: imagine.n (in self-play generate.imagine.n) must be 1")
+    require_appraisal(
+        env,
+        tag,
+        instead="nothing can be planned: imagine.n (in self-play generate.imagine.n) must be 1; the "
+        "preset tiny does not plan",
+    )
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
     if (depth > 1 or plans == "every_action") and (hidden or env.image() is not None or env.players > 1):
         raise ConfigError(
-            f"imagined states of {tag} are not what its prompts show, so depth must be 1 (imagine.depth) and plans be "
-            "drawn (imagine.plans)"
+            f"imagined states of {tag} are not what its prompts show, so imagine.depth must be 1 and imagine.plans "
+            "drawn (in self-play generate.imagine; without keep)"
         )
     if plans == "every_action" and not env.action_names():
         raise ConfigError(f"the actions of {tag} are free text: not every one can be asked for (imagine.plans)")

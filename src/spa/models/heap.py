@@ -36,7 +36,7 @@ def keep_freed_memory() -> None:
 def release_memory() -> None:
     """Hand freed memory back to the system (glibc only; elsewhere nothing).
 
-    Batches of ever new shapes leave the heap full of holes: without this, a process of the demo grows from 1.3 to
+    Batches of ever new shapes leave the heap full of holes: without this, a process of `tiny` grows from 1.3 to
     2.7 GB.
     """
     if sys.platform == "linux":

@@ -36,6 +36,7 @@ from spa.recipes import setup
 from spa.recipes.copies import mirror_of
 from spa.recipes.imagination import IMAGINED, Record, imagination, imagining
 from spa.recipes.resume import recorder
+from spa.recipes.rounds import first_round
 from spa.recipes.stage import (
     archive_work,
     check_identity,
@@ -86,8 +87,10 @@ def main(
     are left out of the data, so that nothing is fine-tuned on them. `earlier`: configuration and folder of rounds of
     self-play whose episodes make rows of this data set, too. `episodes`: a finished folder of the same self-play, of
     which other rows are made. Without an `identity` it is a stage alone, which `trainer.resume_mode=disable` makes
-    begin again when it is finished.
+    begin again when it is finished, and has the first round of several.
     """
+    if identity is None:
+        cfg = first_round(cfg)
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     started, anew = time.monotonic(), identity is None and cfg.trainer.resume_mode == "disable"
     known = identity or stage_identity(cfg, "selfplay")

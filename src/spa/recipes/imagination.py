@@ -31,7 +31,7 @@ def imagining(
     if own.depth > 1 and (listed := [tag for tag in tags if cfg.custom_envs[tag].show_legal_actions]):
         raise ConfigError(
             f"prompts of {listed[0]} list the legal actions of its real state (show_legal_actions), not those of an "
-            "imagined one, so depth must be 1 (imagine.depth)"
+            "imagined one, so imagine.depth must be 1 (in self-play generate.imagine.depth, without keep)"
         )
     rollout = cfg.actor_rollout_ref.rollout
     if own.plans == "every_action" and template is None:

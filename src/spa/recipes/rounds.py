@@ -61,6 +61,15 @@ class Round:
         return replace(self.cfg, model_path=checkpoint, sft=sft)
 
 
+def first_round(cfg: Config) -> Config:
+    """The configuration with the first of its rounds alone, which has nothing to plan with yet; as it is if it has
+    one."""
+    if cfg.generate.rounds == 1:
+        return cfg
+    own = replace(cfg.generate, rounds=1, later_batches=None, rows_of="all_rounds", imagine=ImagineConfig())
+    return replace(cfg, generate=own)
+
+
 def lost_checkpoint(folder: Path) -> str:
     """What to say of a finished fine-tuning that cannot be gone on from."""
     return (
@@ -80,7 +89,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
     if count == 1:
         alone = replace(cfg.generate, rows_of="all_rounds")  # they are the same
         return [Round(number=1, cfg=replace(cfg, generate=alone), data=data, sft=sft)]
-    alone = replace(cfg.generate, rounds=1, later_batches=None, rows_of="all_rounds", imagine=ImagineConfig())
+    alone = first_round(cfg).generate
     later = replace(
         cfg.generate,
         rounds=1,
