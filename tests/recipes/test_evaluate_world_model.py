@@ -21,7 +21,7 @@ DETERMINISTIC = ["FrozenLakeNoSlip", "SimpleSokoban", "Sudoku", "RubiksCube"]
 def config(tag: str, state_text: str = "grid_and_coords", *more: str):
     tags = f"[{json.dumps(tag)}]"
     return load_config(
-        "demo",
+        "tiny",
         [
             f"es_manager.val.env_configs.tags={tags}",
             f"es_manager.train.env_configs.tags={tags}",
@@ -198,9 +198,9 @@ def test_a_model_gets_likelihoods_and_equal_seeds_equal_bytes(tmp_path, untraine
 
 def test_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["eval-world-model", "random", "demo", "--transitions", "10", "--quiet"]) == 0
+    assert cli.main(["eval-world-model", "random", "tiny", "--transitions", "10", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert "prediction exact" in out and "copying" in out
-    assert (tmp_path / "runs/demo/eval/random-demo-world-model.json").is_file()
-    assert cli.main(["eval-world-model", "random", "demo", "--transitions", "0"]) == 2
+    assert (tmp_path / "runs/tiny/eval/random-tiny-world-model.json").is_file()
+    assert cli.main(["eval-world-model", "random", "tiny", "--transitions", "0"]) == 2
     assert "at least 1" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import MAKING_S, EnvFault, boundary, checked_step
 from spa.errors import ConfigError
+from spa.models.heap import release_memory
 from spa.prompts.elsewhere import elsewhere
 from spa.prompts.parse import parse_reply
 from spa.prompts.template import ChatTemplate
@@ -208,6 +209,7 @@ class Imagining:
             part = drawn[i : i + self.rows]
             replies += self.engine.generate(part, sampling)
             self.engine.forget([prompt.episode_id for prompt in part if "#" in prompt.episode_id])
+            release_memory()
         return replies
 
     def _places(self, search: "Search", depth: int) -> "list[Place]":
