@@ -80,7 +80,7 @@ class GenerateConfig:
         int | None,
         Key(
             "episodes of each puzzle, with as many episodes a batch: a divisor of `es_manager.train.group_size`, which "
-            "is what null means; planned play of a puzzle hardly differs, so 1 learns more from it",
+            "is what null means; planned play of a puzzle hardly differs, and 1 sees more of them",
             affects="result",
             ge=1,
         ),
