@@ -69,13 +69,13 @@ def files(folder: Path) -> dict[str, str]:
 
 def commands(folder: Path) -> dict[str, list[str]]:
     """The command lines, all on one run; `reproduce` has a folder of its own."""
-    demo = ["tiny", *SHORT, f"trainer.run_dir={folder / 'demo'}"]
+    tiny = ["tiny", *SHORT, f"trainer.run_dir={folder / 'tiny'}"]
     table = ["dynamics", "--only", "builtin:tiny/FrozenLake/spa", "--seeds", "1", "--root", str(folder / "reproduce")]
     return {
-        "run": ["run", *demo],
-        "compare": ["compare", *demo, "compare.parallel=1"],
-        "try": ["try", *demo, f"{TRIED}=3e-4,1e-4", "--parallel", "1"],
-        "ablate": ["ablate", "believed_states", *demo, "--parallel", "1"],
+        "run": ["run", *tiny],
+        "compare": ["compare", *tiny, "compare.parallel=1"],
+        "try": ["try", *tiny, f"{TRIED}=3e-4,1e-4", "--parallel", "1"],
+        "ablate": ["ablate", "believed_states", *tiny, "--parallel", "1"],
         "reproduce": ["reproduce", *table, *SHORT, "--parallel", "1"],
     }
 

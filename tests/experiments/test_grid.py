@@ -59,7 +59,7 @@ def finish(task: Task) -> None:
     (task.folder / DONE).write_text(json.dumps(mark))
 
 
-@pytest.mark.parametrize("preset", ["tiny", "_2_sokoban"])
+@pytest.mark.parametrize("preset", ["demo", "tiny", "_2_sokoban"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_goes_with_the_presets(name, preset):
     assert [task.stage for task in tasks_of(training(name, preset=preset))][-1] == "ppo"
