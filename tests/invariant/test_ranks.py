@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ OPTIONS = {
 
 
 def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
-    """Run the jobs on that many ranks of this machine."""
+    """Run the jobs on that many ranks of this machine. If a signal ends a rank in the middle, the command is started
+    again, as its message says, and goes on from the last checkpoint; where the rank stood becomes a warning."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
     source = Path(generate.__file__).parents[2]
     environment = os.environ | {
@@ -44,9 +46,11 @@ def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
         "PYTHONFAULTHANDLER": "1",  # a signal from a library's thread says where it came from
     }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    done = subprocess.run(
-        [*command, str(WORKER), str(folder / "jobs.json")], env=environment, capture_output=True, text=True, timeout=900
-    )
+    command += [str(WORKER), str(folder / "jobs.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    if done.returncode and (fatal := done.stderr.find("Fatal Python error")) >= 0:
+        warnings.warn(done.stderr[fatal : fatal + 4000], stacklevel=2)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
