@@ -50,6 +50,12 @@ def test_a_setting_that_would_end_the_run_later_is_named_at_once(override, told)
     assert told in problems(override.replace("FrozenLakeDemo", tag))
 
 
+def test_planning_in_imagined_states_is_refused_where_prompts_list_what_is_legal_in_the_real_one():
+    tag = load_config("tiny").es_manager.train.env_configs.tags[0]
+    asks = ["generate.imagine.n=2", "generate.imagine.depth=2", f"custom_envs.{tag}.show_legal_actions=true"]
+    assert f"prompts of {tag} list the legal actions" in problems(*asks)
+
+
 @pytest.mark.parametrize(
     "asks",
     ["generate.policy=branched", "generate.mixture={self: 1, branched: 1}", "agent_proxy.reply_order=choose_plan"],

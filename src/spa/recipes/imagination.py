@@ -9,6 +9,7 @@ from spa.config.schema import Config, ImagineConfig
 from spa.engines.base import Engine
 from spa.engines.imagine import Imagining, require_dynamics
 from spa.engines.search import Searching
+from spa.envs.base import TextEnv
 from spa.errors import ConfigError
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
@@ -19,20 +20,24 @@ IMAGINED = "imagined"
 Record = Callable[[dict[str, Any]], None]
 
 
+def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:
+    """Raises ConfigError if states of the environment cannot be judged, copied, or shown in a prompt, as is needed."""
+    require_dynamics(env, tag, own.dynamics, own.depth, own.plans)
+    if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
+        raise ConfigError(
+            f"prompts of {tag} list the legal actions of its real state (show_legal_actions), not those of an "
+            "imagined one, so imagine.depth must be 1 (in self-play generate.imagine.depth, without keep)"
+        )
+
+
 def imagining(
     cfg: Config, own: ImagineConfig, tags: Sequence[str], engine: Engine, template: ChatTemplate | None, record: Record
 ) -> Imagining:
     """The engine that plays the best of `engine`'s replies and tells `record` what each was judged by.
 
-    Raises ConfigError for environments whose states cannot be judged, copied, or shown in a prompt, as is needed.
+    Raises ConfigError as `require_imagination` does.
     """
-    check = partial(require_dynamics, dynamics=own.dynamics, depth=own.depth, plans=own.plans)
-    setup.check_puzzles(cfg, tags, check)
-    if own.depth > 1 and (listed := [tag for tag in tags if cfg.custom_envs[tag].show_legal_actions]):
-        raise ConfigError(
-            f"prompts of {listed[0]} list the legal actions of its real state (show_legal_actions), not those of an "
-            "imagined one, so imagine.depth must be 1 (in self-play generate.imagine.depth, without keep)"
-        )
+    setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
     rollout = cfg.actor_rollout_ref.rollout
     if own.plans == "every_action" and template is None:
         raise ConfigError("imagine.plans every_action begins replies in tokens, which this engine does not read")

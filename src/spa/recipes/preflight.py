@@ -17,7 +17,6 @@ from spa.config.check import Stage
 from spa.config.schema import Config
 from spa.engines.expert import require_solver
 from spa.engines.factory import engine_name
-from spa.engines.imagine import require_dynamics
 from spa.engines.scout import require_copies
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
@@ -27,6 +26,7 @@ from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import plans_tried, tries_plans
+from spa.recipes.imagination import require_imagination
 from spa.recipes.ppo_models import check_trained
 from spa.recipes.published import data_files
 from spa.training.checkpoint import damage
@@ -189,7 +189,7 @@ def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatT
             require_copies(env, tag)
         imagine, plays = cfg.generate.imagine, "self" in cfg.generate.policies or cfg.generate.rounds > 1
         if "selfplay" in stages and imagine.on and plays:
-            require_dynamics(env, tag, imagine.dynamics, imagine.depth, imagine.plans)
+            require_imagination(env, tag, cfg, imagine)
         if "selfplay" in stages and tries_plans(cfg):
             require_tries(env, tag, plans_tried(cfg))
         for mode, reply in kinds.items():
