@@ -57,8 +57,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             out.append(f"Right in its own play, before → after PPO: {', '.join(shares)}.")
         if world.get("gate_passed", 1.0) < 1:
             out.append("The world model stayed below the gate in at least one seed; PPO went on all the same.")
-    seconds = summary["seconds"]
-    out.append(f"{seconds['total']:.0f} s in all, peak memory {summary['peak_memory_gb']} GB over all processes.")
+    seconds, memory = summary["seconds"]["total"], summary["peak_memory_gb"]
+    out.append(f"{seconds:.0f} s in all; at most {memory} GB of memory (the peaks of all processes, added up).")
     return out
 
 
