@@ -133,7 +133,9 @@ def baseline(args: list[str]) -> int:
 def pretrain_tiny(args: list[str]) -> int:
     """`spa pretrain-tiny [FOLDER] [--seed N] [--steps N]`."""
     parser = argparse.ArgumentParser(prog="spa pretrain-tiny", description="Train the built-in base model anew.")
-    parser.add_argument("folder", nargs="?", default="runs/tiny", help="where it goes (default: runs/tiny)")
+    parser.add_argument(
+        "folder", nargs="?", default="runs/pretrained-tiny", help="where it goes (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="default: as many as the shipped model was trained")
     add_verbosity(parser)

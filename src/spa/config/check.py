@@ -38,6 +38,9 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
         _check_algorithm(cfg, problems)
     if "sft" in stages:
         _check_sft(cfg, problems)
+    own, whole = cfg.generate.group_size, cfg.es_manager.train.group_size
+    if "selfplay" in stages and own is not None and whole % own:
+        problems.add("generate.group_size", f"{own} does not divide es_manager.train.group_size, {whole}")
     _check_engine(cfg, problems)
     if cfg.trainer.resume_mode == "resume_path" and not cfg.trainer.resume_from_path:
         problems.add("trainer.resume_from_path", "must name a checkpoint when resume_mode is resume_path")
@@ -103,11 +106,6 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             problems.add(f"{path}.spoil", f"needs {path}.dynamics oracle: only its states can be spoilt")
         if own.keep and own.depth == 1:
             problems.add(f"{path}.keep", f"needs {path}.depth above 1: a way of one turn is over when it is played")
-    if cfg.generate.group_size is not None and cfg.es_manager.train.group_size % cfg.generate.group_size:
-        problems.add(
-            "generate.group_size",
-            f"{cfg.generate.group_size} does not divide es_manager.train.group_size, {cfg.es_manager.train.group_size}",
-        )
     if cfg.generate.later_batches is not None and cfg.generate.rounds == 1:
         problems.add("generate.later_batches", "needs generate.rounds above 1: there is no later round")
     chooses = cfg.agent_proxy.reply_order == "choose_plan"

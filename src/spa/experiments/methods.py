@@ -122,11 +122,11 @@ _ABLATIONS: Mapping[str, Method] = {
     },
     "group_size_4": Method(
         description="PPO in groups of 4 instead of 8, twice as many puzzles",
-        ppo=("es_manager.train.env_groups=64", "es_manager.train.group_size=4"),
+        ppo=("es_manager.train.env_groups=64", "es_manager.train.group_size=4", "generate.group_size=null"),
     ),
     "group_size_16": Method(
         description="PPO in groups of 16 instead of 8, half as many puzzles",
-        ppo=("es_manager.train.env_groups=16", "es_manager.train.group_size=16"),
+        ppo=("es_manager.train.env_groups=16", "es_manager.train.group_size=16", "generate.group_size=null"),
     ),
     "no_filter": Method(description="PPO on all groups, also those without a spread", ppo=_ALL_EPISODES),
     "answer_only": Method(
