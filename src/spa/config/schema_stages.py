@@ -71,10 +71,10 @@ class ImagineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateConfig:
-    """Stage 1: self-play with ground-truth states. Plays the groups of `es_manager.train`."""
+    """Stage 1: self-play with ground-truth states, on the environments of `es_manager.train`."""
 
     num_batches: Annotated[
-        int, Key("times that all training groups are played, each time on new puzzles", affects="result", ge=1)
+        int, Key("batches of as many episodes as a PPO step has, each of new puzzles", affects="result", ge=1)
     ] = 5
     group_size: Annotated[
         int | None,
@@ -161,7 +161,7 @@ class GenerateConfig:
 
     @property
     def batches_of_all_rounds(self) -> int:
-        """Times that all training groups are played in self-play."""
+        """Batches of self-play, each of as many episodes as a PPO step has."""
         return self.num_batches + (self.rounds - 1) * self.batches_of_later_rounds
 
 

@@ -26,7 +26,8 @@ ARMS = {
     ),
     "spa_shuffled": (
         "SPA, shuffled next states",
-        "A control: as SPA, but it learns from, and plans with, wrong next states. What it gains is not knowledge.",
+        "A control: as SPA, but it learns from wrong next states, and plans by those where it plans. What it gains is "
+        "not knowledge.",
     ),
     "vanilla_grid": ("vanilla, drawing only", "As vanilla, and shown the drawing without coordinates."),
     "state_estimation": ("vanilla, drawing and coordinates", "As vanilla, and shown drawing and coordinates."),
