@@ -65,6 +65,19 @@ def test_every_method_goes_with_the_presets(name, preset):
     assert [task.stage for task in tasks_of(training(name, preset=preset))][-1] == "ppo"
 
 
+def test_groups_of_ppo_alone_have_nothing_to_do_with_those_of_self_play():
+    own = "generate.group_size=8"
+    assert digests("group_size_4", own)[:2] == digests("spa", own)[:2]
+
+
+def test_planning_that_cannot_be_done_is_refused_before_any_stage(tmp_path):
+    asks = ("generate.imagine.n=2", "es_manager.train.env_configs.tags=[Sudoku]")
+    plan = plan_grid([training("planned", *asks, root=tmp_path / "x")])
+    with pytest.raises(ConfigError, match="Sudoku cannot say what a state is worth"):
+        run_grid(plan, devices=["cpu"], pool=pytest.fail, work=pytest.fail)
+    assert not (tmp_path / "x").exists()
+
+
 def test_methods_share_what_they_do_not_change():
     spa = digests("spa")
     for name in ("masked_states", "states_only", "sft_epochs_1", "sft_epochs_5"):

@@ -50,10 +50,36 @@ def test_a_setting_that_would_end_the_run_later_is_named_at_once(override, told)
     assert told in problems(override.replace("FrozenLakeDemo", tag))
 
 
-def test_planning_in_imagined_states_is_refused_where_prompts_list_what_is_legal_in_the_real_one():
-    tag = load_config("tiny").es_manager.train.env_configs.tags[0]
-    asks = ["generate.imagine.n=2", "generate.imagine.depth=2", f"custom_envs.{tag}.show_legal_actions=true"]
-    assert f"prompts of {tag} list the legal actions" in problems(*asks)
+PLANS = ("generate.rounds=2", "generate.imagine.n=2", "es_manager.train.env_configs.tags=[Sudoku]")
+
+
+@pytest.mark.parametrize(
+    ("asks", "told"),
+    [
+        (("generate.imagine.depth=2", "custom_envs.FrozenLakeNoSlip.show_legal_actions=true"), "list the legal"),
+        (PLANS[1:], "Sudoku cannot say what a state is worth"),
+        (PLANS, "Sudoku cannot say what a state is worth"),
+        ((*PLANS, "generate.policy=random"), "Sudoku cannot say what a state is worth"),
+    ],
+)
+@pytest.mark.parametrize("thorough", [True, False])
+def test_self_play_that_cannot_plan_is_refused_before_any_round_of_it(asks, told, thorough):
+    cfg = load_config("tiny", ["generate.imagine.n=2", *asks])
+    with pytest.raises(ConfigError, match=told):
+        preflight(cfg, ALL, BUILTIN, thorough=thorough)
+
+
+@pytest.mark.parametrize(
+    ("stages", "asks"),
+    [
+        (("selfplay",), PLANS),
+        (ALL, (*PLANS, "generate.reply_format=base", "ctx_manager.mode=base")),
+        (ALL, (*PLANS[:2], "es_manager.val.env_configs.tags=[Sudoku]")),
+        (ALL, (*PLANS[1:], "generate.policy=random")),
+    ],
+)
+def test_where_nothing_is_planned_nothing_has_to_be_judged(stages, asks):
+    preflight(load_config("tiny", asks), stages, BUILTIN)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import pytest
 import yaml
 from helpers.runs import small_config
 
+from spa.launch.job import Job, lost_episodes
 from spa.recipes import generate, pipeline
-from spa.recipes.rounds import rounds_of
+from spa.recipes.rounds import first_round, rounds_of
 from spa.worldmodel.rows import read_parquet
 
 STEPS = (
@@ -130,8 +131,24 @@ def test_a_batch_of_self_play_may_have_as_many_episodes_of_more_puzzles(tmp_path
     assert len(set(puzzles[2])) == len(puzzles[2]) / 2 and len(set(puzzles[1])) > len(set(puzzles[2]))
 
 
-def test_self_play_by_itself_is_the_first_round(base, tmp_path):
+def test_self_play_by_itself_is_the_first_round(base, tmp_path, caplog):
     lake = ("generate.rounds=2", "generate.imagine.n=3", "generate.imagine.depth=2")
     out = generate.main(small_config(base, tmp_path, "generate.num_batches=1", *lake))
     kept = yaml.safe_load((out / "config.yaml").read_text())["generate"]
     assert (kept["rounds"], kept["imagine"]["n"]) == (1, 1) and not (out / "imagined").exists()
+    assert "a stage alone plays the first of generate.rounds=2, without plans" in caplog.text
+
+
+def test_one_round_has_rows_of_its_own_whichever_command_plays_it(base, tmp_path):
+    cfg = small_config(base, tmp_path, "generate.rows_of=own_round")
+    assert first_round(cfg) == rounds_of(cfg, tmp_path / "data", tmp_path / "sft")[0].cfg
+
+
+def test_episodes_that_early_rounds_lost_are_counted(base, tmp_path):
+    cfg = small_config(base, tmp_path, "generate.rounds=2")
+    for name in ("round_1/data", "data"):
+        (tmp_path / name).mkdir(parents=True)
+        line = {"step": 0, "selfplay/errors": 1, "selfplay/episodes": 3}
+        (tmp_path / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert lost_episodes(cfg, Job(stage="run")) == (2, 8)
+    assert lost_episodes(cfg, Job(stage="generate")) == (1, 4)

@@ -67,8 +67,7 @@ def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1,
     require_appraisal(
         env,
         tag,
-        instead="nothing can be planned: imagine.n (in self-play generate.imagine.n) must be 1; the "
-        "preset tiny does not plan",
+        instead="nothing can be planned: imagine.n must be 1 (in self-play generate.imagine.n, as in the preset tiny)",
     )
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
     if (depth > 1 or plans == "every_action") and (hidden or env.image() is not None or env.players > 1):

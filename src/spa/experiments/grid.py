@@ -24,6 +24,7 @@ from spa.errors import ConfigError, ModelError, SpaError, TrainingError
 from spa.identity import Identity, differences, identity_of, read_identity
 from spa.models.load import model_source
 from spa.recipes import ppo
+from spa.recipes.imagination import check_planning
 from spa.recipes.pipeline import digest_of, learn, play
 from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
 from spa.recipes.stage import DONE, archive_work, changes, check_identity, result_of
@@ -289,9 +290,10 @@ def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = own_process, 
 
     A stage that fails costs what depends on it; the others go on, without the worker if it was killed. Raises
     TrainingError at the end if any failed, and ConfigError, before anything is done, if a folder holds the work of
-    another identity.
+    another identity or self-play cannot plan as it is asked to.
     """
     waiting, peaks = plan.missing, dict[int, int]()
+    check_planning(task.round.cfg for task in waiting if task.round and task.stage == "selfplay")
     _settle(plan)
     _make_links(plan.links)
     missing = {task.folder.resolve() for task in waiting}

@@ -90,6 +90,12 @@ def main(
     begin again when it is finished, and has the first round of several.
     """
     if identity is None:
+        if cfg.generate.rounds > 1 and current_world().is_main:
+            log.warning(
+                "a stage alone plays the first of generate.rounds=%d, without plans: `spa run` does all of them, from "
+                "its own first round in round_1/. To plan with the model that you name, set generate.rounds=1.",
+                cfg.generate.rounds,
+            )
         cfg = first_round(cfg)
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     started, anew = time.monotonic(), identity is None and cfg.trainer.resume_mode == "disable"

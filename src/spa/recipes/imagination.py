@@ -30,6 +30,15 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
         )
 
 
+def check_planning(rounds: Iterable[Config]) -> None:
+    """Raises ConfigError if self-play with one of these configurations plans where that cannot be done."""
+    for cfg in rounds:
+        own = cfg.generate.imagine
+        if own.on and "self" in cfg.generate.policies:
+            tags = cfg.es_manager.train.env_configs.tags
+            setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
+
+
 def imagining(
     cfg: Config, own: ImagineConfig, tags: Sequence[str], engine: Engine, template: ChatTemplate | None, record: Record
 ) -> Imagining:

@@ -26,16 +26,18 @@ from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import plans_tried, tries_plans
-from spa.recipes.imagination import require_imagination
+from spa.recipes.imagination import check_planning
 from spa.recipes.ppo_models import check_trained
 from spa.recipes.published import data_files
+from spa.recipes.rounds import first_round, rounds_of
 from spa.training.checkpoint import damage
 from spa.worldmodel.branches import require_tries
 
 
 def preflight(cfg: Config, stages: Collection[Stage], model: str | None, *, thorough: bool = True) -> None:
     """Raise ConfigError with every problem that `stages` would meet, starting from `model`; None: from what an earlier
-    stage has made. Without `thorough`, only what takes no time: no environment is made and no tokenizer read.
+    stage has made. Without `thorough`, only what takes no time: no tokenizer is read, and an environment made only
+    where self-play plans.
 
     A model on the Hub is not looked at before it is needed.
     """
@@ -47,6 +49,7 @@ def preflight(cfg: Config, stages: Collection[Stage], model: str | None, *, thor
     local = [name for name in wanted if name is not None and _is_local(name)]
     broken = _collect(lambda name=name: _check_model(cfg, name) for name in local)
     problems += broken
+    problems += _collect(iter([lambda: check_planning(_rounds(cfg, stages))]))
     if thorough:
         templates: list[ChatTemplate] = []
         if local and not broken:
@@ -70,6 +73,13 @@ def _collect(checks: Iterator[Callable[[], None]]) -> list[str]:
 
 def _is_local(name: str) -> bool:
     return Path(name).expanduser().is_dir() or name.startswith((".", "/", "~", "builtin:")) or name.count("/") != 1
+
+
+def _rounds(cfg: Config, stages: Collection[Stage]) -> list[Config]:
+    """Configurations of all self-play in these stages: as a stage alone it is the first round."""
+    if "selfplay" not in stages:
+        return []
+    return [first_round(cfg)] if set(stages) == {"selfplay"} else [own.cfg for own in rounds_of(cfg, Path(), Path())]
 
 
 def _plays_without_model(cfg: Config, stages: Collection[Stage]) -> bool:
@@ -176,21 +186,19 @@ def _env_checks(cfg: Config, stages: Collection[Stage], template: ChatTemplate |
 
 def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatTemplate | None) -> None:
     longest = cfg.actor_rollout_ref.rollout.max_model_len
+    selfplay = "selfplay" in stages and tag in cfg.es_manager.train.env_configs.tags
     kinds: dict[PromptMode, int] = {}
     if "ppo" in stages or "eval" in stages:
         kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
-    if "selfplay" in stages:
+    if selfplay:
         reply = cfg.generate.sampling.response_length
         kinds["add_worldmodel"] = max(reply, kinds.get("add_worldmodel", 0))
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-        if "selfplay" in stages and "expert" in cfg.generate.policies:
+        if selfplay and "expert" in cfg.generate.policies:
             require_solver(env, tag)
-        if "selfplay" in stages and "scout" in cfg.generate.policies:
+        if selfplay and "scout" in cfg.generate.policies:
             require_copies(env, tag)
-        imagine, plays = cfg.generate.imagine, "self" in cfg.generate.policies or cfg.generate.rounds > 1
-        if "selfplay" in stages and imagine.on and plays:
-            require_imagination(env, tag, cfg, imagine)
-        if "selfplay" in stages and tries_plans(cfg):
+        if selfplay and tries_plans(cfg):
             require_tries(env, tag, plans_tried(cfg))
         for mode, reply in kinds.items():
             needed = _prompt_length(cfg, tag, mode, env, template) + reply

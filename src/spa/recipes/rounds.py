@@ -62,11 +62,10 @@ class Round:
 
 
 def first_round(cfg: Config) -> Config:
-    """The configuration with the first of its rounds alone, which has nothing to plan with yet; as it is if it has
-    one."""
-    if cfg.generate.rounds == 1:
-        return cfg
-    own = replace(cfg.generate, rounds=1, later_batches=None, rows_of="all_rounds", imagine=ImagineConfig())
+    """The configuration with the first of its rounds alone. The first of several has nothing to plan with yet."""
+    own = replace(cfg.generate, rows_of="all_rounds")  # those of one round are the same
+    if cfg.generate.rounds > 1:
+        own = replace(own, rounds=1, later_batches=None, imagine=ImagineConfig())
     return replace(cfg, generate=own)
 
 
@@ -87,8 +86,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
     """
     count, trainer = cfg.generate.rounds, cfg.sft.trainer
     if count == 1:
-        alone = replace(cfg.generate, rows_of="all_rounds")  # they are the same
-        return [Round(number=1, cfg=replace(cfg, generate=alone), data=data, sft=sft)]
+        return [Round(number=1, cfg=first_round(cfg), data=data, sft=sft)]
     alone = first_round(cfg).generate
     later = replace(
         cfg.generate,
