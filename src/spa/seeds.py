@@ -8,6 +8,7 @@ random state.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,3 +33,24 @@ def torch_stream(base: int, purpose: str, *indices: int) -> torch.Generator:
     import torch  # environments draw with NumPy, and do not wait for it
 
     return torch.Generator().manual_seed(stream_seed(base, purpose, *indices))
+
+
+def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
+    """A random permutation p, int64 [n], with values[p[i]] != values[i] for as many i as can be.
+
+    A uniform permutation first; then every i that kept its own value trades with a random j such that both end up with
+    a value that is not theirs. (Rotating the sorted values would do too, but would map each text to one other text,
+    which is a transition rule that can be learnt.)
+    """
+    known: dict[Hashable, int] = {}
+    codes = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
+    donors = rng.permutation(len(codes))
+    for i in range(len(codes)):
+        own = codes[i]
+        if codes[donors[i]] != own:
+            continue
+        partners = np.flatnonzero((codes != own) & (codes[donors] != own))
+        if len(partners):
+            j = partners[rng.integers(len(partners))]
+            donors[i], donors[j] = donors[j], donors[i]
+    return donors

@@ -1,6 +1,7 @@
 """Best of n by imagined states: true ones help, spoilt and shuffled ones do not, and one reply is the engine alone."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -75,6 +76,14 @@ def test_learnt_states_are_as_good_as_they_are_right_and_shuffled_ones_are_not(t
     assert learnt > alone + 0.2 and learnt > shuffled + 0.2
     assert all(part["right"] for line in lines for part in line["imagined"])
     assert {line["turn"] for line in lines} == set(range(max(line["turn"] for line in lines) + 1))
+
+
+def test_shuffled_predictions_are_those_of_replies_that_foresee_something_else(tmp_path):
+    cfg, lines = small_config("none", tmp_path, "es_manager.val.env_groups=24", "agent_proxy.max_turn=5"), []
+    success(cfg, imagining(4, "shuffled", engine=ScriptedEngine(know_all), record=lines.append))
+    states = [Counter(part["state"] for part in line["imagined"]) for line in lines]
+    own = [sum(part["right"] for part in line["imagined"]) for line in lines]
+    assert own == [max(0, 2 * max(each.values()) - each.total()) for each in states] and 0 in own
 
 
 @pytest.mark.parametrize("engine", [None, ScriptedEngine(know_all)])

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from worldmodel_examples import make_episode, make_turn, reply
 
 from spa.errors import ConfigError, DataError
+from spa.seeds import derange
 from spa.types import Stop, WorldModelRow
-from spa.worldmodel.rows import _derange, corrected_messages, episode_rows, shuffle_next_states, split_by_puzzle
+from spa.worldmodel.rows import corrected_messages, episode_rows, shuffle_next_states, split_by_puzzle
 
 
 def three_turns(name: str = "train/0", puzzle: str = "p0"):
@@ -136,7 +137,7 @@ def test_shuffling_unfiltered_rows_says_what_to_do():
 
 @given(st.lists(st.sampled_from("abcd"), max_size=30), st.integers(0, 3))
 def test_derangement_keeps_as_few_values_in_place_as_can_be(values, seed):
-    donors = _derange(values, np.random.default_rng(seed))
+    donors = derange(values, np.random.default_rng(seed))
     assert sorted(donors) == list(range(len(values)))
     fixed = sum(values[i] == values[j] for i, j in enumerate(donors))
     most_common = max(Counter(values).values(), default=0)
@@ -145,5 +146,5 @@ def test_derangement_keeps_as_few_values_in_place_as_can_be(values, seed):
 
 def test_derangement_is_no_rule_from_text_to_text():
     values = list("abcd") * 50
-    donors = _derange(values, np.random.default_rng(0))
+    donors = derange(values, np.random.default_rng(0))
     assert len({(value, values[j]) for value, j in zip(values, donors, strict=True)}) == 12

@@ -27,7 +27,7 @@ from spa.models.heap import release_memory
 from spa.prompts.elsewhere import elsewhere
 from spa.prompts.parse import parse_reply
 from spa.prompts.template import ChatTemplate
-from spa.seeds import stream, stream_seed
+from spa.seeds import derange, stream, stream_seed
 from spa.types import Completion, ParsedReply, Prompt, SamplingParams
 
 Dynamics = Literal["learnt", "oracle", "shuffled"]
@@ -285,7 +285,7 @@ class Imagining:
         else:
             ends, states = truths, [each.prediction for each in parsed]
         if self.dynamics == "shuffled":
-            states = [states[number] for number in rng.permutation(len(states))]
+            states = [states[number] for number in derange(states, rng)]
         found = list[Imagined]()
         for i, (each, state, end, truth) in enumerate(zip(parsed, states, ends, truths, strict=True)):
             right = same(state, truth.state)

@@ -9,7 +9,7 @@ import numpy as np
 from spa.errors import ConfigError, DataError
 from spa.prompts.imagined import Option
 from spa.prompts.parse import find_block
-from spa.seeds import stream
+from spa.seeds import derange, stream
 from spa.types import Episode, Message, Stop, Turn, WorldModelRow
 from spa.worldmodel.parquet import read_parquet, write_parquet
 from spa.worldmodel.relabel import Relabelled, imagined, relabel_turn, replace_state, with_options
@@ -160,7 +160,7 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
     for tag in sorted({row.tag for row in rows}):
         indices = [index for index, row in enumerate(rows) if row.tag == tag]
         states = [_predicted_state(rows[index]) for index in indices]
-        donors = _derange(states, stream(seed, f"shuffled_next_states/{tag}"))
+        donors = derange(states, stream(seed, f"shuffled_next_states/{tag}"))
         for index, donor in zip(indices, donors, strict=True):
             response = replace_state(rows[index].response, "prediction", states[donor])
             responses[index] = replace(rows[index], response=response, extra={**rows[index].extra, "shuffled": True})
@@ -176,7 +176,7 @@ def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldMod
     for tag in dict.fromkeys(row.tag for row in rows):
         known = [(index, imagined(row.response)) for index, row in enumerate(rows) if row.tag == tag]
         states = [state for _, options in known for _, state in options]
-        dealt = iter(_derange(states, stream(seed, f"shuffled_options/{tag}"))) if states else iter(())
+        dealt = iter(derange(states, stream(seed, f"shuffled_options/{tag}"))) if states else iter(())
         for index, options in known:
             if options:
                 row, others = rows[index], [(plan, states[next(dealt)]) for plan, _ in options]
@@ -227,23 +227,3 @@ def rewritten_history(row: WorldModelRow, responses: dict[tuple[str, int], str])
         else:
             history.append(message)
     return tuple(history)
-
-
-def _derange(values: Sequence[str], rng: np.random.Generator) -> np.ndarray:
-    """A random permutation p, int64 [n], with values[p[i]] != values[i] for as many i as can be.
-
-    A uniform permutation first; then every i that kept its own value trades with a random j such that both end up with
-    a value that is not theirs. (Rotating the sorted values would do too, but would map each text to one other text,
-    which is a transition rule that can be learnt.)
-    """
-    codes = np.unique(np.asarray(values, dtype=object), return_inverse=True)[1].reshape(-1)
-    donors = rng.permutation(len(codes))
-    for i in range(len(codes)):
-        own = codes[i]
-        if codes[donors[i]] != own:
-            continue
-        partners = np.flatnonzero((codes != own) & (codes[donors] != own))
-        if len(partners):
-            j = partners[rng.integers(len(partners))]
-            donors[i], donors[j] = donors[j], donors[i]
-    return donors
