@@ -127,7 +127,6 @@ def _gigpo(
     *,
     high_level_gamma: float,
     gigpo_step_weight: float,
-    norm_adv_by_std_in_grpo: bool,
 ) -> Estimate:
     assert batch.anchors is not None
     return gigpo(
@@ -138,7 +137,6 @@ def _gigpo(
         batch.anchors,
         gamma=high_level_gamma,
         step_weight=gigpo_step_weight,
-        norm_by_std=norm_adv_by_std_in_grpo,
     )
 
 
@@ -156,7 +154,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "turn_rloo": Estimator(function=_turn_rloo, settings=("high_level_gamma",), needs_groups=True),
     "gigpo": Estimator(
         function=_gigpo,
-        settings=("high_level_gamma", "gigpo_step_weight", "norm_adv_by_std_in_grpo"),
+        settings=("high_level_gamma", "gigpo_step_weight"),
         needs_groups=True,
     ),
     "turn_gae": Estimator(function=_turn_gae, settings=("high_level_gamma", "lam"), needs_values=True, whitened=True),

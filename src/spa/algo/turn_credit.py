@@ -116,7 +116,6 @@ def gigpo(
     *,
     gamma: float,
     step_weight: float = 1.0,
-    norm_by_std: bool = False,
 ) -> Estimate:
     """Group-in-group: the episode against its group, plus each turn against the others that met the same state
     (GiGPO, arXiv 2505.10978; gigpo/core_gigpo.py of langfengQ/verl-agent).
@@ -124,14 +123,13 @@ def gigpo(
     A_t = A_E + step_weight A_S: A_E is the episode's reward relative to its group's, A_S the discounted reward to come
     from turn t minus its mean over the other episodes of the group, one (the first) visit of the state each. Unlike the
     reference, an episode counts once in A_E whatever its number of turns, never is its own baseline in A_S, and a turn
-    whose state no other episode met gets A_S = 0.
+    whose state no other episode met gets A_S = 0. Neither term is divided by a spread (the reference's `mean_norm`).
 
     Args:
         rewards, turns, mask, group_ids: as for `turn_rloo`.
         anchors: int64 `[B, A]`, equal where turns of a group start from the same state.
         gamma: discount per turn, of A_S.
         step_weight: weight of A_S.
-        norm_by_std: divide A_E by the group's standard deviation.
 
     Returns:
         advantages and returns (the rewards to go), both `[B, A]`.
@@ -142,8 +140,6 @@ def gigpo(
     outcomes = per_turn.sum(dim=1)
     stats = group_stats(outcomes, group_ids)
     episode = outcomes - stats.mean[stats.index]
-    if norm_by_std:
-        episode = episode / (stats.std[stats.index] + 1e-6)
     step = _relative_to_anchor(to_go, where.present, stats.index, where.first(anchors))
     advantages = episode[:, None] + step_weight * step
     return where.tokens(advantages, rewards.dtype), where.tokens(to_go, rewards.dtype)
