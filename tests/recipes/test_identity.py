@@ -14,7 +14,7 @@ from spa.identity import model_content, read_identity
 from spa.launch.job import Job
 from spa.launch.start import launch
 from spa.recipes import generate, pipeline, ppo, sft
-from spa.recipes.stage import recorded_identity
+from spa.recipes.stage import recorded_identity, stage_identity
 from spa.training.checkpoint import load_note
 
 STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "generate.num_batches=1")
@@ -50,6 +50,21 @@ def sums(folder: Path) -> dict[str, str]:
         for path in folder.rglob("*")
         if path.is_file() and path.name != ".lock"
     }
+
+
+@pytest.mark.parametrize(
+    ("replay", "counts"), [((), ()), (("source=data",), ("sft",)), (("source=rollouts",), ("sft", "generate"))]
+)
+def test_ppo_depends_on_what_makes_the_rows_that_it_replays(base, tmp_path, replay, counts):
+    section = "actor_rollout_ref.actor.replay"
+    on = [f"{section}.{each}" for each in ("rows=2", *replay)] if replay else []
+
+    def digest(*more: str) -> str:
+        return stage_identity(small_config(base, tmp_path, *on, *more), "ppo").digest
+
+    for name, key in (("sft", "sft.data.max_length=99"), ("sft", "sft.data.loss_on=states_only")):
+        assert (digest(key) != digest()) == (name in counts)
+    assert (digest("generate.success_only=true") != digest()) == ("generate" in counts)
 
 
 def test_a_repeated_start_writes_nothing(finished, no_work):

@@ -39,6 +39,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "generate.success_only": ("selfplay", "ppo"),
     "data": ("sft",),
     "sft": ("sft",),
+    "sft.data.train_files": ("sft", "ppo"),
     "sft.data.max_length": ("sft", "ppo"),
     "sft.data.merge_turns": ("sft", "ppo"),
     "sft.data.loss_on": ("sft", "ppo"),
@@ -71,10 +72,10 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
 whatever self-play depends on."""
 
 _REPLAY = "actor_rollout_ref.actor.replay"
-_CORRECTION = tuple(
+_REPLAYED = tuple(
     name for name, stages in SECTIONS.items() if "ppo" in stages and name.startswith(("generate.", "sft."))
 )
-"""What rollouts are corrected and cut into sequences with, where they are replayed."""
+"""What replayed rows are made with: stored ones are cut into sequences anew, rollouts are corrected, too."""
 
 
 ENTRIES = {"custom_envs": EnvSpec(env_type=""), "model_info": APIModelConfig(provider_name="openai", model_name="")}
@@ -114,16 +115,21 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
     tags = {*cfg.es_manager.val.env_configs.tags, *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ())}
     models = {cfg.model_path, cfg.model_config.model_name}
-    corrects = cfg.actor_rollout_ref.actor.replay.corrects_rollouts
     switched_off = (
         *(f"custom_envs.{tag}" for tag in cfg.custom_envs if tag not in tags),
         *(f"model_info.{name}" for name in cfg.model_info if name not in models),
         *(() if _has_an_end(cfg) else ("trainer.total_training_steps",)),
-        *(() if stage != "ppo" or corrects else _CORRECTION),
+        *(name for name in _REPLAYED if stage == "ppo" and not _replays(cfg, name)),
         *(() if cfg.gate.enable and cfg.gate.max_extra_rounds > 0 else ("gate",)),
     )
     off = tuple(f"{name}." for name in switched_off)
     return without_idle_replay({key: value for key, value in found.items() if not f"{key}.".startswith(off)})
+
+
+def _replays(cfg: Config, name: str) -> bool:
+    """Whether PPO makes replayed rows with this key."""
+    replay = cfg.actor_rollout_ref.actor.replay
+    return replay.corrects_rollouts or (replay.rows > 0 and name.startswith("sft."))
 
 
 def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
