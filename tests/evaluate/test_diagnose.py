@@ -169,6 +169,9 @@ def test_predictions_are_held_against_what_the_environment_said():
     assert diagnose(right)["world_model"] == {"observation": 1, "observation_right": 1, "prediction": 1, "prediction_right": 1, "copied": 0}  # fmt: skip
     report = diagnose(copied)
     assert report["world_model"]["prediction_right"] == 0 and "copying" in report["findings"][-1]
+    last = said(reply.format("room A"))  # nothing shows what came after it
+    unknown = diagnose(read([{"messages": [USER, said(reply.format("room  B")), after, last]}]))["world_model"]
+    assert (unknown["prediction"], unknown["copied"]) == (1, 0)
 
 
 def test_the_command_prints_text_and_json(tmp_path, capsys):

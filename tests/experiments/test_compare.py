@@ -16,7 +16,7 @@ from spa.errors import ConfigError, SpaError
 from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS
 from spa.experiments.methods import CONTROLS, METHODS, baseline_config, configured
-from spa.experiments.results import read_training
+from spa.experiments.results import SeedResult, mean_curve, puzzles_of, read_curve, read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.experiments.tables import print_table
 from spa.report.reading import open_run
@@ -375,3 +375,20 @@ def test_a_comparison_needs_a_process(compared, base, tmp_path):
     made = methods_compared("base", overrides(base, tmp_path / "run"))
     with pytest.raises(ConfigError, match="--parallel is 0"):
         run_comparison(made, parallel=0, pool=in_this_process)
+
+
+def test_episodes_that_a_fault_ended_are_no_attempts(tmp_path):
+    episodes = [
+        {"tag": "T", "puzzle_seed": 1, "success": won, "stop": stop} for won, stop in ((1, "done"), (0, "error"))
+    ]
+    (tmp_path / "val.jsonl").write_text("".join(json.dumps(each) + "\n" for each in episodes))
+    assert puzzles_of(tmp_path / "val.jsonl") == {"T/1": (1, 1)}
+
+
+def test_a_curve_has_no_pass_at_8_of_fewer_attempts(tmp_path):
+    lines = [{"step": 0, "val-env/T/pass@1": 0.5}, {"step": 2, "val-env/T/pass@1": 0.5, "val-env/T/pass@8": 1.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = read_curve(tmp_path / "metrics.jsonl")
+    assert curve == {0: (0.5, None), 2: (0.5, 1.0)}
+    rows = mean_curve([SeedResult(seed=0, moments={}, curve=curve, world_model={})])
+    assert [row.get("pass@8") for row in rows] == [None, 1.0]

@@ -65,7 +65,8 @@ def _count_actions(rollout: Rollout, turn: int, reply: str) -> int | None:
 
 def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """Observations and predictions against the true states: those of the record, else whether the text stands in the
-    message before and after the reply. `copied`: predictions that repeat the observation."""
+    message before and after the reply. `copied`: of the predictions that
+    can be judged, those that repeat the observation."""
     counts: Counter[str] = Counter()
     for rollout in rollouts:
         for turn, place, reply in _turns(rollout):
@@ -78,7 +79,8 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
                 if right is not None:
                     counts[name] += 1
                     counts[f"{name}_right"] += right
-            counts["copied"] += bool(said and told and words(said) == words(told))
+                    if name == "prediction":
+                        counts["copied"] += bool(said and words(said) == words(text))
     return dict(counts)
 
 

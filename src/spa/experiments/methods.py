@@ -82,6 +82,7 @@ _RECIPE: Mapping[str, Method] = {
 }
 
 _ALL_EPISODES = (
+    "actor_rollout_ref.rollout.rollout_filter_type=std",
     "actor_rollout_ref.rollout.rollout_filter_ratio=1",
     "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
 )
@@ -121,11 +122,11 @@ _ABLATIONS: Mapping[str, Method] = {
         for epochs in range(1, 6)
     },
     "group_size_4": Method(
-        description="PPO in groups of 4 instead of 8, twice as many puzzles",
+        description="PPO in 64 groups of 4 (the preset tiny has 32 of 8)",
         ppo=("es_manager.train.env_groups=64", "es_manager.train.group_size=4", "generate.group_size=null"),
     ),
     "group_size_16": Method(
-        description="PPO in groups of 16 instead of 8, half as many puzzles",
+        description="PPO in 16 groups of 16 (the preset tiny has 32 of 8)",
         ppo=("es_manager.train.env_groups=16", "es_manager.train.group_size=16", "generate.group_size=null"),
     ),
     "no_filter": Method(description="PPO on all groups, also those without a spread", ppo=_ALL_EPISODES),

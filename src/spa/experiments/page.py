@@ -146,8 +146,9 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
     lines = []
     places = dict.fromkeys((row["model"], row["environment"]) for row in table["rows"])
     for model, environment in places:
-        rows = [r for r in table["rows"] if (r["model"], r["environment"]) == (model, environment) and r["curve"]]
+        found = [row for row in table["rows"] if (row["model"], row["environment"]) == (model, environment)]
         for k in (1, 8):
+            rows = [row for row in found if row["curve"] and all(f"pass@{k}" in part for part in row["curve"])]
             if not any(len(row["curve"]) > 1 for row in rows):
                 continue
             title = f"Pass@{k} over training, {environment}, {model.rpartition('/')[2]}"

@@ -34,7 +34,7 @@ IN_PLAY = {"pred_exact": "predictions", "obs_exact": "observations", "format_rat
 MARGIN = 0.05  # that nothing is gained or lost takes an interval that leaves less than this
 Puzzles = dict[str, tuple[int, int]]
 """Puzzle -> (attempts, successes)."""
-Curve = dict[int, tuple[float, float]]
+Curve = dict[int, tuple[float, float | None]]
 """Validation step -> Pass@1 and Pass@8."""
 
 
@@ -85,9 +85,11 @@ def learns_states(training: Training) -> bool:
 
 
 def puzzles_of(path: Path) -> Puzzles:
-    """Attempts and successes per puzzle in a file of recorded episodes."""
+    """Attempts and successes per puzzle in a file of recorded episodes; those that a fault ended are no attempts."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for _, episode in read_lines(path):
+        if episode["stop"] == "error":
+            continue
         entry = counts[f"{episode['tag']}/{episode['puzzle_seed']}"]
         entry[0] += 1
         entry[1] += bool(episode["success"])
@@ -117,12 +119,13 @@ def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
 
 
 def read_curve(path: Path) -> Curve:
-    """Pass@1 and Pass@8 of every validation in a `metrics.jsonl`, averaged over environment tags."""
+    """Pass@1 and Pass@8 (None without as many attempts) of every validation in a `metrics.jsonl`, averaged over
+    environment tags."""
     curve: Curve = {}
     for _, line in read_lines(path):
         found = [_mean_of(line, f"pass@{k}") for k in KS]
         if found[0] is not None:
-            curve[int(line["step"])] = (found[0], found[1] if found[1] is not None else found[0])
+            curve[int(line["step"])] = (found[0], found[1])
     return curve
 
 
@@ -329,14 +332,15 @@ def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
     shared = sorted(set.intersection(*(set(result.curve) for result in results)))
     rows = []
     for step in shared:
-        values = np.array([result.curve[step] for result in results])
+        firsts = [result.curve[step][0] for result in results]
+        eighths = [value for result in results if (value := result.curve[step][1]) is not None]
         rows.append(
             {
                 "step": step,
-                "pass@1": round(float(values[:, 0].mean()), 4),
-                "pass@8": round(float(values[:, 1].mean()), 4),
-                "low": round(float(values[:, 0].min()), 4),
-                "high": round(float(values[:, 0].max()), 4),
+                "pass@1": round(float(np.mean(firsts)), 4),
+                **({"pass@8": round(float(np.mean(eighths)), 4)} if len(eighths) == len(results) else {}),
+                "low": round(min(firsts), 4),
+                "high": round(max(firsts), 4),
             }
         )
     return rows

@@ -44,7 +44,7 @@ def _played(own: Round) -> Spent:
         raise DataError(f"{path} is damaged or lost. Remove {path.parent} and start the same command again.")
     played, generate = summary["played"], own.cfg.generate
     shares = generate.mixture or {generate.policy: 1.0}
-    share = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
+    share = float(shares.get("self", 0.0)) / sum(map(float, shares.values())) * (1 - generate.epsilon)
     drawn = summary.get("imagination", {}).get("tokens_per_episode") or played.get("response_length", 0.0)
     actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
     return Spent(actions, share * played["episodes"] * drawn)
@@ -52,7 +52,8 @@ def _played(own: Round) -> Spent:
 
 def learnt_tokens(training: Training) -> int:
     """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds, and in replay."""
-    read = [(own.sft, "train/tokens") for own in training.rounds]
+    folders = [folder for own in training.rounds for folder in (own.sft, *sorted(own.sft.glob("extra_*")))]
+    read = [(folder, "train/tokens") for folder in folders]
     total = 0.0
     for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:
         if (path := folder / "metrics.jsonl").is_file():

@@ -343,6 +343,8 @@ def tag_result(
     or else by the solver (`best`, puzzle by puzzle), if that is known."""
     spec, card = cfg.custom_envs[tag], card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
+    if cfg.agent_proxy.reply_order == "no_prediction":
+        report.pop("prediction_exact", None)
     report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
     optimum = mean_optimum(best) if card is None else card.optimum
     if card is not None:

@@ -29,7 +29,7 @@ from spa.evaluate.situations import (
     seed_of,
 )
 from spa.evaluate.world_model import Asked, prediction_report, rollout_report
-from spa.prompts.render import chosen_plan, plan_sentence, world_model_reply
+from spa.prompts.render import plan_sentence, world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.evaluate import settings
@@ -178,7 +178,8 @@ def world_model_report(
         asking, [situations[i] for i in rollouts], [envs[i] for i in rollouts], [replies[i] for i in rollouts], steps
     )
     advance(2, {})
-    if isinstance(asking.engine, LocalEngine) and player.template is not None:
+    chooses = cfg.agent_proxy.reply_order == "choose_plan"  # its prediction repeats what its thoughts say already
+    if isinstance(asking.engine, LocalEngine) and player.template is not None and not chooses:
         report["likelihood"] = likelihood(cfg, asking.engine, player.template, situations, replies)
     advance(3, {})
     return report
@@ -224,8 +225,6 @@ def likelihood(
 
     def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
         thoughts = f" {plan_sentence(situation.actions)} " if order == "plan_first" else ""
-        if order == "choose_plan":
-            thoughts = chosen_plan(situation.actions, next_state)
         text = world_model_reply(
             situation.known,
             thoughts,
