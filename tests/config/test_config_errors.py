@@ -94,6 +94,10 @@ def test_pairs_that_exclude_each_other():
             ),
             "is 2, but only vllm splits a model, and name is local",
         ),
+        (
+            ("algorithm.adv_estimator=turn_rloo", "actor_rollout_ref.actor.loss_mask=all_after_system"),
+            "actor_rollout_ref.actor.loss_mask: cannot be all_after_system with adv_estimator turn_rloo",
+        ),
         (("es_manager.val.env_groups=1", "es_manager.val.env_configs.tags=[Sudoku,Bandit]"), "1 groups are too few"),
     ):
         with pytest.raises(ConfigError) as caught:

@@ -1,6 +1,7 @@
 """Methods of the field as settings of PPO: each runs through the recipe, and off is off."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from helpers.runs import small_config
@@ -160,6 +161,16 @@ def test_rollouts_are_replayed_as_stage_1_would_write_them(base, tmp_path, more,
         assert text.startswith("<observation>") and seen is not None and foreseen is not None
         pair = text[slice(*seen)].strip(), text[slice(*foreseen)].strip()
         assert (pair in true, pair == ("there", "nowhere")) == (is_true, is_own)
+
+
+def test_replay_of_successes_alone_takes_as_many_as_there_are(base, tmp_path):
+    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "generate.success_only=true")
+    cfg = small_config(base, tmp_path, *on, "es_manager.train.env_groups=8", "agent_proxy.max_turn=1")
+    template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", "Right"))
+    won = [replace(episode, success=number % 8 == 0) for number, episode in enumerate(episodes)]
+    count = sum(episode.success for episode in won)
+    found = drawn_rows(cfg, template, [], won, count=count, step=1)
+    assert len({tuple(ids) for ids, _ in found}) == count > 1
 
 
 def test_rollouts_without_states_leave_nothing_to_replay(base, tmp_path):

@@ -92,7 +92,7 @@ def ready(case: Case, batch: ScoredBatch) -> PPOBatch:
 
 
 def trainable(case: Case | CriticCase, model) -> Trainable:
-    schedule = warmup_cosine(STEPS, 0.0, floor=0.1) if case.cosine else warmup_constant(case.warmup)
+    schedule = warmup_cosine(STEPS, 0, floor=0.1) if case.cosine else warmup_constant(case.warmup)
     optimizer = make_optimizer(model, lr=case.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, schedule=schedule)
     return Trainable(model=model, optimizer=optimizer, grad_clip=1.0)
 

@@ -9,13 +9,13 @@ from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmu
 
 
 def test_warm_up_and_cosine_by_hand():
-    factor = warmup_cosine(10, 0.2)
+    factor = warmup_cosine(10, 2)
     assert [factor(step) for step in (0, 1, 2)] == [0.5, 1.0, 1.0]
     assert factor(6) == pytest.approx(0.5)  # half of the eight steps after the warm-up
     assert factor(10) == pytest.approx(0.0)
     assert factor(99) == pytest.approx(0.0)
-    assert warmup_cosine(10, 0.2, floor=0.1)(6) == pytest.approx(0.55)
-    assert warmup_cosine(10, 0.0)(0) == 1.0
+    assert warmup_cosine(10, 2, floor=0.1)(6) == pytest.approx(0.55)
+    assert warmup_cosine(10, 0)(0) == 1.0
 
 
 def test_warm_up_and_constant_by_hand():
@@ -70,7 +70,7 @@ def test_a_state_that_was_saved_goes_on_bit_for_bit(name, tmp_path):
             """Nothing to write."""
 
     def made(model) -> Optimizer:
-        return make_optimizer(model, name=name, lr=0.01, schedule=warmup_cosine(6, 0.2))
+        return make_optimizer(model, name=name, lr=0.01, schedule=warmup_cosine(6, 1))
 
     whole = small_model("qwen2")
     train(whole, made(whole), range(6))

@@ -11,6 +11,7 @@ from spa.envs.registry import ENVS
 
 # These names are those of the tables in spa.algo.estimators, spa.algo.losses and spa.engines.factory, which need torch.
 GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo", "gigpo")
+TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
 ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
 POLICY_LOSSES = ("ppo",)
 ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
@@ -234,6 +235,11 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
         )
     if name in GROUP_ESTIMATORS and cfg.es_manager.train.group_size == 1:
         problems.add("es_manager.train.group_size", f"is 1, and {name} compares episodes within a group; use 2 or more")
+    if name in TURN_ESTIMATORS and actor.loss_mask == "all_after_system":
+        problems.add(
+            "actor_rollout_ref.actor.loss_mask",
+            f"cannot be all_after_system with adv_estimator {name}: its first tokens are of no turn",
+        )
     if actor.policy_loss not in POLICY_LOSSES and ":" not in actor.policy_loss:
         problems.add(
             "actor_rollout_ref.actor.policy_loss",

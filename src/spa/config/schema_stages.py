@@ -347,7 +347,7 @@ class TrainerConfig:
         float | None,
         Key("end with a stack dump after so many seconds without progress; null never", affects="rounding", gt=0),
     ] = 3600.0
-    kl_warn: Annotated[float, Key("warn if KL(trainer, sampler) per token exceeds this", affects="display", ge=0)] = (
+    kl_warn: Annotated[float, Key("warn if KL(sampler ‖ trainer) per token exceeds this", affects="display", ge=0)] = (
         0.01
     )
     kl_stop: Annotated[float, Key("stop at the first step if it exceeds this", affects="display", gt=0)] = 0.1

@@ -287,7 +287,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device
         values = score_values(models.critic, batch, micro, device)
         if algorithm.bootstrap_truncated and batch.truncated is not None:
             batch = bootstrapped(cfg, batch, score_last_values(models.critic, batch, micro, device))
-    # k3 estimate of KL(trainer || sampler): zero if both compute the same numbers from the same weights.
+    # k3 estimate of KL(sampler || trainer): zero if both compute the same numbers from the same weights.
     gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
     sampled = batch.mask
     if actor.loss_mask == "all_after_system":  # the environment's tokens have no sampler
@@ -310,7 +310,11 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device
     }
     known = {f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)}
     scored = ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values, importance=importance)
-    entropies = score_entropies(models.actor, batch, micro, device) if needs_entropies(actor) else torch.zeros_like(old)
+    entropies = (
+        score_entropies(models.actor, batch, micro, device, sampling)
+        if needs_entropies(actor)
+        else torch.zeros_like(old)
+    )
     scored = weighed_by_uncertainty(actor, scored, entropies)
     if scored.world is not None:
         metrics["rollout/world_tokens_ratio"] = float((scored.world > 0).sum() / scored.mask.sum().clamp(min=1))
@@ -332,13 +336,13 @@ def check_sampler(cfg: Config, kl: float, models: Models, step: int, rec: Record
     """Warn if the engine samples from other numbers than the trainer computes; stop if that is so from the start."""
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
-            f"KL(trainer || sampler) is {kl:.3g} per token before anything is trained (limit trainer.kl_stop = "
+            f"KL(sampler || trainer) is {kl:.3g} per token before anything is trained (limit trainer.kl_stop = "
             f"{cfg.trainer.kl_stop}). The engine does not sample from the weights that are trained: check that both "
             "load the same model in the same precision, and that the engine's log-probs are those of the policy after "
             "temperature, top_k and top_p."
         )
     if kl > cfg.trainer.kl_warn:
-        rec.message(f"step {step}: KL(trainer || sampler) is {kl:.3g} per token, above {cfg.trainer.kl_warn}")
+        rec.message(f"step {step}: KL(sampler || trainer) is {kl:.3g} per token, above {cfg.trainer.kl_warn}")
 
 
 def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PPOBatch, Metrics]:

@@ -154,7 +154,7 @@ def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
     mini-batches a step has."""
     warmup = optim.lr_warmup_steps if optim.lr_warmup_steps >= 0 else int(total * optim.lr_warmup_steps_ratio)
     if optim.warmup_style == "cosine":
-        schedule = warmup_cosine(total, warmup / max(1, total), floor=optim.min_lr_ratio or 0.0)
+        schedule = warmup_cosine(total, warmup, floor=optim.min_lr_ratio or 0.0)
     else:
         schedule = warmup_constant(warmup)
     return make_optimizer(model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=schedule)

@@ -65,8 +65,9 @@ def drawn_rows(
         return [stored[number] for number in rng.integers(len(stored), size=count)]
     if not cfg.actor_rollout_ref.actor.replay.corrects_rollouts or _nothing_to_correct(cfg, template):
         return []
-    picked = rng.permutation(len(episodes))[:count]
-    found = corrected(cfg, template, [episodes[number] for number in picked])
+    wanted = [episode for episode in episodes if episode.success or not cfg.generate.success_only]
+    picked = rng.permutation(len(wanted))[:count]
+    found = corrected(cfg, template, [wanted[number] for number in picked])
     return [found[number % len(found)] for number in range(count)] if found else []
 
 
@@ -74,8 +75,7 @@ def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) 
     """The episodes as stage 1 would write them: with true states in the replies, or with those of its controls. Turns
     that are not in the format have no row."""
     data, generate = cfg.sft.data, cfg.generate
-    played = [episode for episode in episodes if episode.success or not generate.success_only]
-    rows = [row for episode in played for row in episode_rows(episode, action_sep=cfg.action_sep(episode.tag))[0]]
+    rows = [row for episode in episodes for row in episode_rows(episode, action_sep=cfg.action_sep(episode.tag))[0]]
     if generate.shuffle_next_states:
         rows = shuffle_next_states(rows, cfg.seed.train)
     sequences, _ = row_sequences(

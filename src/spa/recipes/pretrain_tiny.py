@@ -60,7 +60,7 @@ def pretrain_tiny(
     model = new_model(len(tokenizer), seed, tokenizer)
     documents = Documents(stream(seed, "pretrain/documents"))
     batches = document_batches(documents, ChatTemplate(tokenizer), batch_tokens, stream(seed, "pretrain/order"))
-    schedule = warmup_cosine(SCHEDULE, 0.05)
+    schedule = warmup_cosine(SCHEDULE, SCHEDULE // 20)
     optimizer = make_optimizer(
         model, name="muon", lr=lr, betas=(0.9, 0.95), weight_decay=0.01, muon_lr=muon_lr, schedule=schedule
     )

@@ -203,10 +203,8 @@ def find_data(cfg: Config, data: Path | None) -> Path:
 def make_sft_optimizer(sft: SFTConfig, model: Any, total: int) -> Optimizer:
     """AdamW or Muon, warm-up and cosine (or constant) over `total` steps."""
     optim = sft.optim
-    if optim.lr_scheduler == "cosine":
-        schedule = warmup_cosine(total, optim.warmup_steps_ratio)
-    else:
-        schedule = warmup_constant(int(total * optim.warmup_steps_ratio))
+    warmup = int(total * optim.warmup_steps_ratio)
+    schedule = warmup_cosine(total, warmup) if optim.lr_scheduler == "cosine" else warmup_constant(warmup)
     return make_optimizer(
         model,
         name=optim.name,

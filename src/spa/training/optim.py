@@ -86,9 +86,8 @@ def make_optimizer(
     return Optimizer([muon, torch.optim.AdamW(rest, **adam)], schedule)
 
 
-def warmup_cosine(total: int, warmup_ratio: float, *, floor: float = 0.0) -> Callable[[int], float]:
-    """Linear warm-up over `warmup_ratio` of all steps, then a cosine down to `floor`."""
-    warmup = int(total * warmup_ratio)
+def warmup_cosine(total: int, warmup: int, *, floor: float = 0.0) -> Callable[[int], float]:
+    """Linear warm-up over `warmup` of all steps, then a cosine down to `floor`."""
 
     def factor(step: int) -> float:
         if step < warmup:

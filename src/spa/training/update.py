@@ -173,12 +173,20 @@ def score_logprobs(
 
 
 def score_entropies(
-    part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
+    part: Scorer | Trainable,
+    batch: EpisodeBatch,
+    micro: MicroBatching,
+    device: torch.device,
+    sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
-    """float32 [B, A] on the CPU: the policy's entropy, in nats, at each sampled token."""
+    """float32 [B, A] on the CPU: the entropy, in nats, at each sampled token of the policy as `sampling` draws from
+    it."""
 
     def entropies(model: Any, small: EpisodeBatch) -> torch.Tensor:
-        return token_logprobs(model, small.input_ids, small.mask, images=small.images, with_entropy=True)[1]
+        scored = token_logprobs(
+            model, small.input_ids, small.mask, images=small.images, with_entropy=True, sampling=sampling
+        )
+        return scored[1]
 
     return _score(part, batch, micro, device, entropies)
 
