@@ -104,8 +104,8 @@ def _training(preset: str, overrides: tuple[str, ...], arm: Arm, seed: int, root
 
 
 def longer(cfg: Config) -> Config:
-    """As many more PPO steps as self-play has batches in all its rounds (both play `es_manager.train` once), with a
-    validation where the others stop."""
+    """As many more PPO steps as self-play has batches in all its rounds (both have as many episodes), with a
+    validation where the others stop. A schedule that ends with PPO ends with the last of them."""
     steps = cfg.trainer.total_training_steps
     more = steps + cfg.generate.batches_of_all_rounds
     return replace(cfg, trainer=replace(cfg.trainer, total_training_steps=more, also_test_at=steps))

@@ -207,7 +207,8 @@ def play_puzzles(
                     engine, player = open_target(cfg, target, player, replies=replies)
                     if cfg.imagine.on:
                         tags = cfg.es_manager.val.env_configs.tags
-                        engine = imagining(cfg, cfg.imagine, tags, engine, player.template, recorder_of(imagined))
+                        record, reply = recorder_of(imagined), cfg.actor_rollout_ref.rollout.response_length
+                        engine = imagining(cfg, cfg.imagine, tags, engine, player.template, record, reply=reply)
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
                 episodes = player.play(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)

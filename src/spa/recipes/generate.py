@@ -251,7 +251,8 @@ def selfplay_engine(cfg: Config, device: torch.device, record: Record = lambda l
         players[name] = _policy(cfg, name, device, players["self"].template if "self" in players else None)
     if "self" in players and cfg.generate.imagine.on:
         tags, own = cfg.es_manager.train.env_configs.tags, players["self"]
-        players["self"] = imagining(cfg, cfg.generate.imagine, tags, own, own.template, record)
+        reply = cfg.generate.sampling.response_length
+        players["self"] = imagining(cfg, cfg.generate.imagine, tags, own, own.template, record, reply=reply)
     elif cfg.generate.imagine.on:
         log.warning("generate.imagine is set, but the model does not play: nothing is planned")
     engine = next(iter(players.values()))

@@ -40,9 +40,17 @@ def check_planning(rounds: Iterable[Config]) -> None:
 
 
 def imagining(
-    cfg: Config, own: ImagineConfig, tags: Sequence[str], engine: Engine, template: ChatTemplate | None, record: Record
+    cfg: Config,
+    own: ImagineConfig,
+    tags: Sequence[str],
+    engine: Engine,
+    template: ChatTemplate | None,
+    record: Record,
+    *,
+    reply: int,
 ) -> Imagining:
-    """The engine that plays the best of `engine`'s replies and tells `record` what each was judged by.
+    """The engine that plays the best of `engine`'s replies, each of at most `reply` tokens, and tells `record` what
+    each was judged by.
 
     Raises ConfigError as `require_imagination` does.
     """
@@ -60,7 +68,7 @@ def imagining(
         depth=own.depth,
         width=own.width,
         keep=own.keep,
-        max_prompt=rollout.max_model_len - max(rollout.response_length, cfg.generate.sampling.response_length),
+        max_prompt=rollout.max_model_len - reply,
         rows=rollout.max_num_seqs,
         template=template,
         record=record,
