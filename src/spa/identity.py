@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from spa.config.schema import Config
-from spa.config.stages import Stage, default_of, key_of, values_of, without_idle_replay
+from spa.config.stages import UNRECORDED, Stage, default_of, key_of, values_of, without_idle_replay
 from spa.errors import ModelError
 
 REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
@@ -109,8 +109,10 @@ def identity_of(cfg: Config, stage: Stage, *, parent: str | None = None) -> Iden
 
 def differences(old: Identity, new: Identity) -> dict[str, tuple[Any, Any]]:
     """What makes two identities different: key -> (old, new). A key that one of them does not know has the schema's
-    default, so that a new setting does not end a run that was begun without it."""
+    default, so that a new setting does not end a run that was begun without it, or any value (`UNRECORDED`)."""
     before, now = without_idle_replay(old.settings), without_idle_replay(new.settings)
+    unknown = {key for key in UNRECORDED.get(new.stage, ()) if key not in before}
+    now = {key: value for key, value in now.items() if key not in unknown}
     found = _changed(before, now, default_of) | _changed(old.content, new.content)
     if old.parent != new.parent:
         found["the stage before it"] = (old.parent, new.parent)

@@ -147,6 +147,20 @@ def test_a_setting_that_an_older_record_does_not_know_has_its_default():
     assert differences(older, other_gamma) == {"algorithm.gamma": (1.0, 0.5)}
 
 
+def test_the_words_of_the_asked_format_count_in_self_play_whose_older_records_do_not_say_them():
+    key, tiny = "ctx_manager.placeholders", load_config("tiny")
+    words, brackets = (identity_of(c, "selfplay") for c in (tiny, load_config("tiny", [f"{key}=brackets"])))
+    assert differences(words, brackets) == {key: ("words", "brackets")}
+    assert words.settings[key] == "words" and words.digest != brackets.digest
+    older = replace(words, settings={k: v for k, v in words.settings.items() if k != key})
+    assert differences(older, words) == differences(older, brackets) == {}
+    moved = replace(words, settings={**words.settings, "state_text": "grid"})
+    assert differences(older, moved).keys() == {"state_text"}
+    asked = identity_of(tiny, "ppo")
+    older = replace(asked, settings={k: v for k, v in asked.settings.items() if k != key})
+    assert differences(older, asked) == {key: ("brackets", "words")}
+
+
 def test_parent_and_revision_are_part_of_an_identity():
     cfg = Config()
     first, second = identity_of(cfg, "ppo", parent="a"), identity_of(cfg, "ppo", parent="b")

@@ -32,6 +32,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "es_manager.val.group_size": ("ppo", "eval"),
     "ctx_manager": ("ppo", "eval"),
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
+    "ctx_manager.placeholders": ("selfplay", "ppo", "eval"),
     "custom_envs": ("selfplay", "ppo", "eval"),
     "generate": ("selfplay",),
     "generate.shuffle_next_states": ("selfplay", "ppo"),  # replayed rollouts are corrected like self-play
@@ -70,6 +71,10 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
 }
 """The stages of the longest name that a key begins with. Stages pass their identity on, so that stage 2 depends on
 whatever self-play depends on."""
+
+UNRECORDED: dict[Stage, tuple[str, ...]] = {"selfplay": ("ctx_manager.placeholders",)}
+"""Settings that older records of a stage lack and that need not have had the schema's default, as presets have others.
+Nothing is refused because of a value that nobody knows."""
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _REPLAYED = tuple(
