@@ -169,9 +169,18 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
     name, saved = (stop.name, stop.saved) if isinstance(stop, StopRequested) else ("SIGINT", "")
     lines = [f"stopped by {name}." + (f" Saved: {saved}." if saved else "")]
     if args[0] not in KEEP_NOTHING:
-        lines.append(f"To go on from there, run the same command again:\n  {shlex.join(['spa', *args])}")
+        again = going_on(args)
+        how = "run the same command again" if again == list(args) else "run this, which begins nothing anew"
+        lines.append(f"To go on from there, {how}:\n  {shlex.join(['spa', *again])}")
     sys.stderr.write("\n" + " ".join(lines) + "\n")
     return 0 if name == "SIGTERM" else 130
+
+
+def going_on(args: Sequence[str]) -> list[str]:
+    """A command without what makes it begin anew: it would archive what was just saved."""
+    positional = [number for number, arg in enumerate(args) if "=" not in arg and not arg.startswith("--")]
+    anew = [number for number in positional[3:4] if args[0] == "run" and args[number].lower() == "true"]
+    return [arg for number, arg in enumerate(args) if number not in anew and arg != "trainer.resume_mode=disable"]
 
 
 if __name__ == "__main__":

@@ -69,6 +69,26 @@ def test_who_asks_to_stop_hears_what_was_saved_and_how_to_go_on(failing, capsys,
     assert "spa config show demo 'a=b c'" in told
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "demo", "last", "True", "a=b c"], "spa run demo last 'a=b c'"),
+        (["run", "--quiet", "demo", "a=1", "last", "true"], "spa run --quiet demo a=1 last"),
+        (["run", "demo", "True"], "spa run demo True"),
+        (["run", "demo", "last", "False"], "spa run demo last False"),
+        (["ppo", "demo", "trainer.resume_mode=disable", "a=1"], "spa ppo demo a=1"),
+        (["ppo", "demo", "trainer.resume_mode=resume_path"], "spa ppo demo trainer.resume_mode=resume_path"),
+    ],
+)
+def test_nobody_is_told_to_begin_anew_what_was_just_saved(failing, capsys, monkeypatch, words, told):
+    failing(StopRequested("SIGTERM", "runs/x/ppo/global_step_3"))
+    monkeypatch.setitem(cli.COMMANDS, words[0], cli.COMMANDS["config"])
+    assert cli.main(words) == 0
+    heard = capsys.readouterr().err
+    assert heard.splitlines()[-1].strip() == told
+    assert ("the same command again" in heard) == (told == f"spa {' '.join(words)}")
+
+
 def test_code_of_others_that_leaves_with_success_is_a_failure(tmp_path, monkeypatch, capsys):
     (tmp_path / "leaving_game.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -16,6 +16,8 @@ from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.errors import ConfigError, ModelError
 from spa.identity import Identity, identity_of
+from spa.launch.job import Job
+from spa.launch.ray_train import attempt
 from spa.recipes import generate, ppo, setup, sft
 from spa.recipes.resume import resume_point
 from spa.recipes.stage import DONE, IDENTITY, check_identity, finished, mark_done, record_identity, recorded_identity
@@ -226,6 +228,19 @@ def test_disable_begins_anew_and_loses_nothing(base, tmp_path):
     assert again == tmp_path / "ppo" / "global_step_1"
     kept = sorted(str(path.relative_to(tmp_path / "ppo")) for path in (tmp_path / "ppo" / "previous").glob("*/*"))
     assert {"previous/1/global_step_1", "previous/1/metrics.jsonl", "previous/1/identity.json"} <= set(kept)
+
+
+def test_an_attempt_after_the_first_goes_on_with_what_the_first_began_anew(tmp_path, monkeypatch):
+    before, anew = ("generate.policy=random", "seed.train=5"), ("generate.policy=random", "trainer.resume_mode=disable")
+    generate.main(small_config("none", tmp_path, *before))
+    cfg, note = small_config("none", tmp_path, *anew), tmp_path / "ray" / "begun"
+    with monkeypatch.context() as once, pytest.raises(StopRequested):
+        asking_at(once, generate, "note_played", 1, after=True)
+        attempt(cfg, Job(stage="generate"), note)
+    first = (tmp_path / "data" / "trajectories" / "generate-000001.jsonl").stat().st_mtime_ns
+    assert attempt(cfg, Job(stage="generate"), note) == tmp_path / "data"
+    assert (tmp_path / "data" / "trajectories" / "generate-000001.jsonl").stat().st_mtime_ns == first
+    assert [path.name for path in (tmp_path / "data" / "previous").iterdir()] == ["1"]
 
 
 def test_ppo_does_not_go_on_from_another_model_and_sft_not_on_other_data(base, whole, tmp_path):

@@ -1,10 +1,12 @@
 """`launcher: ray`: the ranks are workers of Ray Train, which puts them on machines and replaces them when they die.
 
 A lost worker ends the others' wait; Ray starts all of them anew, and each stage goes on from its last complete
-checkpoint, as after any other crash. So the run's folder must be one that all machines see.
+checkpoint, as after any other crash, also where the first attempt was to begin anew. So the run's folder must be one
+that all machines see.
 """
 
 import os
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +39,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     if job.generate_data:  # once, not again at every restart
         archive_stages(cfg)
         job = replace(job, generate_data=None)
+    note = Path(trainer.run_dir).absolute() / "ray" / f"begun-{uuid.uuid4().hex}"
     from ray.train.torch import TorchConfig, TorchTrainer
 
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
@@ -45,6 +48,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
         train_loop_config={
             "cfg": cfg,
             "job": job,
+            "note": note,
             "folder": str(Path.cwd()),
             "on_gpu": on_gpu,
             "speak": same_verbosity(),
@@ -71,6 +75,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
         ) from error
     finally:
         ray.shutdown()
+        note.unlink(missing_ok=True)
     return Path(result.return_value)
 
 
@@ -98,9 +103,20 @@ def _worker(settings: dict[str, Any]) -> str:
         set_verbosity(quiet=True)
     if settings["on_gpu"]:
         torch.cuda.set_device(get_device())
-    job: Job = settings["job"]
-    with prepared(settings["cfg"], job) as cfg:
-        return str(job.work(cfg))
+    return str(attempt(settings["cfg"], settings["job"], settings["note"]))
+
+
+def attempt(cfg: Config, job: Job, note: Path) -> Path:
+    """Do a job, or go on with it: of all attempts that share a `note`, a file, the first alone begins anew where the
+    configuration says so."""
+    world = current_world()
+    if world.broadcast(note.exists) and cfg.trainer.resume_mode == "disable":
+        cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="auto"))
+    with prepared(cfg, job) as cfg:
+        if world.is_main:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
+        return job.work(cfg)
 
 
 def _reason(error: BaseException) -> str:
