@@ -1,14 +1,19 @@
 """Iterated self-play: the fine-tuned model plays the next round, and the rows of all rounds count."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
 from helpers.runs import small_config
 
+from spa.errors import ConfigError, ModelError
+from spa.identity import differences
 from spa.launch.job import Job, lost_episodes
-from spa.recipes import generate, pipeline
+from spa.recipes import generate, pipeline, sft
 from spa.recipes.rounds import first_round, rounds_of
+from spa.recipes.stage import recorded_identity
 from spa.worldmodel.rows import read_parquet
 
 STEPS = (
@@ -137,6 +142,45 @@ def test_self_play_by_itself_is_the_first_round(base, tmp_path, caplog):
     kept = yaml.safe_load((out / "config.yaml").read_text())["generate"]
     assert (kept["rounds"], kept["imagine"]["n"]) == (1, 1) and not (out / "imagined").exists()
     assert "a stage alone plays the first of generate.rounds=2, without plans" in caplog.text
+
+
+def test_fine_tuning_by_itself_is_that_of_the_round_whose_data_are_there(run, base, tmp_path):
+    root = Path(shutil.copytree(run, tmp_path / "run"))
+    cfg = small_config(base, root, *STEPS, "generate.rounds=2")
+    assert pipeline.world_model(cfg) == root / "sft" / "global_step_2"
+    weights = (root / "sft/global_step_2/model.safetensors").read_bytes()
+    shutil.rmtree(root / "sft")
+    pipeline.world_model(cfg)
+    assert (root / "sft/global_step_2/model.safetensors").read_bytes() == weights
+    assert [each["round"] for each in json.loads((root / "sft/rounds.json").read_text())] == [1, 2]
+    pipeline.run(cfg)
+    pipeline.world_model(small_config(base, root, *STEPS, "generate.rounds=2", "trainer.resume_mode=disable"))
+    assert (root / "sft/previous/1/global_step_2").is_dir()
+    for name in ("sft", "round_1/sft"):
+        shutil.rmtree(root / name)
+    with pytest.raises(ModelError, match="round_1/sft: its checkpoint is gone"):
+        pipeline.world_model(cfg)
+    alone = small_config(base, root, *STEPS, "generate.rounds=3")
+    with pytest.raises(ConfigError, match="the stage before it"):
+        pipeline.world_model(alone)
+
+
+def test_fine_tuning_by_itself_on_the_data_of_the_first_round_is_that_of_the_first_round(run, base, tmp_path, caplog):
+    cfg = small_config(base, tmp_path, *STEPS, "generate.rounds=2")
+    shutil.copytree(run / "round_1/data", tmp_path / "data")
+    pipeline.world_model(cfg)
+    first = (run / "round_1/sft/global_step_2/model.safetensors").read_bytes()
+    assert (tmp_path / "sft/global_step_2/model.safetensors").read_bytes() == first
+    assert "fine-tunes the first of generate.rounds=2" in caplog.text
+
+
+def test_the_base_model_on_rows_of_a_later_round_is_another_model(run, base):
+    same_seed = small_config(base, run, *STEPS, "sft.trainer.seed=2")
+    known = recorded_identity(run / "sft")
+    assert differences(known, sft.sft_identity(same_seed, run / "data")).keys() == {
+        "the data set",
+        "the stage before it",
+    }
 
 
 def test_one_round_has_rows_of_its_own_whichever_command_plays_it(base, tmp_path):

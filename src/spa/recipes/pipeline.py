@@ -46,11 +46,8 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
             start = find_sft_checkpoint(cfg, sft_dir, ckpt)
             policy = ppo_identity(cfg, start, sft_dir)
             return ppo.main(cfg, model_path=str(start), directory=ppo_dir, identity=policy)
-        rounds, chain = rounds_of(cfg, data, sft_dir), list[tuple[Path, Identity]]()
-        for own in rounds:
-            for stage, folder in own.stages:
-                parent = digest_of(*chain[-1]) if chain else None
-                chain.append((folder, stage_identity(own.cfg, stage, parent=parent)))
+        rounds = rounds_of(cfg, data, sft_dir)
+        chain = identities(rounds)
         policy = stage_identity(cfg, "ppo", parent=digest_of(*chain[-1]))
         _settle(cfg, [*chain, (ppo_dir, policy)])
         known = dict(chain)
@@ -61,6 +58,16 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
             made.append(learn(own, ready, identity=known[own.sft]))
         stop_at_gate(cfg, sft_dir)
         return ppo.main(cfg, model_path=str(made[-1]), directory=ppo_dir, identity=policy)
+
+
+def identities(rounds: Sequence[Round]) -> list[tuple[Path, Identity]]:
+    """The stages of all rounds in their order: folder and identity, each known to the next."""
+    chain: list[tuple[Path, Identity]] = []
+    for own in rounds:
+        for stage, folder in own.stages:
+            parent = digest_of(*chain[-1]) if chain else None
+            chain.append((folder, stage_identity(own.cfg, stage, parent=parent)))
+    return chain
 
 
 def _settle(cfg: Config, chain: Sequence[tuple[Path, Identity]]) -> None:
@@ -157,11 +164,17 @@ def world_model(
 
     The data set is in `data`, or where the configuration says. What each of several `rounds` added is told. Without an
     `identity` it is a stage alone, which `trainer.resume_mode=disable` and `sft.trainer.resume_path` make begin again
-    when it is finished.
+    when it is finished; it is that of the last round where that has made the data set, else of the first.
     """
     started, (own_data, own_directory, _) = time.monotonic(), stage_folders(cfg)
     data, directory = data or own_data, directory or own_directory
     anew = identity is None and (cfg.trainer.resume_mode == "disable" or cfg.sft.trainer.resume_path is not None)
+    if identity is None and cfg.generate.rounds > 1:
+        rounds = _last_round(cfg, data, directory)
+    if identity is None and rounds:
+        chain = identities(rounds)
+        current_world().broadcast(lambda: check_identity(chain[:-1]))
+        cfg, identity = rounds[-1].ready(), chain[-1][1]
     identity = identity or sft.sft_identity(cfg, data)
     if done := finished(directory, identity, anew=anew):
         return done
@@ -183,6 +196,23 @@ def world_model(
                 write_rounds(directory, rounds)
         log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
         return mark_done(directory, identity, checkpoint, since=started)
+
+
+def _last_round(cfg: Config, data: Path, directory: Path) -> list[Round]:
+    """All rounds, if the data set is that of the last one; empty for that of the first, which is said."""
+
+    def goes_on() -> bool:
+        made = recorded_identity(data)
+        return made is not None and made.parent is not None
+
+    if current_world().broadcast(goes_on):
+        return rounds_of(cfg, data, directory)
+    if current_world().is_main:
+        log.warning(
+            "a stage alone fine-tunes the first of generate.rounds=%d on these data: `spa run` does all of them",
+            cfg.generate.rounds,
+        )
+    return []
 
 
 def with_extra_steps(cfg: Config, checkpoint: Path, number: int) -> Config:

@@ -105,13 +105,14 @@ def main(
 
 def sft_identity(cfg: Config, data: Path | None) -> Identity:
     """The identity of stage 2 on the data set that it would find: known by the stage that made it, or by its content
-    if that is not ours."""
+    if that is not ours. That of a later round of self-play is known by its content, too: the stage before it goes on
+    from the round before, which fine-tuning that is asked for alone does not."""
     folder = find_data(cfg, data)
 
     def known() -> str | None:
         result_of(folder)  # raises if the files are not those of the record
         made = recorded_identity(folder)
-        return made and made.digest
+        return made.digest if made is not None and made.parent is None else None
 
     digest = current_world().broadcast(known)
     named = cfg.sft.data.train_files or cfg.data.train_files
