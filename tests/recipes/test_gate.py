@@ -127,6 +127,17 @@ def test_ppo_waits_until_somebody_says_to_go_on(base, tmp_path):
     assert pipeline.run(going_on) == tmp_path / "ppo" / "global_step_1"
 
 
+def test_lowered_limits_let_ppo_begin_and_their_verdict_is_the_record(base, tmp_path, caplog):
+    with pytest.raises(TrainingError, match="PPO is not started"):
+        pipeline.run(small_config(base, tmp_path, *STEPS, "gate.enable=true"))
+    names = ("format_min", "observation_exact_min", "changed_f1_min", "prediction_exact_min", "entropy_min")
+    lowered = small_config(base, tmp_path, *STEPS, "gate.enable=true", *(f"gate.{name}=0" for name in names))
+    for _ in range(2):
+        assert pipeline.run(lowered) == tmp_path / "ppo" / "global_step_1"
+        assert json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]
+    assert "changed or lost" not in caplog.text and caplog.text.count("judged by the limits of now") == 1
+
+
 @pytest.mark.parametrize("content", [None, "", '{"passed": tr', "[]", '{"passed": true}'])
 def test_a_lost_or_damaged_verdict_is_judged_again_and_not_taken_for_a_yes(tmp_path, content):
     cfg = load_config("_3_frozen_lake", ["gate.enable=true", "model_path=a/b"])
@@ -136,3 +147,28 @@ def test_a_lost_or_damaged_verdict_is_judged_again_and_not_taken_for_a_yes(tmp_p
     with pytest.raises(TrainingError, match="cannot read the state yet"):
         gate.stop_at_gate(cfg, tmp_path)
     assert json.loads((tmp_path / gate.GATE_FILE).read_text())["diagnosis"] == "cannot_read"
+
+
+def test_measurements_are_judged_by_the_limits_of_now(tmp_path, caplog):
+    """The limits are no part of what was fine-tuned, so that a verdict may be older than they are."""
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(GOOD | {"val/wm/pred_exact": 0.4}) + "\n")
+
+    def verdict(least: float) -> dict:
+        cfg = load_config(
+            "_3_frozen_lake", ["gate.enable=true", "model_path=a/b", f"gate.prediction_exact_min={least}"]
+        )
+        gate.stop_at_gate(cfg, tmp_path)
+        return json.loads((tmp_path / gate.GATE_FILE).read_text())
+
+    assert verdict(0.28)["passed"]
+    with pytest.raises(TrainingError, match=r"does not predict: below 50%"):
+        verdict(0.5)
+    assert "below 50%" in json.loads((tmp_path / gate.GATE_FILE).read_text())["text"]
+    with pytest.raises(TrainingError, match=r"does not predict: below 60%"):
+        verdict(0.6)
+    weak = json.loads((tmp_path / gate.GATE_FILE).read_text())
+    capped = f"{weak['text']} Time cap of 5 s reached."
+    (tmp_path / gate.GATE_FILE).write_text(json.dumps(weak | {"text": capped}))
+    with pytest.raises(TrainingError, match=r"below 60%.*Time cap"):
+        verdict(0.6)
+    assert verdict(0.3)["diagnosis"] == "predicts" and "judged by the limits of now" in caplog.text

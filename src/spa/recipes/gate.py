@@ -10,6 +10,7 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.models.load import BUILTIN, BUILTIN_GAMES
+from spa.recipes.stage import keep_record
 from spa.tracking.encoding import read_lines, write_atomic
 from spa.types import Metrics
 
@@ -174,16 +175,27 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
 
 
 def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
-    """gate.json; if that is lost or damaged, the same verdict from the last measurements."""
+    """The verdict on the last measurements by the limits of this configuration, which gate.json then has, too; what
+    gate.json says where there are none."""
+    told = _told(directory)
+    folders = [directory, *(directory / f"extra_{n}" for n in range(1, cfg.gate.max_extra_rounds + 1))]
+    last = [folder for folder in folders if (folder / "metrics.jsonl").is_file()]
+    if not last:
+        return told
+    gate = judge(cfg, measurements(last[-1] / "metrics.jsonl"), folders.index(last[-1]))
+    if told and told["passed"] == gate.passed and told["text"].startswith(gate.text):
+        return told
+    why = "judged by the limits of now" if told else "lost or damaged; judged again"
+    log.warning("%s: %s", directory / GATE_FILE, why)
+    write_gate(directory, gate)
+    keep_record(directory, GATE_FILE)
+    return {"passed": gate.passed, "text": gate.text, "diagnosis": gate.diagnosis}
+
+
+def _told(directory: Path) -> dict[str, Any]:
+    """What gate.json says; empty if it is lost or damaged."""
     try:
         found = json.loads((directory / GATE_FILE).read_text(encoding="utf-8"))
         return {name: kind(found[name]) for name, kind in (("passed", bool), ("text", str), ("diagnosis", str))}
     except (OSError, ValueError, KeyError, TypeError):
-        folders = [directory, *(directory / f"extra_{n}" for n in range(1, cfg.gate.max_extra_rounds + 1))]
-        last = [folder for folder in folders if (folder / "metrics.jsonl").is_file()]
-        if not last:
-            return {}
-        gate = judge(cfg, measurements(last[-1] / "metrics.jsonl"), folders.index(last[-1]))
-        log.warning("%s is lost or damaged; judged again", directory / GATE_FILE)
-        write_gate(directory, gate)
-        return {"passed": gate.passed, "text": gate.text, "diagnosis": gate.diagnosis}
+        return {}

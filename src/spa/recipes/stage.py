@@ -258,10 +258,22 @@ def mark_done(directory: Path, identity: Identity, result: Path, *, since: float
         }
         names = [RECORD, *_UNCOPIED] if result == directory else _UNCOPIED
         texts = {name: (directory / name).read_text(encoding="utf-8") for name in names if (directory / name).is_file()}
-        mark["kept"] = {name: {"text": text, "sha256": _sum(text)} for name, text in texts.items()}
+        mark["kept"] = {name: _copy(text) for name, text in texts.items()}
         write_atomic(directory / DONE, [json.dumps(mark, indent=1)])
     world.barrier()
     return result
+
+
+def keep_record(directory: Path, name: str) -> None:
+    """Let the mark of a finished stage have a small record as it is now."""
+    mark = read_mark(directory)
+    if isinstance(mark.get("kept"), dict):
+        mark["kept"][name] = _copy((directory / name).read_text(encoding="utf-8"))
+        write_atomic(directory / DONE, [json.dumps(mark, indent=1)])
+
+
+def _copy(text: str) -> dict[str, str]:
+    return {"text": text, "sha256": _sum(text)}
 
 
 def check_validation(path: Path) -> None:
