@@ -1,11 +1,14 @@
 """A run whose machine is gone goes on elsewhere from the copies of its checkpoints and data."""
 
+import shutil
 from pathlib import Path
 
+import pytest
 from helpers.runs import SMALL, small_config
 
+from spa.errors import DataError
 from spa.experiments.compare import methods_compared
-from spa.recipes import generate, sft
+from spa.recipes import generate, pipeline, sft
 from spa.recipes.copies import copies_of
 
 
@@ -28,6 +31,40 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     for name in ("global_step_4/model.safetensors", "global_step_4/state/tensors.safetensors", "metrics.jsonl"):
         assert (last.parent / name).read_bytes() == (places[0] / "sft" / name).read_bytes(), name
     assert (copy / "global_step_4" / "complete.json").is_file()
+
+
+def test_another_machine_plays_the_second_round_with_the_rows_of_the_first(base, tmp_path, monkeypatch):
+    small = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "generate.num_batches=1")
+    asked = (
+        *small,
+        "generate.policy=random",
+        "generate.rounds=2",
+        f"trainer.default_hdfs_dir=file://{tmp_path}/copies",
+    )
+    one, other = tmp_path / "one", tmp_path / "other"
+    pipeline.run(small_config(base, one, *asked))
+    for part in ("data", "sft", "ppo"):
+        shutil.rmtree(tmp_path / "copies" / part)
+    played, real = [], generate.play_batches
+    monkeypatch.setattr(generate, "play_batches", lambda *args: played.append(args[1]) or real(*args))
+    (other / "round_1/data/trajectories").mkdir(parents=True)
+    (other / "round_1/data/trajectories/generate-000001.jsonl").write_text("of a batch that was begun")
+    pipeline.run(small_config(base, other, *asked))
+    assert played == [other / "data"]
+    for name in (
+        "data/wm_train.parquet",
+        "round_1/data/played.json",
+        "round_1/data/trajectories/generate-000001.jsonl",
+    ):
+        assert (other / name).read_bytes() == (one / name).read_bytes(), name
+
+
+def test_who_removes_data_without_episodes_hears_of_their_copy(tmp_path):
+    cfg = small_config("none", tmp_path, "trainer.default_hdfs_dir=s3://bucket/run")
+    with pytest.raises(
+        DataError, match=r"0 of 2 batches .* remove \S+/round_1/data and its copy s3://bucket/run/round_1/data"
+    ):
+        generate.stored_episodes(cfg, tmp_path / "round_1" / "data")
 
 
 def test_every_stage_of_every_arm_has_a_place_of_its_own(tmp_path):

@@ -33,7 +33,7 @@ from spa.identity import Identity, file_sum
 from spa.models.heap import release_memory
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.copies import mirror_of
+from spa.recipes.copies import copies_of, mirror_of
 from spa.recipes.imagination import IMAGINED, Record, imagination, imagining
 from spa.recipes.resume import recorder
 from spa.recipes.rounds import first_round
@@ -159,7 +159,8 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
         if world.is_main:
             summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out)
             if mirror := mirror_of(cfg, out):
-                mirror.copy_files(out, (TRAIN_FILE, VAL_FILE, SUMMARY))
+                played_files = [str(_batch_file(out, batch + 1).relative_to(out)) for batch in range(first_batch, last)]
+                mirror.copy_files(out, (TRAIN_FILE, VAL_FILE, SUMMARY, PLAYED, *played_files))  # for later rounds
             rec.message(
                 f"{summary['rows_train']} training and {summary['rows_val']} validation rows from "
                 f"{summary['episodes']} episodes; dropped: {by_reason(summary['dropped'])}"
@@ -366,18 +367,18 @@ def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
     """All episodes of a finished data set's self-play, which may lie elsewhere. Raises DataError if a file of them is
     gone or was changed since."""
     played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
+    copied = copies_of(cfg, folder)
+    anew = f"remove {folder}{f' and its copy {copied}' if copied else ''} to play anew"
     files, known = sorted((played / "trajectories").glob("generate-*.jsonl")), _noted(played)
     if len(files) < cfg.generate.num_batches:
         raise DataError(
             f"{played}: {len(files)} of {cfg.generate.num_batches} batches of episodes are there, of which rows are to "
-            f"be made. Put the others back, or remove {folder} to play anew."
+            f"be made. Put the others back, or {anew}."
         )
     for path in files:
         noted = known.get(str(int(path.stem.rpartition("-")[2])))
         if noted and noted.get("episodes") != file_sum(path):
-            raise DataError(
-                f"{path} was changed since it was played. Put the file back, or remove {folder} to play anew."
-            )
+            raise DataError(f"{path} was changed since it was played. Put the file back, or {anew}.")
     return [Episode.from_json(row) for path in files for _, row in read_lines(path)]
 
 

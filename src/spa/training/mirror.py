@@ -134,9 +134,11 @@ class Mirror:
         flush(temporary)
         if final == directory:
             (temporary / MARKER).unlink()
-            for path in temporary.iterdir():
-                path.replace(final / path.name)
-            temporary.rmdir()
+            for path in [path for path in temporary.rglob("*") if path.is_file()]:
+                place = final / path.relative_to(temporary)
+                place.parent.mkdir(exist_ok=True)
+                path.replace(place)
+            shutil.rmtree(temporary)
             return
         if final.exists():  # damaged, or it would have been used
             archive_files(directory, [final])
