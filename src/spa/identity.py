@@ -90,6 +90,8 @@ def identity_of(cfg: Config, stage: Stage, *, parent: str | None = None) -> Iden
         elif key.content == "model":
             if parent is None or stage != "ppo":
                 content |= {f"{name} ({part})": found for part, found in model_content(str(value)).items()}
+        elif key.content == "checkpoint":
+            content[name] = checkpoint_content(value)
         elif key.content != "value":
             content |= {name: file_content(value)} if value is not None else {}
         elif ".env_config." in name and isinstance(value, str) and Path(value).is_file():
@@ -213,6 +215,12 @@ def file_content(named: Any) -> str:
     """The SHA-256 of the file, the files, or the parquet files of the folder or Hub data set that a value names."""
     names = [named] if isinstance(named, str) else list(named)
     return _combined(_data_content(str(name)) for name in names)
+
+
+def checkpoint_content(name: str) -> str:
+    """The SHA-256 of a checkpoint's mark, which has those of its files; of one that is not there, its name."""
+    marker = Path(name).expanduser() / _MARKER
+    return file_sum(marker) if marker.is_file() else f"name {name}"
 
 
 def _data_content(name: str) -> str:

@@ -15,7 +15,7 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.errors import ConfigError, ModelError
-from spa.identity import Identity, identity_of
+from spa.identity import Identity, differences, identity_of
 from spa.launch.job import Job
 from spa.launch.ray_train import attempt
 from spa.recipes import generate, ppo, setup, sft
@@ -219,6 +219,39 @@ def test_resume_path_begins_there_and_goes_on_from_its_own(base, whole, tmp_path
     assert resume_point(identity, tmp_path / "ppo", named=other) == Path(other)
     with pytest.raises(ModelError, match=r"training cannot resume from here \(complete\.json"):
         resume_point(identity, tmp_path / "ppo", named=str(base))
+
+
+def test_ppo_that_began_at_a_checkpoint_of_another_run_is_not_taken_for_one_from_the_beginning(base, whole, tmp_path):
+    start = whole / "ppo" / "global_step_2"
+    named = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={start}")
+    three = (*FOUR, "trainer.total_training_steps=3", "trainer.val_before_train=false")
+    last = ppo.main(small_config(base, tmp_path, *three, *named))
+    assert ppo.main(small_config(base, tmp_path, *three, *named)) == last == tmp_path / "ppo" / "global_step_3"
+    with pytest.raises(ConfigError, match=r"trainer\.resume_from_path: content \w+ → null"):
+        ppo.main(small_config(base, tmp_path, *three))
+    longer = ppo.main(small_config(base, tmp_path, *FOUR, *named))
+    assert longer == tmp_path / "ppo" / "global_step_4"
+    assert longer.joinpath("model.safetensors").read_bytes() == (
+        (whole / "ppo/global_step_4/model.safetensors").read_bytes()
+    )
+
+
+@pytest.mark.parametrize(("stage", "key"), [("ppo", "trainer.resume_from_path"), ("sft", "sft.trainer.resume_path")])
+def test_a_checkpoint_to_go_on_from_counts_by_its_content_if_it_is_another_runs(base, whole, tmp_path, stage, key):
+    mode, own = "trainer.resume_mode=resume_path", whole / stage / "global_step_2"
+    plain = identity_of(small_config(base, whole), stage)
+    named = identity_of(small_config(base, tmp_path / "run", mode, f"{key}={own}", NO_OTHER[stage]), stage)
+    assert differences(plain, named).keys() == {key}
+    moved = Path(shutil.copytree(own, tmp_path / "global_step_2"))
+    assert identity_of(small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage) == named
+    (moved / MARKER).write_text("another")
+    other = identity_of(small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage)
+    assert differences(named, other).keys() == {key}
+    rolled_back = identity_of(small_config(base, whole, mode, f"{key}={own}", NO_OTHER[stage]), stage)
+    assert rolled_back.digest == plain.digest
+
+
+NO_OTHER = {"ppo": "sft.trainer.resume_path=null", "sft": "trainer.resume_from_path=unused"}
 
 
 def test_disable_begins_anew_and_loses_nothing(base, tmp_path):

@@ -7,8 +7,9 @@ Affects = Literal["result", "rounding", "place", "display"]
 """`result`: the numbers or the precision of a stage. `rounding`: memory and speed, and so at most the last digits.
 `place`: where things are, which copies are kept, who starts what. `display`: what is measured, logged and shown."""
 
-Content = Literal["value", "model", "file", "data"]
-"""What of a key's value counts: the value itself, or the content of the model, file or data set that it names."""
+Content = Literal["value", "model", "file", "data", "checkpoint"]
+"""What of a key's value counts: the value itself, or the content of the model, file, data set or checkpoint that it
+names."""
 
 MOST_INT, MOST_FLOAT = 2**53, 1e9
 """Numbers beyond these are slips of the keyboard: tensors, timers and JSON would fail on them, each in its own way."""

@@ -238,7 +238,8 @@ class SFTTrainerConfig:
 
     default_local_dir: Annotated[str, Key("where checkpoints go", affects="place")] = "runs/test/sft"
     resume_path: Annotated[
-        str | None, Key("checkpoint to go on from; null: the last one of this run", affects="place")
+        str | None,
+        Key("checkpoint to go on from; null: the last one of this run", affects="result", content="checkpoint"),
     ] = None
     total_epochs: Annotated[int, Key("passes over the training rows", affects="result", ge=1)] = 5
     total_training_steps: Annotated[int | None, Key("stop after this many steps instead", affects="result", ge=1)] = (
@@ -324,7 +325,9 @@ class TrainerConfig:
     resume_mode: Annotated[
         Literal["auto", "disable", "resume_path"], Key("auto: from the last checkpoint", affects="place")
     ] = "auto"
-    resume_from_path: Annotated[str | None, Key("checkpoint for `resume_mode: resume_path`", affects="place")] = None
+    resume_from_path: Annotated[
+        str | None, Key("checkpoint for `resume_mode: resume_path`", affects="result", content="checkpoint")
+    ] = None
     max_actor_ckpt_to_keep: Annotated[
         int | None, Key("newest checkpoints that are kept; null keeps all", affects="place", ge=1)
     ] = 1

@@ -1,7 +1,8 @@
 """Which stages a section of the configuration belongs to, and what each key affects there."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from spa.config.convert import flatten, schema_keys, to_plain
@@ -116,7 +117,8 @@ def key_of(path: str) -> Key:
 def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
     """Dotted key -> plain value of everything that a stage reads. Left out is what its other settings switch off:
     environments that it does not play, API models that it does not ask, a gate that trains no more, what is put into
-    rollouts that are not replayed, and the number of PPO steps unless a learning rate depends on it."""
+    rollouts that are not replayed, checkpoints of the run itself to go on from, and the number of PPO steps unless a
+    learning rate depends on it."""
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
     tags = {*cfg.es_manager.val.env_configs.tags, *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ())}
     models = {cfg.model_path, cfg.model_config.model_name}
@@ -126,6 +128,7 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
         *(() if _has_an_end(cfg) else ("trainer.total_training_steps",)),
         *(name for name in _REPLAYED if stage == "ppo" and not _replays(cfg, name)),
         *(() if cfg.gate.enable and cfg.gate.max_extra_rounds > 0 else ("gate",)),
+        *_not_of_others(cfg),
     )
     off = tuple(f"{name}." for name in switched_off)
     return without_idle_replay({key: value for key, value in found.items() if not f"{key}.".startswith(off)})
@@ -135,6 +138,20 @@ def _replays(cfg: Config, name: str) -> bool:
     """Whether PPO makes replayed rows with this key."""
     replay = cfg.actor_rollout_ref.actor.replay
     return replay.corrects_rollouts or (replay.rows > 0 and name.startswith("sft."))
+
+
+def _not_of_others(cfg: Config) -> Iterator[str]:
+    """The keys of checkpoints to go on from that name none, or one of the run itself: then it is the same run."""
+    named, own = cfg.sft.trainer.resume_path, cfg.sft.trainer.default_local_dir
+    if named is None or _lies_in(named, own, f"{cfg.trainer.run_dir}/round_1/sft"):
+        yield "sft.trainer.resume_path"
+    named, own = cfg.trainer.resume_from_path, cfg.trainer.default_local_dir
+    if named is None or cfg.trainer.resume_mode != "resume_path" or _lies_in(named, own):
+        yield "trainer.resume_from_path"
+
+
+def _lies_in(named: str, *folders: str) -> bool:
+    return Path(named).expanduser().resolve().parent in [Path(folder).resolve() for folder in folders]
 
 
 def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
