@@ -138,6 +138,7 @@ def main() -> int:
         if key is not None and not is_dataclass(kind) and key.content == "value"
         if stages_of(name) and stages_of(name) != ("eval",) and not name.startswith(("model_info", "custom_envs"))
         and not name.endswith((*places, "resume_mode", "launcher", "device"))
+        and not (name.startswith("gate.") and name.endswith("_min"))  # what was measured is judged by those of now
         and name not in ("trainer.total_training_steps", "gate.on_failure", TRIED)  # longer, or stopped, as asked
     ]  # fmt: skip
     before = files(folder)

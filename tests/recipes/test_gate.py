@@ -171,4 +171,7 @@ def test_measurements_are_judged_by_the_limits_of_now(tmp_path, caplog):
     (tmp_path / gate.GATE_FILE).write_text(json.dumps(weak | {"text": capped}))
     with pytest.raises(TrainingError, match=r"below 60%.*Time cap"):
         verdict(0.6)
+    off = ["gate.enable=false", "gate.prediction_exact_min=0.1", "model_path=a/b"]
+    gate.stop_at_gate(load_config("_3_frozen_lake", off), tmp_path)
+    assert json.loads((tmp_path / gate.GATE_FILE).read_text())["text"] == capped  # nobody judges where it is off
     assert verdict(0.3)["diagnosis"] == "predicts" and "judged by the limits of now" in caplog.text

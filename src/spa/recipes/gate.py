@@ -176,8 +176,10 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
 
 def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     """The verdict on the last measurements by the limits of this configuration, which gate.json then has, too; what
-    gate.json says where there are none."""
+    gate.json says where there are none, or where the gate is off."""
     told = _told(directory)
+    if told and not cfg.gate.enable:
+        return told
     folders = [directory, *(directory / f"extra_{n}" for n in range(1, cfg.gate.max_extra_rounds + 1))]
     last = [folder for folder in folders if (folder / "metrics.jsonl").is_file()]
     if not last:
