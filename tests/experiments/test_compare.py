@@ -16,7 +16,7 @@ from spa.errors import ConfigError, SpaError
 from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS
 from spa.experiments.methods import CONTROLS, METHODS, baseline_config, configured
-from spa.experiments.results import SeedResult, mean_curve, puzzles_of, read_curve, read_training
+from spa.experiments.results import SeedResult, episodes_played, mean_curve, puzzles_of, read_curve, read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.experiments.tables import print_table
 from spa.report.reading import open_run
@@ -331,6 +331,33 @@ def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
     rounds = ("generate.num_batches=7", "generate.rounds=3", "generate.later_batches=2")
     cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, *rounds)))
     assert longer(cfg).trainer.total_training_steps == 1 + 7 + 2 + 2
+
+
+def test_the_line_of_who_trained_longer_counts_what_it_played(tmp_path, capsys):
+    asked = (f"trainer.run_dir={tmp_path}", "model_path=builtin:tiny", "compare.arms=[vanilla, spa, planned]")
+    made = methods_compared("tiny", asked)
+    played = {name: episodes_played(trainings[0]) for name, trainings in made.trainings.items()}
+    assert played["vanilla"] == {"ppo": 15_360, "self_play": 0, "ppo_longer": 17_408}
+    assert sum(played["planned"].values()) == 19_456
+    rate = {"pass@1": 0.5}
+    moments = {"before": rate, "after": rate}
+    summary = {
+        "name": "x",
+        "reference": "spa",
+        "methods": {**dict.fromkeys(played, moments), "vanilla": {**moments, "after_total": rate}},
+        "episodes": played,
+        "descriptions": {},
+        "difference": {},
+        "seconds": {"total": 1.0},
+        "peak_memory_gb": 1,
+    }
+    print_table(summary)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "trained longer" in line]
+    assert line.count("17,408") == 2
+    del played["vanilla"]["ppo_longer"]  # as older summaries are
+    print_table(summary)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "trained longer" in line]
+    assert line.count("19,456") == 2
 
 
 def test_baselines_change_the_format_and_the_state_text_alone():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_fixtures import TAG, write_sft, write_stage
+from report_fixtures import TAG, write_demo, write_sft, write_stage
 
 from spa.commands import report as command
 from spa.commands import runs as runs_command
@@ -105,6 +105,16 @@ def test_more_training_is_a_line_of_its_own(demo: Path):
     assert [row.label for row in rows] == ["SPA", "vanilla", "vanilla, trained longer"]
     assert [row.all_episodes for row in rows] == [56, 40, 56] and [row.ppo_episodes for row in rows] == [40, 40, 56]
     assert rows[2].after == 0.3 and rows[0].seconds == 395
+
+
+def test_more_training_has_the_episodes_that_it_played(tmp_path: Path):
+    run = write_demo(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    summary["episodes"]["vanilla"]["ppo_longer"] = 48
+    summary["episodes"]["spa"]["self_play"] = 32
+    (run / "summary.json").write_text(json.dumps(summary))
+    rows = build([open_run(run)]).rows
+    assert [(row.ppo_episodes, row.all_episodes) for row in rows] == [(40, 72), (40, 40), (48, 48)]
 
 
 def test_a_control_that_does_as_well_is_spoken_of(tmp_path: Path):

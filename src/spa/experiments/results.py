@@ -200,7 +200,7 @@ def summarise(made: "Comparison", *, seconds: float, peak_bytes: int, before: Ma
         "methods": mean_over_seeds([entry["methods"] for entry in seeds]),
         "world_model": mean_over_seeds([entry["world_model"] for entry in seeds]),
         "difference": _differences(made, found),
-        "episodes": {name: _episodes(trainings[0]) for name, trainings in made.trainings.items()},
+        "episodes": {name: episodes_played(trainings[0]) for name, trainings in made.trainings.items()},
         "seconds": {**stage_seconds(made), "total": round(old_total + seconds, 1)},
         "peak_memory_gb": max(round(peak_bytes / 2**30, 2), before.get("peak_memory_gb", 0.0)),
         "versions": versions(),
@@ -240,15 +240,18 @@ def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) 
     return out
 
 
-def _episodes(training: Training) -> dict[str, int]:
-    """Episodes of PPO up to the moment `after`, and of self-play."""
+def episodes_played(training: Training) -> dict[str, int]:
+    """Episodes of PPO up to the moment `after` and of self-play; `ppo_longer`, where it went on: all of PPO."""
     ppo, first = training.ppo, training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
     per_step, per_batch = (
         cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size for cfg in (ppo, first or ppo)
     )
     batches = sum(own.cfg.generate.num_batches for own in training.rounds)
-    return {"ppo": steps * per_step, "self_play": batches * per_batch}
+    played = {"ppo": steps * per_step, "self_play": batches * per_batch}
+    if ppo.trainer.also_test_at:
+        played["ppo_longer"] = ppo.trainer.total_training_steps * per_step
+    return played
 
 
 def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,9 @@ def print_table(summary: dict[str, Any]) -> None:
         total = played["ppo"] + played["self_play"]
         table.add_row(arm, *_cells(moments, "after", played["ppo"], total))
         if "after_total" in moments:
-            extra = max(sum(other.values()) for other in summary["episodes"].values())
+            # Older summaries do not say it; then the method with most self-play is the measure.
+            most = max(other["ppo"] + other["self_play"] for other in summary["episodes"].values())
+            extra = played.get("ppo_longer", most)
             table.add_row(f"{arm}, trained longer", *_cells(moments, "after_total", extra, extra))
     console.print(table)
     for arm, description in summary["descriptions"].items():

@@ -167,7 +167,9 @@ def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
     recorded = summary.get("methods", {}).get(row.arm, {}).get("after_total")
     if not recorded:
         return None
-    total = max((sum(played.values()) for played in summary.get("episodes", {}).values()), default=None)
+    episodes = summary.get("episodes", {})
+    most = max((played.get("ppo", 0) + played.get("self_play", 0) for played in episodes.values()), default=None)
+    total = episodes.get(row.arm, {}).get("ppo_longer", most)  # which older summaries do not say
     return replace(
         row,
         label=f"{row.label}, trained longer",
