@@ -199,6 +199,25 @@ def test_a_failure_costs_what_depends_on_it_and_is_tried_again(tmp_path):
     assert len(again.order) == 2
 
 
+def lose_result(folder: Path) -> None:
+    """What a finished stage made is gone, its mark is not."""
+    mark = json.loads((folder / DONE).read_text())
+    (folder / DONE).write_text(json.dumps({**mark, "result": "global_step_2"}))
+
+
+def test_lost_checkpoints_are_made_again_as_far_back_as_they_are_needed(tmp_path):
+    *world_model, ppo = tasks_of(training("planned", root=tmp_path))
+    for task in world_model:
+        finish(task)
+        if task.stage == "sft":
+            lose_result(task.folder)
+    plan = plan_grid([training("planned", root=tmp_path)])
+    folders = [task.folder.relative_to(tmp_path / "planned").as_posix() for task in plan.missing]
+    assert folders == ["round_1/sft", "sft", "ppo"]
+    finish(ppo)
+    assert plan.missing == []  # what nobody needs any more may be removed
+
+
 def test_a_link_is_refused_like_any_work_and_nothing_is_written_through_it(tmp_path):
     run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker())
     changes, link = ("generate.num_batches=9", "trainer.resume_mode=disable"), tmp_path / "masked_states" / "data"

@@ -149,14 +149,16 @@ class Plan:
 
     @property
     def missing(self) -> list[Task]:
-        """What is not done, and fine-tuning whose checkpoint is gone or damaged and is needed by that."""
-        undone = [task for task in self.tasks if not task.done]
-        needed = {task.begins_with.resolve() for task in undone if task.begins_with is not None}
-        return [
-            task
-            for task in self.tasks
-            if task in undone or (task.folder.resolve() in needed and result_of(task.folder) is None)
-        ]
+        """What is not done, and fine-tuning whose checkpoint is gone or damaged and is needed by that, as far back as
+        it takes."""
+        done = {task.folder: task for task in self.tasks if task.done}
+        latest = [task for task in self.tasks if task.folder not in done]
+        while latest:
+            needed = {task.begins_with.resolve() for task in latest if task.begins_with is not None}
+            latest = [done[folder] for folder in done if folder.resolve() in needed and result_of(folder) is None]
+            for task in latest:
+                del done[task.folder]
+        return [task for task in self.tasks if task.folder not in done]
 
     def lines(self) -> list[str]:
         """What would be done, for --dry-run: a line per stage, how many more it is for, and what is done elsewhere."""
