@@ -12,10 +12,10 @@ from helpers.runs import SMALL
 
 from spa import cli
 from spa.config.convert import flatten, to_plain
-from spa.errors import ConfigError, SpaError
+from spa.errors import ConfigError, SpaError, TrainingError
 from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
-from spa.experiments.grid import FOLDERS
-from spa.experiments.methods import CONTROLS, METHODS, baseline_config, configured
+from spa.experiments.grid import FOLDERS, Plan, run_grid
+from spa.experiments.methods import CONTROLS, METHODS, baseline_config, configured, method, of_comparison
 from spa.experiments.results import SeedResult, episodes_played, mean_curve, puzzles_of, read_curve, read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.experiments.tables import print_table
@@ -222,6 +222,21 @@ def test_a_run_in_the_folder_of_a_comparison_is_its_recipe(compared, base, capsy
     assert checksums(root) == before
 
 
+def test_a_run_whose_stages_lie_elsewhere_is_not_that_of_the_comparison(compared, base, tmp_path):
+    root, _ = compared
+    for key in ("generate.output_dir", "sft.trainer.default_local_dir", "trainer.default_local_dir"):
+        cfg = configured("base", (*overrides(base, root), f"{key}={tmp_path}"))
+        assert of_comparison(cfg) == cfg
+    assert of_comparison(configured("base", tuple(overrides(base, root)))).trainer.run_dir == str(root / "spa")
+
+
+def test_methods_that_learn_no_states_have_no_control():
+    assert METHODS["spa"].has_control and METHODS["planned"].has_control
+    for name in ("vanilla", "vanilla_format"):
+        with pytest.raises(ConfigError, match=f"method {name} is not fine-tuned on states"):
+            method(f"{name}_shuffled")
+
+
 def test_what_a_run_has_done_is_not_done_again(base, tmp_path):
     root = tmp_path / "run"
     assert cli.main(["run", "base", *overrides(base, root, "--quiet")]) == 0
@@ -242,6 +257,29 @@ def test_a_comparison_of_linked_stages_refuses_other_settings(base, tmp_path):
     with pytest.raises(ConfigError, match=r"generate\.sampling\.temperature: 1\.0 → 0\.5"):
         run_small(made)
     assert checksums(root) == before
+
+
+def test_a_data_file_that_is_lost_before_it_was_learnt_is_made_again(base, tmp_path):
+    asked = overrides(base, tmp_path, "generate.policy=random", "compare.arms=[spa]")
+    made = methods_compared("base", asked)
+    data = made.trainings["spa"][0].folder / "data"
+    run_grid(Plan(tasks=made.grid.tasks[:1]), devices=["cpu"], pool=in_this_process)
+    whole = (data / "wm_train.parquet").read_bytes()
+    (data / "wm_train.parquet").unlink()
+    run_small(methods_compared("base", asked))
+    assert (data / "wm_train.parquet").read_bytes() == whole
+    (data / "wm_train.parquet").unlink()
+    assert methods_compared("base", asked).grid.missing == []
+
+
+def test_a_data_file_that_was_changed_is_not_learnt_from(base, tmp_path):
+    asked = overrides(base, tmp_path, "generate.policy=random", "compare.arms=[spa]")
+    made = methods_compared("base", asked)
+    run_grid(Plan(tasks=made.grid.tasks[:1]), devices=["cpu"], pool=in_this_process)
+    (made.trainings["spa"][0].folder / "data" / "wm_train.parquet").write_bytes(b"PAR1")
+    assert [task.stage for task in made.grid.missing] == ["selfplay", "sft", "ppo"]
+    with pytest.raises(TrainingError, match="not the file that the stage wrote"):
+        run_small(methods_compared("base", asked))
 
 
 def test_an_ablation_uses_what_the_comparison_has_done(compared, base):

@@ -218,6 +218,22 @@ def test_lost_checkpoints_are_made_again_as_far_back_as_they_are_needed(tmp_path
     assert plan.missing == []  # what nobody needs any more may be removed
 
 
+def test_a_lost_data_set_is_made_again_for_what_reads_it(tmp_path):
+    asks = ("actor_rollout_ref.actor.replay.rows=4", "actor_rollout_ref.actor.replay.source=data")
+    spa, replay = (training("spa", *more, root=tmp_path / name) for name, more in (("plain", ()), ("replay", asks)))
+    for made in (spa, replay):
+        data, sft, ppo = tasks_of(made)
+        finish(data)
+        lose_result(data.folder)
+        assert [task.stage for task in plan_grid([made]).missing] == ["selfplay", "sft", "ppo"]
+        finish(sft)
+        plan = plan_grid([made])
+        expected = ["selfplay", "ppo"] if made is replay else ["ppo"]
+        assert [task.stage for task in plan.missing] == expected
+        finish(ppo)
+        assert plan.missing == []
+
+
 def test_a_link_is_refused_like_any_work_and_nothing_is_written_through_it(tmp_path):
     run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker())
     changes, link = ("generate.num_batches=9", "trainer.resume_mode=disable"), tmp_path / "masked_states" / "data"

@@ -190,6 +190,15 @@ def test_run_of_a_checkpoint(tmp_path):
     assert run_of(tmp_path / "model") is None
 
 
+def test_the_model_of_a_stage_is_its_result_also_after_extra_steps(tmp_path):
+    for name in ("global_step_2", "extra_1/global_step_3"):
+        (tmp_path / "r" / "sft" / name).mkdir(parents=True)
+        (tmp_path / "r" / "sft" / name / "complete.json").write_text('{"sha256": {}}')
+    assert find_target(str(tmp_path / "r")).model == str(tmp_path / "r" / "sft" / "global_step_2")
+    (tmp_path / "r" / "sft" / "done.json").write_text(json.dumps({"result": "extra_1/global_step_3"}))
+    assert find_target(str(tmp_path / "r")).model == str(tmp_path / "r" / "sft" / "extra_1" / "global_step_3")
+
+
 def test_a_checkpoint_is_found_by_a_path_from_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     step = Path("runs/mine/sft/global_step_60")

@@ -8,12 +8,15 @@ import pytest
 import yaml
 from helpers.runs import small_config
 
+from spa.config.convert import to_plain
 from spa.errors import ConfigError, ModelError
 from spa.identity import differences
 from spa.launch.job import Job, lost_episodes
+from spa.models.precision import KEYS, precision_of, with_precision
 from spa.recipes import generate, pipeline, sft
-from spa.recipes.rounds import first_round, rounds_of
+from spa.recipes.rounds import first_round, rounds_of, write_rounds
 from spa.recipes.stage import recorded_identity
+from spa.tracking.encoding import save_config
 from spa.worldmodel.rows import read_parquet
 
 STEPS = (
@@ -61,6 +64,23 @@ def test_what_each_round_added_is_told(run):
     assert second["rows_train"] > first["rows_train"]
     assert {"format_rate", "prediction_exact", "diagnosis"} <= second["learnt"].keys()
     assert first["played"]["format_rate"] == 1
+
+
+def test_records_of_early_rounds_that_were_lost_are_told_from_their_copies(run, base):
+    cfg = small_config(base, run, *STEPS, "generate.rounds=2")
+    before = (run / "sft/rounds.json").read_text()
+    for name in ("data/summary.json", "sft/gate.json"):
+        (run / "round_1" / name).unlink()
+    write_rounds(run / "sft", rounds_of(cfg, run / "data", run / "sft"))
+    assert (run / "sft/rounds.json").read_text() == before
+
+
+def test_a_run_in_its_first_round_keeps_its_precision(base, tmp_path):
+    cfg = small_config(base, tmp_path, "generate.rounds=2", "actor_rollout_ref.model.dtype=auto")
+    begun = with_precision(cfg, dict.fromkeys(KEYS, "bfloat16"))
+    (tmp_path / "round_1" / "data").mkdir(parents=True)
+    save_config(to_plain(begun), tmp_path / "round_1" / "data" / "config.yaml")
+    assert precision_of(cfg, pipeline.every_folder(cfg), feature="none")[KEYS[0]] == "bfloat16"
 
 
 def test_a_finished_run_of_rounds_is_left_alone_and_goes_on_after_a_loss(run, base):

@@ -92,10 +92,10 @@ def _parse(parser: argparse.ArgumentParser, args: list[str]) -> tuple[argparse.N
     return options, overrides
 
 
-def _add_parallel(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all of them"
-    )
+def _add_parallel(parser: argparse.ArgumentParser, default: int | None = None) -> None:
+    said = "compare.parallel" if default is None else str(default)
+    text = f"CPU processes at a time (default: {said}); GPUs: all of them"
+    parser.add_argument("--parallel", type=int, default=default, metavar="N", help=text)
 
 
 def _compared(made: Any, options: argparse.Namespace, more: Sequence[str] = (), *, table: bool = False) -> int:
@@ -155,7 +155,7 @@ def reproduce(args: list[str]) -> int:
     parser.add_argument("--page", metavar="FILE", help="where the page goes (default: results.md in that folder)")
     parser.add_argument("--notes", metavar="FILE", help="JSON: a claim, or claim (environment) -> a remark")
     parser.add_argument("--no-training", action="store_true", help="results and page of what is finished, and stop")
-    _add_parallel(parser)
+    _add_parallel(parser, 2)
     options, overrides = _parse(parser, args)
     from spa.experiments import reproduce as recipe
 

@@ -194,7 +194,7 @@ def run_bench(
     result = results(made)
     if controls and failed is None:
         best = [entry["method"] for entry in result["leaderboard"]["environment_steps"]]
-        best = [name for name in best if not name.endswith(SHUFFLED) and name in _fine_tuned(made)]
+        best = [name for name in best if not name.endswith(SHUFFLED) and name in _with_control(made)]
         made = with_controls(made, best[:controls])
         failed = _train(made, parallel, pool, work) if train else None
         result = results(made)
@@ -215,8 +215,8 @@ def _q_learning(made: Bench, budgets: Mapping[str, float], *, train: bool) -> di
     return found
 
 
-def _fine_tuned(made: Bench) -> set[str]:
-    return {label(name) for name in made.names if method(name).fine_tuned}
+def _with_control(made: Bench) -> set[str]:
+    return {label(name) for name in made.names if method(name).has_control}
 
 
 def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingError | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from spa.archive import archive_files
 from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import Stage
-from spa.errors import ConfigError, ModelError, SpaError, TrainingError
+from spa.errors import ConfigError, DataError, ModelError, SpaError, TrainingError
 from spa.identity import Identity, differences, identity_of, read_identity
 from spa.models.load import model_source
 from spa.recipes import ppo
@@ -74,6 +74,15 @@ class Task:
         if self.round is None:
             return self.source
         return self.round.before[-1].sft if self.round.before else None
+
+    @property
+    def reads(self) -> set[Path]:
+        """The stages whose results it reads, wherever they lie: the one before it, the fine-tuning that it begins with,
+        and the data set of which PPO replays rows."""
+        replay = self.config.actor_rollout_ref.actor.replay
+        rows = self.stage == "ppo" and replay.rows and replay.source == "data"
+        data = self.folder.with_name(FOLDERS["selfplay"]) if rows and self.source else None
+        return {folder.resolve() for folder in (self.source, self.begins_with, data) if folder is not None}
 
     @property
     def digest(self) -> str:
@@ -149,13 +158,13 @@ class Plan:
 
     @property
     def missing(self) -> list[Task]:
-        """What is not done, and fine-tuning whose checkpoint is gone or damaged and is needed by that, as far back as
+        """What is not done, and what is done but was lost, damaged or changed since and is read by that, as far back as
         it takes."""
         done = {task.folder: task for task in self.tasks if task.done}
         latest = [task for task in self.tasks if task.folder not in done]
         while latest:
-            needed = {task.begins_with.resolve() for task in latest if task.begins_with is not None}
-            latest = [done[folder] for folder in done if folder.resolve() in needed and result_of(folder) is None]
+            needed = {folder for task in latest for folder in task.reads}
+            latest = [done[folder] for folder in done if folder.resolve() in needed and not _whole(folder)]
             for task in latest:
                 del done[task.folder]
         return [task for task in self.tasks if task.folder not in done]
@@ -163,14 +172,23 @@ class Plan:
     def lines(self) -> list[str]:
         """What would be done, for --dry-run: a line per stage, how many more it is for, and what is done elsewhere."""
         more, own = Counter(self.links.values()), {task.folder for task in self.tasks}
+        missing = {task.folder for task in self.missing}
         return [
             *(
-                f"{task.folder}: {'done' if task.done else 'to do'} ({task.name}"
+                f"{task.folder}: {'to do' if task.folder in missing else 'done'} ({task.name}"
                 + (f", for {more[task.folder]} more)" if more[task.folder] else ")")
                 for task in self.tasks
             ),
             *(f"{place}: the same as {target}" for place, target in self.links.items() if target not in own),
         ]
+
+
+def _whole(folder: Path) -> bool:
+    """Whether the result of a finished stage can be read. A data set that was changed cannot; its stage says so."""
+    try:
+        return result_of(folder) is not None
+    except DataError:
+        return False
 
 
 def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Plan:
@@ -351,7 +369,7 @@ def _settle(plan: Plan) -> None:
 
 
 def _needs(task: Task) -> set[Path]:
-    return {folder.resolve() for folder in (task.source, task.begins_with, task.episodes) if folder is not None}
+    return task.reads | ({task.episodes.resolve()} if task.episodes is not None else set())
 
 
 def _make_links(links: dict[Path, Path]) -> None:

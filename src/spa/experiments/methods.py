@@ -15,7 +15,7 @@ from spa.errors import ConfigError
 from spa.models.precision import precision_of, with_precision
 from spa.own import load_setting
 from spa.recipes.copies import copies_of
-from spa.recipes.pipeline import stage_folders
+from spa.recipes.pipeline import every_folder, stage_folders
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _NO_ROWS = f"{_REPLAY}.rows=0"
@@ -32,6 +32,11 @@ class Method:
     world_model: tuple[str, ...] = ()
     ppo: tuple[str, ...] = ()
     fine_tuned: bool = True
+
+    @property
+    def has_control(self) -> bool:
+        """Whether it is fine-tuned on states, which may then be those of other turns."""
+        return self.fine_tuned and "generate.reply_format=base" not in (*self.overrides, *self.world_model)
 
     @property
     def changes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -294,8 +299,8 @@ def method(name: str) -> Method:
 
 def _control(plain: str) -> Method:
     chosen = method(plain)
-    if not chosen.fine_tuned:
-        raise ConfigError(f"method {plain} is not fine-tuned: it has no control with shuffled states")
+    if not chosen.has_control:
+        raise ConfigError(f"method {plain} is not fine-tuned on states: it has no control with shuffled ones")
     return replace(
         chosen,
         description=f"control of {label(plain)}: SFT on next states of other turns",
@@ -340,7 +345,7 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
             experiment_name=f"{cfg.trainer.experiment_name}-{name}",
         ),
     )
-    return with_precision(found, precision_of(found, stage_folders(found)))
+    return with_precision(found, precision_of(found, every_folder(found)))
 
 
 def of_comparison(cfg: Config) -> Config:
@@ -348,9 +353,9 @@ def of_comparison(cfg: Config) -> Config:
 
     Otherwise, and if the run has stages of its own or elsewhere, the configuration as it is.
     """
-    root, (data, *_) = Path(cfg.trainer.run_dir), stage_folders(cfg)
+    root, own = Path(cfg.trainer.run_dir), stage_folders(cfg)
     folder = next((place for place in (root / REFERENCE, root / "seed_0" / REFERENCE) if place.is_dir()), None)
-    if folder is None or data.exists() or not data.is_relative_to(root):
+    if folder is None or any(place.exists() or not place.is_relative_to(root) for place in own):
         return cfg
     return placed(cfg, folder, REFERENCE, root=root)
 

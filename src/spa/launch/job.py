@@ -46,7 +46,7 @@ class Job:
 @contextmanager
 def prepared(cfg: Config, job: Job) -> Iterator[Config]:
     """The configuration with which this rank does a job, after a look at what the job would trip over."""
-    folders = pipeline.stage_folders(cfg)
+    folders = pipeline.every_folder(cfg)
     cfg = with_precision(cfg, current_world().broadcast(lambda: precision_of(cfg, folders)))
     if missing := missing_stages(cfg, job):
         begun = job.stage == "run" and missing == ["ppo"]

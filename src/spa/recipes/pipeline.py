@@ -97,8 +97,7 @@ def learn(own: Round, cfg: Config, *, identity: Identity) -> Path:
 
 def archive_stages(cfg: Config) -> None:
     """Make room for all stages of a run to be done anew."""
-    rounds = [folder / part for folder in round_folders(cfg) for part in ("data", "sft")]
-    _archive((*rounds, *stage_folders(cfg)))
+    _archive(every_folder(cfg))
 
 
 def _archive(folders: Sequence[Path]) -> None:
@@ -133,6 +132,12 @@ def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
     places (`generate.output_dir`, `sft.trainer.default_local_dir`, `trainer.default_local_dir`)."""
     data = cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data"
     return Path(data), Path(cfg.sft.trainer.default_local_dir), Path(cfg.trainer.default_local_dir)
+
+
+def every_folder(cfg: Config) -> tuple[Path, ...]:
+    """The folders of all stages, those of earlier rounds last."""
+    rounds = [folder / part for folder in round_folders(cfg) for part in ("data", "sft")]
+    return (*stage_folders(cfg), *rounds)
 
 
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:

@@ -20,6 +20,7 @@ from spa.models.load import BUILTIN
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
+from spa.recipes.stage import result_of
 from spa.training.checkpoint import find_checkpoint, latest_checkpoint, steps_in
 
 SCRIPTED = ("random", "expert", "scout")
@@ -64,7 +65,7 @@ def find_target(name: str) -> Target:
             raise ModelError(
                 f"{folder} holds neither a model (config.json) nor checkpoints (global_step_N).{_near(folder)}"
             )
-        checkpoint = find_checkpoint(place, "last")
+        checkpoint = result_of(place) or find_checkpoint(place, "last")  # of a gate's extra steps, deeper
     run = run_of(checkpoint)
     label = slug(str(checkpoint.absolute().relative_to(run)) if run else checkpoint.name)
     config = checkpoint.parent / "config.yaml"

@@ -17,7 +17,7 @@ from spa.config.stages import Stage
 from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
 from spa.recipes.gate import GATE_FILE
-from spa.recipes.stage import result_of
+from spa.recipes.stage import restore_records, result_of
 from spa.tracking.encoding import write_atomic
 
 ROUNDS_FILE = "rounds.json"
@@ -158,5 +158,8 @@ def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, 
 
 
 def write_rounds(directory: Path, rounds: Sequence[Round]) -> None:
-    """rounds.json beside the checkpoints of the last round."""
+    """rounds.json beside the checkpoints of the last round. Lost records of the rounds before it are restored."""
+    for done in rounds[:-1]:
+        for _, folder in done.stages:
+            restore_records(folder)
     write_atomic(directory / ROUNDS_FILE, [json.dumps(told(rounds), indent=1)])
