@@ -282,6 +282,20 @@ def test_a_data_file_that_was_changed_is_not_learnt_from(base, tmp_path):
         run_small(methods_compared("base", asked))
 
 
+@pytest.mark.parametrize("harm", ["gone", "damaged"])
+def test_records_of_an_early_round_are_restored_before_a_later_one_is_made_of_them(base, tmp_path, harm):
+    rounds = ("generate.rounds=2", "generate.policy=random", "compare.arms=[spa]", "gate.max_extra_rounds=0")
+    made = methods_compared("base", overrides(base, tmp_path, *rounds))
+    run_grid(Plan(tasks=made.grid.tasks[:3]), devices=["cpu"], pool=in_this_process)
+    first = made.trainings["spa"][0].folder / "round_1"
+    texts = {path: path.read_text() for path in (first / "data/summary.json", first / "sft/gate.json")}
+    for path in texts:
+        path.unlink() if harm == "gone" else path.write_text("{")
+    run_grid(Plan(tasks=made.grid.tasks[:4]), devices=["cpu"], pool=in_this_process)
+    assert {path: path.read_text() for path in texts} == texts
+    assert [part["round"] for part in json.loads((first.parent / "sft/rounds.json").read_text())] == [1, 2]
+
+
 def test_an_ablation_uses_what_the_comparison_has_done(compared, base):
     root, _ = compared
     before = checksums(root)

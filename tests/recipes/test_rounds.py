@@ -69,8 +69,8 @@ def test_what_each_round_added_is_told(run):
 def test_records_of_early_rounds_that_were_lost_are_told_from_their_copies(run, base):
     cfg = small_config(base, run, *STEPS, "generate.rounds=2")
     before = (run / "sft/rounds.json").read_text()
-    for name in ("data/summary.json", "sft/gate.json"):
-        (run / "round_1" / name).unlink()
+    for name in ("round_1/data/summary.json", "round_1/sft/gate.json", "data/summary.json"):
+        (run / name).unlink()
     write_rounds(run / "sft", rounds_of(cfg, run / "data", run / "sft"))
     assert (run / "sft/rounds.json").read_text() == before
 

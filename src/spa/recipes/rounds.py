@@ -158,8 +158,7 @@ def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, 
 
 
 def write_rounds(directory: Path, rounds: Sequence[Round]) -> None:
-    """rounds.json beside the checkpoints of the last round. Lost records of the rounds before it are restored."""
-    for done in rounds[:-1]:
-        for _, folder in done.stages:
-            restore_records(folder)
+    """rounds.json beside the checkpoints of the last round. Lost records of finished stages are restored for it."""
+    for folder in [folder for each in rounds for _, folder in each.stages if folder != directory]:
+        restore_records(folder)
     write_atomic(directory / ROUNDS_FILE, [json.dumps(told(rounds), indent=1)])
