@@ -27,7 +27,7 @@ from spa.recipes import ppo
 from spa.recipes.imagination import check_planning
 from spa.recipes.pipeline import digest_of, learn, play
 from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
-from spa.recipes.stage import DONE, archive_work, changes, check_identity, restore_records, result_of
+from spa.recipes.stage import DONE, archive_work, changes, check_identity, result_of
 from spa.signals import stoppable, stopping_children
 from spa.tracking.console import same_verbosity
 
@@ -83,12 +83,6 @@ class Task:
         rows = self.stage == "ppo" and replay.rows and replay.source == "data"
         data = self.folder.with_name(FOLDERS["selfplay"]) if rows and self.source else None
         return {folder.resolve() for folder in (self.source, self.begins_with, data) if folder is not None}
-
-    @property
-    def records(self) -> list[Path]:
-        """The stages of which it reads what they recorded: those of the rounds before it, and the data of its own."""
-        before = [folder for each in (self.round.before if self.round else ()) for _, folder in each.stages]
-        return [*before, self.round.data] if self.round and self.stage == "sft" else before
 
     @property
     def digest(self) -> str:
@@ -273,8 +267,6 @@ def do_task(task: Task, device: str) -> tuple[int, int]:
     """Do one stage in this process; returns its process id and peak memory in bytes. Asked to stop, it saves and raises
     StopRequested."""
     folder, source, identity, own = task.folder, task.source, task.identity, task.round
-    for known in task.records:
-        restore_records(known)
     cfg = own.ready() if own else task.config
     cfg = replace(cfg, trainer=replace(cfg.trainer, device=device))
     with stoppable():

@@ -14,7 +14,6 @@ from spa.errors import TrainingError
 from spa.models.precision import precision_of, with_precision
 from spa.recipes import generate, pipeline, ppo
 from spa.recipes.preflight import preflight
-from spa.recipes.rounds import rounds_of
 from spa.recipes.stage import result_of
 from spa.tracking.recorder import read_metrics
 
@@ -62,11 +61,9 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
 
 def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
     """How many episodes of a job's stages were lost to faults, and how many there were, by their metrics."""
-    data, sft, ppo_dir = pipeline.stage_folders(cfg)
-    rounds = [folder for own in rounds_of(cfg, data, sft) for _, folder in own.stages]
-    folders = {"generate": [data], "sft": [sft], "ppo": [ppo_dir], "run": [*rounds, ppo_dir]}[job.stage]
+    folders = dict(zip(("generate", "sft", "ppo"), pipeline.stage_folders(cfg), strict=True))
     lost = played = 0.0
-    for folder in folders:
+    for folder in pipeline.every_folder(cfg) if job.stage == "run" else [folders[job.stage]]:
         for line in read_metrics(folder / "metrics.jsonl"):
             lost += sum(value for key, value in line.items() if key.endswith("/errors"))
             played += sum(value for key, value in line.items() if key.endswith("/episodes"))

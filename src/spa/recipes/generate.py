@@ -43,6 +43,7 @@ from spa.recipes.stage import (
     finished,
     mark_done,
     record_identity,
+    restore_records,
     run_context,
     stage_identity,
     stop_together,
@@ -364,8 +365,9 @@ def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataErro
 
 
 def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
-    """All episodes of a finished data set's self-play, which may lie elsewhere. Raises DataError if a file of them is
-    gone or was changed since."""
+    """All episodes of a finished data set's self-play, which may lie elsewhere; its lost records are restored. Raises
+    DataError if a file of them is gone or was changed since."""
+    current_world().broadcast(lambda: restore_records(folder))
     played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
     copied = copies_of(cfg, folder)
     anew = f"remove {folder}{f' and its copy {copied}' if copied else ''} to play anew"
