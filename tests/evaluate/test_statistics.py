@@ -93,6 +93,12 @@ def test_rates_without_spread_get_the_wilson_interval():
     assert rate_interval(mixed, seed=3) == bootstrap_mean(mixed, seed=3)
 
 
+def test_rates_of_three_training_seeds_are_resampled_over_seeds_too():
+    apart = [[0.05, 0.0, 0.1] * 5, [1.0] * 15, [0.9, 1.0] * 5]
+    assert rate_interval(apart, seed=3) == bootstrap_mean(apart, seed=3, resample_seeds=True)
+    assert rate_interval(apart[:2], seed=3) == bootstrap_mean(apart[:2], seed=3)
+
+
 def test_iqm_by_hand():
     assert iqm([0, 1, 2, 100]) == 1.5  # the middle two
     assert iqm([5]) == 5

@@ -1,12 +1,13 @@
 """Charts: round ticks, legal SVG, names in the right places."""
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.report.charts import Bars, Chart, Series, bar_chart, line_chart, number, thin, ticks
+from spa.report.charts import Bars, Chart, Series, bar_chart, legend_mark, line_chart, number, thin, ticks
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,17 @@ def test_ticks_cover_any_range(low, size):
     slack = 1e-6 * max(span, abs(low))
     assert marks[0] <= low + slack and marks[-1] >= low + size - slack
     assert 2 <= len(marks) <= 12
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 2e-13), (0.6 / 3, 0.6 / 3 + 3e-17), (0.19999999999999998, 0.2)])
+def test_ticks_of_next_to_nothing_differ(low, high):
+    marks = ticks(low, high)
+    assert len(set(marks)) == len(marks) > 1 and marks[0] - 1e-15 <= low <= high <= marks[-1]
+
+
+def test_sixteen_series_can_be_told_apart_without_colour():
+    shapes = [re.sub(r"\bc\d", "", str(legend_mark(color))) for color in range(16)]
+    assert len({(color % 4, shape) for color, shape in enumerate(shapes)}) == 16
 
 
 def test_numbers():

@@ -1,6 +1,7 @@
 """The viewer's index: filters, paging, files that grow, files that are broken."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -130,3 +131,32 @@ def test_keys_inside_texts_do_not_confuse_the_reader(demo: Path, tmp_path: Path)
     index.update()
     row = index.page({})["episodes"][0]
     assert row["episode"] == episode["episode_id"] and row["turns"] == len(episode["turns"])
+
+
+@pytest.mark.parametrize("reward", ["NaN", "1" + 400 * "0", "1e999", "true"])
+def test_an_odd_number_is_one_unreadable_line_and_the_files_after_it_are_read(demo: Path, tmp_path: Path, reward: str):
+    run = shutil.copytree(demo, tmp_path / "run")
+    files = sorted((run / "spa" / "ppo" / "trajectories").glob("val-*.jsonl"))
+    first, rest = files[1].read_text().split("\n", 1)
+    files[1].write_text(re.sub(r'"reward":[-0-9.e]+', f'"reward":{reward}', first, count=1) + "\n" + rest)
+    made = EpisodeIndex(run, cache=tmp_path / "index.sqlite")
+    made.update()
+    page = made.page({"arm": "spa", "split": "val"}, limit=500)
+    assert page["total"] == sum(len(file.read_text().splitlines()) for file in files)
+    assert [row["episode"] for row in page["episodes"]].count("unreadable") == (reward != "true")
+    json.dumps(page, allow_nan=False)
+
+
+def test_a_damaged_index_is_made_again(demo: Path, tmp_path: Path):
+    cache = tmp_path / "index.sqlite"
+    made = EpisodeIndex(demo, cache=cache)
+    made.update()
+    total = made.page({})["total"]
+    made._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    made._db.close()
+    content = bytearray(cache.read_bytes())
+    content[4096 * 5 : 4096 * 6] = bytes(4096)
+    cache.write_bytes(content)
+    again = EpisodeIndex(demo, cache=cache)
+    again.update()
+    assert again.page({}, limit=500)["total"] == total

@@ -114,12 +114,13 @@ def paired_by_puzzle(
 
 
 def rate_interval(values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
-    """`bootstrap_mean` for rates within 0..1 (Pass@k per puzzle).
+    """`bootstrap_mean` for rates within 0..1 (Pass@k per puzzle), over seeds too if there are `MANY_SEEDS`.
 
     When every puzzle has rate 0, or every one 1, resampling shows no spread at all; the Wilson interval over puzzles
     takes its place.
     """
-    interval = bootstrap_mean(values, seed=seed, level=level, resamples=resamples)
+    many = len(values) >= MANY_SEEDS
+    interval = bootstrap_mean(values, seed=seed, level=level, resamples=resamples, resample_seeds=many)
     if interval.mean in (0.0, 1.0):
         return wilson_interval(round(interval.mean * interval.n), interval.n, level=level)
     return interval

@@ -10,15 +10,7 @@ import numpy as np
 
 from spa.evaluate.aggregate import interval_json
 from spa.evaluate.passk import pass_at_k
-from spa.evaluate.statistics import (
-    MANY_SEEDS,
-    Interval,
-    bootstrap_mean,
-    iqm_interval,
-    paired_by_puzzle,
-    rate_interval,
-    sentence,
-)
+from spa.evaluate.statistics import Interval, iqm_interval, paired_by_puzzle, rate_interval, sentence
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
 from spa.recipes.stage import check_validation, read_mark, restore_records
 from spa.recipes.versions import versions
@@ -145,15 +137,8 @@ def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, flo
     for k in KS:
         strata = [list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results]
         if strata and all(strata):
-            out[f"pass@{k}"] = interval_json(_interval(strata))
+            out[f"pass@{k}"] = interval_json(rate_interval(strata, seed=0))
     return out
-
-
-def _interval(strata: list[list[float]]) -> Interval:
-    mean = np.mean([np.mean(part) for part in strata])
-    if len(strata) < MANY_SEEDS or mean in (0.0, 1.0):
-        return rate_interval(strata, seed=0)
-    return bootstrap_mean(strata, seed=0, resample_seeds=True)
 
 
 def difference(
@@ -161,14 +146,14 @@ def difference(
     second: Sequence[SeedResult],
     *,
     k: int = 1,
-    second_moment: str = "after",
+    moments: tuple[str, str] = ("after", "after"),
     resamples: int = 10_000,
 ) -> Interval | None:
-    """Pass@k after PPO of the first minus that of the second, paired by puzzle inside the seeds that both have; None if
-    there is nothing to pair."""
+    """Pass@k of the first minus that of the second, each at its moment, paired by puzzle inside the seeds that both
+    have; None if there is nothing to pair."""
     others = {result.seed: result for result in second}
     pairs = [
-        (per_puzzle(one.moments.get("after", {}), k), per_puzzle(others[one.seed].moments.get(second_moment, {}), k))
+        (per_puzzle(one.moments.get(moments[0], {}), k), per_puzzle(others[one.seed].moments.get(moments[1], {}), k))
         for one in first
         if one.seed in others
     ]
@@ -230,11 +215,14 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
 
 
 def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Pass@1 of the reference minus each other arm's, with a 95 % bootstrap interval."""
+    """Pass@1 of the reference minus each other arm's, with a 95 % bootstrap interval. Where all arms train on, the
+    reference does, too."""
     out: dict[str, Any] = {}
+    reference = found[made.reference]
+    longest = "after_total" if reference and all("after_total" in one.moments for one in reference) else "after"
     for name, parts in found.items():
-        for moment, key in (("after", name), ("after_total", f"{name}_same_total_episodes")):
-            gap = difference(found[made.reference], parts, second_moment=moment, resamples=made.cfg.compare.bootstrap)
+        for moments, key in ((("after", "after"), name), ((longest, "after_total"), f"{name}_same_total_episodes")):
+            gap = difference(reference, parts, moments=moments, resamples=made.cfg.compare.bootstrap)
             if name != made.reference and gap is not None:
                 out[key] = {**{part: round(getattr(gap, part), 4) for part in ("mean", "low", "high")}, "n": gap.n}
     return out
@@ -286,7 +274,7 @@ def judge(finding: "Finding", results: Mapping[str, Sequence[SeedResult]]) -> di
     base = {"text": finding.text, "environment": finding.environment, "kind": finding.kind}
     if finding.kind == "keeps":
         second = first
-        gap = difference(first, first, k=8, second_moment="before")
+        gap = difference(first, first, k=8, moments=("after", "before"))
         names = (f"Pass@8 of {finding.first} after PPO", "before")
     else:
         gap = difference(first, second)

@@ -1,7 +1,7 @@
 """Line and bar charts as SVG text, without a plotting library.
 
-Colours come from the page's style sheet (classes c0 … c7), so that one drawing serves light, dark and paper. Series
-differ by colour, dash pattern and marker, and carry their name at the end of the line: colour is never needed to read.
+Colours come from the page's style sheet (classes c0 … c7), so that one drawing serves light, dark and paper. Up to
+sixteen series differ by dash pattern and marker as well, also in the legend: colour is never needed to read.
 """
 
 import math
@@ -62,7 +62,7 @@ def thin(points: Sequence[Point], limit: int = _MAX_POINTS) -> list[int]:
 
 def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
     """Round numbers from at or below `low` to at or above `high`, about `count` of them; only whole ones if `whole`."""
-    if not high > low:
+    if not high - low > 1e-9 * max(abs(low), abs(high)):  # rounding, and nothing that could be drawn
         high = low + (abs(low) or 1.0)
     raw = (high - low) / max(count - 1, 1)
     magnitude = 10 ** math.floor(math.log10(raw))
@@ -71,7 +71,8 @@ def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> li
         step = math.ceil(step)
     first = math.floor(low / step + 1e-9)
     last = math.ceil(high / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    digits = max(0, 3 - math.floor(math.log10(step)))
+    return [round(index * step, digits) for index in range(first, last + 1)]
 
 
 def number(value: float, percent: bool = False) -> str:
@@ -142,7 +143,7 @@ def _line(series: Series, place: Placer, percent: bool) -> list[str]:
 
 def marker(color: int, x: float, y: float, size: float = 3.6) -> str:
     """The marker of a series, as an SVG shape."""
-    kind = _MARKERS[color % len(_MARKERS)]
+    kind = _MARKERS[(color + color // 4) % len(_MARKERS)]  # dashes come again after four series, with another marker
     if kind == "circle":
         return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="{size}"/>'
     if kind == "square":

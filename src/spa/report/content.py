@@ -8,7 +8,7 @@ from spa.report import facts, results
 from spa.report.charts import Bars, Chart, number
 from spa.report.curves import HEALTH, PASS_1, WORLD, RunArm, chart, time_bars
 from spa.report.gallery import Picture, choose
-from spa.report.reading import Run, StageFolder, flatten
+from spa.report.reading import Run, StageFolder, flatten, told_apart
 from spa.report.results import Row
 from spa.tracking.console import printable
 
@@ -46,6 +46,7 @@ class Report:
 
 def build(runs: Sequence[Run]) -> Report:
     """The report on one run, or on several beside each other."""
+    runs = told_apart(runs)
     methods = results.list_methods(runs)
     steps = results.common_steps(methods)
     outcomes = {
@@ -158,7 +159,8 @@ def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
     for method in methods:
         for stage in method.stages:
             path = stage.path / "config.yaml"
-            if path.exists() and stage.seed in (None, min((s.seed or 0 for s in method.stages), default=0)):
+            inside = path.resolve().is_relative_to(stage.path.resolve())
+            if inside and path.exists() and stage.seed in (None, min((s.seed or 0 for s in method.stages), default=0)):
                 text = printable(path.read_text(encoding="utf-8", errors="replace"))
                 found.append((f"{method.label}, {stage.name}", text[:60_000]))
     return tuple(found)

@@ -39,7 +39,7 @@ class Wanted:
 PASS_1 = Wanted(
     "Pass@1",
     "Share of held-out puzzles solved at the first try, as training goes on. Higher is better.",
-    r"val-env/.+/(pass@1|success)",
+    r"val-env/.+/pass@1",
     percent=True,
 )
 WORLD = (
@@ -163,10 +163,12 @@ def _average(method: RunArm, rows: Sequence[dict[int, float]]) -> Series:
 
 
 def ends(wanted: Wanted, method: RunArm, step: int | None = None) -> tuple[float | None, float | None]:
-    """The metric at its first step and at its last one up to `step`, the mean over seeds; None where there is none."""
+    """The metric at step 0, if that is not the last, and at its last step up to `step`, the mean over seeds; None where
+    there is none."""
     drawn = chart(wanted, [method])
-    points = [y for x, y in drawn.series[0].points if step is None or x <= step] if drawn else []
-    return (points[0], points[-1]) if points else (None, None)
+    points = dict(drawn.series[0].points) if drawn else {}
+    last = max((x for x in points if step is None or x <= step), default=None)
+    return (points.get(0) if last else None), None if last is None else points[last]
 
 
 def time_bars(methods: Sequence[RunArm]) -> Bars | None:

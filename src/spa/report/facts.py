@@ -84,14 +84,15 @@ def behaviour_and_wins(stages: Sequence[StageFolder], step: int | None = None) -
         for episode in heads(file.path):
             behaviour.add(episode)
             if episode.get("stop") != "error":
-                of_puzzle[f"{episode.get('tag')}/{episode.get('puzzle_seed')}"].append(bool(episode.get("success")))
+                same = episode.get("puzzle_hash") or episode.get("puzzle_seed")  # seeds name others in other settings
+                of_puzzle[f"{episode.get('tag')}/{same}"].append(bool(episode.get("success")))
         if of_puzzle:
             wins[stage.seed] = {puzzle: sum(won) / len(won) for puzzle, won in of_puzzle.items()}
     return behaviour, wins
 
 
 def rate(wins: Wins) -> Interval | None:
-    """Pass@1 with its interval over puzzles; None without episodes."""
+    """Pass@1 with its interval over puzzles, and over seeds from three on; None without episodes."""
     return rate_interval([list(puzzles.values()) for puzzles in wins.values()], seed=SEED) if wins else None
 
 
@@ -105,15 +106,20 @@ def difference(first: Wins, second: Wins) -> Interval | None:
 
 def what_went_wrong(name: str, behaviour: Behaviour) -> str:
     """One or two sentences about the failures of a method, in plain words."""
-    total = behaviour.episodes
-    if not total:
+    broken = behaviour.endings["error"]  # which are no attempts
+    total = behaviour.episodes - broken
+    if not behaviour.episodes:
         return ""
     lost = total - behaviour.endings["success"]
-    if not lost:
-        return f"{name} reached the goal in every episode."
-    causes = [(count, ending) for ending, count in behaviour.endings.items() if ending != "success"]
+    causes = [(count, ending) for ending, count in behaviour.endings.items() if ending not in ("success", "error")]
     parts = [f"{_share(count / total)} {ENDINGS.get(ending, ending)}" for count, ending in sorted(causes, reverse=True)]
-    text = f"{name} failed in {_share(lost / total)} of its {total:,} episodes: {_and(parts)}."
+    text = f"{name} failed in {_share(lost / total)} of its {total:,} episodes: {_and(parts)}." if parts else ""
+    if total and not lost:
+        text = f"{name} reached the goal in every episode."
+    if broken:
+        text += f" {broken:,} more {ENDINGS['error']}." if text else f"All {broken:,} episodes of {name} broke off."
+    if not lost:
+        return text
     habits = []
     if behaviour.share("idle", "actions"):
         habits.append(f"{_share(behaviour.idle / behaviour.actions)} of its actions changed nothing")

@@ -20,7 +20,7 @@ from spa.report.shape import is_episode
 from spa.tracking.console import printable
 from spa.tracking.encoding import read_lines
 
-VERSION = 3
+VERSION = 4
 _SCHEMA = """
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER);
 CREATE TABLE episodes (
@@ -118,7 +118,8 @@ class EpisodeIndex:
 
     def _prepare(self) -> None:
         try:
-            if self._db.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+            current = self._db.execute("PRAGMA user_version").fetchone()[0] == VERSION
+            if current and self._db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok":
                 return
         except sqlite3.DatabaseError:  # not a database, or a broken one
             pass

@@ -9,6 +9,7 @@ from typing import Any
 from spa.errors import DataError
 from spa.report.curves import PASS_1, RunArm, ends
 from spa.report.reading import NoRunError, Run, StageFolder, flatten, open_run
+from spa.report.results import common_steps
 from spa.tracking.console import printable
 from spa.tracking.lock import LOCK, held
 
@@ -57,13 +58,15 @@ def _seconds(stages: Sequence[StageFolder]) -> float:
 
 def _state(run: Run, now: float) -> str:
     """finished, running or stopped; and the step."""
-    if run.summary is not None or any(stage.name == "ppo" and not stage.arm and stage.done for stage in run.stages):
+    done = run.summary is not None or any(stage.name == "ppo" and not stage.arm and stage.done for stage in run.stages)
+    at_work = bool(held(run.path))
+    if (done and not at_work) or not run.stages:
         return "finished"
     stages = sorted(run.stages, key=lambda stage: (_ORDER.get(stage.name, 0), max(_times([stage]), default=0)))
     last = stages[-1]
     step = max(last.metrics, default=0)
     total = flatten(last.config).get("trainer.total_training_steps") if last.name == "ppo" else None
-    if last.name in ("ppo", "eval") and isinstance(total, int) and step >= total:
+    if not at_work and last.name in ("ppo", "eval") and isinstance(total, int) and step >= total:
         return "finished"
     of = f" of {total}" if isinstance(total, int) else ""
     state = "running" if _is_running(run, now) else "stopped"
@@ -81,13 +84,16 @@ def _is_running(run: Run, now: float) -> bool:
 
 
 def _result(run: Run) -> str:
-    """Pass@1 before and after PPO, per arm."""
+    """Pass@1 before and after PPO, per arm, at the step at which a report judges them."""
+    arms = [(arm, tuple(stage for stage in run.stages if stage.arm == arm)) for arm in run.arms()]
+    methods = [RunArm(arm, arm, run.name, number, stages) for number, (arm, stages) in enumerate(arms)]
+    steps = common_steps(methods)
     parts = []
-    for number, arm in enumerate(run.arms()):
-        stages = tuple(stage for stage in run.stages if stage.arm == arm)
-        before, after = ends(PASS_1, RunArm(arm, arm, run.name, number, stages))
-        if before is not None and after is not None:
-            parts.append(f"{arm + ' ' if arm else ''}{100 * before:.0f} → {100 * after:.0f} %")
+    for method in methods:
+        before, after = ends(PASS_1, method, steps[method.label])
+        if after is not None:
+            start = "" if before is None else f"{100 * before:.0f} → "
+            parts.append(f"{method.arm + ' ' if method.arm else ''}{start}{100 * after:.0f} %")
     return printable(", ".join(parts)) or "–"
 
 
@@ -102,13 +108,12 @@ def _seeds(run: Run) -> str:
 
 
 def _duration(run: Run) -> str:
-    """Of the whole comparison if that is known, else of the arm that has worked longest."""
-    total = (run.summary or {}).get("seconds", {}).get("total")
-    if not isinstance(total, int | float):
-        arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
-        for stage in run.stages:
-            arms[stage.arm, stage.seed].append(stage)
-        total = max(map(_seconds, arms.values()), default=0)
+    """Of the whole comparison as far as that is known, at least of the arm that has worked longest."""
+    arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
+    for stage in run.stages:
+        arms[stage.arm, stage.seed].append(stage)
+    recorded = (run.summary or {}).get("seconds", {}).get("total", 0)  # without sessions that were killed
+    total = max([recorded, *map(_seconds, arms.values())])
     if not total:
         return "–"
     minutes, seconds = divmod(round(total), 60)

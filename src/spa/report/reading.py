@@ -1,13 +1,14 @@
 """Run directories, read only: which stages a run has, what they recorded, what its summary says.
 
 Layout: `runs/<name>/{data,sft,ppo}`, with arms `runs/<name>/<arm>/{data,sft,ppo}`, with several seeds
-`runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Everything may still be growing while it is read.
+`runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play lie beside them in `round_<n>/{data,sft}`, and
+their stages are called `round_<n> data` and `round_<n> sft`. Everything may still be growing while it is read.
 """
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import yaml
 
 from spa.errors import DataError
-from spa.report.shape import is_head
+from spa.report.shape import is_head, is_summary
 from spa.tracking.encoding import read_lines
 
 
@@ -24,8 +25,9 @@ class NoRunError(DataError):
 
 
 _SKIPPED = re.compile(
-    r"\..*|global_step_.*|extra_\d+|round_\d+|previous|.+\.previous-\d+|trajectories|token_scores|tensorboard|wandb"
+    r"\..*|global_step_.*|extra_\d+|previous|.+\.previous-\d+|trajectories|token_scores|tensorboard|wandb"
 )
+_ROUND = re.compile(r"round_\d+")
 _FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
 _MAX_DEPTH = 4
 
@@ -108,11 +110,13 @@ class Run:
 
     path: Path
     stages: tuple[StageFolder, ...]
+    parents: int = 0
+    """How many of the folders above it its name holds."""
 
     @property
     def name(self) -> str:
-        """The directory's name."""
-        return self.path.resolve().name
+        """The directory's name, with as many of the folders above it as it takes to tell runs apart."""
+        return "/".join(self.path.resolve().parts[-1 - self.parents :])
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
@@ -124,7 +128,9 @@ class Run:
             loaded = json.loads(path.read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise DataError(f"{path} is not valid JSON: {error}. Remove it, or run the comparison again.") from error
-        return loaded if isinstance(loaded, dict) else None
+        if not is_summary(loaded):
+            raise DataError(f"{path} is not the summary of a run. Remove it, or run the comparison again.")
+        return loaded
 
     def arms(self) -> list[str]:
         """The arms that have a stage or a result in the summary, in the order of a report."""
@@ -155,6 +161,17 @@ def open_run(path: Path) -> Run:
     return Run(path, stages)
 
 
+def told_apart(runs: Sequence[Run]) -> list[Run]:
+    """The runs with names that differ. Raises DataError if one is given twice."""
+    places = [run.path.resolve() for run in runs]
+    if twice := next((path for path in places if places.count(path) > 1), None):
+        raise DataError(f"{twice} is given twice. Give every run once.")
+    parents = 0
+    while len({place.parts[-1 - parents :] for place in places}) < len(places):
+        parents += 1
+    return [replace(run, parents=parents) for run in runs]
+
+
 def is_stage(path: Path) -> bool:
     """Whether a recorder wrote into this directory."""
     return (path / "metrics.jsonl").exists() or (path / "trajectories").is_dir()
@@ -177,6 +194,8 @@ def _stage(path: Path, root: Path) -> StageFolder:
     *parents, name = path.absolute().relative_to(root.absolute()).parts  # a stage may be a link to where it lies
     seed = None
     arm = []
+    if parents and _ROUND.fullmatch(parents[-1]):
+        name = f"{parents.pop()} {name}"
     for part in parents:
         if match := re.fullmatch(r"seed_(\d+)", part):
             seed = int(match[1])

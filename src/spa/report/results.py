@@ -69,7 +69,7 @@ def list_methods(runs: Sequence[Run]) -> list[RunArm]:
         for arm in run.arms():
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
             recorded = arm in (run.summary or {}).get("methods", {})
-            if not recorded and not any(stage.name in ("ppo", "sft", "eval") for stage in stages):
+            if not recorded and not any(stage.name.rpartition(" ")[2] in ("ppo", "sft", "eval") for stage in stages):
                 continue
             name = arm_name(arm) or run.name
             label = f"{name} ({run.name})" if len(runs) > 1 and arm else name
@@ -78,11 +78,14 @@ def list_methods(runs: Sequence[Run]) -> list[RunArm]:
 
 
 def common_steps(methods: Sequence[RunArm]) -> dict[str, int | None]:
-    """Label -> the step at which the method is judged: the last validation that all methods of its run have."""
+    """Label -> the step at which the method is judged: the last validation that all methods of its run have, without
+    what some train on for."""
     last: dict[str, list[int]] = {}
     for method in methods:
-        files = [last_validation(stage) for stage in method.of("ppo")]
-        last.setdefault(method.run, []).extend(file.step for file in files if file)
+        found = last.setdefault(method.run, [])
+        for stage in method.of("ppo"):
+            if file := last_validation(stage):
+                found.append(min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step))
     return {method.label: min(last[method.run], default=None) for method in methods}
 
 
@@ -115,6 +118,7 @@ def rows(
     if not found:
         return []
     first, table = found[0], found[:1]
+    ppo = {method.label: method.of("ppo") for method in methods}
     for row in found[1:]:
         summary = summaries[row.run]
         recorded = (first.arm, first.run) == (summary.get("reference", "spa"), row.run)
@@ -122,14 +126,20 @@ def rows(
         lead = lead or facts.difference(outcomes[first.label][1], outcomes[row.label][1])
         table.append(replace(row, lead=lead))
         if longer := _longer(row, summary):
-            table.append(longer)
+            lead = _recorded_lead(summary, f"{row.arm}_same_total_episodes") if recorded else None
+            lead = lead or facts.difference(outcomes[first.label][1], facts.behaviour_and_wins(ppo[row.label])[1])
+            table.append(replace(longer, lead=lead))
     return table
 
 
 def _row(method: RunArm, wins: facts.Wins, step: int | None, summary: dict[str, Any], wanted_k: Wanted | None) -> Row:
     recorded = summary.get("methods", {}).get(method.arm, {})
     k = wanted_k.title.lower() if wanted_k else ""
+    interval = facts.rate(wins)
     found = ends(PASS_1, method, step)
+    if interval is not None:  # of the episodes themselves: metrics are averaged over tags
+        start = facts.rate(facts.behaviour_and_wins(method.of("ppo"), 0)[1]) if step else None
+        found = start.mean if start else None, interval.mean
     found_k = ends(wanted_k, method, step) if wanted_k else (None, None)
     before, after = (recorded.get(when, {}).get("pass@1", x) for when, x in zip(WHEN, found, strict=True))
     before_k, after_k = (recorded.get(when, {}).get(k, x) for when, x in zip(WHEN, found_k, strict=True))
@@ -143,7 +153,7 @@ def _row(method: RunArm, wins: facts.Wins, step: int | None, summary: dict[str, 
         color=method.color,
         before=before,
         after=after,
-        interval=facts.rate(wins),
+        interval=interval,
         before_k=before_k,
         after_k=after_k,
         ppo_episodes=played.get("ppo"),
@@ -180,7 +190,6 @@ def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
         ppo_episodes=total,
         all_episodes=total,
         seconds=None,
-        lead=_recorded_lead(summary, f"{row.arm}_same_total_episodes"),
     )
 
 

@@ -4,13 +4,24 @@ These files are plain text that a crash, a disk or an editor may have changed, a
 expect anything anywhere.
 """
 
+from collections.abc import Callable
+from math import isfinite
 from types import NoneType
 from typing import Any
 
-Shape = type | tuple[type, ...] | list[Any] | dict[str, Any]
-"""A type or several; a list with the shape of its items; or a mapping, where `key?` may be missing."""
+Shape = type | tuple[type, ...] | list[Any] | dict[str, Any] | Callable[[Any], bool]
+"""A type or several; a list with the shape of its items; a mapping, where `key?` may be missing and `*` is any other
+key; or a function that says whether a value fits."""
 
-NUMBER = (int, float)
+LARGEST = 1e15
+"""No reward and no rate is larger; a page and a database can hold it."""
+
+
+def NUMBER(value: Any) -> bool:
+    """Whether this is a number that can be added up and shown."""
+    return isinstance(value, int | float) and abs(value) <= LARGEST and isfinite(value)
+
+
 TEXT = (str, NoneType)
 
 _REPLY: Shape = {
@@ -39,11 +50,30 @@ def fits(value: Any, shape: Any) -> bool:
     if isinstance(shape, list):
         return isinstance(value, list) and all(fits(item, shape[0]) for item in value)
     if isinstance(shape, dict):
-        return isinstance(value, dict) and all(
-            fits(value[key], part) if (key := name.removesuffix("?")) in value else name.endswith("?")
-            for name, part in shape.items()
+        if not isinstance(value, dict):
+            return False
+        named = {name.removesuffix("?"): part for name, part in shape.items() if name != "*"}
+        return (
+            all(name.endswith(("?", "*")) or name in value for name in shape)
+            and all(fits(value[name], part) for name, part in named.items() if name in value)
+            and ("*" not in shape or all(fits(other, shape["*"]) for key, other in value.items() if key not in named))
         )
-    return isinstance(value, shape)
+    if isinstance(shape, type | tuple):
+        return isinstance(value, shape)
+    return shape(value)
+
+
+_RATES: Shape = {"*": {"*": NUMBER}}  # moment -> Pass@k -> rate
+_SUMMARY: Shape = {
+    "methods?": {"*": _RATES}, "seeds?": [{"methods?": {"*": _RATES}}], "reference?": str, "descriptions?": {"*": str},
+    "episodes?": {"*": {"*": NUMBER}}, "seconds?": {"*": NUMBER},
+    "difference?": {"*": {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n?": NUMBER}},
+}  # fmt: skip
+
+
+def is_summary(value: Any) -> bool:
+    """Whether this is what `summary.json` of a comparison holds, as far as reports look at it."""
+    return fits(value, _SUMMARY)
 
 
 def is_head(row: Any) -> bool:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from spa.errors import SpaError
+from spa.report.build import write_text
 from spa.report.index import EpisodeIndex, Place, read_episode, read_scores
 from spa.report.reading import open_run
 from spa.report.replay import find_tokenizer, replay, shown
@@ -122,7 +123,7 @@ def _keep_up(index: EpisodeIndex) -> None:
     while True:
         try:
             index.update()
-        except (SpaError, OSError, sqlite3.Error) as error:  # the run is being moved or cleaned up: look again later
+        except (SpaError, OSError, ValueError, sqlite3.Error) as error:  # being moved or damaged: look again
             _LOGGER.debug("index not updated: %s", error)
         pause.wait(SECONDS_BETWEEN_LOOKS)
 
@@ -246,7 +247,7 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     policy = page_policy(styles=[style], scripts=[script])
     html = _template("viewer.html").replace("<!--STYLE-->", f"{policy}\n<style>{style}</style>")
     block = f'<script type="application/json" id="data">{script_json(data)}</script>\n<script>{script}</script>'
-    path.write_text(html.replace("<!--SCRIPT-->", block), encoding="utf-8")
+    write_text(path, html.replace("<!--SCRIPT-->", block), "--export")
     return len(rows)
 
 

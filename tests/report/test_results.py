@@ -1,0 +1,159 @@
+"""Which episodes a report reads for whom: runs of one name, puzzles of one seed, rounds, methods that train on."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from report_fixtures import write_demo, write_sft, write_stage
+
+from spa.errors import DataError
+from spa.report.content import build
+from spa.report.facts import Behaviour, behaviour_and_wins, difference, rate, what_went_wrong
+from spa.report.overview import list_runs
+from spa.report.reading import open_run
+from spa.tracking.lock import run_lock
+
+
+def edit(path: Path, change) -> None:
+    """Change every row of a JSON-lines file."""
+    rows = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def validation(stage: Path) -> Path:
+    return max((stage / "trajectories").glob("val-*.jsonl"))
+
+
+def test_two_runs_of_one_name_are_two_runs(tmp_path: Path):
+    for number, skill in enumerate([(0.0, 0.0), (1.0, 1.0)]):
+        write_stage(tmp_path / f"k{number}" / "spa" / "ppo", arm="x", seed=1, steps=5, skill=skill)
+    report = build([open_run(tmp_path / f"k{number}" / "spa") for number in (0, 1)])
+    assert {row.label for row in report.rows} == {"k0/spa", "k1/spa"}
+    assert report.rows[1].lead is not None and report.rows[1].lead.mean > 0.5
+    with pytest.raises(DataError, match="is given twice"):
+        build([open_run(tmp_path / "k0" / "spa")] * 2)
+
+
+def test_more_training_in_another_comparison_is_held_against_the_best_of_all(tmp_path: Path):
+    """Its own summary knows the difference to its own reference alone."""
+    for name in ("x1", "x2"):
+        run = write_demo(tmp_path / name)
+        summary = json.loads((run / "summary.json").read_text())
+        summary["methods"]["spa"]["after"]["pass@1"] = 1.0 if name == "x1" else 0.5
+        (run / "summary.json").write_text(json.dumps(summary))
+    rows = {row.label: row for row in build([open_run(tmp_path / name) for name in ("x1", "x2")]).rows}
+    ours, other = (behaviour_and_wins(open_run(tmp_path / name).find("ppo", arm))[1]
+                   for name, arm in (("x1", "spa"), ("x2", "vanilla")))  # fmt: skip
+    assert rows["vanilla (x2), trained longer"].lead == difference(ours, other)
+    recorded = json.loads((tmp_path / "x1" / "summary.json").read_text())["difference"]["vanilla_same_total_episodes"]
+    lead = rows["vanilla (x1), trained longer"].lead
+    assert lead is not None and lead.mean == recorded["mean"]
+
+
+def test_methods_that_all_train_on_are_judged_where_they_are_compared(tmp_path: Path):
+    for arm in ("vanilla", "vanilla_wm"):
+        stage = tmp_path / "run" / arm / "ppo"
+        write_stage(stage, arm=arm, seed=1, steps=10, skill=(0.0, 1.0))
+        config = yaml.safe_load((stage / "config.yaml").read_text())
+        config["trainer"]["also_test_at"] = 5
+        (stage / "config.yaml").write_text(yaml.safe_dump(config))
+    report = build([open_run(tmp_path / "run")])
+    won = [json.loads(line)["success"] for line in
+           (tmp_path / "run" / "vanilla" / "ppo" / "trajectories" / "val-000005.jsonl").open()]  # fmt: skip
+    row = next(row for row in report.rows if row.arm == "vanilla")
+    assert row.after == pytest.approx(sum(won) / len(won)) and row.interval is not None
+    assert row.interval.mean == row.after
+    line = next(iter(list_runs(tmp_path, 0.0)))
+    assert f"vanilla {100 * (row.before or 0):.0f} → {100 * row.after:.0f} %" in line.result
+
+
+def test_puzzles_are_the_same_if_they_are_and_not_if_their_seeds_are(tmp_path: Path):
+    for name in ("a", "b"):
+        write_stage(tmp_path / name / "ppo", arm="x", seed=1, steps=5)
+    edit(validation(tmp_path / "b" / "ppo"), lambda row: {**row, "puzzle_hash": f"other {row['puzzle_hash']}"})
+    report = build([open_run(tmp_path / name) for name in ("a", "b")])
+    assert report.rows[1].lead is None and "they were not given the same puzzles" in report.verdict
+    for name in ("a", "b"):
+        edit(validation(tmp_path / name / "ppo"), lambda row: {**row, "puzzle_hash": None})
+    assert build([open_run(tmp_path / name) for name in ("a", "b")]).rows[1].lead is not None
+
+
+def test_a_rate_is_that_of_the_puzzles_whatever_their_tags(tmp_path: Path):
+    """Eight puzzles of one environment are won, and 24 of another are lost: one in four."""
+    stage = tmp_path / "run" / "ppo"
+    write_stage(stage, arm="x", seed=1, steps=5, puzzles=32, samples=1)
+    edit(
+        validation(stage),
+        lambda row: row | {"tag": "A" if row["group"] < 8 else "B", "success": row["group"] < 8},
+    )
+    (row,) = build([open_run(tmp_path / "run")]).rows
+    assert row.after == 0.25 and row.interval is not None and row.interval.mean == 0.25
+
+
+def test_before_is_before_any_step(tmp_path: Path):
+    stage = tmp_path / "run" / "ppo"
+    write_stage(stage, arm="x", seed=1, steps=5)
+    assert "before PPO" in build([open_run(tmp_path / "run")]).verdict
+    (stage / "trajectories" / "val-000000.jsonl").unlink()
+    lines = (stage / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (stage / "metrics.jsonl").write_text("".join(lines[1:]))
+    report = build([open_run(tmp_path / "run")])
+    assert report.rows[0].before is None and "before PPO" not in report.verdict
+    assert "→" not in next(iter(list_runs(tmp_path, 0.0))).result
+
+
+def test_episodes_that_broke_off_are_no_failures():
+    behaviour = Behaviour()
+    behaviour.endings.update({"success": 2, "turn_cap": 2, "error": 1})
+    assert what_went_wrong("x", behaviour).startswith(
+        "x failed in 50 % of its 4 episodes: 50 % ran out of turns. 1 more broke off (technical error)."
+    )
+    behaviour = Behaviour()
+    behaviour.endings["error"] = 3
+    assert what_went_wrong("x", behaviour) == "All 3 episodes of x broke off."
+
+
+def test_three_training_seeds_are_part_of_the_interval():
+    wins = {seed: {str(puzzle): float(won) for puzzle in range(32)} for seed, won in enumerate((0.05, 0.9, 0.95))}
+    found = rate({**wins})
+    assert found is not None and found.high - found.low > 0.5
+
+
+def test_earlier_rounds_of_self_play_are_stages_of_their_own(tmp_path: Path):
+    run = tmp_path / "runs" / "two"
+    write_sft(run / "round_1" / "sft", seed=1)
+    (line,) = list_runs(tmp_path / "runs", 0.0)
+    assert line.name == "two" and line.state.startswith("stopped: round_1 sft step 30")
+    write_sft(run / "sft", seed=1)
+    write_stage(run / "spa" / "round_1" / "data", arm="x", seed=1, steps=1)
+    found = [(stage.arm, stage.name) for stage in open_run(run).stages]
+    assert found == [("", "round_1 sft"), ("", "sft"), ("spa", "round_1 data")]
+    assert any("round_1 sft to step 30" in value for _, value in build([open_run(run)]).provenance)
+
+
+def test_a_summary_of_something_else_is_one_line_and_the_other_runs_are_listed(demo: Path, tmp_path: Path):
+    shutil.copytree(demo, tmp_path / "runs" / "demo")
+    for name, content in (("a", {"seeds": 3}), ("b", {"seconds": 12.5}), ("c", {"methods": {"spa": 0.5}}), ("d", [1])):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "summary.json").write_text(json.dumps(content))
+    lines = {line.name: line for line in list_runs(tmp_path / "runs", 0.0)}
+    assert [lines[name].state for name in "abcd"] == ["unreadable"] * 4 and lines["demo"].state == "finished"
+
+
+def test_a_comparison_that_goes_on_is_not_finished_and_lasts_as_long_as_its_longest_arm(demo: Path, tmp_path: Path):
+    run = shutil.copytree(demo, tmp_path / "runs" / "demo")
+    timings = run / "spa" / "ppo" / "timings.jsonl"
+    timings.write_text(json.dumps({"step": 1, "elapsed_s": 5780.0, "unix_time": 1.0}) + "\n")
+    assert [(line.state, line.duration) for line in list_runs(tmp_path / "runs", 0.0)] == [("finished", "1:36:20")]
+    with run_lock(run):
+        assert next(iter(list_runs(tmp_path / "runs", 0.0))).state.startswith("running")
+
+
+def test_a_report_shows_no_file_from_outside_the_run(tmp_path: Path):
+    write_stage(tmp_path / "run" / "ppo", arm="x", seed=1, steps=5)
+    (tmp_path / "secret.txt").write_text("trainer: {}\nword: hush\n")
+    (tmp_path / "run" / "ppo" / "config.yaml").unlink()
+    (tmp_path / "run" / "ppo" / "config.yaml").symlink_to(tmp_path / "secret.txt")
+    assert not any("hush" in text for _, text in build([open_run(tmp_path / "run")]).configs)
