@@ -77,6 +77,14 @@ def test_a_file_may_be_one_list(tmp_path):
     assert [rollout.replies for rollout in read_rollouts(file)] == [("a",), ("b",)]
 
 
+def test_rows_may_be_bare_lists_of_messages(tmp_path):
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps([USER, said(text)]) + "\n" for text in "ab"))
+    assert [rollout.replies for rollout in read_rollouts(file)] == [("a",), ("b",)]
+    file.write_text("".join(json.dumps([{"from": "gpt", "value": text}]) + "\n" for text in "ab"))
+    assert [rollout.replies for rollout in read_rollouts(file)] == [("a",), ("b",)]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -252,6 +260,34 @@ def test_episodes_of_this_package_are_read_with_their_true_states():
     assert diagnose(rows, game=game)["replay"]["differ"] == []
     other = replace(rows[0], states=(*rows[0].states[:1], "elsewhere", *rows[0].states[2:]))
     assert diagnose([other], game=game)["replay"]["differ"][0]["turn"] == 2
+
+
+def own(step: int, split: str, folder: Path, outcomes: list[tuple[str, float, str]]) -> None:
+    """A file of a run: (puzzle, reward, how it ended) of each episode."""
+    turn = {"state": "s", "next_state": "t", "penalty": 0.0, "executed": []}
+    rows = [
+        {"episode_id": "e", "messages": [USER, said("a")], "token_ids": [1, 2], "sampled": [0, 1], "puzzle_hash": puzzle,
+         "logprobs": [0.0, None if stop == "context" else -1.0], "turns": [{**turn, "reward": reward}], "stop": stop}
+        for puzzle, reward, stop in outcomes
+    ]  # fmt: skip
+    write(folder, rows).rename(folder / f"{split}-{step:06d}.jsonl")
+
+
+def test_groups_of_a_run_are_those_of_a_training_step(tmp_path):
+    """The same puzzle comes again in another step, and in validation, where nothing is learnt; a fault is no attempt."""
+    own(1, "train", tmp_path, [("a", 0.0, "turn_cap"), ("a", 0.0, "turn_cap"), ("a", 1.0, "error")])
+    own(2, "train", tmp_path, [("a", 1.0, "success"), ("a", 0.0, "turn_cap"), ("", 0.0, "error"), ("", 0.0, "error")])
+    own(2, "val", tmp_path, [("a", 1.0, "success"), ("a", 1.0, "success")])
+    report = diagnose(read_rollouts(tmp_path))["rewards"]
+    assert (report["groups"], report["groups_without_spread"]) == (2, 1)
+    assert (report["with_reward"], report["mean"]) == (6, 0.5)
+
+
+def test_log_probs_that_are_no_numbers_are_said_and_not_counted(tokenizer, tmp_path):
+    own(1, "train", tmp_path, [("a", 0.0, "turn_cap"), ("a", 1.0, "context")])
+    report = diagnose(read_rollouts(tmp_path), tokenizer=tokenizer)
+    assert len(report["masks"]["without_logprob"]) == 1
+    assert any("train on tokens whose log-prob is no number" in text for text in report["findings"])
 
 
 ROLLOUTS = Path(__file__).parents[1] / "golden" / "rollouts"

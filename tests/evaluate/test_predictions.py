@@ -132,6 +132,7 @@ def test_a_record_that_goes_on_after_the_end_of_the_game_differs_there():
     way = LAKE.env.expert_actions(10)
     record = rollout([*walked(9, way), "P"], [("", "", " || ".join(way))] * 2, seed=9, actions=(way, ("Up",)))
     assert replayed(record, LAKE).differs == 3
+    assert len(replayed(record, LAKE).rollout.states) == 2  # what comes after is not measured
 
 
 def test_rollouts_without_a_seed_are_not_replayed():

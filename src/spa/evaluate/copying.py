@@ -4,6 +4,7 @@ A token of a predicted state is `copied` if every cell or word that it holds is 
 state before, and `changed` otherwise. A model that learns to copy gets the first kind cheap, and fewer of the second.
 """
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +81,8 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
         after = rollout.states[turn + 1] if known else None
         ends = [len(_text(tokenizer, reply[: count + 1])) for count in range(len(reply))]
         for token, (copied, right) in _judged(text[slice(*block)], block[0], before, after, ends).items():
-            yield StateToken(nll=-scores[span[token]], copied=copied, right=right)
+            if not math.isnan(score := scores[span[token]]):
+                yield StateToken(nll=-score, copied=copied, right=right)
 
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:

@@ -58,9 +58,10 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
 
 
 def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
-    """Masks of another length than their tokens, that train on nothing or, over several turns, on everything; with a
-    tokenizer, that train on the header of another role's message."""
-    found: dict[str, list[str]] = {"another_length": [], "nothing_trained": [], "all_trained": [], "others_trained": []}
+    """Masks of another length than their tokens, that train on nothing or, over several turns, on everything, or on
+    tokens of which no log-prob is known; with a tokenizer, that train on the header of another role's message."""
+    names = ("another_length", "nothing_trained", "all_trained", "others_trained", "without_logprob")
+    found: dict[str, list[str]] = {name: [] for name in names}
     known = [(r, r.token_ids, r.mask) for r in rollouts if r.token_ids is not None and r.mask is not None]
     for rollout, ids, mask in known:
         if len(ids) != len(mask):
@@ -70,6 +71,8 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
             found["nothing_trained"].append(rollout.where)
         elif all(mask) and len(rollout.replies) > 1:
             found["all_trained"].append(rollout.where)
+        if any(trained and math.isnan(score) for trained, score in zip(mask, rollout.logprobs or (), strict=False)):
+            found["without_logprob"].append(rollout.where)
         if tokenizer is not None and any(_ROLE.search(tokenizer.decode(span)) for span in _spans(ids, mask)):
             found["others_trained"].append(rollout.where)
     return {"with_mask": len(known), **found, "replaced": sum(rollout.replaced for rollout in rollouts)}
@@ -102,13 +105,14 @@ def retokenised(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
 
 
 def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Mean, spread, groups without a spread (from which a group baseline learns nothing), and the mean by turn."""
-    known = [(rollout.group, rollout.reward) for rollout in rollouts if rollout.reward is not None]
-    groups: dict[str, list[float]] = defaultdict(list)
-    for group, reward in known:
-        groups[group].append(reward)
+    """Mean, spread, groups of a training step without a spread (from which a group baseline learns nothing), and the
+    mean by turn."""
+    groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for rollout in rollouts:
+        if rollout.reward is not None and rollout.split != "val":
+            groups[rollout.split, rollout.step, rollout.group].append(rollout.reward)
     several = [values for values in groups.values() if len(values) > 1]
-    values = [reward for _, reward in known]
+    values = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     turns: dict[int, list[float]] = defaultdict(list)
     for rollout in rollouts:
         for index, reward in enumerate(rollout.turn_rewards):
@@ -192,6 +196,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
         "nothing_trained": "train on nothing: every token is masked",
         "all_trained": "have several turns and no masked token: what the environment said is trained on",
         "others_trained": "train on messages of other roles",
+        "without_logprob": "train on tokens whose log-prob is no number",
     }
     for name, text in texts.items():
         if places := report["masks"][name]:

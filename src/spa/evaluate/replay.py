@@ -61,10 +61,9 @@ def replayed(rollout: Rollout, game: Game) -> Replay:
         return Replay(rollout=rollout, by="", differs=1, fault=str(error))
     by, differs = _compare(rollout, steps)
     sure = steps if differs is None else steps[: differs - 1]
-    if by != "states":
-        rollout = replace(rollout, states=tuple(step.known for step in sure))
+    states = rollout.states[: len(sure)] if by == "states" else tuple(step.known for step in sure)
     actions = rollout.actions or tuple(step.actions for step in sure[:-1])
-    return Replay(rollout=replace(rollout, actions=actions), by=by, differs=differs)
+    return Replay(rollout=replace(rollout, states=states, actions=actions), by=by, differs=differs)
 
 
 def _play(rollout: Rollout, game: Game) -> list[_Step]:

@@ -5,6 +5,7 @@ becomes rows.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ class Rollout:
     mask: tuple[bool, ...] | None = None
     states: tuple[str, ...] = ()  # the true state before each reply, and the last one
     replaced: int = 0  # replies that the conversation went on from in other tokens than were sampled
-    logprobs: tuple[float, ...] | None = None  # of `token_ids`, 0 where nothing was sampled
+    logprobs: tuple[float, ...] | None = None  # of `token_ids`, 0 where nothing was sampled, NaN where it is not known
     actions: tuple[tuple[str, ...], ...] = ()  # that the environment took, reply by reply, where that is recorded
     seed: int | None = None  # of the puzzle
     noise_seed: int | None = None  # of the chance in it
@@ -91,16 +92,25 @@ def _file(file: Path) -> Iterator[Rollout]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if text.lstrip().startswith("[") and len(lines) != 1:
+    if text.lstrip().startswith("[") and not (lines and _is_json(lines[0][1])):  # one list over several lines
         lines = [(1, text)]
     for number, line in lines:
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{file}, row {number}: this is no JSON: {error}") from error
-        is_list = isinstance(data, list) and not (data and isinstance(data[0], Mapping) and "role" in data[0])
+        message = data[0] if isinstance(data, list) and data and isinstance(data[0], Mapping) else {}
+        is_list = isinstance(data, list) and not ("role" in message or "from" in message)
         for index, row in enumerate(data if is_list else [data], 1):
             yield from read_rows(row, f"{file}, row {index if is_list else number}")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def read_rows(row: Any, where: str) -> Iterator[Rollout]:
@@ -234,12 +244,12 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         stack="spa",
         chat=_chat(row["messages"], "user"),
         group=str(row.get("puzzle_hash")),
-        reward=sum(rewards),
+        reward=None if row.get("stop") == "error" else sum(rewards),  # which is no attempt
         turn_rewards=rewards,
         token_ids=None if ids is None else tuple(ids),
         mask=None if sampled is None else tuple(map(bool, sampled)),
         states=tuple(states),
-        logprobs=None if scores is None else tuple(scores),
+        logprobs=None if scores is None else tuple(float(x) if _is_number(x) else math.nan for x in scores),
         actions=tuple(tuple(turn["executed"]) for turn in turns),
         seed=_number(row, "puzzle_seed"),
         noise_seed=_number(row, "noise_seed"),
