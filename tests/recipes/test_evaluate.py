@@ -118,6 +118,17 @@ def test_goes_on_where_it_was_broken_off(tmp_path, monkeypatch):
     assert not engines
 
 
+def test_a_line_that_a_kill_cut_off_costs_its_group_and_not_the_next(tmp_path):
+    cfg, path = demo(6, 2), tmp_path / "r.json"
+    run(cfg, "random", path)
+    groups = path.with_suffix(".groups.jsonl")
+    whole = groups.read_text().splitlines(keepends=True)
+    groups.write_text("".join(whole[:3]) + whole[3][:40])
+    path.unlink()
+    run(cfg, "random", path)
+    assert sum(line in whole[1:] for line in groups.read_text().splitlines(keepends=True)) >= 2 + 6
+
+
 def test_more_groups_keep_what_was_played(tmp_path):
     path = tmp_path / "r.json"
     run(demo(128, 2), "random", path)

@@ -100,7 +100,9 @@ def test_resume_drops_what_was_recorded_later(tmp_path: Path) -> None:
 def test_a_new_record_keeps_the_old_one(tmp_path: Path) -> None:
     record(tmp_path, 0, 1)
     old = (tmp_path / "metrics.jsonl").read_bytes()
+    (tmp_path / "tensorboard").mkdir()
     record(tmp_path, 7, 7)
+    assert not (tmp_path / "tensorboard").exists() and (tmp_path / "previous" / "1" / "tensorboard").is_dir()
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [7]
     assert (tmp_path / "previous" / "1" / "metrics.jsonl").read_bytes() == old
     assert [p.name for p in (tmp_path / "trajectories").iterdir()] == ["train-000007.jsonl"]

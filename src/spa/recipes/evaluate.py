@@ -277,6 +277,9 @@ class Store:
             except (TypeError, KeyError):
                 continue
             self._groups[group.tag, group.puzzle_hash, group.group] = group
+        if not self.path.read_bytes().endswith(b"\n"):  # cut off by a kill: the next group gets a line of its own
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n")
         return True
 
 

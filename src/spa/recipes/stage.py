@@ -46,8 +46,8 @@ DONE, IDENTITY = "done.json", "identity.json"
 DATA_FILES = "*.parquet"
 VALIDATIONS = "trajectories/val-*.jsonl"
 _WORK = (
-    "global_step_*", "extra_*", "metrics.jsonl", "timings.jsonl", "trajectories", "token_scores", "config.yaml",
-    "gate.json", "rounds.json", "summary.json", "played.json", "imagined", LOST, DATA_FILES, DONE,
+    "global_step_*", "extra_*", "metrics.jsonl", "timings.jsonl", "trajectories", "token_scores", "tensorboard",
+    "config.yaml", "gate.json", "rounds.json", "summary.json", "played.json", "imagined", LOST, DATA_FILES, DONE,
     IDENTITY,
 )  # fmt: skip
 """What a stage leaves in its folder; checkpoints alone are what SFT and PPO go on from."""

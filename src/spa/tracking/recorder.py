@@ -30,6 +30,8 @@ TIMING_PREFIXES = ("timing_s/", "perf/")
 
 _RECORDS = ("metrics.jsonl", "timings.jsonl")
 _EPISODES = ("trajectories", "token_scores")
+_TRACKED = "tensorboard"
+"""The one tracker that writes beside the record. Without steps to go on from, its curves would begin a second time."""
 _LOGGER = logging.getLogger("spa.run")
 
 
@@ -213,7 +215,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 def _move_aside(directory: Path) -> None:
     """Keep an older record of the same directory in `previous/<n>/`; nothing is deleted."""
-    old = [directory / name for name in (*_RECORDS, *_EPISODES) if (directory / name).exists()]
+    old = [directory / name for name in (*_RECORDS, *_EPISODES, _TRACKED) if (directory / name).exists()]
     if old:
         archive_files(directory, old)
 
