@@ -252,3 +252,26 @@ def test_the_original_lora_file_loads_though_it_has_no_context_mode(original_fol
     assert cfg.ctx_manager.mode == "base"
     assert (cfg.lora.rank, cfg.critic.model.lora_rank, cfg.critic.optim.lr) == (64, 64, 1e-4)
     assert cfg.actor_rollout_ref.actor.loss_mask == "sampled"
+
+
+OLD_KEYS = "defaults: [tiny]\nrender_mode: text\nenable_response_mask: true\nmodel_path: 'mine-${render_mode}'\n"
+
+
+def test_an_override_wins_over_the_originals_keys_of_a_file(tmp_path):
+    (tmp_path / "ragen.yaml").write_text(OLD_KEYS)
+
+    def read(*overrides):
+        cfg = load_config(tmp_path / "ragen.yaml", overrides)
+        return cfg.state_text, cfg.actor_rollout_ref.actor.loss_mask
+
+    assert load_config(tmp_path / "ragen.yaml", ["state_text=coords"]).model_path == "mine-text"
+    assert read() == ("grid", "sampled")
+    assert read("state_text=coords", "actor_rollout_ref.actor.loss_mask=answer_only") == ("coords", "answer_only")
+    assert read("actor_rollout_ref={actor: {loss_mask: answer_only}}")[1] == "answer_only"
+    assert read("~state_text")[0] == load_config("base").state_text
+
+
+def test_of_the_originals_key_and_ours_the_override_written_last_wins():
+    both = ["state_text=coords", "render_mode=text"]
+    assert load_config("tiny", both).state_text == "grid"
+    assert load_config("tiny", both[::-1]).state_text == "coords"

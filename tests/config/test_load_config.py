@@ -93,6 +93,13 @@ def test_removing_a_key_gives_its_default_and_removing_a_tag_drops_it():
     assert "Bandit" not in cfg.custom_envs
 
 
+def test_a_key_can_be_removed_where_the_default_has_none():
+    cfg = load_config("base", ["generate.mixture={self: 1, random: 2}", "~generate.mixture.self"])
+    assert cfg.generate.mixture == {"random": 2}
+    with pytest.raises(ConfigError, match="state_text: must be one of"):
+        load_config("base", ["state_text={a: 1}", "~state_text.a"])
+
+
 def test_options_can_be_given_to_an_environment_without_any():
     cfg = load_config("_4_countdown", ["custom_envs.Countdown.env_config.split=test"])
     assert cfg.custom_envs["Countdown"].env_config == {"split": "test"}

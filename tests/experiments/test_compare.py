@@ -431,6 +431,16 @@ def test_who_has_not_learnt_from_states_replays_none():
     assert baseline_config(preset, asked, "vanilla_wm").actor_rollout_ref.actor.replay.rows == 4
 
 
+def test_what_a_baseline_plays_is_what_it_says_whatever_the_originals_keys_say(tmp_path):
+    (tmp_path / "old.yaml").write_text("defaults: [tiny]\nrender_mode: text\nenable_response_mask: true\n")
+    preset = str(tmp_path / "old.yaml")
+    assert baseline_config(preset, [], "state_estimation").state_text == "grid_and_coords"
+    changed = configured(preset, METHODS["answer_only"].changes[1])
+    assert changed.actor_rollout_ref.actor.loss_mask == "answer_only"
+    with pytest.raises(ConfigError, match="state_text=grid contradicts the baseline state_estimation"):
+        baseline_config("tiny", ["render_mode=text"], "state_estimation")
+
+
 def test_the_plan_of_a_comparison_is_printed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["compare", "demo", "--controls", "--dry-run"]) == 0

@@ -7,7 +7,7 @@ A key of the table is `supported`, `mapped` to another, `ignored` (accepted with
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
@@ -101,16 +101,26 @@ def original_keys() -> dict[str, OriginalKey]:
     return {key: OriginalKey(**{**entry, "allow": tuple(entry.get("allow", ()))}) for key, entry in table.items()}
 
 
-def translate(tree: dict[str, Any], problems: Problems) -> list[str]:
+def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] = ()) -> list[str]:
     """Take the original's keys out of the resolved `tree`: mapped ones become ours, refused ones are noted.
 
+    `written`: the keys that overrides gave a value, in their order; of a mapped key and ours, the last one wins.
     Returns the lines to warn with.
     """
+    order = {key: place for place, key in enumerate(written)}
+
+    def outdone(key: str, to: str) -> bool:
+        return order.get(to, -1) > order.get(key, -1)
+
+    if outdone("render_mode", "state_text"):
+        tree.pop("render_mode", None)
     notes, ignored = _render_mode(tree, problems), []
     for key, entry in original_keys().items():
         if entry.status == "supported" or not _has(tree, key):
             continue
         value = _pop(tree, key)
+        if outdone(key, entry.to):
+            continue
         if entry.status == "ignored":
             ignored.append(key)
         elif entry.status == "mapped":

@@ -64,12 +64,12 @@ def load_config(
     """
     name, problems = str(name_or_path), Problems()
     tree = _compose(name)
-    notes = compat.one_model(tree)
+    notes, written = compat.one_model(tree), list[str]()
     for text in overrides:
-        _override(tree, text, problems)
+        _override(tree, text, written, problems)
         notes += compat.one_model(tree)
     plain = resolve(tree, problems, notes)
-    notes += compat.translate(plain, problems)
+    notes += compat.translate(plain, problems, written)
     config = convert(Config, plain, "", problems)
     if config is not None and not problems:
         config = _spread_groups(config)
@@ -173,8 +173,8 @@ def _fill(tree: dict[Any, Any], base: dict[Any, Any], path: str = "") -> dict[An
     return out
 
 
-def _override(tree: dict[Any, Any], text: str, problems: Problems) -> None:
-    """Apply one override to `tree`."""
+def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Problems) -> None:
+    """Apply one override to `tree`, and add the keys that it gives a value to `written`."""
     if len(text) > LONGEST_OVERRIDE:
         return problems.add("", f"the override {text[:40]!r}... has {len(text):,} characters; put it into a file")
     try:
@@ -199,17 +199,19 @@ def _override(tree: dict[Any, Any], text: str, problems: Problems) -> None:
         node = node[parent]
         if not isinstance(node, dict):
             return problems.add(".".join(parents[: index + 1]), f"has no keys, so {text!r} cannot be applied")
+    path = ".".join([*parents, last])
     if parsed.type != OverrideType.DEL:
+        written += flatten({path: value})
         node[last] = _fill(value, node[last]) if isinstance(value, dict) and isinstance(node.get(last), dict) else value
         return None
-    path = ".".join([*parents, last])
     if last not in node:
         return problems.add(path, f"nothing to remove{suggestion(path)}")
     del node[last]
     default: Any = {} if parents and parents[0] in FREE else shipped("base")
     for part in parents:
-        default = default.get(part, {})
-    if last in default:
+        default = default.get(part) if isinstance(default, dict) else None
+    if isinstance(default, dict) and last in default:
+        written.append(path)
         node[last] = default[last]
     return None
 
