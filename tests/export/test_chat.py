@@ -1,5 +1,7 @@
 """A game as a chat is told and played as an episode of training is."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,19 @@ def test_an_environment_that_breaks_costs_its_episode():
 def test_an_unknown_tag_is_one_message():
     with pytest.raises(ConfigError, match="did you mean 'FrozenLake'"):
         make_chat("FrozenLak")
+
+
+def test_a_game_of_several_players_is_refused(monkeypatch):
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.syspath_prepend(examples)
+    with pytest.raises(ConfigError, match="Nim is a game of 2 players; only games of one player"):
+        make_chat("Nim", str(examples / "nim.yaml"))
+
+
+def test_pictures_are_refused():
+    chat = make_chat("VisualSimpleSokoban")
+    with pytest.raises(ConfigError, match="sent text, not pictures: set render_mode: text"):
+        chat.begin(0)
 
 
 def test_an_episode_in_tokens_is_that_of_training():

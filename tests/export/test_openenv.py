@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,10 @@ def test_a_step_before_the_first_reset_is_refused(lake):
 def test_an_unknown_tag_is_one_message():
     with pytest.raises(ConfigError, match="did you mean 'FrozenLake'"):
         application("FrozenLak")
+
+
+def test_a_game_of_several_players_is_refused(monkeypatch):
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.syspath_prepend(examples)
+    with pytest.raises(ConfigError, match="Nim is a game of 2 players"):
+        application("Nim", str(examples / "nim.yaml"))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spa.config.load import load_config
+from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.envs.limits import EnvFault, boundary
 from spa.envs.registry import make_env
@@ -29,16 +30,20 @@ class GameChat:
     format_penalty: float
 
     def begin(self, seed: int, noise_seed: int | None = None) -> tuple[Message, ...]:
-        """System and first user message of the puzzle of a seed. Raises ConfigError if it cannot be made."""
+        """System and first user message of the puzzle of a seed. Raises ConfigError if it cannot be made, or if it is a
+        picture."""
         self.seed, self.noise_seed = seed, noise_seed
         self.turns: list[Turn] = []
         self.stop: Stop | None = None
         try:
             with boundary("the puzzle"):
                 self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
-                return self.prompter.first_messages(self.env)
+                messages, pictured = self.prompter.first_messages(self.env), self.env.image() is not None
         except EnvFault as error:
             raise ConfigError(f"the puzzle of seed {seed} cannot be made: {error}") from error
+        if pictured:
+            raise ConfigError("other stacks are sent text, not pictures: set render_mode: text in custom_envs")
+        return messages
 
     def answer(self, reply: str) -> str | None:
         """Execute a reply; the next user message, or None if that was the last one. An environment that fails ends the
@@ -135,9 +140,19 @@ def token_episode(
 def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None) -> GameChat:
     """The game of a tag of a configuration (its name or file), in `mode` or the configuration's own for PPO.
 
-    Raises ConfigError if there is no such tag.
+    Raises ConfigError if there is no such tag, or if several play it.
     """
     cfg = load_config(config)
+    env = make_game(cfg, tag)
+    prompter = make_prompter(cfg, cfg.environment(tag), mode or cfg.ctx_manager.mode)
+    return GameChat(env, prompter, cfg.es_manager.format_penalty)
+
+
+def make_game(cfg: Config, tag: str) -> TextEnv:
+    """The environment of a tag. Raises ConfigError if there is no such tag, or if several play it: other stacks have
+    one player, who would move for all of them."""
     spec = cfg.environment(tag)
-    prompter = make_prompter(cfg, spec, mode or cfg.ctx_manager.mode)
-    return GameChat(make_env(spec.env_type, spec.env_config), prompter, cfg.es_manager.format_penalty)
+    env = make_env(spec.env_type, spec.env_config)
+    if env.players > 1:
+        raise ConfigError(f"{tag} is a game of {env.players} players; only games of one player can be exported")
+    return env

@@ -13,7 +13,7 @@ from pydantic import Field
 from spa.config.load import load_config
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import checked_step
-from spa.envs.registry import make_env
+from spa.export.chat import make_game
 
 SESSIONS = 64
 """Games that may be played at the same time, each by a connection of its own."""
@@ -89,10 +89,9 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
 def application(tag: str, config: str = "base") -> Any:
     """The ASGI application that serves the game of a tag of a configuration. Raises ConfigError."""
     cfg = load_config(config)
-    spec = cfg.environment(tag)
-    make_env(spec.env_type, spec.env_config)  # what is wrong with it is said now, not to the first client
+    make_game(cfg, tag)  # what is wrong with it is said now, not to the first client
     return create_fastapi_app(
-        lambda: GameServer(make_env(spec.env_type, spec.env_config), cfg.state_text),
+        lambda: GameServer(make_game(cfg, tag), cfg.state_text),
         GameAction,
         GameObservation,
         max_concurrent_envs=SESSIONS,
