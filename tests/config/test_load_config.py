@@ -2,6 +2,7 @@ import dataclasses
 import logging
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,13 @@ def test_sections_are_frozen_and_can_be_built_directly():
     with pytest.raises(dataclasses.FrozenInstanceError):
         cfg.seed.train = 1  # type: ignore[misc]
     assert ActorConfig(optim=OptimConfig(lr=3e-4)).optim.lr == 3e-4
+
+
+def test_threads_read_files_side_by_side(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [tiny, _self_]\nseed: {train: 7}\n")
+    with ThreadPoolExecutor(8) as pool:
+        read = list(pool.map(lambda _: load_config(tmp_path / "mine.yaml"), range(8)))
+    assert all(cfg == read[0] for cfg in read)
 
 
 def test_loading_is_quiet_and_imports_nothing_heavy():

@@ -7,6 +7,7 @@ import copy
 import functools
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spa.config import compat
@@ -40,6 +41,9 @@ HYDRA_TRIPS = (AttributeError, AssertionError, KeyError, IndexError, RecursionEr
 """What Hydra raises over keys of its own with impossible values, such as `defaults: null` or `hydra: null`."""
 
 LONGEST_OVERRIDE, DEEPEST_KEY = 10_000, 20
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Hydra has one search path for the whole process."""
 
 FREE = ("custom_envs", "model_info")
 """Sections whose keys are the user's own."""
@@ -144,14 +148,8 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
     """Hydra's composition of `name` from `folder` (the shipped files follow in the search path) or the package."""
     where = f"{folder / name}.yaml" if folder else name
     try:
-        if folder is None:
-            with initialize_config_module("spa.config", version_base=None):
-                composed = compose(name)
-        else:
-            with initialize_config_dir(str(folder), version_base=None), warnings.catch_warnings():
-                # Without `_self_`, as the original's files are written, a file wins over its defaults: as it should.
-                warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`")
-                composed = compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
+        with _ONE_AT_A_TIME:
+            composed = _composed(name, folder)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, *HYDRA_TRIPS) as error:
         said = str(error) or str(error.__cause__ or "") or type(error).__name__
         raise ConfigError(f"cannot read {where}: {' '.join(said.split())[:600]}") from error
@@ -159,6 +157,16 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"cannot read {where}: expected keys with values at the top level")
     return tree
+
+
+def _composed(name: str, folder: Path | None) -> DictConfig:
+    if folder is None:
+        with initialize_config_module("spa.config", version_base=None):
+            return compose(name)
+    with initialize_config_dir(str(folder), version_base=None), warnings.catch_warnings():
+        # Without `_self_`, as the original's files are written, a file wins over its defaults: as it should.
+        warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`")
+        return compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
 
 
 def _fill(tree: dict[Any, Any], base: dict[Any, Any], path: str = "") -> dict[Any, Any]:
