@@ -202,3 +202,19 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(address):
     with pytest.raises(ConfigError) as caught:
         load_config("base", [f"+model_info.mine={entry}", "model_config.model_name=mine"])
     assert "model_info.mine.base_url: holds a password" in str(caught.value) and "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["sftp://me:hunter2@host/runs", "https://host/runs?sig=hunter2"])
+def test_a_password_in_the_place_of_copies_is_refused_and_not_repeated(url):
+    with pytest.raises(ConfigError, match=r"trainer\.default_hdfs_dir: holds a password or key") as caught:
+        load_config("base", [f"trainer.default_hdfs_dir='{url}'"])
+    assert "hunter2" not in str(caught.value)
+    for plain in ("abfs://box@account.dfs.core.windows.net/runs", "sftp://me@host/runs", "s3://bucket/a:b@c"):
+        assert load_config("base", [f"trainer.default_hdfs_dir='{plain}'"]).trainer.default_hdfs_dir == plain
+
+
+@pytest.mark.parametrize("field", ["api_key", "API_KEY", "extra_headers"])
+def test_a_key_among_the_fields_of_a_request_is_refused_and_not_repeated(field):
+    with pytest.raises(ConfigError, match=rf"generation_kwargs\.{field}: would be saved .*api_key_env") as caught:
+        load_config("evaluate_api_llm", [f"model_info.gpt-4o.generation_kwargs.{field}=hunter2"])
+    assert "hunter2" not in str(caught.value)

@@ -10,7 +10,7 @@ from spa.config.schema import APIModelConfig
 from spa.engines.anthropic import AnthropicClient
 from spa.engines.api import ApiEngine, ApiReply, Pacer, without_opener
 from spa.engines.openai import OpenAIClient
-from spa.errors import ConfigError, ModelError
+from spa.errors import ModelError
 from spa.types import Prompt, SamplingParams
 
 KEY = "sk-very-secret-0123456789"
@@ -244,11 +244,6 @@ def test_a_missing_key_names_its_variable(monkeypatch):
     monkeypatch.delenv("SPA_TEST_KEY")
     with Server() as server, pytest.raises(ModelError, match="SPA_TEST_KEY"):
         engine(server)
-
-
-def test_a_secret_in_the_configuration_is_refused():
-    with Server() as server, pytest.raises(ConfigError, match="api_key_env"):
-        engine(server, generation_kwargs={"api_key": KEY})
 
 
 @BOTH

@@ -24,7 +24,12 @@ POLICIES = ("self", "random", "branched", "expert", "scout")
 MOST_EPISODES = 1_000_000
 """Of one step, or of one validation: all of them are held in memory."""
 MOST_PROCESSES = 1024
-_SECRET_IN_ADDRESS = re.compile(r"^[^/]*://[^/]*@|[?&][^=&]*(key|token|secret|password|sig)[^=&]*=", re.IGNORECASE)
+_SECRETS = ("api_key", "extra_headers", "headers", "authorization")
+"""Fields of a request that hold keys."""
+_SECRET_IN_QUERY = r"[?&][^=&]*(key|token|secret|password|sig)[^=&]*="
+_SECRET_IN_ADDRESS = re.compile(rf"^[^/]*://[^/]*@|{_SECRET_IN_QUERY}", re.IGNORECASE)
+_SECRET_IN_URL = re.compile(rf"^[^/]*://[^/@]*:[^/]*@|{_SECRET_IN_QUERY}", re.IGNORECASE)
+"""Of a file system, where `name@` alone is a user or a container."""
 
 
 def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -> None:
@@ -70,8 +75,15 @@ def _check_places(cfg: Config, problems: Problems) -> None:
             problems.add(
                 path, f"must be a folder, got {value!r}; a name that begins with - would be taken for an option"
             )
-    if cfg.trainer.default_hdfs_dir and "://" not in cfg.trainer.default_hdfs_dir:
-        problems.add("trainer.default_hdfs_dir", f"must be a URL like s3://…, got {cfg.trainer.default_hdfs_dir}")
+    url = cfg.trainer.default_hdfs_dir or ""
+    if url and "://" not in url:
+        problems.add("trainer.default_hdfs_dir", f"must be a URL like s3://…, got {url}")
+    elif _SECRET_IN_URL.search(url):
+        problems.add(
+            "trainer.default_hdfs_dir",
+            "holds a password or key, which would be saved with every run; put it where the file system looks for it "
+            "(its environment variables, or fsspec's configuration file)",
+        )
 
 
 def _check_ablations(cfg: Config, problems: Problems) -> None:
@@ -292,3 +304,7 @@ def _check_engine(cfg: Config, problems: Problems) -> None:
         if model.base_url and _SECRET_IN_ADDRESS.search(model.base_url):
             told = "holds a password or key, which would be saved with every run; put it into a variable (api_key_env)"
             problems.add(f"model_info.{name}.base_url", told)
+        for key in model.generation_kwargs:
+            if key.lower() in _SECRETS:
+                told = "would be saved with every run; put the key into a variable (api_key_env)"
+                problems.add(f"model_info.{name}.generation_kwargs.{key}", told)

@@ -7,7 +7,7 @@ from typing import Any
 from spa.config.schema import APIModelConfig
 from spa.engines.api import ApiReply, BadRequest, Refused, Temporary
 from spa.engines.http import bounded_client, plain_count, readable
-from spa.errors import ConfigError, ModelError, one_line
+from spa.errors import ModelError, one_line
 from spa.types import Message, SamplingParams
 
 ADDRESSES = {
@@ -22,14 +22,13 @@ KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
 }
 RETRIED = (408, 409, 425, 429)
-_SECRETS = ("api_key", "extra_headers", "headers", "authorization")
 _LENGTH_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 class OpenAIClient:
     """A model behind the chat completions protocol.
 
-    Raises ModelError if the SDK or the key is missing, ConfigError if the entry holds a secret.
+    Raises ModelError if the SDK or the key is missing.
     """
 
     def __init__(self, entry: APIModelConfig, *, timeout_s: float = 120.0) -> None:
@@ -102,15 +101,8 @@ class OpenAIClient:
 def api_key(entry: APIModelConfig) -> str | None:
     """The key from the environment; None for a server of one's own that asks for none.
 
-    Raises ModelError if the variable is not set, ConfigError if a secret stands in the configuration, which is saved
-    with every run.
+    Raises ModelError if the variable is not set.
     """
-    found = [name for name in entry.generation_kwargs if name.lower() in _SECRETS]
-    if found:
-        raise ConfigError(
-            f"model_info: generation_kwargs.{found[0]} would be saved with every run; put the key into an environment "
-            "variable and name it with api_key_env"
-        )
     variable = entry.api_key_env or KEYS.get(entry.provider_name)
     if variable is None:
         return None
