@@ -67,8 +67,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-KEEP_NOTHING = ("check-env", "diagnose", "envs", "play", "prompt", "report", "runs", "serve", "shop", "view")
+KEEP_NOTHING = (
+    "check-env", "credit-lab", "diagnose", "doctor", "envs", "eval-world-model", "play", "pretrain-tiny", "prompt",
+    "report", "runs", "serve", "shop", "state-perplexity", "view",
+)  # fmt: skip
 """Commands that begin anew every time: whoever stops them has nothing to go on from."""
+
+TRAINING = ("ablate", "baseline", "bench-methods", "compare", "generate", "ppo", "reproduce", "run", "sft", "try")
+"""Commands that begin anew if `trainer.resume_mode` is `disable`."""
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors that a full, broken or read-only disk makes."""
@@ -178,9 +184,30 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
 
 def going_on(args: Sequence[str]) -> list[str]:
     """A command without what makes it begin anew: it would archive what was just saved."""
-    positional = [number for number, arg in enumerate(args) if "=" not in arg and not arg.startswith("--")]
+    from spa.commands.arguments import is_override
+
+    positional = [number for number, arg in enumerate(args) if not is_override(arg) and not arg.startswith("--")]
     anew = [number for number in positional[3:4] if args[0] == "run" and args[number].lower() == "true"]
-    return [arg for number, arg in enumerate(args) if number not in anew and arg != "trainer.resume_mode=disable"]
+    again = [arg for number, arg in enumerate(args) if number not in anew]
+    if args[0] not in TRAINING or not _resume_is_disabled([args[number] for number in positional[1:]], args):
+        return again
+    mode = "trainer.resume_mode"
+    return [*(arg for arg in again if arg.partition("=")[0].lstrip("+") != mode), f"{mode}=auto"]
+
+
+def _resume_is_disabled(words: Sequence[str], args: Sequence[str]) -> bool:
+    """Whether the overrides, or the configuration among the words, say that nothing is gone on with."""
+    from spa.config.load import load_config
+    from spa.errors import SpaError
+
+    overrides = [arg for arg in args if "resume_mode" in arg]  # others may be values of `spa try`
+    for name in (*words, "base"):
+        try:
+            if load_config(name, overrides, stages=()).trainer.resume_mode == "disable":
+                return True
+        except SpaError:
+            continue  # no configuration
+    return False
 
 
 if __name__ == "__main__":

@@ -93,6 +93,16 @@ def test_a_dry_run_touches_nothing(capsys, tmp_path, command):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_path_with_a_sign_of_equality_is_no_override(capsys, tmp_path):
+    folder = tmp_path / "gamma=0.9"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("defaults: [demo]\n")
+    assert main(["ppo", str(folder), "--dry-run", "~trainer.test_freq", "+trainer.save_freq=3"]) == 0
+    assert "is valid" in capsys.readouterr().out
+    assert main(["eval", "random", str(folder), "--dry-run", "--output", f"{folder}/a.json"]) == 0
+    assert f"the result would be {folder}/a.json" in capsys.readouterr().out
+
+
 def test_places_that_are_chosen_are_used(capsys):
     places = ["generate.output_dir=my/data", "sft.trainer.default_local_dir=my/sft", "trainer.default_local_dir=my/ppo"]
     assert main(["run", "demo", "--dry-run", *places]) == 0

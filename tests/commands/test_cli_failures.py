@@ -76,11 +76,19 @@ def test_who_asks_to_stop_hears_what_was_saved_and_how_to_go_on(failing, capsys,
         (["run", "--quiet", "demo", "a=1", "last", "true"], "spa run --quiet demo a=1 last"),
         (["run", "demo", "True"], "spa run demo True"),
         (["run", "demo", "last", "False"], "spa run demo last False"),
-        (["ppo", "demo", "trainer.resume_mode=disable", "a=1"], "spa ppo demo a=1"),
+        (["ppo", "demo", "trainer.resume_mode=disable", "a=1"], "spa ppo demo a=1 trainer.resume_mode=auto"),
+        (["ppo", "demo", "+trainer.resume_mode='disable'"], "spa ppo demo trainer.resume_mode=auto"),
+        (["reproduce", "main", "trainer.resume_mode=disable"], "spa reproduce main trainer.resume_mode=auto"),
+        (["ablate", "echo", "anew.yaml"], "spa ablate echo anew.yaml trainer.resume_mode=auto"),
+        (["run", "anew.yaml", "trainer.resume_mode=auto"], "spa run anew.yaml trainer.resume_mode=auto"),
+        (["push", "anew.yaml", "me/agent"], "spa push anew.yaml me/agent"),
+        (["ppo", "runs/gamma=0.9/x.yaml"], "spa ppo runs/gamma=0.9/x.yaml"),
         (["ppo", "demo", "trainer.resume_mode=resume_path"], "spa ppo demo trainer.resume_mode=resume_path"),
     ],
 )
-def test_nobody_is_told_to_begin_anew_what_was_just_saved(failing, capsys, monkeypatch, words, told):
+def test_nobody_is_told_to_begin_anew_what_was_just_saved(failing, capsys, monkeypatch, tmp_path, words, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "anew.yaml").write_text("defaults: [tiny]\ntrainer: {resume_mode: disable}\n")
     failing(StopRequested("SIGTERM", "runs/x/ppo/global_step_3"))
     monkeypatch.setitem(cli.COMMANDS, words[0], cli.COMMANDS["config"])
     assert cli.main(words) == 0
@@ -96,10 +104,11 @@ def test_code_of_others_that_leaves_with_success_is_a_failure(tmp_path, monkeypa
     assert "sys.exit(0)" in capsys.readouterr().err
 
 
-def test_who_stops_a_command_that_keeps_nothing_is_not_told_how_to_go_on(failing, capsys, monkeypatch):
+@pytest.mark.parametrize("words", [["check-env", "FrozenLake"], ["pretrain-tiny"]])
+def test_who_stops_a_command_that_keeps_nothing_is_not_told_how_to_go_on(failing, capsys, monkeypatch, words):
     failing(StopRequested("SIGTERM"))
-    monkeypatch.setitem(cli.COMMANDS, "check-env", cli.COMMANDS["config"])
-    assert cli.main(["check-env", "FrozenLake"]) == 0
+    monkeypatch.setitem(cli.COMMANDS, words[0], cli.COMMANDS["config"])
+    assert cli.main(words) == 0
     assert capsys.readouterr().err == "\nstopped by SIGTERM.\n"
 
 

@@ -17,9 +17,15 @@ CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a fo
 
 
 def split_overrides(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments proper, and the `key=value` overrides of the configuration among them."""
-    overrides = [arg for arg in args if "=" in arg and not arg.startswith("--")]
-    return [arg for arg in args if arg not in overrides], overrides
+    """The arguments proper, and the overrides of the configuration among them."""
+    return [arg for arg in args if not is_override(arg)], [arg for arg in args if is_override(arg)]
+
+
+def is_override(arg: str) -> bool:
+    """Whether an argument is `key=value`, `+key=value` or `~key`, and no option and no path: `spa try` writes folders
+    such as `gamma=0.9`."""
+    key, sign, _ = arg.partition("=")
+    return bool(sign or arg.startswith("~")) and not key.startswith("-") and "/" not in key
 
 
 def add_verbosity(parser: argparse.ArgumentParser) -> None:
