@@ -72,6 +72,9 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
     [
         (["run", "demo", "last", "maybe"], "GENERATE_DATA is 'maybe'"),
         (["run", "demo", "newest"], "CKPT is 'newest'"),
+        (["run", "demo", "²", "False"], "CKPT is '²'"),
+        (["run", "demo", "20"], "from that step: spa run demo 20 False"),
+        (["run", "demo", "20", "True"], "from that step: spa run demo 20 False"),
         (["run", "nowhere.yaml"], "nowhere.yaml"),
         (["compare", "demo", "--seeds", "0"], "--seeds is 0"),
         (["baseline", "demo", "grid"], "no baseline 'grid'; choose from vanilla, vanilla_wm"),

@@ -12,7 +12,7 @@ from helpers.families import template
 from helpers.model_folders import save_family
 
 from spa.config.load import load_config
-from spa.errors import DataError
+from spa.errors import DataError, ModelError
 from spa.models.load import load_critic, load_policy
 from spa.recipes import pipeline, sft
 from spa.recipes.published import data_files, note_published
@@ -107,6 +107,11 @@ def test_data_and_checkpoints_in_the_folders_of_the_original(tmp_path, monkeypat
     found = pipeline.find_sft_checkpoint(cfg, tmp_path / "runs" / "sft", "last")
     load_policy(str(found))
     load_critic(str(found))
+    shutil.rmtree(folder)
+    cfg = load_config("_2_sokoban", [f"model_path={base}"])
+    assert pipeline.find_sft_checkpoint(cfg, tmp_path / "runs" / "sft", "last") == base
+    with pytest.raises(ModelError, match=r"sft: there is no checkpoint of step 7.*write last"):
+        pipeline.find_sft_checkpoint(cfg, tmp_path / "runs" / "sft", "7")
 
 
 @pytest.mark.parametrize(

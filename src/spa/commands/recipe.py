@@ -62,7 +62,9 @@ def _done(cfg: Any, job: "Job", result: Path | None) -> int:
 def run(args: list[str]) -> int:
     """`spa run CONFIG [CKPT=last] [GENERATE_DATA]` with the original's meaning."""
     parser = _parser("run", "Run the recipe. Without GENERATE_DATA, stages that are missing are run or resumed.")
-    parser.add_argument("ckpt", nargs="?", default="last", metavar="CKPT", help="SFT checkpoint: last or a step")
+    parser.add_argument(
+        "ckpt", nargs="?", default="last", metavar="CKPT", help="SFT checkpoint of PPO alone: last or a step"
+    )
     parser.add_argument(
         "generate_data", nargs="?", metavar="GENERATE_DATA", help="True: all three stages anew; False: PPO only"
     )
@@ -70,8 +72,14 @@ def run(args: list[str]) -> int:
     wanted = options.generate_data
     if wanted is not None and wanted.lower() not in _TRUTH:
         raise ConfigError(f"GENERATE_DATA is {wanted!r}; use True (all three stages) or False (PPO only)")
-    if options.ckpt != "last" and not options.ckpt.isdigit():
+    alone = wanted is not None and not _TRUTH[wanted.lower()]
+    if options.ckpt != "last" and not options.ckpt.isdecimal():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
+    if options.ckpt != "last" and not alone:
+        raise ConfigError(
+            f"CKPT is {options.ckpt}, but PPO after the other stages starts from their last checkpoint. For PPO alone, "
+            f"from that step: spa run {options.config} {options.ckpt} False"
+        )
     from spa.experiments.methods import of_comparison
     from spa.launch.job import Job
     from spa.launch.start import launch
@@ -82,7 +90,7 @@ def run(args: list[str]) -> int:
 
         data, sft_folder, ppo_folder = stage_folders(cfg)
         where = f"; it would run in {data}, {sft_folder} and {ppo_folder}"
-        if wanted is None or _TRUTH[wanted.lower()]:
+        if not alone:
             return _dry_run(options, cfg, ("selfplay", "sft", "ppo"), where)
         return _dry_run(options, cfg, ("ppo",), where, str(find_sft_checkpoint(cfg, sft_folder, options.ckpt)))
     job = Job(stage="run", ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])

@@ -142,7 +142,7 @@ def every_folder(cfg: Config) -> tuple[Path, ...]:
 
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
     """Where PPO alone starts: this run's SFT stage, the original's checkpoint folder, or the configured model if it is
-    a folder itself."""
+    a folder itself, which has no steps. Raises ModelError if there is no such checkpoint."""
     result = result_of(sft_dir) if ckpt == "last" else None
     if result is not None:
         return result
@@ -150,6 +150,11 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
         if folder.is_dir():
             return find_checkpoint(folder, ckpt)
     if Path(cfg.model_path).is_dir():
+        if ckpt != "last":
+            raise ModelError(
+                f"{sft_dir}: there is no checkpoint of step {ckpt}, nor any other. To start from {cfg.model_path} "
+                "(model_path), write last."
+            )
         return Path(cfg.model_path)
     raise ModelError(
         f"{sft_dir}: there is no fine-tuned model yet. Run all stages (GENERATE_DATA True), or give one with "
