@@ -70,7 +70,7 @@ def test_an_environment_that_breaks_costs_its_episode():
     chat.begin(0)
     chat.env.step = lambda action: 1 / 0
     assert chat.answer("<think>no</think><answer>Up</answer>") is None
-    assert chat.stop is Stop.ERROR and not chat.success
+    assert chat.stop is Stop.ERROR and not chat.success and "division by zero" in chat.fault
 
 
 def test_an_unknown_tag_is_one_message():
@@ -116,4 +116,12 @@ def test_an_episode_in_tokens_is_that_of_training():
     assert found["prompt_ids"] + found["completion_ids"] == episode.token_ids.tolist()
     assert [0] * len(found["prompt_ids"]) + found["env_mask"] == episode.sampled.astype(int).tolist()
     assert sum(found["logprobs"]) == -sum(found["env_mask"]) and found["score"] == episode.score
-    assert (found["seed"], found["noise_seed"]) == (5, 3)
+    assert (found["seed"], found["noise_seed"], found["stop"]) == (5, 3, str(episode.stop))
+
+
+def test_an_episode_that_its_environment_broke_is_not_trained_on():
+    chat, template = make_chat("FrozenLake"), ChatTemplate(load_tokenizer("builtin:tiny"))
+    chat.env.step = lambda action: 1 / 0
+    reply = template.reply_ids("<think>no</think><answer>Up</answer>", chat.prompter.opener)
+    found = token_episode(chat, template, lambda ids: (reply, [-1.0] * len(reply)), seed=0)
+    assert found["completion_ids"] == reply and not any(found["env_mask"]) and found["stop"] == "error"

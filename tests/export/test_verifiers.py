@@ -1,14 +1,18 @@
 """verifiers' own command plays our games against a server that speaks its protocol."""
 
+import asyncio
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from spa.commands.diagnose import game_of
+from spa.errors import EnvFault
 from spa.evaluate.diagnose import diagnose
 from spa.evaluate.rollouts import read_rollouts
 from spa.export.chat import make_chat
@@ -16,6 +20,8 @@ from tests.engines.api_server import Server
 
 if importlib.util.find_spec("verifiers") is None:
     pytest.skip("make test-bridges", allow_module_level=True)
+
+from spa.export import verifiers
 
 
 def vf_eval(tmp_path, server, *options):
@@ -70,3 +76,21 @@ def test_members_of_a_group_do_not_share_their_slips(tmp_path):
         episodes = vf_eval(tmp_path, server, "--env.taskset.tag", "FrozenLake", "-n", "1", "-r", "6")
     ways = {tuple(episode["traces"][0]["info"]["spa"]["states"]) for episode in episodes}
     assert len(ways) > 1 and len({way[0] for way in ways}) == 1
+
+
+def test_an_episode_that_its_environment_broke_has_no_reward(monkeypatch):
+    chat = make_chat("FrozenLake")
+    chat.env.step = lambda action: 1 / 0
+    monkeypatch.setattr(verifiers, "make_chat", lambda *args, **settings: chat)
+
+    async def turn(told=None):
+        return SimpleNamespace(terminated=False, last_reply="<think>no</think><answer>Up</answer>")
+
+    @asynccontextmanager
+    async def interaction(task):
+        yield SimpleNamespace(trace=SimpleNamespace(id="trace"), turn=turn)
+
+    task = SimpleNamespace(data=SimpleNamespace(tag="FrozenLake", config="base", mode="base", seed=0))
+    agents = SimpleNamespace(player=SimpleNamespace(interaction=interaction))
+    with pytest.raises(EnvFault, match="division by zero"):
+        asyncio.run(verifiers.SpaEnv.run(None, task, agents))

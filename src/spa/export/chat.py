@@ -22,7 +22,7 @@ class GameChat:
     """One game at a time, told as an episode of training would be: the same prompts, parser, limits and penalties.
 
     `begin` returns the first messages; `answer` takes a reply and returns the next user message, or None when the
-    episode is over. `turns`, `stop` and `score` then say what happened.
+    episode is over. `turns`, `stop` and `score` then say what happened, and `fault` what broke it.
     """
 
     env: TextEnv
@@ -35,6 +35,7 @@ class GameChat:
         self.seed, self.noise_seed = seed, noise_seed
         self.turns: list[Turn] = []
         self.stop: Stop | None = None
+        self.fault = ""
         try:
             with boundary("the puzzle"):
                 self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
@@ -74,8 +75,8 @@ class GameChat:
                     reward=turn.reward,
                 )
                 return message["content"]
-        except EnvFault:
-            self.stop = Stop.ERROR
+        except EnvFault as error:
+            self.stop, self.fault = Stop.ERROR, str(error)
             return None
 
     @property
@@ -109,8 +110,9 @@ def token_episode(
     """Play an episode in tokens that are only ever appended to, for trainers that want ids and a mask.
 
     `generate` continues token ids and returns the sampled ids with their log-probs. Returns `prompt_ids`,
-    `completion_ids`, `logprobs` (0 where the game speaks), `env_mask` (1 on sampled ids), `score`, `success`,
-    `turn_rewards`, `seed` and `noise_seed`: the columns that a rollout function of TRL returns.
+    `completion_ids`, `logprobs` (0 where the game speaks), `env_mask` (1 on sampled ids), `score`, `success`, `stop`
+    (why it ended), `turn_rewards`, `seed` and `noise_seed`: the columns that a rollout function of TRL returns. Of an
+    episode that its environment broke (`stop` is `error`), nothing is trained on: its mask is 0.
     """
     prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.opener)
     ids: list[int] = []
@@ -128,9 +130,10 @@ def token_episode(
         "prompt_ids": prompt,
         "completion_ids": ids,
         "logprobs": logprobs,
-        "env_mask": mask,
+        "env_mask": [0] * len(mask) if chat.stop is Stop.ERROR else mask,
         "score": chat.score,
         "success": chat.success,
+        "stop": str(chat.stop),
         "turn_rewards": chat.turn_rewards,
         "seed": seed,
         "noise_seed": noise_seed,

@@ -11,8 +11,10 @@ from typing import Literal
 import verifiers.v1 as vf
 from openai import AsyncOpenAI
 
+from spa.errors import EnvFault
 from spa.export.chat import GameChat, make_chat
 from spa.seeds import stream_seed
+from spa.types import Stop
 
 
 class SpaConfig(vf.TasksetConfig):
@@ -105,7 +107,7 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
     The trace gets the score as reward, success as metric, the true states and the seeds, which `spa diagnose` reads."""
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
-        """Play one puzzle."""
+        """Play one puzzle. Raises EnvFault if its environment breaks: the trace is then an error and has no reward."""
         data: SpaData = task.data  # type: ignore[assignment]
         chat = await asyncio.to_thread(make_chat, data.tag, data.config, mode=data.mode)
         async with agents.player.interaction(task) as interaction:
@@ -116,6 +118,8 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
                 if told is None:
                     break
                 segment = await interaction.turn(told)
+            if chat.stop is Stop.ERROR:
+                raise EnvFault(chat.fault)
         record(chat, interaction.trace)
 
 
