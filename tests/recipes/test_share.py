@@ -1,5 +1,6 @@
 """Data sets and checkpoints on their way to the Hub and back, against a small Hub of our own."""
 
+import json
 import shutil
 
 import pytest
@@ -9,10 +10,12 @@ from helpers.model_folders import save_family
 
 from spa.cli import main
 from spa.errors import DataError, ModelError
+from spa.identity import Identity
 from spa.models.hub import download_data, download_model
 from spa.models.load import load_policy
 from spa.models.lora import add_adapters
 from spa.recipes import share
+from spa.recipes.stage import IDENTITY
 from spa.training.checkpoint import save_checkpoint
 from spa.worldmodel.rows import read_parquet, write_parquet
 
@@ -46,7 +49,7 @@ def checkpoint(tmp_path_factory):
     (root / "config.yaml").write_text(CONFIG)
     (root / "metrics.jsonl").write_text(
         '{"step":20,"val-env/FrozenLake/pass@1":0.25}\n{"step":30,"val-env/FrozenLake/pass@1":0.5,"actor/loss":1.0}\n'
-        '{"step":30,"actor/loss":2.0}\n'
+        '{"step":30,"actor/loss":2.0}\n{"step":40,"val-env/FrozenLake/pass@1":0.75}\n'
     )
     return saved
 
@@ -84,13 +87,27 @@ def front(card: str) -> dict:
 def test_what_of_a_checkpoint_is_shared(checkpoint):
     upload = share.pack(checkpoint, "me/agent")
     assert upload.kind == "model"
-    assert {"config.json", "model.safetensors", "tokenizer.json", "adapter/adapter_model.safetensors"} <= set(
-        upload.files
-    )
-    assert not any("state" in name or "complete" in name for name in upload.files)
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(upload.files)
+    assert not any(part in name for name in upload.files for part in ("state", "complete", "adapter"))
+    assert not any(str(checkpoint.parent).encode() in path.read_bytes() for path in upload.files.values())
     assert front(upload.card)["base_model"] == "Qwen/Qwen2.5-1.5B-Instruct"
     assert "| val-env/FrozenLake/pass@1 | 0.5 |" in upload.card
     assert "secret" not in upload.card
+
+
+@pytest.mark.parametrize(
+    ("stage", "parent", "told"),
+    [
+        ("sft", "data", "fine-tuning on played games, and no reinforcement learning yet."),
+        ("ppo", "sft", "fine-tuning on played games, then multi-turn PPO."),
+        ("ppo", None, "): multi-turn PPO."),
+    ],
+)
+def test_the_card_says_how_the_model_was_trained(checkpoint, tmp_path, stage, parent, told):
+    own = shutil.copytree(checkpoint.parent, tmp_path / stage)
+    made = Identity(stage=stage, settings={}, content={}, parent=parent)
+    (own / IDENTITY).write_text(json.dumps({"identity": made.to_json()}))
+    assert told in share.model_card(own / checkpoint.name, "me/agent")
 
 
 def test_what_of_a_data_set_is_shared(data):

@@ -13,8 +13,9 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from spa.errors import DataError, ModelError, SpaError, one_line
 from spa.models.hub import FILES, Kind, explained
 from spa.recipes.generate import SUMMARY, TRAIN_FILE, VAL_FILE
+from spa.recipes.stage import recorded_identity
 from spa.tracking.encoding import read_lines
-from spa.training.checkpoint import MARKER, damage
+from spa.training.checkpoint import MARKER, damage, step_of
 from spa.worldmodel.rows import by_reason
 
 PAPER = "https://arxiv.org/abs/2510.15047"
@@ -40,9 +41,9 @@ class HubUpload:
 def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
     """A folder that stage 1 wrote, or a checkpoint, as a upload called `name` (owner/name).
 
-    Of a checkpoint go the policy, its tokenizer and adapters, and on request the critic; optimiser states, logs and
-    configurations, which hold paths of this machine, stay here. Raises SpaError if there is nothing to share, or if
-    the checkpoint or what the card is made of is damaged.
+    Of a checkpoint go the policy, adapters merged, its tokenizer, and on request the critic; optimiser states, logs,
+    configurations and adapters by themselves, which hold paths of this machine, stay here. Raises SpaError if there is
+    nothing to share, or if the checkpoint or what the card is made of is damaged.
     """
     if not _NAME.fullmatch(name):
         raise ModelError(f"{name!r} is not a name on the Hub; write owner/name")
@@ -56,7 +57,7 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
         )
     if (folder / MARKER).is_file() and (problem := damage(folder)):
         raise ModelError(f"{folder} is damaged: {problem}. Share another step, or run that stage again.")
-    parts = [folder, folder / "adapter", *([folder / "critic"] if critic else [])]
+    parts = [folder, *([folder / "critic"] if critic else [])]
     paths = sorted({path for part in parts for pattern in FILES for path in part.glob(pattern) if path.is_file()})
     files = {path.relative_to(folder).as_posix(): path for path in paths if path.name != MARKER}
     return HubUpload(kind="model", files=files, card=model_card(folder, name))
@@ -132,13 +133,24 @@ def model_card(folder: Path, name: str) -> str:
         "step": step,
         **_settings(stage_dir / "config.yaml"),
     }
-    facts |= {key: round(value, 4) for key, value in _last_validation(stage_dir / "metrics.jsonl").items()}
+    figures = _last_validation(stage_dir / "metrics.jsonl", step_of(folder))
+    facts |= {key: round(value, 4) for key, value in figures.items()}
     text = (
-        f"A language agent trained with the SPA recipe ([arXiv 2510.15047]({PAPER})): world-model fine-tuning on its "
-        "own games, then multi-turn PPO. It answers prompts as `spa` writes them. Figures are those of the last "
-        "validation during training, on puzzles that were not trained on; they say nothing about other tasks."
+        f"A language agent trained with `spa`, after SPA ([arXiv 2510.15047]({PAPER})){_stages(stage_dir)}. It answers "
+        "prompts as `spa` writes them. Figures are those of the last validation up to this step, on puzzles that were "
+        "not trained on; they say nothing about other tasks."
     )
     return _card(head, name, text, facts, f"spa eval {name} CONFIG")
+
+
+def _stages(stage_dir: Path) -> str:
+    """How the model of a stage was trained, as its record says."""
+    made = recorded_identity(stage_dir)
+    if made is None:
+        return ""
+    if made.stage == "sft":
+        return ": fine-tuning on played games, and no reinforcement learning yet"
+    return ": fine-tuning on played games, then multi-turn PPO" if made.parent else ": multi-turn PPO"
 
 
 def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any], use: str) -> str:
@@ -163,11 +175,14 @@ def _settings(path: Path) -> dict[str, Any]:
     return found
 
 
-def _last_validation(path: Path) -> dict[str, float]:
-    if not path.is_file():
+def _last_validation(path: Path, step: int) -> dict[str, float]:
+    """The figures of the last validation up to a step; none if the step, 0, or the record is not known."""
+    if not step or not path.is_file():
         return {}
     last: dict[str, float] = {}
     for _, line in read_lines(path):
+        if not isinstance(line.get("step"), int) or line["step"] > step:
+            continue
         found = {
             key: value
             for key, value in line.items()
