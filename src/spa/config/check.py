@@ -56,6 +56,13 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
     ):
         if count > MOST_PROCESSES:
             problems.add(path, f"is {count}, and no machine runs more than {MOST_PROCESSES:,} side by side")
+    for path, betas in (
+        ("actor_rollout_ref.actor.optim.betas", cfg.actor_rollout_ref.actor.optim.betas),
+        ("critic.optim.betas", cfg.critic.optim.betas),
+        ("sft.optim.betas", cfg.sft.optim.betas),
+    ):
+        if not all(0 <= beta < 1 for beta in betas):
+            problems.add(path, f"must be at least 0 and less than 1, got {list(betas)}")
     _check_places(cfg, problems)
     _check_ablations(cfg, problems)
     if not cfg.agent_proxy.action_sep.strip():
