@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from spa.commands.envs import main
+from spa.envs import cards
 from spa.errors import ConfigError
 
 
@@ -46,12 +47,18 @@ def test_wrong_arguments_are_argparse_errors(args):
 
 
 def test_measure_writes_cards(tmp_path, capsys):
-    path = tmp_path / "cards.json"
+    path = tmp_path / "new" / "cards.json"
     assert main(["measure", "FrozenLakeNoSlip", "--write", str(path)]) == 0
     told = json.loads(path.read_text())
     assert told["made_by"].startswith(f"spa envs measure FrozenLakeNoSlip --write {path}, on the puzzles")
     (row,) = told["cards"]
     assert row["tag"] == "FrozenLakeNoSlip" and row["optimum"] == 1.0
+
+
+def test_cards_that_could_not_be_written_are_not_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(cards, "measure", lambda *args: pytest.fail("it was measured"))
+    with pytest.raises(ConfigError, match="it is a folder"):
+        main(["measure", "FrozenLakeNoSlip", "--write", str(tmp_path)])
 
 
 @pytest.mark.parametrize("command", ["envs", "envs sample WebShop", "envs sample VisualSimpleSokoban", "play Sudoku"])

@@ -191,6 +191,12 @@ def test_unfinished_experiments_are_left_out(tmp_path):
     assert "Not run: builtin:tiny/FrozenLake/vanilla_grid, builtin" in page
 
 
+def test_without_training_nothing_is_measured_either(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce.state_perplexity, "main", lambda *args, **settings: pytest.fail("it was measured"))
+    assert cli.main(["reproduce", "perplexity", "--scale", "tiny", "--no-training", "--root", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "results.json").read_text())["perplexity"] == {}
+
+
 def test_a_failure_leaves_results_and_page_of_the_rest(tmp_path):
     def work(stage: Task, device: str) -> tuple[int, int]:
         if stage.source:

@@ -233,6 +233,7 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
         (["random"], "name a configuration"),
         (["random", "demo", "--k", "0"], "at least 1"),
         (["random", "demo", "--k", "eight"], "write numbers"),
+        (["random", "demo", "--k", "²"], "write numbers"),
         (["random", "demo", "--groups", "0"], "env_groups"),
         (["no/such/folder", "demo"], "no such model folder"),
         (["run", "demo"], "There are checkpoints in run/spa/ppo."),

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, say, split_overrides
+from spa.errors import ConfigError
 
 
 def main(args: list[str]) -> int:
     """`spa bench-methods [METHOD ...] --scale tiny|smol|full`."""
     options, overrides = _parse(args)
+    if options.controls < 0:
+        raise ConfigError(f"--controls is {options.controls}; it must be at least 0")
     from spa.experiments import bench, leaderboard
     from spa.tracking.encoding import write_atomic
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from spa.config.hardware import vllm_installed
+from spa.errors import ConfigError
 
 OPTIONAL = {
     "vllm": "fast rollouts on GPUs",
@@ -48,16 +49,23 @@ class Line:
 
 
 def main(args: list[str]) -> int:
-    """Print the diagnosis; 0 if everything that spa needs is there, else 1."""
+    """Print the diagnosis; 0 if everything that spa needs is there, else 1. Raises ConfigError for options without
+    effect."""
     parser = argparse.ArgumentParser(prog="spa doctor", description="What is installed, missing, and will be used.")
     parser.add_argument("--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration instead")
     parser.add_argument("--gpu-memory", type=float, metavar="GB", help="of the GPU to fit into (default: this one's)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of CONFIG")
     options = parser.parse_args(args)
+    if options.gpu_memory is not None and not options.gpu_memory > 0:
+        raise ConfigError(f"--gpu-memory is {options.gpu_memory:g}; it must be greater than 0")
     if options.fit is not None:
         from spa.commands import fit
 
         return fit.main(options.fit, options.overrides, gpu_gb=options.gpu_memory)
+    if options.overrides or options.gpu_memory is not None:
+        raise ConfigError(
+            "without --fit CONFIG, spa doctor looks at this machine: overrides and --gpu-memory say nothing"
+        )
     required = list(required_packages())
     sections = {
         f"spa {_version('spa') or 'from source'}, Python {platform.python_version()}, "

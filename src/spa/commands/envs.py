@@ -7,10 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from spa.commands.arguments import result_file
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.options import nearest
 from spa.errors import ConfigError
+from spa.tracking.encoding import write_atomic
 
 
 def main(args: list[str]) -> int:
@@ -117,13 +119,13 @@ def _sample(options: argparse.Namespace, cfg: Config) -> None:
 def _measure(options: argparse.Namespace, cfg: Config, command: str) -> None:
     from spa.envs.cards import measure, to_json
 
-    found = {}
+    target, found = result_file(Path(options.write)) if options.write else None, {}
     for tag in options.tags or cfg.custom_envs:
         spec = cfg.environment(tag)
         found[tag] = measure(tag, spec.env_type, spec.env_config, spec.max_actions_per_traj)
         sys.stderr.write(f"{tag}: optimum {found[tag].optimum}, random {found[tag].random_success}\n")
     text = to_json(found, command)
-    if options.write:
-        Path(options.write).write_text(text, encoding="utf-8")
+    if target is not None:
+        write_atomic(target, [text])
     else:
         sys.stdout.write(text)

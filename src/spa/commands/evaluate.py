@@ -108,7 +108,7 @@ def _ks(text: str | None) -> tuple[int, ...]:
     if text is None:
         return KS
     parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts):
+    if not all(part.strip().isdecimal() for part in parts):
         raise ConfigError(f"--k is {text!r}; write numbers with commas, such as 1,8,64")
     return tuple(dict.fromkeys(int(part) for part in parts))
 

@@ -149,6 +149,8 @@ def pretrain_tiny(args: list[str]) -> int:
     add_verbosity(parser)
     options = parser.parse_args(args)
     apply_verbosity(options)
+    if options.steps is not None and options.steps < 1:
+        raise ConfigError(f"--steps is {options.steps}; it must be at least 1")
     from spa.recipes.pretrain_tiny import STEPS
     from spa.recipes.pretrain_tiny import pretrain_tiny as recipe
 

@@ -115,7 +115,8 @@ def run_tables(
     if train:
         trainings = made.trainings.values()
         failed = finish_grid(trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work)
-    result = results(made, {model: _perplexity(made, model) for model in made.models})
+    measured = {model: _perplexity(made, model, measure=train) for model in made.models}
+    result = results(made, {model: found for model, found in measured.items() if found})
     write_atomic(made.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
     if page is not None:
         write_page(result, page, notes=notes)
@@ -124,10 +125,11 @@ def run_tables(
     return result
 
 
-def _perplexity(made: Reproduction, model: str) -> dict[str, Any]:
-    """State perplexity of a model, measured once."""
+def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, Any]:
+    """State perplexity of a model, measured once; empty if it is not measured yet and is not to be."""
     path = made.root / f"perplexity-{model.rpartition('/')[2].replace(':', '-')}.json"
-    if known := read_object(path):
+    known = read_object(path)
+    if known or not measure:
         return known
     cfg = load_config("base", [override for override in made.overrides if override.startswith("trainer.")])
     return state_perplexity.main(cfg, model, PERPLEXITY_TAGS, output=path)
