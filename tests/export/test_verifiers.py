@@ -93,4 +93,4 @@ def test_an_episode_that_its_environment_broke_has_no_reward(monkeypatch):
     task = SimpleNamespace(data=SimpleNamespace(tag="FrozenLake", config="base", mode="base", seed=0))
     agents = SimpleNamespace(player=SimpleNamespace(interaction=interaction))
     with pytest.raises(EnvFault, match="division by zero"):
-        asyncio.run(verifiers.SpaEnv.run(None, task, agents))
+        asyncio.run(verifiers.SpaEnv.run(SimpleNamespace(), task, agents))  # type: ignore[arg-type]
