@@ -43,7 +43,10 @@ class Item:
 
 SCRIPTS = (
     Item(
-        "run_spa.sh", "supported", "`spa run CONFIG [CKPT=last] [GENERATE_DATA]`; the script hands its arguments over"
+        "run_spa.sh",
+        "supported",
+        "`spa run CONFIG [CKPT=last] [GENERATE_DATA]`; the script hands its arguments over. A step as CKPT needs False "
+        "(PPO alone): after all stages PPO starts from the last",
     ),
     Item("run_baseline.sh", "supported", "`spa baseline CONFIG [vanilla|state_estimation]`; every configuration"),
     Item("SPA_agent.generate_sft_data", "mapped", "`spa generate CONFIG`"),
