@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -236,6 +237,32 @@ def test_children_that_were_forked_end_as_they_should():
         if child == 0:
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3 and os._exit.__name__ == "_exit"
+
+
+def test_calls_in_several_threads_leave_the_process_as_it_was(monkeypatch):
+    exits, both = os._exit, threading.Barrier(3)
+    left = threading.Event()
+
+    def overlap(first: bool) -> None:
+        with boundary("it"):
+            both.wait(10)
+            both.wait(10)
+            if not first:
+                left.wait(10)
+
+    threads = [threading.Thread(target=overlap, args=(first,)) for first in (True, False)]
+    for thread in threads:
+        thread.start()
+    both.wait(10)
+    inside, out = os._exit, object()
+    monkeypatch.setattr(sys, "stdout", out)
+    both.wait(10)
+    threads[0].join(10)
+    left.set()
+    threads[1].join(10)
+    after, shown = os._exit, sys.stdout
+    os._exit = exits
+    assert inside is exits and after is exits and shown is out
 
 
 def test_errors_inside_a_time_limit_stay_what_they_are():

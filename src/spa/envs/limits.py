@@ -45,10 +45,13 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
 
     That includes SystemExit, GeneratorExit and a KeyboardInterrupt of its own making. What passes is an EnvFault, a
     SpaError (for the user to solve) and a stop that somebody really asked for, even if the code swallowed it. What the
-    code changes around it is put back.
+    code changes around it is put back, in the main thread: threads that overlap would put back each other's changes.
     """
     try:
-        with surroundings_kept(), time_limit(seconds, what), _exits_are_raised():
+        if threading.current_thread() is threading.main_thread():
+            with surroundings_kept(), time_limit(seconds, what), _exits_are_raised():
+                yield
+        else:
             yield
     except (EnvFault, SpaError):
         raise
@@ -67,7 +70,7 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
 def surroundings_kept() -> Iterator[None]:
     """Put back what libraries are known to change in the process that they are in and what a run depends on: working
     folder, standard output, what SIGTERM, Ctrl-C and an alarm do and when it comes, and how PyTorch computes, if it is
-    there."""
+    there. For the main thread."""
     folder, out, err = _working_folder(), sys.stdout, sys.stderr
     handlers = {number: signal.getsignal(number) for number in (*ASKING, signal.SIGALRM)}
     alarm, _ = signal.getitimer(signal.ITIMER_REAL)
@@ -79,12 +82,11 @@ def surroundings_kept() -> Iterator[None]:
         sys.stdout, sys.stderr = out, err
         if folder and _working_folder() != folder:
             os.chdir(folder)
-        if threading.current_thread() is threading.main_thread():
-            if (alarm > 0) is not (signal.getitimer(signal.ITIMER_REAL)[0] > 0):
-                signal.setitimer(signal.ITIMER_REAL, alarm)
-            for number, handler in handlers.items():
-                if handler is not None and signal.getsignal(number) is not handler:
-                    signal.signal(number, handler)
+        if (alarm > 0) is not (signal.getitimer(signal.ITIMER_REAL)[0] > 0):
+            signal.setitimer(signal.ITIMER_REAL, alarm)
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
         if torch and computing:
             dtype, grad, threads = computing
             if torch.get_default_dtype() != dtype:
