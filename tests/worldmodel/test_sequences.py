@@ -1,5 +1,7 @@
 """World-model rows as training sequences: what carries loss, what is cut, what merging changes (nothing)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -64,6 +66,26 @@ def test_all_of_a_reply_carries_loss_with_its_true_states_and_its_end(name):
         assert sequence.mask[-1]
         text = made.tokenizer.decode(sequence.token_ids)
         assert text.count("plan") == turn + 1  # earlier replies are there, without loss
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_replies_without_thoughts_begin_with_their_answer(merge):
+    """As playing forces them to, with agent_proxy.enable_think=false."""
+    bare = [
+        replace(
+            row,
+            prompt=tuple(
+                {**said, "content": "<answer>Down</answer>"} if said["role"] == "assistant" else said
+                for said in row.prompt
+            ),
+            response="<answer>Down</answer>",
+        )
+        for row in rows()
+    ]
+    last = sequences(bare, merge=merge)[-1]
+    text = template("qwen2").tokenizer.decode(last.token_ids)
+    assert text.count("<answer>Down</answer>") == 3 and "<think>" not in text
+    assert template("qwen2").decode_reply(last.token_ids[last.mask]).startswith("Down</answer>")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,7 +37,6 @@ def row_sequences(
     rows: Sequence[WorldModelRow],
     template: ChatTemplate,
     *,
-    opener: str = "<think>",
     max_length: int,
     merge_turns: bool,
     loss_on: LossOn = "response",
@@ -57,7 +56,7 @@ def row_sequences(
         for part in _mergeable(sorted(group, key=lambda row: row.turn)):
             found: list[TrainingSequence] = []
             while part:
-                sequence = _sequence(part, template, opener, max_length if truncate else None, loss_on)
+                sequence = _sequence(part, template, max_length if truncate else None, loss_on)
                 if sequence is None or len(sequence.token_ids) > max_length:
                     part = part[:-1]
                     dropped += 1
@@ -119,10 +118,11 @@ def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
 
 
 def _sequence(
-    rows: list[WorldModelRow], template: ChatTemplate, opener: str, max_length: int | None, loss_on: LossOn
+    rows: list[WorldModelRow], template: ChatTemplate, max_length: int | None, loss_on: LossOn
 ) -> TrainingSequence | None:
     """One sequence with the loss of the last rows, as many as fit; None if the last turn alone does not fit."""
     last = rows[-1]
+    opener = "<answer>" if last.response.startswith("<answer>") else "<think>"  # what playing forces on such replies
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
     trained = {len(row.prompt) for row in rows}  # positions of the replies that carry loss
     while True:
