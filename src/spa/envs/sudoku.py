@@ -61,6 +61,9 @@ def _thin_out(draw: Callable[[], float], solution: Board, size: int, clues: int)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _SIGNED = re.compile(r"[-+−.][0-9]|[0-9]\.[0-9]")
 _LETTER = re.compile(r"[^\W\d_]")
+_NAMED = [  # the names hold no digits: row1 and row_1 are row 1
+    re.compile(rf"(?<![^\W\d_]){word}[^\W\d]*[^0-9]{{0,8}}([0-9])", re.IGNORECASE) for word in ("row", "col")
+]
 _INTO = re.compile(r"\b(at|in|into|to|on|onto|for)\b", re.IGNORECASE)
 _BECOMES = re.compile(r"\b(is|to|gets|becomes|as|with|digit|value)\b", re.IGNORECASE)
 _WRITE = re.compile(r"\b(place|put|write|set|fill|enter|insert|digit|number|value)\b", re.IGNORECASE)
@@ -98,7 +101,7 @@ def read_move(text: str) -> tuple[int, int, int] | None:
 
 def _labelled(text: str, starts: list[int]) -> tuple[int, int] | None:
     """Which of the numbers, by the places where they start, is the row and which the column, if the text names them."""
-    found = [re.search(rf"\b{word}\w*[^0-9]{{0,8}}([0-9])", text, re.IGNORECASE) for word in ("row", "col")]
+    found = [named.search(text) for named in _NAMED]
     places = [starts.index(match.start(1)) for match in found if match is not None and match.start(1) in starts]
     return (places[0], places[1]) if len(set(places)) == 2 else None
 
