@@ -17,6 +17,7 @@ Placeholders = Literal["brackets", "words"]
 SYSTEM = "You are a helpful assistant."
 STATE = "State:\n"
 """What stands before the state in every turn's message; it ends with its line."""
+_LEGAL, _LEFT = "\nLegal actions: ", "\nActions left: "
 _STATE_NOW, _STATE_NEXT = "the state as it is now", "the state after your actions"
 
 
@@ -85,10 +86,10 @@ class Prompter:
         state = IMAGE if env.image() is not None else env.state_text(self.state_text)
         legal = env.legal_actions() if self.show_legal_actions else ()
         if legal:
-            state += f"\nLegal actions: {', '.join(legal)}"
+            state += f"{_LEGAL}{', '.join(legal)}"
         return (
-            f"Turn {turn}:\n{STATE}{state}\n"
-            f"Actions left: {actions_left}. Reply only with {self._format()} in at most {self.max_words} words."
+            f"Turn {turn}:\n{STATE}{state}"
+            f"{_LEFT}{actions_left}. Reply only with {self._format()} in at most {self.max_words} words."
         )
 
     def _format(self) -> str:
@@ -132,6 +133,12 @@ def world_model_reply(
     if order == "no_prediction":
         return f"{seen}</think>{acts}"
     return f"{seen}</think>{acts}{foreseen}" if order == "answer_first" else f"{seen}{foreseen}</think>{acts}"
+
+
+def listed_actions(message: str, state: str) -> str:
+    """The legal actions as a turn's message lists them after its state; "" if it lists none."""
+    _, found, rest = message.rpartition(f"{STATE}{state}{_LEGAL}")
+    return rest.partition(_LEFT)[0] if found else ""
 
 
 def plan_sentence(actions: Sequence[str]) -> str:

@@ -9,21 +9,29 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.envs.base import StateText, TextEnv
-from spa.prompts.render import Prompter
-from spa.types import Episode, Turn, WorldModelRow
+from spa.prompts.render import Prompter, listed_actions
+from spa.types import IMAGE, Episode, Turn, WorldModelRow
 from spa.worldmodel.relabel import end_with_plan
+from spa.worldmodel.rows import assistant_positions
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An environment at a recorded turn, as far as prompts look at it: what never changes, and the state shown then."""
+    """An environment at a recorded turn, as far as prompts look at it: what never changes, and what was shown then:
+    the state, and the message that it stood in."""
 
     env: TextEnv
     state: str
+    message: str
 
     def state_text(self, kind: StateText) -> str:
         """The recorded state; it was written in the kind that the prompts show."""
         return self.state
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """The recorded list, as one text."""
+        listed = listed_actions(self.message, IMAGE if self.env.image() is not None else self.state)
+        return (listed,) if listed else ()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
@@ -36,7 +44,8 @@ def in_base_format(
 
     `env`: an environment of the episode's tag that has been reset to its puzzle.
     """
-    views: list[Any] = [Recorded(env, turn.state) for turn in episode.turns]
+    told = [episode.messages[place - 1]["content"] for place in assistant_positions(episode)]
+    views: list[Any] = [Recorded(env, turn.state, text) for turn, text in zip(episode.turns, told, strict=False)]
     messages = [*prompter.first_messages(views[0])]
     for index, turn in enumerate(episode.turns[1:], start=1):
         before = episode.turns[index - 1]
