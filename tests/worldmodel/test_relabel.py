@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from worldmodel_examples import make_turn, reply
 
 from spa.prompts.parse import MARKERS, parse_reply
+from spa.prompts.render import chosen_plan, world_model_reply
 from spa.worldmodel.relabel import relabel_turn
 
 GOLDEN = """<think>
@@ -90,3 +93,34 @@ def test_a_corrected_reply_parses_to_the_truth():
     parsed = parse_reply(out, mode="add_worldmodel")
     assert (parsed.observation, parsed.prediction, parsed.actions) == ("S0", "S1", ("Left", "Up"))
     assert parsed.well_formed
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "kept"),
+    [
+        ("The goal is up. I do Right.", "The goal is up."),
+        ("I do right, then Right, then jump.", ""),
+        ("I do go up.", ""),
+        ("I do Down.", ""),  # a plan, but not the one of the answer
+        ("I do not see a hole to the right. The goal lies two cells further, so Right is safe.", None),
+        ("I do not see a hole to the right.", None),
+        ("I do Right, then wait", None),
+    ],
+)
+def test_only_a_plan_is_replaced_by_the_plan_that_was_executed(thoughts, kept):
+    text = world_model_reply("x", f" {thoughts} ", "y", "right || Right || go up || jump", order="plan_first")
+    turn = replace(make_turn(text, executed=("Right", "Right")), reply=parse_reply(text, mode="add_worldmodel"))
+    out = relabel_turn(turn, action_sep="||", order="plan_first").text
+    before = thoughts if kept is None else kept
+    told = f"{before} I do Right, then Right.".strip()
+    assert out == world_model_reply("S0", f" {told} ", "S1", "Right || Right", order="plan_first")
+
+
+def test_a_chosen_plan_may_be_longer_than_five_actions():
+    plan = ("Left",) * 6
+    text = world_model_reply("x", chosen_plan(plan, "y"), "y", " || ".join(plan), order="choose_plan")
+    reply = parse_reply(text, mode="add_worldmodel", max_actions=6, order="choose_plan")
+    turn = replace(make_turn(text, executed=plan), reply=reply)
+    out = relabel_turn(turn, action_sep="||", order="choose_plan")
+    assert reply.well_formed and out.text is not None
+    assert parse_reply(out.text, mode="add_worldmodel", max_actions=6, order="choose_plan").actions == plan

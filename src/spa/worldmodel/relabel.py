@@ -40,7 +40,8 @@ def relabel_turn(
         return Relabelled(None, MALFORMED)
     if find_block(text, "observation") is None or (foretells and find_block(text, "prediction") is None):
         return Relabelled(None, NO_STATE_BLOCKS)
-    if not parse_reply(text, mode="add_worldmodel", action_sep=action_sep, order=order).well_formed:
+    most = len(turn.reply.actions)
+    if not parse_reply(text, mode="add_worldmodel", action_sep=action_sep, max_actions=most, order=order).well_formed:
         return Relabelled(None, MALFORMED)  # well formed in base mode, with state blocks in the wrong places
     if not turn.executed:
         return Relabelled(None, NOTHING_EXECUTED)
@@ -50,7 +51,7 @@ def relabel_turn(
         text = replace_block(text, "prediction", _on_own_lines(turn.next_target))
     options = options or [(turn.executed, turn.next_target)]
     if order == "plan_first":
-        text = with_plan(text, turn.executed)
+        text = with_plan(text, turn.executed, turn.reply.actions)
     if order == "choose_plan":
         text = with_options(text, options, turn.executed)
     text = replace_block(text, "observation", _on_own_lines(turn.target))
@@ -62,21 +63,24 @@ def relabel_turn(
     return Relabelled(text)
 
 
-def with_plan(text: str, actions: Sequence[str]) -> str:
-    """A reply whose thoughts between observation and prediction end with the plan `I do ..., then ....`; a plan that
-    they ended with before goes."""
+def with_plan(text: str, actions: Sequence[str], said: Sequence[str]) -> str:
+    """A reply whose thoughts between observation and prediction end with the plan `I do ..., then ....` of these
+    actions (see `end_with_plan`)."""
     observation, prediction = find_block(text, "observation"), find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:
         return text
     start, end = observation[1] + len("</observation>"), prediction[0] - len("<prediction>")
-    return f"{text[:start]}{end_with_plan(text[start:end], actions)} {text[end:]}"
+    return f"{text[:start]}{end_with_plan(text[start:end], actions, said)} {text[end:]}"
 
 
-def end_with_plan(thoughts: str, actions: Sequence[str]) -> str:
-    """Thoughts that end with the plan `I do ..., then ....`, in the place of a plan that they ended with before."""
-    thoughts = thoughts.rstrip()
-    if thoughts.endswith(".") and "I do " in thoughts:
-        thoughts = thoughts[: thoughts.rindex("I do ")].rstrip()
+def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
+    """Thoughts that end with the plan `I do ..., then ....` of these actions, in the place of a plan that they ended
+    with before. That is one of actions that the reply `said`, or of single words; other sentences stay."""
+    thoughts, known = thoughts.rstrip(), {name.casefold() for name in (*actions, *said)}
+    before, begins, plan = thoughts.rpartition("I do ")
+    names = plan.removesuffix(".").split(", then ")
+    if begins and plan.endswith(".") and all(name.casefold() in known or len(name.split()) == 1 for name in names):
+        thoughts = before.rstrip()
     return f"{thoughts} {plan_sentence(actions)}"
 
 
