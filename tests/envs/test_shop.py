@@ -2,7 +2,7 @@ import copy
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from shop_example import GOAL, HOSTILE, LAMP, SHIRT, example_shop
 
@@ -196,6 +196,7 @@ def test_price_limits(price, allowed):
 
 
 @given(st.text(max_size=200))
+@example("|||")
 def test_clean_text_leaves_no_markers_and_is_stable(text):
     cleaned = clean_text(text)
     assert not any(mark in cleaned for mark in ("<", ">", "||", "\n", "\x00")) and cleaned == cleaned.strip()

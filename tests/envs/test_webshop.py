@@ -191,6 +191,53 @@ def test_goals_from_files(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "attributes", "reward"),
+    [
+        (["rose"], ["sugar free"], 1.0),
+        (["Rose flavor", "large"], ["sugar free"], 1.0),
+        ({"size": "large", "taste": "mint/lemon"}, ["sugar free"], 1.0),
+        (["vanilla", "small"], ["sugar free"], 0.75),
+        ([], ["made of steel"], 0.5),
+    ],
+)
+def test_the_expert_chooses_what_people_ask_for_and_promises_no_more_than_it_earns(
+    tmp_path, options, attributes, reward
+):
+    item = {**ITEM, "customization_options": {**ITEM["customization_options"], "size": [{"value": "x-large"}]}}
+    item["customization_options"]["size"] += [{"value": "Large"}, {"value": "small"}]
+    wishes = {"instruction_attributes": attributes, "instruction_options": options}
+    human = {"B00ABCDE01": [{"instruction": f"tea {n}", **wishes} for n in range(3)]}
+    env = WebShop(data=write_files(tmp_path, [item], human=human), human_goals=True)
+    env.reset(seed=0)
+    promised = env.best_success(20)
+    assert [env.step(action)[1] for action in env.expert_actions(20)][-1] == pytest.approx(reward)
+    assert promised == (1.0 if reward == 1.0 else None)
+
+
+def test_a_plain_text_is_a_list_of_one_wherever_files_list_texts(tmp_path):
+    notes = {
+        asin: {"attributes": "sugar free", "instruction": f"tea {asin}", "instruction_attributes": "sugar free"}
+        for asin in ("B00ABCDE01", "B00ABCDE02", "B00ABCDE03")
+    }
+    wishes = {"instruction_attributes": "sugar free", "instruction_options": "rose"}
+    human = {asin: {"instruction": f"tea {asin}", **wishes} for asin in notes}
+    folder = write_files(tmp_path, [{**ITEM, "asin": asin} for asin in notes], notes, human)
+    shop, people = WebShop(data=folder).shop, WebShop(data=folder, human_goals=True).shop
+    assert {product.attributes for product in shop.products.values()} == {("sugar free",)}
+    assert {goal.attributes for goal in (*shop.goals, *people.goals)} == {("sugar free",)}
+    assert {goal.options for goal in people.goals} == {(("", "rose"),)}
+
+
+def test_options_of_people_that_are_no_texts_are_named(tmp_path):
+    for options in (3, [3], {"size": 3}):
+        human = {
+            ITEM["asin"]: [{"instruction": "tea", "instruction_attributes": ["x"], "instruction_options": options}]
+        }
+        with pytest.raises(DataError, match=r"B00ABCDE01, row 1, column 'instruction_options'"):
+            WebShop(data=write_files(tmp_path, [ITEM], NOTES, human), human_goals=True)
+
+
+@pytest.mark.parametrize(
     ("items", "notes", "message"),
     [
         ([{**ITEM, "name": None}], NOTES, r"items_shuffle.json, row 1, column 'name': expected a text, got None"),

@@ -7,7 +7,9 @@ from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
 from spa.envs.options import require_bool, require_choice, reset_seeds
+from spa.envs.shop.catalogue import OptionChoice
 from spa.envs.shop.pages import PER_PAGE, View, render
+from spa.envs.shop.reward import meets
 from spa.envs.shop.search import MAX_QUERY
 from spa.envs.shop.shop import SPLITS, open_shop
 from spa.envs.spaces import text_space
@@ -170,20 +172,25 @@ class WebShop(TextEnv):
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """The first `limit` actions of a way from this page to buying the product that the request was written about.
 
-        The purchase earns the full reward; there may be a shorter way, so `optimal_steps` is not known. Empty after the
-        purchase, or if a search for the product's title does not find it.
+        The purchase earns the full reward if the product is all that the request asks for; there may be a shorter way,
+        so `optimal_steps` is not known. Empty after the purchase, or if a search for the product's title does not find
+        it.
         """
-        return self._way()[:limit]
+        return self._way()[0][:limit]
 
     def best_success(self, limit: int) -> float | None:
-        """1 if `expert_actions` gets there within `limit`; else not known."""
-        return 1.0 if 0 < len(self._way()) <= limit else None
+        """1 if `expert_actions` earns the full reward within `limit`; else not known."""
+        actions, options = self._way()
+        if not 0 < len(actions) <= limit:
+            return None
+        return 1.0 if self.shop.judge(self.goal, self.goal.asin, options).reward == 1.0 else None
 
-    def _way(self) -> tuple[str, ...]:
+    def _way(self) -> tuple[tuple[str, ...], tuple[OptionChoice, ...]]:
+        """The actions that buy the product from here on, and the options that it is bought with."""
         title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
         found = [product.asin for product in self.shop.search(title)]
         if self.goal.asin not in found or self.view.kind == "done":
-            return ()
+            return (), ()
         start = () if self.page.has_search_bar else ("click[back to search]",)
         pages = found.index(self.goal.asin) // PER_PAGE
         view = View(kind="results", keywords=title, page=pages + 1)
@@ -193,16 +200,20 @@ class WebShop(TextEnv):
             if link is not None:
                 actions.append(f"click[{link.label}]")
                 view = wish
-        return (*actions, "click[buy now]")
+        return (*actions, "click[buy now]"), view.options
 
     def _choices(self, view: View) -> list[View]:
-        """The item page after choosing one, two, ... of the options that the request names."""
-        offered = {name for name, _ in self.shop.products[self.goal.asin].options}
+        """The item page after choosing one, two, ... of the options that the request asks for. People's requests need
+        not name the option, nor spell its value as the product does."""
+        product = self.shop.products[self.goal.asin]
+        offered = [(name, value) for name, values in product.options for value in values]
         chosen: dict[str, str] = {}
         views = []
-        for name, value in self.goal.options:
-            if name in offered:
-                chosen[name] = value
+        for name, wish in self.goal.options:
+            meant = [pair for pair in offered if pair[1] == wish or meets(pair[1], wish)]
+            if meant:
+                option, value = min(meant, key=lambda pair: (pair[1] != wish, pair[0] != name))
+                chosen[option] = value
                 options = tuple(sorted(chosen.items()))
                 views.append(
                     View(kind="item", keywords=view.keywords, page=view.page, asin=self.goal.asin, options=options)

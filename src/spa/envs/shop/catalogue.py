@@ -1,5 +1,6 @@
 """What a shop holds: products, and goals that say which product a customer wants."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -47,7 +48,8 @@ def clean_text(text: str, limit: int = 4000) -> str:
     White space becomes single spaces, control characters go, `<` and `>` become look-alikes (so that no tag of the
     reply format and no marker of a chat template can stand in a page), `||` is broken up, and long texts are cut.
     """
-    text = text[: 2 * limit].replace("<", "‹").replace(">", "›").replace("||", "| |")
+    text = text[: 2 * limit].replace("<", "‹").replace(">", "›")
+    text = re.sub(r"\|(?=\|)", "| ", text)
     text = "".join(char if char.isprintable() else " " for char in text)
     return " ".join(text.split())[:limit].strip()
 

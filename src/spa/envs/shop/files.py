@@ -67,20 +67,20 @@ def load_products(folder: str, annotations: Annotations, *, small: bool) -> tupl
 
 
 def load_annotations(folder: str, *, small: bool) -> Annotations:
-    """The attribute file: asin -> object with `attributes`, `instruction` and `instruction_attributes`."""
+    """The attribute file: asin -> object with `attributes` and `instruction_attributes`, tuples of clean texts, and
+    `instruction`."""
     names = ("items_ins_v2_1000.json", "items_ins_v2.json") if small else ("items_ins_v2.json",)
     path = find_file(folder, names)
-    content = read_json(path, dict)
-    for number, (asin, entry) in enumerate(content.items(), start=1):
+    entries: dict[str, Any] = {}
+    for number, (asin, entry) in enumerate(read_json(path, dict).items(), start=1):
         row = Row(str(path), number, entry if isinstance(entry, dict) else {asin: entry})
         if not isinstance(entry, dict):
             raise row.fail(asin, "an object")
-        for column in ("attributes", "instruction_attributes"):
-            if entry.get(column) is not None:
-                _texts(row, column)
         if not isinstance(entry.get("instruction", ""), str | None):
             raise row.fail("instruction", "a text")
-    return content
+        lists = {column: _texts(row, column) for column in ("attributes", "instruction_attributes")}
+        entries[asin] = {**entry, **lists}
+    return entries
 
 
 def _text(row: Row, column: str, *, required: bool = True) -> str:
@@ -189,8 +189,8 @@ def human_goals(folder: str, products: Sequence[Product]) -> tuple[Goal, ...]:
 
 
 def _human_options(row: Row) -> tuple[OptionChoice, ...]:
-    value = row.values.get("instruction_options") or []
-    pairs = list(value.items()) if isinstance(value, dict) else [("", item) for item in value]
+    value = row.values.get("instruction_options")
+    pairs = value.items() if isinstance(value, dict) else [("", item) for item in _texts(row, "instruction_options")]
     if not all(isinstance(item, str) for _, item in pairs):
         raise row.fail("instruction_options", "texts")
     return tuple((str(name).lower(), option_value(item)) for name, item in pairs)

@@ -38,8 +38,8 @@ def judge(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[OptionC
     """The verdict on buying `bought` with the options `chosen`, when `goal` was written about `wanted`."""
     r_type, title, query, category = type_match(bought, wanted)
     attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
-    values = [normalise_colour(value) for _, value in chosen]
-    options = sum(any(similar(value, normalise_colour(wish)) for value in values) for _, wish in goal.options)
+    values = [value for _, value in chosen]
+    options = sum(any(meets(value, wish) for value in values) for _, wish in goal.options)
     affordable = bought.price <= goal.price_upper
     parts = len(goal.attributes) + len(goal.options) + 1
     return Verdict(
@@ -87,6 +87,11 @@ def has_attribute(product: Product, attribute: str) -> bool:
         return True
     texts = (product.title, " ".join(product.features), product.description)
     return any(attribute.lower() in text.lower() for text in texts)
+
+
+def meets(value: str, wish: str) -> bool:
+    """Whether an option value is what was asked for."""
+    return similar(normalise_colour(value), normalise_colour(wish))
 
 
 def similar(one: str, other: str) -> bool:
