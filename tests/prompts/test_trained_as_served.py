@@ -197,6 +197,11 @@ NESTED = (
     "{%% for i in range(99999) %%}{%% for j in range(99999) %%}{{ %s if i > j else %s }}{%% endfor %%}{%% endfor %%}"
 )
 
+DOUBLED = (
+    "{%% set ns = namespace(a=['x'], b=['x']) %%}{%% for i in range(40) %%}{%% set ns.a = [ns.a, ns.a] %%}"
+    "{%% set ns.b = [ns.b, ns.b] %%}{%% endfor %%}%s"
+)
+
 
 @pytest.mark.parametrize(
     ("text", "words"),
@@ -233,6 +238,30 @@ NESTED = (
         ("{{ ('x' * 9999).replace('x', 'y' * 9999).replace('y', 'z' * 9999) }}", "makes something of"),
         ("{{ (['x' * 9999] * 9999) | join }}", "makes something of"),
         ("{{ ','.join(['x' * 9999] * 9999) }}", "makes something of"),
+        (DOUBLED % "{{ ns.a }}", "makes something of"),
+        (DOUBLED % "{{ ns.a == ns.b }}", "makes something of"),
+        (
+            "{% set ns = namespace(n=namespace()) %}{% for i in range(40) %}{% set ns.n = namespace(a=ns.n, b=ns.n) %}"
+            "{% endfor %}{{ ns }}",
+            "makes something of",
+        ),
+        ("{{ [2 ** 1500] * 9999 }}", "makes something of"),
+        ("{{ ([[1]] * 3000) | tojson(indent=50000) }}", "writes more than"),
+        ("{{ ([1] * 9999) | tojson(separators=('x' * 9999, ':')) }}", "writes more than"),
+        ("{{ '{0:{1[0]}}'.format('x', [300000000]) }}", "a great width"),
+        ("{{ ('{0:99999}' * 999).format(1) }}", "makes something of"),
+        ("{{ ('{0}' * 9999).format('x' * 9999) }}", "makes something of"),
+        ("{{ ('%(a)s' * 9999) % {'a': 'x' * 9999} }}", "makes something of"),
+        ("{{ ('%(a)s' * 9999) | format(a='x' * 9999) }}", "makes something of"),
+        ("{{ '%-*d' % (300000000, 1) }}", "a great width"),
+        ("{{ range(99999) | join('x' * 9999) }}", "makes something of"),
+        ("{{ range(9999) | map('center', 9999) | join }}", "makes something of"),
+        ("{{ (range(99999) | map('center', 99999) | list)[:1] }}", "makes more than|works for more than"),
+        ("{{ ('x ' * 9999) | wordwrap(1, wrapstring='x' * 9999) }}", "makes something of"),
+        ("{{ ('x\n' * 9999) | indent('x' * 9999) }}", "makes something of"),
+        ("{{ ('x' * 9999).translate({120: 'y' * 9999}) }}", "makes something of"),
+        ("{% set t = 'x' * 9999 %}{{ t.replace('x', t) }}", "makes something of"),
+        ("{{ 'x'.encode() }}", "makes bytes"),
         ("{{ ['x', 'y'] | random }}", "No filter named 'random'"),
         ("{{ lipsum() }}", "'lipsum' is undefined"),
         ("{% set ns = namespace() %}{% set ns.__class__ = 1 %}", "begins with an underscore"),
@@ -256,6 +285,29 @@ def test_a_template_that_hangs_on_what_is_said_ends_in_one_error(monkeypatch):
     assert working.report.kind == EXACT
     with pytest.raises(ModelError, match="works for more than"):
         working.start(({"role": "user", "content": "hang"},), "<think>")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("{{ '**%s** 100%% of %5.1f' % ('a', 2) }}", "**a** 100% of   2.0"),
+        ('{{ \'{"a": {"b": "%s"}}\' | format(\'x\') }}', '{"a": {"b": "x"}}'),
+        ("{{ '{{**}} {:>4}|{0:*^5}'.replace('{:', '{0:').format('x') }}", "{**}    x|**x**"),
+        ("{{ [1, 'a', [2]] | join(', ') }} {{ ', '.join(['a', 'b']) }} {{ {'a': 1} | join }}", "1, a, [2] a, b a"),
+        ("{{ [{'r': 'a'}, {'r': 'b'}] | join('-', attribute='r') }}", "a-b"),
+        ("{{ {'b': [1, {}], 'a': 'ü'} | tojson }}", '{"b": [1, {}], "a": "ü"}'),
+        ("{{ {'b': [1], 'a': none} | tojson(indent=2, sort_keys=true) }}", '{\n  "a": null,\n  "b": [\n    1\n  ]\n}'),
+        ("{% set ns = namespace(a=(1, 'x')) %}{% set b, c = ns.a %}{{ ns }}{{ [b, c] }}{{ 1 in [b] }}", None),
+        ("{{ ('x' * 9999).replace('x' * 9999, 'y') }}{{ ('x' * 9999) | replace('x' * 9999, 'y') }}", "yy"),
+        ("{% for a, b in {'x': 1}.items() %}{{ a ~ b }}{% endfor %}{{ messages[0].items() | list }}", None),
+    ],
+)
+def test_what_is_counted_is_written_as_ever(text, written, monkeypatch):
+    made = tokenizer("qwen2")
+    monkeypatch.setattr(made, "chat_template", text)
+    messages = [{"role": "user", "content": "hello"}]
+    shown = renderer(made, text)(messages)
+    assert shown == made.apply_chat_template(messages, tokenize=False) and written in (None, shown)
 
 
 @pytest.mark.parametrize("name", STYLES)
