@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from spa import cli
 from spa.commands.envs import main
 from spa.envs import cards
 from spa.errors import ConfigError
@@ -44,6 +45,13 @@ def test_wrong_arguments_are_argparse_errors(args):
     with pytest.raises(SystemExit) as stop:
         main(args)
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("command", ["play", "prompt"])
+def test_a_negative_seed_is_an_argparse_error(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "FrozenLake", "--seed", "-1"])
+    assert stop.value.code == 2 and "--seed: -1 is negative" in capsys.readouterr().err
 
 
 def test_measure_writes_cards(tmp_path, capsys):

@@ -52,17 +52,18 @@ SHORT = (
 
 @pytest.mark.parametrize("length", [3, 8])  # 6 and 56 puzzles: fewer than validation asks for, and more
 def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(length, tmp_path, monkeypatch, capsys):
-    """`spa run walk_way.yaml`, shortened and with the built-in model: stopped at the gate, then told to go on."""
+    """`spa run walk_way_3.yaml`, shortened and with the built-in model: stopped at the gate, then told to go on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    write_env("walk_way", tmp_path)
-    options = ["model_path=builtin:tiny", f"custom_envs.WalkWay.env_config.length={length}", *SHORT]
-    assert spa(["run", "walk_way.yaml", *options]) == 2
+    name, tag = f"walk_way_{length}", f"WalkWay{length}"
+    write_env(name, tmp_path)
+    options = ["model_path=builtin:tiny", f"custom_envs.{tag}.env_config.length={length}", *SHORT]
+    assert spa(["run", f"{name}.yaml", *options]) == 2
     told = capsys.readouterr().err
-    assert "builtin:tiny was made for frozen_lake, sokoban, sudoku and cannot learn WalkWay" in told
+    assert f"builtin:tiny was made for frozen_lake, sokoban, sudoku and cannot learn {tag}" in told
     assert ("training plays them as well" in told) == (length == 3)
-    assert spa(["run", "walk_way.yaml", *options, "gate.on_failure=warn"]) == 0
-    assert (tmp_path / "runs/walk_way/ppo/global_step_1").is_dir()
+    assert spa(["run", f"{name}.yaml", *options, "gate.on_failure=warn"]) == 0
+    assert (tmp_path / f"runs/{name}/ppo/global_step_1").is_dir()
 
 
 def test_the_class_is_short():
@@ -88,6 +89,25 @@ def test_the_files_are_clean(tmp_path):
 def test_names_that_are_none(name, tmp_path):
     with pytest.raises(ConfigError, match="cannot name a module"):
         write_env(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("gem", "games of that library"),
+        ("signal", "Python has a module"),
+        ("random", "Python has a module"),
+        ("numpy", "there is a module of that name"),
+        ("spa", "there is a module of that name"),
+        ("smol", "a shipped configuration"),
+        ("frozen_lake", "FrozenLake is a shipped tag"),
+        ("bandit", "Bandit is a shipped tag"),
+    ],
+)
+def test_names_that_stand_for_something_else_are_refused(name, what, tmp_path):
+    with pytest.raises(ConfigError, match=f"'{name}' is taken: .*{what}.*my_{name}"):
+        write_env(name, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten(tmp_path):

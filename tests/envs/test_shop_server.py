@@ -1,6 +1,7 @@
 import http.client
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -98,6 +99,13 @@ def test_answers_on_loopback_with_a_strict_policy(port):
 def test_other_addresses_are_not_found(port, path):
     assert get(port, path)[0].status == 404
     assert get(port, "/")[0].status == 200
+
+
+def test_what_is_no_address_is_not_found(port, capfd):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        line.sendall(f"GET http://[ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        assert line.recv(100).startswith(b"HTTP/1.0 404")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_only_reading_is_possible(port):

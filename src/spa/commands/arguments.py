@@ -28,6 +28,14 @@ def is_override(arg: str) -> bool:
     return bool(sign or arg.startswith("~")) and not key.startswith("-") and "/" not in key
 
 
+def whole_number(text: str) -> int:
+    """A number of things, or a seed: the type of an argument that is not negative."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
 def add_verbosity(parser: argparse.ArgumentParser) -> None:
     """`--quiet` and `--debug`."""
     parser.add_argument("--quiet", action="store_true", help="only warnings and the result (SPA_LOG=WARNING)")

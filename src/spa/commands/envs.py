@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from spa.commands.arguments import result_file
+from spa.commands.arguments import result_file, whole_number
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.options import nearest
@@ -37,8 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     sample = actions.add_parser("sample", help="print puzzles of a tag")
     sample.add_argument("tag")
-    sample.add_argument("-n", type=_count, default=1, help="how many puzzles")
-    sample.add_argument("--seed", type=_count, default=0, help="seed of the first one; the others follow")
+    sample.add_argument("-n", type=whole_number, default=1, help="how many puzzles")
+    sample.add_argument("--seed", type=whole_number, default=0, help="seed of the first one; the others follow")
     sample.add_argument("--json", action="store_true", help="one JSON object per line: seed, state, optimal_steps")
     sample.add_argument("--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid")
     listing = actions.add_parser("list", help="list the tasks of another library, for env_type LIBRARY:TASK")
@@ -61,13 +61,6 @@ def _list(bridge: str | None) -> None:
     if bridge not in BRIDGES:
         raise ConfigError(f"no bridge to {bridge!r}; {nearest(bridge, BRIDGES)}")
     sys.stdout.write("".join(f"{bridge}:{task}\n" for task in list_tasks(bridge)))
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
-    return value
 
 
 def _table(cfg: Config) -> None:

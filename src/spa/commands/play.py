@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from spa.commands.arguments import whole_number
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
@@ -42,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="spa play", description="Play an environment; shows what the model would see."
     )
     parser.add_argument("tag")
-    parser.add_argument("--seed", type=int, default=0, help="of the first puzzle")
+    parser.add_argument("--seed", type=whole_number, default=0, help="of the first puzzle")
     parser.add_argument("--hint", action="store_true", help="always show the best next action")
     parser.add_argument(
         "--state-text", choices=["grid", "coords", "grid_and_coords"], help="default: that of the configuration"

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from spa.commands.arguments import split_overrides
+from spa.commands.arguments import split_overrides, whole_number
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.types import Message
@@ -21,7 +21,7 @@ def main(args: list[str]) -> int:
     )
     parser.add_argument("tag", help="of custom_envs")
     parser.add_argument("config", nargs="?", default="base", help="name or file of a configuration (default: base)")
-    parser.add_argument("--seed", type=int, default=0, help="of the puzzle")
+    parser.add_argument("--seed", type=whole_number, default=0, help="of the puzzle")
     parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="default: ctx_manager.mode")
     parser.add_argument(
         "--tokens", action="store_true", help=f"the text that model_path reads, with a {BORDER} between tokens"

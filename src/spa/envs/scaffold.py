@@ -1,11 +1,17 @@
 """The start of an environment of one's own: a small game that works, its test, and its configuration."""
 
+import importlib.util
 import keyword
 import re
+import sys
 from pathlib import Path
 from string import Template
 
+from spa.envs.bridges import BRIDGES
+from spa.envs.cards import cards
 from spa.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[1] / "config"
 
 MODULE = Template('''"""$title: walk along a corridor to the door. Replace the game by your own."""
 
@@ -107,7 +113,8 @@ es_manager:
 def write_env(name: str, folder: Path) -> list[Path]:
     """Write `name.py`, `test_name.py` and `name.yaml` into `folder` and return their paths.
 
-    Raises ConfigError if `name` is no module name or if one of the files exists already.
+    Raises ConfigError if `name` is no module name, if one of the files exists already, or if the name stands for
+    something else already, so that what is written could not be imported, played or run.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(f"{name!r} cannot name a module; use small letters, digits and _, as in 'my_game'")
@@ -118,7 +125,24 @@ def write_env(name: str, folder: Path) -> list[Path]:
     existing = [str(path) for path in paths if path.exists()]
     if existing:
         raise ConfigError(f"{', '.join(existing)} exists already; choose another name or folder")
+    taken = _taken(name, cls)
+    if taken:
+        raise ConfigError(f"{name!r} is taken: {taken}; choose another name, as in 'my_{name}'")
     folder.mkdir(parents=True, exist_ok=True)
     for path, template in paths.items():
         path.write_text(template.substitute(words), encoding="utf-8")
     return list(paths)
+
+
+def _taken(name: str, cls: str) -> str:
+    """What a name stands for already; "" if nothing."""
+    if name in BRIDGES:
+        return f"env_type {name}:… means games of that library (`spa envs list`)"
+    if name in sys.stdlib_module_names:
+        return "Python has a module of that name"
+    module = importlib.util.find_spec(name)
+    if module is not None and module.origin is not None:  # a folder without code has none
+        return f"there is a module of that name, {module.origin}"
+    if (CONFIGS / f"{name}.yaml").exists():
+        return "a shipped configuration has that name (`spa config list`)"
+    return f"{cls} is a shipped tag (`spa envs`)" if cls in cards() else ""

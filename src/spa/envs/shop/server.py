@@ -119,15 +119,15 @@ def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
             if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
                 self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This shop answers on the loopback address only.\n")
                 return
-            parts = urlsplit(self.path)
-            if parts.path == "/style.css":
-                self._answer(HTTPStatus.OK, "text/css", asset("style.css"))
-                return
             try:
+                parts = urlsplit(self.path)
+                if parts.path == "/style.css":
+                    self._answer(HTTPStatus.OK, "text/css", asset("style.css"))
+                    return
                 if parts.path != "/":
                     raise BadAddress("no such page")
                 goal, view = read_address(shop, parts.query)
-            except BadAddress as error:
+            except ValueError as error:  # no address at all, or a BadAddress
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", f"Not found: {error}\n")
                 return
             self._answer(HTTPStatus.OK, "text/html", page_html(shop, goal, view))
