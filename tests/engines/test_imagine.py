@@ -23,9 +23,11 @@ from spa.seats import Seat
 from spa.types import Completion, Prompt
 
 
+@pytest.mark.parametrize("symbols", [None, {4: "h", 5: "g"}])
 @pytest.mark.parametrize("mode", ["grid", "coords", "grid_and_coords"])
-def test_states_are_judged_by_their_text(mode):
-    lake, room = FrozenLake(size=3, p=0.8, is_slippery=False), Sokoban(dim_x=5, dim_y=5, num_boxes=1)
+def test_states_are_judged_by_their_text(mode, symbols):
+    lake = FrozenLake(size=3, p=0.8, is_slippery=False, grid_lookup=symbols)
+    room = Sokoban(dim_x=5, dim_y=5, num_boxes=1)
     for env in (lake, room):
         env.reset(seed=3)
         assert env.appraise(env.state_text(mode)) == 0.0

@@ -138,6 +138,17 @@ class NumbersByState(EachOnce):
         return self.legal_actions().index(text) if text in self.legal_actions() else None
 
 
+class WrongInItsSecondPuzzle(EachOnce):
+    """The first one is over after a single action."""
+
+    def step(self, action: Any):
+        state, reward, done, cut, info = super().step(action)
+        return state, reward, done, cut or self.seed == 0, info
+
+    def legal_actions(self):
+        return (*super().legal_actions(), *(["none"] if self.seed == 1 else []))
+
+
 class NeedsOptions(FrozenLake):
     def __init__(self, size):
         super().__init__(size=size)
@@ -161,6 +172,7 @@ class NeedsOptions(FrozenLake):
         (Chatty, "prompts are complete and short", "characters"),
         (ReadsByState, "actions are read alike in every state", "and None at the start (seed 0)"),
         (NumbersByState, "actions are read alike in every state", "at the start"),
+        (WrongInItsSecondPuzzle, "legal actions are legal", "'none'"),
         (NeedsOptions, "can be made", "TypeError"),
     ],
 )

@@ -308,8 +308,8 @@ def _legal(make: Make, seeds: int) -> None:
     for seed in range(seeds):
         env, options = make(), {"noise_seed": seed + 1}
         env.reset(seed=seed, options=options)
-        done: list[Any] = []
-        for _ in range(3):
+        done, over = list[Any](), False
+        while not over and len(done) < 3:
             listed, names = env.legal_actions(), env.action_names()
             for text in listed:
                 action = env.to_action(text)
@@ -321,8 +321,7 @@ def _legal(make: Make, seeds: int) -> None:
                     _require(valid, f"legal_actions lists {text!r}, which step calls invalid (seed {seed})", advice)
             for text, (_, _, terminated, truncated, _) in episode(env, seed, 1):
                 done.append(env.to_action(text))
-                if terminated or truncated:
-                    return
+                over = terminated or truncated
 
 
 def _clones(make: Make, seeds: int) -> None:

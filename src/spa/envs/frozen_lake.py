@@ -236,9 +236,10 @@ class FrozenLake(TextEnv):
 
     def appraise(self, text: str) -> float:
         """1 if the text shows the player on the goal, -1 in a hole, else 0."""
-        if "on the goal" in text or self._symbols[5] in text:
+        drawn = "".join(text.split("\n")[: self.size]) if "\n" in text else ""  # symbols may be letters of the sentence
+        if "on the goal" in text or self._symbols[5] in drawn:
             return 1.0
-        return -1.0 if "in a hole" in text or self._symbols[4] in text else 0.0
+        return -1.0 if "in a hole" in text or self._symbols[4] in drawn else 0.0
 
     def render(self) -> str | np.ndarray:  # type: ignore[override]
         """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 * size, 16 * size, 3]."""
