@@ -1,9 +1,9 @@
 """The start of an environment of one's own: a small game that works, its test, and its configuration."""
 
-import importlib.util
 import keyword
 import re
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from string import Template
 
@@ -140,9 +140,8 @@ def _taken(name: str, cls: str) -> str:
         return f"env_type {name}:… means games of that library (`spa envs list`)"
     if name in sys.stdlib_module_names:
         return "Python has a module of that name"
-    module = importlib.util.find_spec(name)
-    if module is not None and module.origin is not None:  # a folder without code has none
-        return f"there is a module of that name, {module.origin}"
+    if name == "spa" or name in packages_distributions():
+        return "an installed package has a module of that name"
     if (CONFIGS / f"{name}.yaml").exists():
         return "a shipped configuration has that name (`spa config list`)"
     return f"{cls} is a shipped tag (`spa envs`)" if cls in cards() else ""
