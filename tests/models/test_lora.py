@@ -151,6 +151,66 @@ def test_an_adapter_that_names_no_base_model(adapter):
         load_policy(str(adapter))
 
 
+def foreign(folder, **settings):
+    """An adapter by peft itself on the model in `folder`, beside it; what peft makes of both."""
+    peft = pytest.importorskip("peft")
+    targets = ["q_proj", "v_proj", "down_proj"]
+    config = peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": targets, **settings})
+    torch.manual_seed(3)
+    model = peft.get_peft_model(load_policy(str(folder)), config)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder.parent / "foreign")
+    return folder.parent / "foreign", logprobs(model.eval())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"use_rslora": True},
+        {"alpha_pattern": {"q_proj": 32}, "rank_pattern": {"down_proj": 2}},
+        {"layers_to_transform": [1]},
+        {"init_lora_weights": "gaussian"},
+        {"target_modules": r".*\.(q_proj|up_proj)"},
+    ],
+)
+def test_a_foreign_adapter_is_merged_with_its_own_scale(settings, tmp_path):
+    folder, expected = foreign(save_family("qwen2", tmp_path / "base"), **settings)
+    torch.testing.assert_close(logprobs(load_policy(str(folder))), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"init_lora_weights": "pissa"}, "init_lora_weights=pissa"),
+        ({"use_dora": True}, "use_dora"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+    ],
+)
+def test_an_adapter_that_is_more_than_plain_lora_is_refused_by_name(settings, named, tmp_path):
+    folder, _ = foreign(save_family("qwen2", tmp_path / "base"), **settings)
+    with pytest.raises(ModelError, match=rf"{named} is not supported.*merge_and_unload"):
+        load_policy(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"peft_type": "IA3", "r": None}, "of the kind IA3"),
+        ({"base_model_name_or_path": "."}, "names itself"),
+        ({"base_model_name_or_path": 7}, "does not say which model"),
+        ({"r": "many"}, "does not fit|peft cannot read"),
+    ],
+)
+def test_an_adapter_with_wrong_settings(adapter, change, said, monkeypatch):
+    monkeypatch.chdir(adapter)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ModelError, match=said):
+        load_policy(str(adapter))
+
+
 def test_an_adapter_of_another_rank(adapter, tmp_path):
     other = with_adapters(load_policy(str(tmp_path / "base")), rank=8)
     with pytest.raises(ModelError, match="does not fit"):

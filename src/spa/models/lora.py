@@ -6,6 +6,7 @@ The layers are put into the model in place, so that everything that reads a caus
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,22 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from spa.errors import ModelError
+from spa.errors import ModelError, one_line
 
 ADAPTER = "adapter"  # folder of the adapters beside the merged weights
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # what peft puts before every key of a saved adapter
 _NAME = "default"
+_READ = (
+    {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules"}
+    | {"exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out", "lora_dropout"}
+    | {"base_model_name_or_path", "revision", "peft_type", "task_type", "auto_mapping"}
+    | {"peft_version", "inference_mode"}
+)
+"""Settings of a saved adapter that its merge follows, or that do not concern it."""
+_PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
+"""Values of `init_lora_weights` that leave the base model as it is."""
+_MERGE = "Merge it with peft (merge_and_unload), and name the merged model."
 
 
 def add_adapters(
@@ -33,16 +44,20 @@ def add_adapters(
     targets = target_modules if isinstance(target_modules, str) else list(target_modules)
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets)
     config.base_model_name_or_path = getattr(model, "name_or_path", None) or None
+    try:
+        _inject(model, config, seed)
+    except ValueError as error:
+        names = sorted({name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
+        raise ModelError(
+            f"lora.target_modules: {targets} fits no module of this model. Take all-linear, or some of: "
+            f"{', '.join(names)}."
+        ) from error
+
+
+def _inject(model: Any, config: Any, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # peft draws the first matrices from the global generator
-        try:
-            peft.inject_adapter_in_model(config, model, _NAME)
-        except ValueError as error:
-            names = sorted({name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
-            raise ModelError(
-                f"lora.target_modules: {targets} fits no module of this model. Take all-linear, or some of: "
-                f"{', '.join(names)}."
-            ) from error
+        _peft().inject_adapter_in_model(config, model, _NAME)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_adapter(name))
 
@@ -104,27 +119,32 @@ def load_adapters(model: Any, folder: Path) -> None:
 
 
 def read_adapter(folder: Path) -> dict[str, Any]:
-    """The settings of a saved adapter. Raises ModelError if they are unreadable or name no base model."""
+    """The settings of a saved adapter. Raises ModelError if they are unreadable, are not LoRA's, or name no base
+    model."""
     path = Path(folder) / ADAPTER_CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error}). Copy the adapter's whole folder.") from error
-    if not isinstance(config, dict) or not config.get("base_model_name_or_path"):
+    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    if not isinstance(base, str) or not base:
         raise ModelError(f"{path}: does not say which model the adapter belongs to (base_model_name_or_path). Add it.")
+    if Path(base).expanduser().resolve() == Path(folder).resolve():
+        raise ModelError(f"{path}: names itself as the adapter's base model. Set base_model_name_or_path to the model.")
+    kind = config.get("peft_type", "LORA")
+    if kind != "LORA":
+        raise ModelError(f"{path}: is an adapter of the kind {kind}; only LoRA is read. {_MERGE}")
     return config
 
 
 def apply_adapter(model: Any, folder: Path) -> None:
-    """Merge a saved adapter into a model that has none."""
-    config = read_adapter(folder)
-    add_adapters(
-        model,
-        rank=config["r"],
-        alpha=config["lora_alpha"],
-        target_modules=config["target_modules"] or "all-linear",
-        seed=0,
-    )
+    """Merge a saved adapter into a model that has none. Raises ModelError if it is more than plain LoRA, or does not
+    fit."""
+    config = _saved_config(folder)
+    try:
+        _inject(model, config, seed=0)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ModelError(f"{folder}: the adapter does not fit its base model: {one_line(error)[:300]}") from error
     load_adapters(model, folder)
     state = merged_state(model)
     for name, layer in _tuner_layers(model).items():
@@ -133,6 +153,27 @@ def apply_adapter(model: Any, folder: Path) -> None:
     del model.peft_config
     model.load_state_dict(state)
     model.requires_grad_(True)
+
+
+def _saved_config(folder: Path) -> Any:
+    """peft's configuration of a saved adapter. Raises ModelError for one with effects that its merge would lack."""
+    path, lora = Path(folder) / ADAPTER_CONFIG, _peft().LoraConfig
+    read_adapter(folder)
+    try:
+        config, plain = lora.from_pretrained(str(folder)), lora()
+    except Exception as error:  # whatever a wrong value meets first
+        raise ModelError(f"{path}: peft cannot read it: {one_line(error)[:300]}") from error
+    settings = {field.name: getattr(config, field.name) for field in fields(config)}
+    start = settings.pop("init_lora_weights")
+    wrong = [name for name, value in settings.items() if name not in _READ and value != getattr(plain, name)]
+    if start in _PLAIN_STARTS:
+        config.init_lora_weights = True  # the saved weights follow, whatever these begin as
+    else:
+        wrong.append(f"init_lora_weights={start}")
+    if wrong:
+        raise ModelError(f"{path}: {', '.join(wrong)} is not supported. {_MERGE}")
+    config.inference_mode, config.target_modules = False, config.target_modules or "all-linear"
+    return config
 
 
 @torch.no_grad()
