@@ -2,11 +2,14 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from helpers.families import NAMES, small_model, template, windowed_model
+from helpers.model_folders import without_sdpa
 from helpers.play import groups, one_group, play
 
 from spa.engines import local
@@ -364,6 +367,44 @@ def test_models_with_a_window_take_the_safe_path_and_are_right(kind, caplog):
     assert min(len(episode.token_ids) for episode in episodes) > 32  # much more than the window
     check_episodes(model, episodes)
     assert not engine._episodes
+
+
+LIKE_LLAMA = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+LIKE_GPT = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 16}
+OTHERS = {
+    "mpt": (transformers.MptConfig, {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 4096}),
+    "bloom": (transformers.BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "gpt_neo": (transformers.GPTNeoConfig, {**LIKE_GPT, "attention_types": [[["global", "local"], 1]]}),
+    "phi": (transformers.PhiConfig, LIKE_LLAMA),
+    "mamba": (transformers.MambaConfig, {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}),
+    "rwkv": (transformers.RwkvConfig, {"hidden_size": 32, "num_hidden_layers": 2}),
+    "deepseek_v3": (
+        transformers.DeepseekV3Config,
+        {**LIKE_LLAMA, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "first_k_dense_replace": 2}
+        | {"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6},
+    ),
+}
+
+
+def other_model(name: str) -> Any:
+    config, settings = OTHERS[name]
+    return without_sdpa(config(vocab_size=len(template("qwen2").tokenizer), initializer_range=0.15, **settings))
+
+
+@pytest.mark.parametrize(("name", "safe"), [("mpt", 1), ("bloom", 1), ("gpt_neo", 1), ("phi", 0), ("deepseek_v3", 0)])
+def test_other_architectures_are_tried_out_and_are_right(name, safe):
+    made, model, state = ending_template("qwen2"), other_model(name), torch.random.get_rng_state()
+    engine = LocalEngine(model, made)
+    assert engine.safe == bool(safe)
+    assert not engine._episodes
+    assert torch.equal(torch.random.get_rng_state(), state)
+    check_episodes(model, play(groups(2, 3), engine, made, max_turn=3, max_tokens=10))
+
+
+@pytest.mark.parametrize("name", ["mamba", "rwkv"])
+def test_an_architecture_that_cannot_be_read_token_by_token_is_refused(name):
+    with pytest.raises(ModelError, match=rf"cannot sample from this architecture \({name}\)"):
+        LocalEngine(other_model(name), template("qwen2"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -189,8 +189,10 @@ class GrowingCache(DynamicCache):
         ]
         for index, layer in enumerate(self._growing):
             like = moves[0][0]
-            shape = (len(rows), like.keys[index].shape[1], width, like.keys[index].shape[3])
-            keys, values = like.keys[index].new_zeros(shape), like.values[index].new_zeros(shape)
+            keys, values = (  # of some models values are of another width than keys
+                held[index].new_zeros((len(rows), held[index].shape[1], width, held[index].shape[3]))
+                for held in (like.keys, like.values)
+            )
             for store, source, target, columns, used_up in moves:
                 stop = skipped + columns
                 keys[target, :, :columns] = store.columns(index, 0, source, skipped, stop).to(keys.dtype)

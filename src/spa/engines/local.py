@@ -6,12 +6,14 @@
   and what some of them begin with beyond that is read once.
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention) take the safe path:
-  the whole conversation is read again at every turn and rows stay until the end. It is announced once.
+  the whole conversation is read again at every turn and rows stay until the end. So do those that cannot be read from
+  where they stopped, which a few tokens show when the engine is made. It is announced once.
 * Models that see pictures do too, in the generation loop of transformers (`spa.engines.vision`).
 """
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
 from spa.engines.sampling import sample_tokens
 from spa.engines.static_step import StaticStep
+from spa.engines.tried import is_known, reads_right
 from spa.engines.vision import sample_seeing
 from spa.errors import ModelError
 from spa.models.attention import attends_to_everything
@@ -63,19 +66,38 @@ class LocalEngine:
         static: bool | None = None,
     ) -> None:
         self.model, self.template, self.version = model, template, version
-        self.max_rows, self.autocast = max_rows, autocast
         self.safe = template.images is not None or not attends_to_everything(model.config)
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
-        on_gpu = next(model.parameters()).device.type == "cuda"
-        self.static = not self.safe and (on_gpu if static is None else static)
+        self.max_rows, self.autocast, self.static = max_rows, None, False
         self.sampler: Any = model
+        if template.images is None and not is_known(model.config):
+            self._choose_path()
+        on_gpu = next(model.parameters()).device.type == "cuda"
+        self.autocast = autocast
+        self.static = not self.safe and (on_gpu if static is None else static)
         if self.static and autocast is not None:
             self.sampler = low_precision_copy(model, autocast)
         elif not self.static and not self.safe and can_fuse(model, autocast or next(model.parameters()).dtype):
             self.sampler = FusedModel(model, autocast or next(model.parameters()).dtype)
         if self.safe and template.images is None:
-            log.warning("this model has windowed or linear attention layers: conversations are read anew at every turn")
+            log.warning(
+                "this model has windowed or linear attention layers, or counts positions by columns: conversations are "
+                "read anew at every turn"
+            )
+
+    def _choose_path(self) -> None:
+        """The safe path if the fast one does not give the model's own numbers. Raises ModelError if neither does."""
+        make_batch = partial(_Batch, self)
+        if not self.safe and not reads_right(self.model, make_batch):
+            self.safe, self.keep_cache = True, False
+        self._episodes.clear()
+        if self.safe and not reads_right(self.model, make_batch):
+            raise ModelError(
+                f"the local engine cannot sample from this architecture ({self.model.config.model_type}): token by "
+                "token it computes something else than at once. Take another model, or "
+                "actor_rollout_ref.rollout.name=vllm."
+            )
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt, in order."""

@@ -80,6 +80,8 @@ def attends_to_everything(config: Any) -> bool:
     kinds = getattr(text, "layer_types", None)
     if kinds is not None:
         return all(kind == "full_attention" for kind in kinds)
+    if getattr(text, "attention_types", None) is not None:  # GPT-Neo's, in which every other layer has a window
+        return all(kind == "global" for kinds, _ in text.attention_types for kind in kinds)
     return getattr(text, "sliding_window", None) is None
 
 

@@ -1,0 +1,65 @@
+"""Whether a model can be read as the local engine reads: a few tokens of it, tried out when the engine is made."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from spa.models.attention import can_be_plain
+from spa.types import Prompt, SamplingParams
+
+log = logging.getLogger(__name__)
+
+SAME = 0.05  # log-probs that are the same differ by 1e-5 in float32; those of a wrong position by more
+TOKENS = ((3, 14), (12, 17))  # of the two rows at the first turn, and at the second
+
+MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
+"""What makes the rows of one call of the local engine."""
+
+
+def is_known(config: Any) -> bool:
+    """Whether nothing needs to be tried, or nothing can be: flash attention does not compute in float32."""
+    return can_be_plain(config) or "flash" in (getattr(config, "_attn_implementation", None) or "")
+
+
+def reads_right(model: Any, make_batch: MakeBatch) -> bool:
+    """Whether log-probs of two turns of two uneven rows, read as the engine reads them, are those of one forward pass
+    without a cache. False, too, if the model cannot be called so."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
+            gap = _gap(model, make_batch)
+    except Exception as error:  # noqa: BLE001 - whatever an architecture that is called in an unknown way meets first
+        log.debug("%s: %s", model.config.model_type, error)
+        return False
+    finally:
+        model.train(was_training)
+    return gap <= SAME
+
+
+def _gap(model: Any, make_batch: MakeBatch) -> float:
+    device, words = next(model.parameters()).device, model.get_input_embeddings().weight.shape[0]
+    talks = [np.arange(first, first + TOKENS[-1][-1] + 1, dtype=np.int32) % words for first in (3, 7)]
+    rows = [torch.from_numpy(talk.astype(np.int64)).to(device)[None] for talk in talks]
+    expected = [model(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1) for row in rows]
+    gap = 0.0
+    for lengths in TOKENS:
+        prompts = [
+            Prompt(episode_id=f"tried/{i}", messages=(), token_ids=talk[:length], opener="", seed=0)
+            for i, (talk, length) in enumerate(zip(talks, lengths, strict=True))
+        ]
+        batch = make_batch(prompts, SamplingParams(max_tokens=2))
+        found = [batch._read_prompts()]
+        batch.ids = [[int(talk[length])] for talk, length in zip(talks, lengths, strict=True)]
+        written = torch.tensor(batch.ids, device=device)[:, 0]
+        found.append(batch._read_next(written, torch.ones(2, dtype=torch.bool, device=device), room=1))
+        batch._leave([0, 1], last=True)
+        for later, logits in enumerate(found):
+            for row, length in enumerate(lengths):
+                ours, theirs = logits[row].float().log_softmax(-1), expected[row][length - 1 + later]
+                far = (ours - theirs).abs().where(ours != theirs, 0.0)  # words may have no probability at all
+                gap = max(gap, float(far.nan_to_num(nan=torch.inf).max()))
+    return gap
