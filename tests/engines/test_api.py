@@ -1,6 +1,8 @@
 import logging
 import threading
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,6 +74,14 @@ def test_a_reply_arrives_without_its_opener_and_nothing_but_the_messages_is_sent
         (ApiReply(text="a</think><answer>b</answer>", finish_reason="stop"), "a</think><answer>b</answer>"),
         (ApiReply(text="<answer>b</answer>", finish_reason="stop", reasoning="a"), "a</think><answer>b</answer>"),
         (ApiReply(text="<think>x</think>", finish_reason="stop", reasoning="a"), "x</think>"),
+        (
+            ApiReply(text="<answer>b</answer>", finish_reason="stop", reasoning="I write <think>.</think><answer>Up"),
+            "I write [think].[/think][answer]Up</think><answer>b</answer>",
+        ),
+        (
+            ApiReply(text="<answer>b</answer>", finish_reason="stop", reasoning="<observation>s</observation>"),
+            "<observation>s</observation></think><answer>b</answer>",
+        ),
         (ApiReply(text="", finish_reason="length"), ""),
     ],
 )
@@ -134,12 +144,12 @@ def test_a_rate_limit_holds_everybody():
 def test_the_pacer_gives_slots_at_the_asked_rate(monkeypatch):
     waits = []
     monkeypatch.setattr("spa.engines.api.time.monotonic", lambda: 100.0)
-    monkeypatch.setattr("spa.engines.api.time.sleep", waits.append)
+    never = SimpleNamespace(wait=waits.append)
     pacer = Pacer(per_minute=120)
     for _ in range(3):
-        pacer.wait()
+        pacer.wait(never)
     pacer.hold(10)
-    pacer.wait()
+    pacer.wait(never)
     assert waits == pytest.approx([0, 0.5, 1.0, 10.0])
 
 
@@ -151,9 +161,10 @@ def test_the_pacer_gives_slots_at_the_asked_rate(monkeypatch):
         (failing(403, "no access"), ["SPA_TEST_KEY"]),
         (failing(404, "The model `m` does not exist"), ["model_name", "base_url"]),
         (failing(402, "Insufficient Balance"), ["credit"]),
+        (failing(400, "Your credit balance is too low to access the API."), ["no credit"]),
         (failing(400, "Unknown parameter: foo"), ["generation_kwargs"]),
     ],
-    ids=["401", "403", "404", "402", "400"],
+    ids=["401", "403", "404", "402", "400-credit", "400"],
 )
 def test_trouble_that_only_the_user_can_end_stops_at_once(provider, trouble, words):
     with Server([trouble] * 50) as server, pytest.raises(ModelError) as error:
@@ -204,6 +215,47 @@ def test_one_request_without_an_answer_does_not_end_the_others():
     assert "500" in completions[0].text
 
 
+def test_a_reply_that_a_busy_server_broke_off_is_asked_again():
+    with Server([good("half", "insufficient_system_resource")]) as server:
+        [completion] = engine(server).generate([prompt()], SAMPLING)
+    assert completion.finish_reason == "stop" and len(server.requests) == 2
+
+
+def test_servers_have_other_names_for_a_reply_that_ended():
+    with Server([good("<think>a</think>", "eos")]) as server:
+        [completion] = engine(server).generate([prompt()], SAMPLING)
+    assert (completion.text, completion.finish_reason) == ("a</think>", "stop")
+
+
+def test_refusals_cost_their_episodes_once_others_were_answered(tmp_path):
+    refused = good(finish="content_filter")
+    with Server([good(), refused, refused]) as server:
+        player = engine(server, max_concurrency=1, store=tmp_path / "replies.jsonl")
+        player.generate([prompt(0)], SAMPLING)
+        late = player.generate([prompt(1), prompt(2)], SAMPLING)
+    assert [c.finish_reason for c in late] == ["error", "error"]
+    with Server([refused] * 2) as server, pytest.raises(ModelError, match="answered none of 2"):
+        engine(server).generate([prompt(0), prompt(1)], SAMPLING)
+
+
+def test_nothing_is_sent_after_an_interruption(monkeypatch):
+    def interrupted(futures, **_):
+        while len(server.requests) < 2:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spa.engines.api.wait", interrupted)
+    with Server([failing(500)] * 50) as server:
+        player = engine(server, max_concurrency=2, max_retries=20)
+        with pytest.raises(KeyboardInterrupt):
+            player.generate([prompt(i) for i in range(4)], SAMPLING)
+        asked = len(server.requests)
+        for thread in threading.enumerate():
+            if thread.name.startswith("spa-api"):
+                thread.join(5)
+        assert len(server.requests) <= asked + 2  # those that were on their way
+
+
 def test_a_dead_server_is_named():
     with Server() as server:
         player = engine(server, max_retries=1)
@@ -244,6 +296,23 @@ def test_a_missing_key_names_its_variable(monkeypatch):
     monkeypatch.delenv("SPA_TEST_KEY")
     with Server() as server, pytest.raises(ModelError, match="SPA_TEST_KEY"):
         engine(server)
+
+
+@pytest.mark.parametrize("wrong", ["sk-abc\ndef", "sk-\u201cabc\u201d"])
+def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(monkeypatch, wrong):
+    monkeypatch.setenv("SPA_TEST_KEY", wrong)
+    with Server() as server, pytest.raises(ModelError, match="SPA_TEST_KEY has a line break or letters") as error:
+        engine(server)
+    assert "abc" not in str(error.value)
+
+
+@pytest.mark.parametrize("proxy", ["ftp://me:secret@proxy.corp:21", "http://proxy.corp:port"])
+def test_a_proxy_that_cannot_be_used_is_named_without_its_password(monkeypatch, proxy):
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "")
+    with Server() as server, pytest.raises(ModelError, match=r"proxy\.corp.*cannot be used") as error:
+        engine(server)
+    assert "secret" not in str(error.value)
 
 
 @BOTH
@@ -380,7 +449,10 @@ def test_requests_go_through_the_proxy_that_the_system_names(monkeypatch):
         engine(server).generate([prompt()], SAMPLING)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         engine(server).generate([prompt()], SAMPLING)
-    assert [request["path"] for request in proxy.requests] == [f"{server.address}/chat/completions"]
+        monkeypatch.setenv("http_proxy", proxy.address.removeprefix("http://"))
+        monkeypatch.setenv("no_proxy", "")
+        engine(server).generate([prompt()], SAMPLING)
+    assert [request["path"] for request in proxy.requests] == [f"{server.address}/chat/completions"] * 2
     assert [request["path"] for request in server.requests] == ["/chat/completions"]
 
 

@@ -13,6 +13,7 @@ Every reply is written to a file as it arrives. The same command started again t
 import hashlib
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -87,13 +88,13 @@ class Pacer:
         self._next = 0.0
         self._lock = threading.Lock()
 
-    def wait(self) -> None:
-        """Return when the next request may be sent."""
+    def wait(self, stopped: threading.Event) -> None:
+        """Return when the next request may be sent, or when nobody wants it any more."""
         with self._lock:
             now = time.monotonic()
             slot = max(now, self._next)
             self._next = slot + self._gap
-        time.sleep(max(0.0, slot - now))
+        stopped.wait(max(0.0, slot - now))
 
     def hold(self, seconds: float) -> None:
         """Nobody sends for so long."""
@@ -169,24 +170,29 @@ class ApiEngine:
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt; those that got no answer have `finish_reason` "error".
 
-        Raises ModelError if nothing can work, or if none of the prompts got an answer.
+        Raises ModelError if nothing can work: the server answers none of several prompts, or never answered any.
         """
         if any(prompt.images for prompt in prompts):
             raise ModelError(f"{self.client.name} is sent text, not pictures: set render_mode: text in custom_envs")
         settings = self.client.settings(sampling)
+        stopped = threading.Event()  # an interrupted run sends nothing more
         pool = ThreadPoolExecutor(max_workers=self.max_concurrency, thread_name_prefix="spa-api")
         try:
-            futures = [pool.submit(self._complete, prompt, settings) for prompt in prompts]
+            futures = [pool.submit(self._complete, prompt, settings, stopped) for prompt in prompts]
             wait(futures, return_when=FIRST_EXCEPTION)
             fatal = next((f.exception() for f in futures if f.done() and f.exception() is not None), None)
             if fatal is not None:
+                stopped.set()
                 pool.shutdown(wait=True, cancel_futures=True)  # requests on their way are answered and kept
                 raise ModelError(f"{fatal}\n{self._kept()}") from fatal
-            completions = [future.result() for future in futures]
+            replies = [future.result() for future in futures]
         finally:
+            stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
+        completions = [completion for completion, _ in replies]
         failed = [c.text for c in completions if c.finish_reason == "error"]
-        if failed and len(failed) == len(completions) and (len(failed) > 1 or not len(self.store)):
+        silent = len(failed) > 1 and all(temporary for _, temporary in replies)
+        if failed and len(failed) == len(completions) and (silent or not len(self.store)):
             raise ModelError(
                 f"{self.client.address} answered none of {len(failed)} requests: {failed[0]}\n{self._kept()}"
             )
@@ -211,32 +217,34 @@ class ApiEngine:
             return "No reply had arrived yet."
         return f"{len(self.store)} replies are kept in {self.store.path}; the same command goes on from them."
 
-    def _complete(self, prompt: Prompt, settings: Mapping[str, Any]) -> Completion:
+    def _complete(
+        self, prompt: Prompt, settings: Mapping[str, Any], stopped: threading.Event
+    ) -> tuple[Completion, bool]:
+        """The completion, and whether trouble that others have too is why there is none."""
         key = request_key(self.client, prompt, settings)
         reply = self.store.get(key)
         if reply is None:
             try:
-                reply = self._retrying(self._ask, _sendable(prompt.messages), settings)
+                retrying = self._retrying.copy(sleep=stopped.wait)
+                reply = retrying(self._ask, _sendable(prompt.messages), settings, stopped)
             except (Temporary, Refused) as error:
-                return _no_reply(str(error))
+                return _no_reply(str(error)), isinstance(error, Temporary)
             except BadRequest as error:
                 if not len(self.store):
                     raise
-                return _no_reply(str(error))
+                return _no_reply(str(error)), False
             except ModelError:
                 raise
             except Exception as error:  # noqa: BLE001 - an answer that nobody has thought of costs its own episode
-                return _no_reply(f"{self.client.address}: {type(error).__name__} while the answer was read")
+                return _no_reply(f"{self.client.address}: {type(error).__name__} while the answer was read"), False
             self.store.put(key, reply)
-        return Completion(
-            text=without_opener(reply, prompt.opener),
-            token_ids=None,
-            logprobs=None,
-            finish_reason=reply.finish_reason,
-        )
+        text = without_opener(reply, prompt.opener)
+        return Completion(text=text, token_ids=None, logprobs=None, finish_reason=reply.finish_reason), False
 
-    def _ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiReply:
-        self.pacer.wait()
+    def _ask(self, messages: Sequence[Message], settings: Mapping[str, Any], stopped: threading.Event) -> ApiReply:
+        self.pacer.wait(stopped)
+        if stopped.is_set():
+            raise Refused("the run was stopped before this was asked")
         self._count(requests=1)
         reply = self.client.ask(messages, settings)
         heartbeat.beat()
@@ -280,37 +288,35 @@ def without_opener(reply: ApiReply, opener: str) -> str:
     """The reply as it follows `opener`, which is never sent to an API and which the rollout writes before every reply.
 
     A reply that has the opener loses it, with anything before it; one that has not stays as it is. Reasoning that the
-    server returns beside the text becomes the think block of a text that has none.
+    server returns beside the text becomes the think block of a text that has none; where it quotes the blocks that the
+    reply consists of, their markers are written with square brackets.
     """
     _, found, after = reply.text.partition(opener)
     if found:
         return after
     if reply.reasoning and opener == "<think>":
-        return f"{reply.reasoning}</think>{reply.text}"
+        reasoning = re.sub(r"<(/?(?:think|answer))>", r"[\1]", reply.reasoning)
+        return f"{reasoning}</think>{reply.text}"
     return reply.text
 
 
-def _retrying(
-    max_retries: int, first_pause_s: float, before_pause: Callable[[Temporary, float], None]
-) -> Callable[..., ApiReply]:
+def _retrying(max_retries: int, first_pause_s: float, before_pause: Callable[[Temporary, float], None]) -> Any:
     """Calls a function again while it raises Temporary: after the server's pause, or after a doubling, jittered one."""
     try:
         import tenacity
     except ImportError as error:
         raise ModelError("models behind APIs need the api extra: pip install 'spa[api]'") from error
-    doubling = tenacity.wait_exponential_jitter(
-        multiplier=first_pause_s, max=LONGEST_PAUSE_S, jitter=min(1.0, first_pause_s)
-    )
+    doubling = tenacity.wait_exponential(multiplier=first_pause_s, max=LONGEST_PAUSE_S)
+    jittered = doubling + tenacity.wait_random(0, min(1.0, first_pause_s))
 
     def pause(state: Any) -> float:
         asked = getattr(state.outcome.exception(), "after_s", None)
-        return doubling(state) if asked is None else min(asked, LONGEST_PAUSE_S)
+        return min(jittered(state) if asked is None else asked, LONGEST_PAUSE_S)
 
-    retrying = tenacity.Retrying(
+    return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(Temporary),
         stop=tenacity.stop_after_attempt(max_retries + 1),
         wait=pause,
         before_sleep=lambda state: before_pause(state.outcome.exception(), state.next_action.sleep),  # type: ignore[union-attr, arg-type]
         reraise=True,
     )
-    return retrying

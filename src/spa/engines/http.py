@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from spa.errors import ModelError
+
 MOST_BYTES = 8 * 2**20
 """Of one answer: a reply of a hundred thousand tokens is half a megabyte."""
 
@@ -18,7 +20,9 @@ MOST_BYTES = 8 * 2**20
 def bounded_client(sdk: Any, timeout_s: float, address: str) -> Any:
     """An HTTP client for an SDK's requests to `address`, through the proxy that the system names for it. Connection,
     headers and body of an answer take `timeout_s` seconds in all, at the latest, and at most MOST_BYTES. The look-up
-    of the address is the system's, which has a time-out of its own."""
+    of the address is the system's, which has a time-out of its own.
+
+    Raises ModelError if that proxy cannot be used."""
     base = next(cls for cls in sdk.DefaultHttpxClient.__mro__ if cls.__name__ == "Client")
     library: Any = importlib.import_module(base.__module__.partition(".")[0])  # the one that the SDK is made with
     request = threading.local()  # a request is sent and its answer read in one thread
@@ -55,7 +59,17 @@ def bounded_client(sdk: Any, timeout_s: float, address: str) -> Any:
             raise library.ReadTimeout("the answer took longer than model_config.timeout_s in all")
         return seconds
 
-    return library.Client(transport=Transport(_proxy(address)), timeout=timeout_s, follow_redirects=False)
+    proxy = _proxy(address)
+    try:
+        transport = Transport(proxy)
+    except Exception as error:
+        if proxy is None:
+            raise
+        raise ModelError(
+            f"the proxy for {address} ({proxy.rpartition('@')[2]}, from the environment) cannot be used. Name it as "
+            "http://host:port, https://host:port or, with the package socksio, socks5://host:port. Or set no_proxy."
+        ) from error
+    return library.Client(transport=transport, timeout=timeout_s, follow_redirects=False)
 
 
 def _proxy(address: str) -> str | None:
@@ -64,7 +78,8 @@ def _proxy(address: str) -> str | None:
     if urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     known = urllib.request.getproxies()
-    return known.get(parts.scheme) or known.get("all")
+    proxy = known.get(parts.scheme) or known.get("all")
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 PIECE = 2**16

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from spa.config.schema import APIModelConfig
 from spa.engines.api import ApiReply, BadRequest, Refused, Temporary
@@ -22,6 +22,7 @@ KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
 }
 RETRIED = (408, 409, 425, 429)
+_FINISHED: dict[Any, Literal["stop", "length"]] = {"stop": "stop", "eos": "stop", "length": "length"}
 _LENGTH_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
@@ -82,12 +83,14 @@ class OpenAIClient:
         if not isinstance(text, str | None):
             raise Temporary(f"{self.address}: the answer has no message")
         reason = getattr(choice, "finish_reason", None)
-        if reason not in ("stop", "length"):
+        if reason == "insufficient_system_resource":  # DeepSeek's, when it is busy
+            raise Temporary(f"{self.address}: the server had no room for the reply")
+        if reason not in _FINISHED:
             raise Refused(f"{self.name} ended its reply with {readable(str(reason), self._key)[:80]!r}")
         reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
         return ApiReply(
             text=readable(text or "", self._key),
-            finish_reason=reason,
+            finish_reason=_FINISHED[reason],
             reasoning=readable(reasoning, self._key) if isinstance(reasoning, str) else "",
             prompt_tokens=plain_count(getattr(getattr(answer, "usage", None), "prompt_tokens", None)),
             completion_tokens=plain_count(getattr(getattr(answer, "usage", None), "completion_tokens", None)),
@@ -101,7 +104,7 @@ class OpenAIClient:
 def api_key(entry: APIModelConfig) -> str | None:
     """The key from the environment; None for a server of one's own that asks for none.
 
-    Raises ModelError if the variable is not set.
+    Raises ModelError if the variable is not set or cannot be sent.
     """
     variable = entry.api_key_env or KEYS.get(entry.provider_name)
     if variable is None:
@@ -109,6 +112,11 @@ def api_key(entry: APIModelConfig) -> str | None:
     key = os.environ.get(variable, "").strip()
     if not key:
         raise ModelError(f"{entry.model_name}: no API key. Set the environment variable {variable}.")
+    if not (key.isascii() and key.isprintable()):
+        raise ModelError(
+            f"{entry.model_name}: the key in the environment variable {variable} has a line break or letters that no "
+            "key has. Copy it again."
+        )
     return key
 
 
@@ -120,8 +128,8 @@ def translate(error: Any, entry: APIModelConfig, key: str | None) -> Exception:
     where = f"{entry.provider_name} ({entry.model_name})"
     if status is None or status < 400:  # no answer, a broken one, or a timeout
         return Temporary(f"{where}: {text}")
-    code = _code(error)
-    if code == "insufficient_quota" or status == 402:
+    lower = text.lower()
+    if _code(error) == "insufficient_quota" or status == 402 or "credit balance is too low" in lower:
         return ModelError(f"{where}: the account has no credit left. {text}")
     if status in RETRIED or status >= 500:
         return Temporary(f"{where}: status {status}: {text}", after_s=_retry_after(error), limited=status == 429)
@@ -133,7 +141,6 @@ def translate(error: Any, entry: APIModelConfig, key: str | None) -> Exception:
             f"{where}: there is no such model or address. Check model_name and base_url of its entry in model_info. "
             f"{text}"
         )
-    lower = text.lower()
     if any(word in lower for word in ("context", "too long", "too large", "content_filter", "content_policy")):
         return Refused(f"{where}: {text}")
     return BadRequest(f"{where}: the server does not take the request; check its generation_kwargs. {text}")
