@@ -1,5 +1,6 @@
 """The precision of a run on a CPU: by the processor, the model's size and what the run began with."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,17 @@ def test_small_models_stay_in_float32(tmp_path):
     small_model("llama3").save_pretrained(tmp_path)
     for model in ("builtin:tiny", str(tmp_path)):
         assert set(precision_of(asked(f"model_path={model}"), feature="amx").values()) == {"float32"}
+
+
+def test_a_folder_whose_code_is_trusted_is_looked_at(tmp_path):
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "own.py").write_text(
+        "from transformers import PretrainedConfig\nclass C(PretrainedConfig):\n    model_type = 'own'\n"
+    )
+    trusted = asked(f"model_path={tmp_path}", "actor_rollout_ref.model.trust_remote_code=true")
+    assert precision_of(trusted, feature="amx") == dict.fromkeys(KEYS, "bfloat16")
 
 
 def test_what_is_named_stays_and_the_engine_follows_a_trainer_in_float32():

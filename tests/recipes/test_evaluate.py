@@ -155,6 +155,29 @@ def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(
     assert calls == [at_a_time] * (12 // at_a_time)
 
 
+@pytest.mark.parametrize(
+    ("trained", "played", "precision"),
+    [
+        ("builtin:tiny", "builtin:tiny", "float32"),
+        ("owner/model-of-135M", "builtin:tiny", "float32"),
+        ("builtin:tiny", "owner/model-of-135M", "bfloat16"),
+        ("builtin:tiny", "random", "float32"),
+    ],
+)
+def test_the_precision_is_that_of_the_model_that_plays(tmp_path, monkeypatch, trained, played, precision):
+    found = []
+
+    def note(cfg, *args, **kwargs):
+        found.append(cfg.actor_rollout_ref.rollout.dtype)
+        raise ModelError("that is enough")
+
+    monkeypatch.setattr("spa.models.precision.processor_feature", lambda: "amx")
+    monkeypatch.setattr(evaluate, "play_puzzles", note)
+    with pytest.raises(ModelError, match="enough"):
+        run(demo(1, 1, f"model_path={trained}", "trainer.device=cpu"), played, tmp_path / "result.json")
+    assert found == [precision]
+
+
 def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     cfg = demo(6, 1)
     player = setup.make_player(cfg, None, mode="base")

@@ -57,7 +57,8 @@ def precision_of(cfg: Config, folders: Sequence[Path] = (), *, feature: Feature 
     if not on_cpu(cfg) or "auto" not in asked.values():
         return asked
     kept = next((saved for folder in folders if (saved := _saved(folder))), {})
-    best: Dtype = "float32" if is_tiny(cfg.model_path) else PRECISION[feature or processor_feature()]
+    tiny = is_tiny(cfg.model_path, code=part.model.trust_remote_code)
+    best: Dtype = "float32" if tiny else PRECISION[feature or processor_feature()]
     trained = asked[KEYS[0]] if asked[KEYS[0]] != "auto" else kept.get(KEYS[0], best)
     table: dict[str, Dtype] = dict.fromkeys(asked, trained)
     table[KEYS[1]] = "float32" if trained == "float32" else best

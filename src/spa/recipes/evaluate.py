@@ -73,8 +73,8 @@ def main(
     if not ks or min(ks) < 1:
         raise ConfigError(f"k must be at least 1, got {', '.join(map(str, ks)) or 'none'}")
     output.parent.mkdir(parents=True, exist_ok=True)
-    cfg = with_precision(cfg, precision_of(cfg))
     target = behind_api(cfg, target)
+    cfg = with_precision(cfg, precision_of(replace(cfg, model_path=target.model or cfg.model_path)))
     player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode, lost=output.with_suffix(".lost.jsonl"))
     known = training_hashes(target.run) if target.run else None
     puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
