@@ -33,7 +33,7 @@ def knows(prompt: Prompt) -> str:
     return world_model_reply(shown, thoughts, twin.state_text("coords"), " || ".join(actions), order="plan_first")
 
 
-def played(tmp_path, *changes, dynamics="learnt", depth=6, reply=knows):
+def played(tmp_path, *changes, dynamics="learnt", depth=6, reply=knows, max_prompt=None):
     """The episodes, what was recorded, and the questions that the engine was asked."""
     chat, lines, asked = template("llama3"), [], []
 
@@ -53,6 +53,7 @@ def played(tmp_path, *changes, dynamics="learnt", depth=6, reply=knows):
         max_actions=cfg.agent_proxy.max_actions_per_turn,
         depth=depth,
         keep=True,
+        max_prompt=max_prompt,
         template=chat,
         record=lines.append,
     )
@@ -107,6 +108,22 @@ def test_where_nothing_is_foreseen_the_model_replies_by_itself(tmp_path):
     own = [prompt for prompt in asked if "#" not in prompt.episode_id]
     assert own and all(prompt.opener == "<think>" for prompt in own)
     assert not any(episode.success for episode in episodes)
+
+
+def test_no_reply_is_begun_where_the_longest_would_not_fit_behind_it(tmp_path):
+    _, _, asked, _ = played(tmp_path, *TURNS)
+    lengths = [len(prompt.token_ids) for prompt in asked]
+    begun = [len(prompt.token_ids) for prompt in asked if "I do" in prompt.opener]
+    _, _, asked, _ = played(tmp_path, *TURNS, max_prompt=max(lengths))
+    assert [len(prompt.token_ids) for prompt in asked] == lengths  # all fit: nothing is another
+    middle = sorted(begun)[len(begun) // 2]
+    _, lines, asked, _ = played(tmp_path, *TURNS, max_prompt=middle)
+    tight = [len(prompt.token_ids) for prompt in asked if "I do" in prompt.opener]
+    assert tight and max(tight) <= middle
+    assert any(not line["named"] for line in lines)
+    episodes, lines, asked, _ = played(tmp_path, *TURNS, max_prompt=min(begun) - 1)
+    assert all(prompt.opener == "<think>" for prompt in asked) and not any(line["named"] for line in lines)
+    assert all(episode.turns for episode in episodes)
 
 
 def test_a_way_that_leads_elsewhere_is_looked_for_again(tmp_path):

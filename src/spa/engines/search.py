@@ -5,7 +5,7 @@ and in every predicted one that is new, each action of the game is named for the
 prediction (the state as observation, then `I do Down. <prediction>`), so that it writes what it knows and no action is
 missed or asked for twice. The search is breadth first and ends where a predicted state shows the goal. The way there is
 played in turns of as many actions as a turn may have, each reply begun in the same manner with its plan. Where no way
-is found, the model replies by itself.
+is found, or where a beginning would leave no room for the longest reply, the model replies by itself.
 
 What a reply is begun with costs no sampled token and has log-prob 0. Predictions that are only looked at are greedy:
 the most probable next state is asked for, not a draw.
@@ -43,12 +43,13 @@ class Searching(Imagining):
         ]
 
     def questions(self, place: Place) -> list[Prompt]:
-        """Every action of the game, by name."""
+        """Every action of the game, by name; none if there is no room for all of them."""
         prompt, state = place.prompt, self._state(place)
-        return [
+        asked = [
             replace(self._named(prompt, state, (action,)), episode_id=f"{prompt.episode_id}#{action}", turns_left=1)
             for action in prompt.context.action_names()
         ]
+        return asked if all(map(self._fits, asked)) else []
 
     def turns_ahead(self, prompt: Prompt) -> int:
         """The actions that the turns left may hold."""
@@ -85,7 +86,12 @@ class Searching(Imagining):
         if not way:
             return search.prompt
         state = self._state(Place(prompt=search.prompt, env=None))
-        return self._named(search.prompt, state, [name for each in self._turn(way) for name in each.parsed.actions])
+        named = self._named(search.prompt, state, [name for each in self._turn(way) for name in each.parsed.actions])
+        return named if self._fits(named) else search.prompt
+
+    def _fits(self, question: Prompt) -> bool:
+        """Whether a reply that is begun leaves room for as many tokens as one that is not."""
+        return self.max_prompt is None or len(question.token_ids) <= self.max_prompt
 
     def _turn(self, way: Sequence[Imagined]) -> list[Imagined]:
         """The part of a way that fits into one turn."""
@@ -99,6 +105,7 @@ class Searching(Imagining):
     def _play(self, search: Search, way: list[Imagined], question: Prompt, reply: Completion) -> Completion:
         """The reply as the episode has it, with what it was begun with; what was imagined is recorded."""
         prompt = search.prompt
+        way = [] if question is prompt else way  # its beginning may not fit
         text = whole(question, prompt, reply)
         try:
             with boundary("imagining", MAKING_S):
