@@ -18,6 +18,7 @@ from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.prompts.template import ChatTemplate
+from spa.rollout import check_room
 from spa.tracking.encoding import dump_line
 from spa.types import Completion, Episode, Prompt, Stop
 
@@ -187,8 +188,11 @@ def test_a_first_prompt_that_does_not_fit_costs_its_own_episode():
         *[(Stop.TURN_CAP, 2)] * 2,
     ]
     assert episodes[0].token_ids is None
+    check_room(episodes, 64, 2000)
+    check_room(episodes[2:], 64, 2000)
     with pytest.raises(ConfigError, match=r"no prompt fits.*max_model_len"):
-        play(groups(2, 2), engine, made, make=lambda tag: Verbose(), max_model_len=100)
+        check_room(episodes[:2], 64, 2000)
+    check_room([episodes[0], replace(episodes[1], stop=Stop.ERROR, error="gone")], 64, 2000)
 
 
 class Fragile(OpenLake):

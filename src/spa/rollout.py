@@ -52,8 +52,7 @@ def collect(
     with `lanes`, that many turns are executed at a time, for environments in processes of their own. Episodes that
     `lost` knows are not played, and those that end a process are added to it.
 
-    Raises ConfigError if no prompt fits, and whatever SpaError an environment raises while it is made: those are for
-    the user to solve.
+    Raises whatever SpaError an environment raises while it is made: those are for the user to solve.
     """
     room = max_model_len - sampling.max_tokens
     with ThreadPoolExecutor(lanes) if lanes else nullcontext() as pool:
@@ -65,7 +64,7 @@ def collect(
         games = list(
             each(lambda table: _Game(table, make_env, prompters, template, lost, env_timeout_s), tables.values())
         )
-        _check_room([seat for game in games for seat in game.seats], room, max_model_len)
+        _end_too_long([seat for game in games for seat in game.seats], room)
         while active := [(game, seat) for game in games if (seat := game.asked) is not None]:
             completions = engine.generate([seat.prompt(game.env) for game, seat in active], sampling)
             turns = [(game, completion) for (game, _), completion in zip(active, completions, strict=True)]
@@ -92,17 +91,24 @@ def _report_faults(failed: Sequence[Seat]) -> None:
         log.warning("%d more episodes failed; their reasons are in the trajectories", len(failed) - SHOWN_FAULTS)
 
 
-def _check_room(seats: Sequence[Seat], room: int, max_model_len: int) -> None:
+def _end_too_long(seats: Sequence[Seat], room: int) -> None:
     """End the episodes whose first prompt does not fit."""
-    lengths = {seat: len(seat.buffer) for seat in seats if seat.buffer is not None}
-    for seat, length in lengths.items():
-        if length > room:
+    for seat in seats:
+        if seat.buffer is not None and len(seat.buffer) > room:
             seat.stop = Stop.CONTEXT
-            log.warning("episode %s: the first prompt has %d tokens, %d fit", seat.spec.episode_id, length, room)
-    if lengths and min(lengths.values()) > room:
+            log.warning(
+                "episode %s: the first prompt has %d tokens, %d fit", seat.spec.episode_id, len(seat.buffer), room
+            )
+
+
+def check_room(episodes: Sequence[Episode], reply: int, max_model_len: int) -> None:
+    """Raises ConfigError if all that was wrong with these episodes is that not one first prompt left room for a reply
+    of `reply` tokens. To be asked of all ranks' episodes together: what others had must not matter to one of them."""
+    too_long = any(episode.stop is Stop.CONTEXT for episode in episodes)
+    if too_long and not any(episode.turns or episode.error for episode in episodes):
         raise ConfigError(
-            f"no prompt fits: the shortest has {min(lengths.values())} tokens, and a reply would end beyond the "
-            f"{max_model_len} of actor_rollout_ref.rollout.max_model_len. Raise it, or lower response_length."
+            f"no prompt fits: with a reply of {reply} tokens each would end beyond the {max_model_len} of "
+            "actor_rollout_ref.rollout.max_model_len. Raise it, or lower response_length."
         )
 
 

@@ -29,7 +29,7 @@ from spa.models.choose import (
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes.prompters import check_puzzles, first_puzzle, make_prompter
-from spa.rollout import collect, puzzle_hash
+from spa.rollout import check_room, collect, puzzle_hash
 from spa.seeds import stream_seed
 from spa.types import Episode, SamplingParams
 
@@ -115,7 +115,8 @@ class Player:
             return None
 
     def play(self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams) -> list[Episode]:
-        """Play the given episodes. Every rank plays its own groups and gets all episodes."""
+        """Play the given episodes. Every rank plays its own groups and gets all episodes. Raises ConfigError if not one
+        has room for a reply."""
 
         def play(mine: list[EpisodeSpec]) -> list[Episode]:
             return collect(
@@ -132,7 +133,9 @@ class Player:
                 lost=self.lost,
             )
 
-        return self.world.parallel_map(specs, play, by=first_group, pack=pack, unpack=unpack)
+        episodes = self.world.parallel_map(specs, play, by=first_group, pack=pack, unpack=unpack)
+        check_room(episodes, sampling.max_tokens, self.max_model_len)
+        return episodes
 
 
 def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode, lost: Path | None = None) -> Player:
