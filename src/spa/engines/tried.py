@@ -32,6 +32,8 @@ def reads_right(model: Any, make_batch: MakeBatch) -> bool:
     try:
         with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
             gap = _gap(model, make_batch)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as error:  # noqa: BLE001 - whatever an architecture that is called in an unknown way meets first
         log.debug("%s: %s", model.config.model_type, error)
         return False
