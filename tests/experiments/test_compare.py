@@ -16,7 +16,15 @@ from spa.errors import ConfigError, SpaError, TrainingError
 from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS, Plan, run_grid
 from spa.experiments.methods import CONTROLS, METHODS, baseline_config, configured, method, of_comparison
-from spa.experiments.results import SeedResult, episodes_played, mean_curve, puzzles_of, read_curve, read_training
+from spa.experiments.results import (
+    SeedResult,
+    difference,
+    episodes_played,
+    mean_curve,
+    puzzles_of,
+    read_curve,
+    read_training,
+)
 from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.experiments.tables import print_table
 from spa.report.reading import open_run
@@ -468,10 +476,17 @@ def test_a_comparison_needs_a_process(compared, base, tmp_path):
 
 def test_episodes_that_a_fault_ended_are_no_attempts(tmp_path):
     episodes = [
-        {"tag": "T", "puzzle_seed": 1, "success": won, "stop": stop} for won, stop in ((1, "done"), (0, "error"))
+        {"tag": "T", "puzzle_seed": 1, "puzzle_hash": "a", "success": won, "stop": stop}
+        for won, stop in ((1, "done"), (0, "error"))
     ]
     (tmp_path / "val.jsonl").write_text("".join(json.dumps(each) + "\n" for each in episodes))
-    assert puzzles_of(tmp_path / "val.jsonl") == {"T/1": (1, 1)}
+    assert puzzles_of(tmp_path / "val.jsonl") == {"T/1/a": (1, 1)}
+
+
+def test_puzzles_of_one_seed_in_other_settings_are_not_paired():
+    one, other = ({f"T/1/{content}": (8, 2)} for content in "ab")
+    results = [SeedResult(seed=0, moments={"after": found}, curve={}, world_model={}) for found in (one, other)]
+    assert difference(results[:1], results[:1]) is not None and difference(results[:1], results[1:]) is None
 
 
 def test_a_curve_has_no_pass_at_8_of_fewer_attempts(tmp_path):

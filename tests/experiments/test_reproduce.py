@@ -138,7 +138,13 @@ def finish(stage: Task, device: str) -> tuple[int, int]:
         cfg, lines = stage.config, []
         for step in (0, 10, cfg.trainer.total_training_steps):
             rows = [
-                {"tag": "t", "puzzle_seed": cfg.seed.val + puzzle, "success": step > 0 and member < won, "stop": ""}
+                {
+                    "tag": "t",
+                    "puzzle_seed": cfg.seed.val + puzzle,
+                    "puzzle_hash": f"{puzzle}",
+                    "success": step > 0 and member < won,
+                    "stop": "",
+                }
                 for puzzle in range(6)
                 for member in range(8)
             ]

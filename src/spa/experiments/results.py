@@ -77,12 +77,13 @@ def learns_states(training: Training) -> bool:
 
 
 def puzzles_of(path: Path) -> Puzzles:
-    """Attempts and successes per puzzle in a file of recorded episodes; those that a fault ended are no attempts."""
+    """Attempts and successes per puzzle in a file of recorded episodes; those that a fault ended are no attempts. A
+    seed gives another puzzle in other settings, so its content is part of a puzzle's name."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for _, episode in read_lines(path):
         if episode["stop"] == "error":
             continue
-        entry = counts[f"{episode['tag']}/{episode['puzzle_seed']}"]
+        entry = counts[f"{episode['tag']}/{episode['puzzle_seed']}/{episode['puzzle_hash']}"]
         entry[0] += 1
         entry[1] += bool(episode["success"])
     return {puzzle: (n, c) for puzzle, (n, c) in sorted(counts.items())}

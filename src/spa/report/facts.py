@@ -84,8 +84,8 @@ def behaviour_and_wins(stages: Sequence[StageFolder], step: int | None = None) -
         for episode in heads(file.path):
             behaviour.add(episode)
             if episode.get("stop") != "error":
-                same = episode.get("puzzle_hash") or episode.get("puzzle_seed")  # seeds name others in other settings
-                of_puzzle[f"{episode.get('tag')}/{same}"].append(bool(episode.get("success")))
+                names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))  # a seed alone has others
+                of_puzzle["/".join(map(str, names))].append(bool(episode.get("success")))  # in other settings
         if of_puzzle:
             wins[stage.seed] = {puzzle: sum(won) / len(won) for puzzle, won in of_puzzle.items()}
     return behaviour, wins

@@ -54,7 +54,7 @@ class StageFolder:
     def parts(self) -> tuple[tuple[Path, int], ...]:
         """The stage's folder and those of its extra rounds, each with the steps that lie before it."""
         extras = [path for path in self.path.glob("extra_*") if is_stage(path)]
-        extras.sort(key=lambda path: int(path.name[6:]) if path.name[6:].isdigit() else 0)
+        extras.sort(key=lambda path: int(path.name[6:]) if path.name[6:].isdecimal() else 0)
         parts, before = [], 0
         for path in (self.path, *extras):
             parts.append((path, before))

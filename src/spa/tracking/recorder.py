@@ -229,7 +229,7 @@ def _truncate(directory: Path, last_step: int) -> None:
     for folder in _EPISODES:
         for path in (directory / folder).glob("*.jsonl"):
             step = path.stem.rpartition("-")[2]
-            if step.isdigit() and int(step) > last_step:
+            if step.isdecimal() and int(step) > last_step:
                 path.unlink()
 
 
