@@ -92,7 +92,7 @@ def _file(file: Path) -> Iterator[Rollout]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if text.lstrip().startswith("[") and not (lines and _is_json(lines[0][1])):  # one list over several lines
+    if text.lstrip().startswith("[") and len(lines) > 1 and not _is_json(lines[0][1]):  # one list over several lines
         lines = [(1, text)]
     for number, line in lines:
         try:
