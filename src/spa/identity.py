@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
+from spa import __version__
 from spa.config.schema import Config
 from spa.config.stages import UNRECORDED, Stage, default_of, key_of, values_of, without_idle_replay
 from spa.errors import ModelError
@@ -23,7 +24,7 @@ from spa.errors import ModelError
 REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""
 
-PACKAGES = ("spa", "torch", "transformers", "tokenizers", "numpy", "vllm")
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
 _TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens_map", "added_tokens", "preprocessor_config", "processor")
 _MODEL_FILES = (".json", ".safetensors", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 _MARKER = "complete.json"  # of a checkpoint: what it says of the other files is not content
@@ -146,7 +147,7 @@ def environment() -> dict[str, Any]:
     """Versions, processor or GPU, and CPU threads of this process."""
     import torch
 
-    found: dict[str, Any] = {"python": platform.python_version()}
+    found: dict[str, Any] = {"python": platform.python_version(), "spa": __version__}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)

@@ -21,7 +21,7 @@ NEEDING = sorted(name for name, row in BRIDGES.items() if row.extra)
 @pytest.mark.parametrize("bridge", NEEDING)
 def test_a_missing_library_is_one_message_that_names_the_extra(bridge, monkeypatch):
     monkeypatch.setitem(sys.modules, BRIDGES[bridge].package, None)
-    with pytest.raises(ConfigError, match=rf"pip install 'spa\[{BRIDGES[bridge].extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install .*\[{BRIDGES[bridge].extra}\]'"):
         make_env(f"{bridge}:any")
 
 

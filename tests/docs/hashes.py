@@ -1,4 +1,4 @@
-"""Write requirements-hashed.txt: the tested versions of what `spa[dev]` needs, each with the hashes of its files.
+"""Write requirements-hashed.txt: the tested versions of what `spa-agent[dev]` needs, each with the hashes of its files.
 
     python tests/docs/hashes.py        needs uv, and a .venv in which `make test` works
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PINS, HASHED = ROOT / "constraints-cpu.txt", ROOT / "requirements-hashed.txt"
 OWN_INDEX = {"torch"}
 HEAD = """\
-# Made by tests/docs/hashes.py from constraints-cpu.txt: what spa[dev] needs beside torch. `make hashed` installs it:
+# Made by tests/docs/hashes.py from constraints-cpu.txt: what spa-agent[dev] needs beside torch. `make hashed` installs it:
 #   pip install --require-hashes --no-deps -r requirements-hashed.txt
 #   pip install --no-deps torch==2.13.0                                     whose builds differ by index
 #   pip install --no-deps --no-build-isolation -e .
@@ -50,7 +50,7 @@ def pins() -> dict[str, str]:
 def main() -> int:
     """Ask the index for the hashes; returns the exit status."""
     known = pins()
-    wanted = sorted(name for name in needed("spa", {"dev"}) - OWN_INDEX if name in known)
+    wanted = sorted(name for name in needed("spa-agent", {"dev"}) - OWN_INDEX if name in known)
     lines = "\n".join(f"{name}=={known[name]}" for name in wanted)
     command = ["uv", "pip", "compile", "--quiet", "--no-deps", "--generate-hashes", "--no-annotate", "--no-header", "-"]
     made = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)

@@ -15,6 +15,7 @@ from hashes import HASHED, OWN_INDEX, needed, pins  # the script beside this fil
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+NAME = PROJECT["project"]["name"]
 NAMES = {"PIL": "pillow", "hydra": "hydra-core", "yaml": "pyyaml"}
 """Imported name -> distribution, where they differ."""
 COME_ALONG = {"pandas", "pydantic", "uvicorn"}
@@ -78,7 +79,7 @@ def test_the_tested_versions_lie_in_the_promised_ranges():
     extras = PROJECT["project"]["optional-dependencies"]
     required = [*PROJECT["project"]["dependencies"], *extras["dev"], *extras["api"], *extras["plot"]]
     for requirement in map(Requirement, required):
-        if requirement.name != "spa":
+        if requirement.name != NAME:
             assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
     assert pins["torch"] == "2.13.0"  # an exact public version: an index with CPU builds then gives the CPU build
 
@@ -92,11 +93,11 @@ def test_every_package_that_is_needed_has_hashes_of_the_tested_version():
         hashed[name] = version
     known = pins()
     assert hashed.items() <= known.items()
-    assert (needed("spa", {"dev"}) & known.keys()) - OWN_INDEX <= hashed.keys()
+    assert (needed(NAME, {"dev"}) & known.keys()) - OWN_INDEX <= hashed.keys()
     assert not re.search(r"--(?!hash)|https?:|file:", "\n".join(blocks))
 
 
 def test_the_licence_and_the_citation_are_there():
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert metadata.metadata("spa")["License-Expression"] == PROJECT["project"]["license"] == "Apache-2.0"
+    assert metadata.metadata(NAME)["License-Expression"] == PROJECT["project"]["license"] == "Apache-2.0"
     assert "2510.15047" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from spa import __version__
 from spa.config.hardware import vllm_installed
 from spa.errors import ConfigError
+from spa.install import DISTRIBUTION
 
 OPTIONAL = {
     "vllm": "fast rollouts on GPUs",
@@ -68,8 +70,7 @@ def main(args: list[str]) -> int:
         )
     required = list(required_packages())
     sections = {
-        f"spa {_version('spa') or 'from source'}, Python {platform.python_version()}, "
-        f"{platform.system()} {platform.machine()}": required,
+        f"spa {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}": required,
         "Optional": list(optional_packages()),
         "This machine": list(machine()),
     }
@@ -83,7 +84,7 @@ def main(args: list[str]) -> int:
 def required_packages() -> Iterator[Line]:
     """Every dependency in spa's own metadata: its version, or how to get it."""
     try:
-        lines = metadata.requires("spa") or []
+        lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         yield Line("spa", "not installed", "pip install -e . in the project folder", ok=False)
         return

@@ -12,6 +12,7 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.options import nearest
 from spa.errors import ConfigError
+from spa.install import install_hint
 from spa.tracking.encoding import write_atomic
 
 
@@ -55,7 +56,7 @@ def _list(bridge: str | None) -> None:
     if bridge is None:
         width = max(map(len, BRIDGES))
         for name, row in BRIDGES.items():
-            needs = f", with pip install 'spa[{row.extra}]'" if row.extra else ""
+            needs = f", with {install_hint(row.extra)}" if row.extra else ""
             sys.stdout.write(f"{name:<{width}}  {row.says}{needs}\n")
         return
     if bridge not in BRIDGES:

@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from spa.errors import ConfigError
+from spa.install import install_hint
 
 
 def main(args: list[str]) -> int:
@@ -20,7 +21,7 @@ def main(args: list[str]) -> int:
 
         from spa.export.openenv import application
     except ImportError as error:
-        raise ConfigError(f"spa serve needs OpenEnv: pip install 'spa[openenv]' ({error})") from error
+        raise ConfigError(f"spa serve needs OpenEnv: {install_hint('openenv')} ({error})") from error
     app = application(options.tag, options.config)
     sys.stdout.write(f"{options.tag} for OpenEnv clients: http://127.0.0.1:{options.port}\n")
     sys.stdout.flush()

@@ -8,6 +8,7 @@ from spa.engines.api import ApiReply, Refused, Temporary
 from spa.engines.http import bounded_client, joined, plain_count, readable
 from spa.engines.openai import api_key, translate
 from spa.errors import ModelError
+from spa.install import install_hint
 from spa.types import Message, SamplingParams
 
 ADDRESS = "https://api.anthropic.com"
@@ -26,7 +27,7 @@ class AnthropicClient:
         try:
             import anthropic
         except ImportError as error:
-            raise ModelError("Anthropic's models need the api extra: pip install 'spa[api]'") from error
+            raise ModelError(f"Anthropic's models need the api extra: {install_hint('api')}") from error
         self.entry, self._sdk = entry, anthropic
         self.name, self.address = entry.model_name, entry.base_url or ADDRESS
         self._key = api_key(entry)

@@ -27,6 +27,7 @@ from torch import nn
 from spa import heartbeat
 from spa.engines.http import without_surrogates
 from spa.errors import ModelError
+from spa.install import install_hint
 from spa.types import Completion, Message, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -305,7 +306,7 @@ def _retrying(max_retries: int, first_pause_s: float, before_pause: Callable[[Te
     try:
         import tenacity
     except ImportError as error:
-        raise ModelError("models behind APIs need the api extra: pip install 'spa[api]'") from error
+        raise ModelError(f"models behind APIs need the api extra: {install_hint('api')}") from error
     doubling = tenacity.wait_exponential(multiplier=first_pause_s, max=LONGEST_PAUSE_S)
     jittered = doubling + tenacity.wait_random(0, min(1.0, first_pause_s))
 

@@ -8,6 +8,7 @@ from spa.config.schema import APIModelConfig
 from spa.engines.api import ApiReply, BadRequest, Refused, Temporary
 from spa.engines.http import bounded_client, plain_count, readable
 from spa.errors import ModelError, one_line
+from spa.install import install_hint
 from spa.types import Message, SamplingParams
 
 ADDRESSES = {
@@ -36,7 +37,7 @@ class OpenAIClient:
         try:
             import openai
         except ImportError as error:
-            raise ModelError("models behind APIs need the api extra: pip install 'spa[api]'") from error
+            raise ModelError(f"models behind APIs need the api extra: {install_hint('api')}") from error
         self.entry, self._sdk = entry, openai
         self.name = entry.model_name
         self.address = entry.base_url or ADDRESSES[entry.provider_name]

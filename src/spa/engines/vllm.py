@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from spa.errors import ModelError, TrainingError
+from spa.install import install_hint
 from spa.models.forward import token_logprobs
 from spa.models.load import model_source
 from spa.models.lora import has_adapters, merged_state
@@ -54,7 +55,7 @@ class VllmEngine:
             from vllm.v1.engine.exceptions import EngineDeadError
         except ImportError as error:
             raise ModelError(
-                "actor_rollout_ref.rollout.name=vllm needs the package vllm: pip install 'spa[vllm]', or use local"
+                f"actor_rollout_ref.rollout.name=vllm needs the package vllm: {install_hint('vllm')}; or use local"
             ) from error
         self._vllm, self._dead, self.template, self.dtype = vllm, EngineDeadError, template, dtype
         self.version, self.sleeps, self._asleep = 0, sleeps, False

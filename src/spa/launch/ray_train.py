@@ -17,6 +17,7 @@ import torch
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ConfigError, TrainingError
+from spa.install import install_hint
 from spa.launch.job import Job, prepared
 from spa.recipes.pipeline import archive_stages
 from spa.tracking.console import same_verbosity, set_verbosity
@@ -130,5 +131,5 @@ def _ray() -> tuple[Any, Any]:
         import ray
         from ray import train
     except ImportError as error:
-        raise ConfigError("launcher=ray needs the ray extra: pip install 'spa[ray]'") from error
+        raise ConfigError(f"launcher=ray needs the ray extra: {install_hint('ray')}") from error
     return ray, train

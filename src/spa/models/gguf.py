@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
 from spa.errors import ModelError, one_line
+from spa.install import install_hint
 
 MAGIC = b"GGUF"
 SPLITS_DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
@@ -109,7 +110,7 @@ def read_fields(file: Path) -> dict[str, str]:
         import accelerate  # noqa: F401 - transformers loads GGUF files with it
         from gguf import GGUFReader
     except ImportError as error:
-        raise ModelError("reading GGUF files needs two more packages: pip install 'spa[gguf]'") from error
+        raise ModelError(f"reading GGUF files needs two more packages: {install_hint('gguf')}") from error
     keys = {"name": "general.name", "architecture": "general.architecture", "license": "general.license"}
     keys["pre"] = "tokenizer.ggml.pre"
     try:

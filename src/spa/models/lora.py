@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from spa.errors import ModelError, one_line
+from spa.install import install_hint
 
 ADAPTER = "adapter"  # folder of the adapters beside the merged weights
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -207,5 +208,5 @@ def _peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise ModelError("LoRA needs the lora extra: pip install 'spa[lora]'") from error
+        raise ModelError(f"LoRA needs the lora extra: {install_hint('lora')}") from error
     return peft

@@ -16,6 +16,7 @@ import torch
 from transformers import AutoConfig, AutoImageProcessor
 
 from spa.errors import ModelError
+from spa.install import install_hint
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
@@ -108,7 +109,7 @@ def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(
             f"{folder}: its image processor cannot be used ({' '.join(str(error).split())[:300]}). Pictures need "
-            "pip install 'spa[vision]', and the processor's files beside the weights."
+            f"the processor's files beside the weights and the vision extra: {install_hint('vision')}"
         ) from error
     merge = getattr(processor, "merge_size", None)
     fixed = None if merge else getattr(config, "image_seq_length", None) or getattr(config, "mm_tokens_per_image", None)
@@ -138,5 +139,5 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ModelError("pictures need the vision extra: pip install 'spa[vision]'") from error
+        raise ModelError(f"pictures need the vision extra: {install_hint('vision')}") from error
     return Image

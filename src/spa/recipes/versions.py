@@ -3,12 +3,14 @@
 import platform
 from importlib import metadata
 
-PACKAGES = ("spa", "torch", "transformers", "numpy", "gymnasium", "tokenizers")
+from spa import __version__
+
+PACKAGES = ("torch", "transformers", "numpy", "gymnasium", "tokenizers")
 
 
 def versions() -> dict[str, str]:
     """Versions of what computes the numbers."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "spa": __version__}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)

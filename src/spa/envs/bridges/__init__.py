@@ -12,6 +12,7 @@ from typing import Any
 
 from spa.envs.bridges.randomness import OwnRandomness
 from spa.errors import ConfigError
+from spa.install import install_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def load_package(bridge: str, module: str | None = None) -> Any:
         with OwnRandomness(0), _own_logging():  # some draw, or set up everybody's logging, while they are imported
             return importlib.import_module(module or row.package)
     except ImportError as error:
-        extra = f"pip install 'spa[{row.extra}]'" if row.extra else f"pip install {row.package}"
+        extra = install_hint(row.extra) if row.extra else f"pip install {row.package}"
         raise ConfigError(
             f"env_type {bridge + ':…'!r} needs the package {row.package}: {extra} ({type(error).__name__}: {error})"
         ) from error
