@@ -17,6 +17,7 @@ from spa.recipes import generate, pipeline, sft
 from spa.recipes.rounds import first_round, rounds_of, write_rounds
 from spa.recipes.stage import recorded_identity
 from spa.tracking.encoding import save_config
+from spa.worldmodel.parquet import puzzles_in
 from spa.worldmodel.rows import read_parquet
 
 STEPS = (
@@ -55,6 +56,16 @@ def test_rows_of_both_rounds_are_learnt_from_and_no_puzzle_is_played_twice(run):
     new = {row.puzzle_seed for row in both} - {row.puzzle_seed for row in early}
     assert new and len(both) > len(early)
     assert len({(row.episode_id, row.turn) for row in both}) == len(both)
+
+
+def test_no_puzzle_of_an_earlier_round_changes_sides(run):
+    """The model goes on from round 1, so its training puzzles tell nothing in the validation of round 2."""
+    (first_train, first_val), (train, val) = (
+        [puzzles_in([folder / f"wm_{side}.parquet"]) for side in ("train", "val")]
+        for folder in (run / "round_1/data", run / "data")
+    )
+    assert first_train < train and first_val < val
+    assert not train & val
 
 
 def test_what_each_round_added_is_told(run):

@@ -86,6 +86,15 @@ def test_no_puzzle_is_on_both_sides(puzzles, fraction, seed):
     assert {row.puzzle_hash for row in again[1]} == val_puzzles
 
 
+@given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 20)), st.integers(0, 5))
+def test_puzzles_of_earlier_rounds_keep_their_side(early, late, seed):
+    sides = [{row.puzzle_hash for row in part} for part in split_by_puzzle(rows_of(early), val_fraction=0.2, seed=seed)]
+    both = rows_of(early | late)
+    train, val = split_by_puzzle(both, val_fraction=0.2, seed=seed, trained=sides[0], validated=sides[1])
+    assert sides[0] <= {row.puzzle_hash for row in train} and sides[1] <= {row.puzzle_hash for row in val}
+    assert len(train) + len(val) == len(both)
+
+
 def test_another_seed_splits_otherwise():
     rows = rows_of(range(40))
     sides = {frozenset(row.puzzle_hash for row in split_by_puzzle(rows, val_fraction=0.2, seed=s)[1]) for s in range(4)}

@@ -55,6 +55,7 @@ from spa.tracking.recorder import read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.branches import branch_rows, require_tries, turn_options
+from spa.worldmodel.parquet import puzzles_in
 from spa.worldmodel.rows import (
     by_reason,
     coverage_sample,
@@ -79,6 +80,7 @@ def main(
     directory: Path | None = None,
     first_batch: int = 0,
     earlier: Sequence[tuple[Config, Path]] = (),
+    before: Sequence[Path] = (),
     identity: Identity | None = None,
     episodes: Path | None = None,
 ) -> Path:
@@ -86,9 +88,10 @@ def main(
 
     Every batch plays new puzzles; `first_batch` continues where an earlier round stopped. Puzzles that validation uses
     are left out of the data, so that nothing is fine-tuned on them. `earlier`: configuration and folder of rounds of
-    self-play whose episodes make rows of this data set, too. `episodes`: a finished folder of the same self-play, of
-    which other rows are made. Without an `identity` it is a stage alone, which `trainer.resume_mode=disable` makes
-    begin again when it is finished, and has the first round of several.
+    self-play whose episodes make rows of this data set, too. `before`: the data sets of all rounds before, whose
+    puzzles stay training or validation puzzles. `episodes`: a finished folder of the same self-play, of which other
+    rows are made. Without an `identity` it is a stage alone, which `trainer.resume_mode=disable` makes begin again when
+    it is finished, and has the first round of several.
     """
     if identity is None:
         if cfg.generate.rounds > 1 and current_world().is_main:
@@ -106,7 +109,7 @@ def main(
     with run_context(out):
         fetched = current_world().broadcast(lambda: begun(cfg, out, known))
         if not fetched and (episodes is None or not rows_from(cfg, episodes, out)):
-            play_batches(cfg, out, first_batch, earlier)
+            play_batches(cfg, out, first_batch, earlier, before)
         return mark_done(out, known, out, since=started)
 
 
@@ -123,7 +126,13 @@ def begun(cfg: Config, out: Path, identity: Identity) -> bool:
     return fetched
 
 
-def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tuple[Config, Path]] = ()) -> None:
+def play_batches(
+    cfg: Config,
+    out: Path,
+    first_batch: int,
+    earlier: Sequence[tuple[Config, Path]] = (),
+    before: Sequence[Path] = (),
+) -> None:
     """Play what is not played yet and make rows of everything."""
     device, world = setup.pick_device(cfg), current_world()
     seen: list[dict[str, Any]] = []
@@ -152,13 +161,13 @@ def play_batches(cfg: Config, out: Path, first_batch: int, earlier: Sequence[tup
             stop_together(world)
         engine.close()
         rows, counts = make_rows(cfg, episodes, held_out, player)
-        for before, folder in earlier:
-            found, dropped = make_rows(before, stored_episodes(before, folder), held_out, player)
+        for own, folder in earlier:
+            found, dropped = make_rows(own, stored_episodes(own, folder), held_out, player)
             rows, counts = [*found, *rows], counts + dropped
         if not rows:
             raise nothing_usable(cfg, len(episodes), counts)
         if world.is_main:
-            summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out)
+            summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out, before=before)
             if mirror := mirror_of(cfg, out):
                 played_files = [str(_batch_file(out, batch + 1).relative_to(out)) for batch in range(first_batch, last)]
                 mirror.copy_files(out, (TRAIN_FILE, VAL_FILE, SUMMARY, PLAYED, *played_files))  # for later rounds
@@ -385,10 +394,24 @@ def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
 
 
 def write_dataset(
-    cfg: Config, out: Path, rows: list[WorldModelRow], counts: Counter[str], episodes: list[Episode], *, played_in: Path
+    cfg: Config,
+    out: Path,
+    rows: list[WorldModelRow],
+    counts: Counter[str],
+    episodes: list[Episode],
+    *,
+    played_in: Path,
+    before: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """wm_train.parquet, wm_val.parquet and summary.json; returns the summary. `played_in`: the folder of self-play."""
-    train, val = split_by_puzzle(rows, val_fraction=cfg.generate.val_fraction, seed=cfg.generate.split_seed)
+    """wm_train.parquet, wm_val.parquet and summary.json; returns the summary. `played_in`: the folder of self-play;
+    `before`: the data sets of earlier rounds."""
+    train, val = split_by_puzzle(
+        rows,
+        val_fraction=cfg.generate.val_fraction,
+        seed=cfg.generate.split_seed,
+        trained=puzzles_in([folder / TRAIN_FILE for folder in before]) or (),
+        validated=puzzles_in([folder / VAL_FILE for folder in before]) or (),
+    )
     if cfg.generate.shuffle_next_states:
         train, val = shuffle_next_states(train, cfg.seed.train), shuffle_next_states(val, cfg.seed.train)
     if cfg.generate.coverage:

@@ -85,6 +85,7 @@ def play(own: Round, cfg: Config, *, identity: Identity, episodes: Path | None =
         directory=own.data,
         first_batch=own.first_batch,
         earlier=own.earlier,
+        before=[done.data for done in own.before],
         identity=identity,
         episodes=episodes,
     )

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,16 @@ def read_parquet(path: Path | str) -> list[WorldModelRow]:
     """
     table = read_table(path)
     return [_row(record, f"{path}, row {index}", index) for index, record in enumerate(table.to_pylist())]
+
+
+def puzzles_in(files: Iterable[Path]) -> frozenset[str] | None:
+    """Content hashes of the puzzles in data sets; None if one of the files does not say whose its rows are."""
+    found: set[str] = set()
+    for file in files:
+        if "puzzle_hash" not in pq.read_schema(file).names:
+            return None
+        found.update(pq.read_table(file, columns=["puzzle_hash"]).column(0).to_pylist())
+    return frozenset(found)
 
 
 def parse_prompt(value: Any, where: str = "prompt") -> tuple[Message, ...]:

@@ -1,7 +1,7 @@
 """Episodes become rows of world-model data: relabel, shuffle for the control, split by puzzle. Files: `parquet.py`."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -128,20 +128,26 @@ def make_row(episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ..
 
 
 def split_by_puzzle(
-    rows: Sequence[WorldModelRow], *, val_fraction: float, seed: int
+    rows: Sequence[WorldModelRow],
+    *,
+    val_fraction: float,
+    seed: int,
+    trained: Collection[str] = (),
+    validated: Collection[str] = (),
 ) -> tuple[list[WorldModelRow], list[WorldModelRow]]:
     """Training and validation rows; a puzzle is on one side only.
 
     `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side; with a single puzzle
     all rows are for training. The choice depends on the set of puzzles and the seed, not on the order of the rows.
+    Puzzles that are `trained` or `validated` already (earlier rounds: the model goes on from theirs) keep their side.
     Raises ConfigError unless 0 < val_fraction < 1.
     """
     if not 0 < val_fraction < 1:
         raise ConfigError(f"val_fraction must lie between 0 and 1, both excluded; got {val_fraction}")
-    puzzles = sorted({row.puzzle_hash for row in rows})
+    puzzles = sorted({row.puzzle_hash for row in rows}.difference(trained, validated))
     count = min(max(round(val_fraction * len(puzzles)), 1), len(puzzles) - 1)
     order = stream(seed, "world_model_split").permutation(len(puzzles))
-    held_out = {puzzles[index] for index in order[: max(count, 0)]}
+    held_out = {puzzles[index] for index in order[: max(count, 0)]}.union(validated)
     train = [row for row in rows if row.puzzle_hash not in held_out]
     val = [row for row in rows if row.puzzle_hash in held_out]
     return train, val
