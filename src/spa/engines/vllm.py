@@ -74,7 +74,7 @@ class VllmEngine:
             "disable_log_stats": True,
         }
         try:
-            self.llm = vllm.LLM(**settings | (options or {}))
+            self.llm = vllm.LLM(**settings | (options or {}))  # pyright: ignore[reportAttributeAccessIssue]
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"vllm cannot load {name}: {' '.join(str(error).split())[:400]}") from error
 
