@@ -313,3 +313,24 @@ def test_weights_of_a_correction_scale_the_policy_loss_and_nothing_else():
     assert torch.equal(grads["none"][0], grads["one"][0])
     torch.testing.assert_close(grads["half"][0], grads["one"][0] / 2, atol=1e-6, rtol=1e-4)
     assert grads["none"][1] == grads["half"][1]
+
+
+def test_entropy_and_kl_are_means_over_sampled_tokens_with_and_without_weights_of_zero():
+    batch = ready()
+    half = (torch.arange(batch.mask.shape[1]) % 2).float().expand(batch.mask.shape)
+    found = []
+    for importance in (None, half):
+        model, _ = actor()
+        metrics = update(
+            Trainable(model=model, optimizer=Recording(model), grad_clip=1e9),
+            replace(batch, importance=importance),
+            actor_loss(ActorConfig(use_kl_loss=True)),
+            mini_batches=[[torch.arange(len(batch))]],
+            micro=MicroBatching(rows=2),
+            loss_agg_mode="token-mean",
+            horizon=30,
+            device=CPU,
+        )
+        found.append({name: metrics[name] for name in ("entropy", "kl_loss")})
+    assert found[0]["entropy"] > 1
+    assert found[0] == pytest.approx(found[1])

@@ -38,7 +38,12 @@ def actor_loss(cfg: ActorConfig, sampling: SamplingParams = PLAIN) -> LossFn:
         )
         weighed = weights if batch.importance is None else weights * batch.importance
         loss, sums = policy.compute(logprobs, batch.old_logprobs, batch.advantages, weighed, cfg)
-        info = {**sums, "tokens": (weighed > 0).sum(), "entropy": (entropy.detach() * batch.mask).sum()}
+        info = {
+            **sums,
+            "tokens": (weighed > 0).sum(),
+            "sampled": batch.mask.sum(),
+            "entropy": (entropy.detach() * batch.mask).sum(),
+        }
         if batch.world is not None:
             world = world_loss(cfg.world_loss, logprobs, batch.world)
             loss = loss + cfg.world_loss.coef * world

@@ -26,13 +26,15 @@ from spa.types import EpisodeBatch, Metrics, PPOBatch, SamplingParams
 
 LossInfo = Mapping[str, torch.Tensor]
 LossFn = Callable[[Any, PPOBatch, torch.Tensor], tuple[torch.Tensor, LossInfo]]
-"""(model, micro-batch, weights [b, A]) -> (loss, sums over tokens to report as means, "tokens" among them). Weights
-belong to the whole mini-batch."""
+"""(model, micro-batch, weights [b, A]) -> (loss, sums over tokens to report as means, and their number as "tokens").
+Weights belong to the whole mini-batch. `OVER_SAMPLED` are sums over the tokens counted in "sampled"."""
 Compute = Callable[..., tuple[torch.Tensor, LossInfo]]
 """(model, *, rows) -> (part of the loss, parts of the sums to report)."""
 Result = TypeVar("Result")
 
 MAX_BAD_STEPS = 3
+OVER_SAMPLED = ("entropy", "kl_loss")
+"""What is summed over all sampled tokens, those without a weight in the policy loss too."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -277,7 +279,9 @@ def update(
         for name, value in found.items():
             sums[name] += value
     count, loss, tokens = max(1, len(steps)), sums.pop("loss", 0.0), max(1.0, sums.pop("tokens", 0.0))
+    sampled = max(1.0, sums.pop("sampled", tokens))
     means = {name: sums.pop(name) / count for name in ("world_loss", "replay_loss") if name in sums}
+    means |= {name: sums.pop(name) / sampled for name in OVER_SAMPLED if name in sums}
     return {
         **{name: value / tokens for name, value in sums.items()},
         **means,
