@@ -81,7 +81,7 @@ class Seat:
         """Record the tokens of a reply."""
         self.version = completion.version
         if self.buffer is not None and completion.token_ids is not None and completion.logprobs is not None:
-            self.buffer.append_sampled(completion.token_ids, completion.logprobs)
+            self.buffer.append_sampled(completion.token_ids, completion.logprobs, forced=completion.forced)
 
     def act(self, env: TextEnv, completion: Completion, format_penalty: float) -> bool:
         """Execute a reply; returns whether the game has ended."""

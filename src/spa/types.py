@@ -90,6 +90,7 @@ class Completion:
     logprobs: np.ndarray | None  # float32 [L], of the ids under the distribution that they were sampled from
     finish_reason: Literal["stop", "length", "error"]
     version: int = 0  # of the weights that produced it
+    forced: int = 0  # leading ids that the engine was given to continue; it sampled the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

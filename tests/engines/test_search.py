@@ -14,6 +14,7 @@ from spa.engines.search import Searching
 from spa.envs.countdown import Countdown
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
+from spa.evaluate.outcomes import outcome_of
 from spa.prompts.render import plan_sentence, world_model_reply
 from spa.recipes import setup
 from spa.types import Prompt, SamplingParams
@@ -71,8 +72,9 @@ def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
     assert all(part["right"] is not False for line in lines for part in line["imagined"])
     for episode in episodes:  # the tokens are those that a row of the same reply has
         for number, turn in enumerate(episode.turns):
-            ids = episode.token_ids[episode.sampled & (episode.turn_index == number)]
-            assert list(ids) == chat.reply_ids(turn.reply_text, "<think>")
+            expected = chat.reply_ids(turn.reply_text, "<think>")
+            of_turn = np.flatnonzero(episode.turn_index == number)[-len(expected) :]
+            assert list(episode.token_ids[of_turn]) == expected
     firsts = [line for line in lines if line["turn"] == 0]
     assert len(firsts) == len(episodes) and all(line["named"] and "kept" not in line for line in firsts)
     later = [line for line in lines if line["turn"] > 0]
@@ -80,6 +82,20 @@ def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
     dreams = [prompt for prompt in asked if "#" in prompt.episode_id]
     assert len(dreams) == sum(len(line["imagined"]) - 1 for line in lines)
     assert len(asked) == len(dreams) + len(lines)
+
+
+def test_what_a_reply_is_begun_with_is_not_sampled_and_counts_in_no_length(tmp_path):
+    episodes, _, asked, chat = played(tmp_path, *TURNS)
+    given = {prompt.episode_id: len(prompt.token_ids) for prompt in asked if "I do" in prompt.opener}
+    for episode in episodes:
+        for number, turn in enumerate(episode.turns):
+            sampled = episode.token_ids[episode.sampled & (episode.turn_index == number)]
+            text = chat.decode_reply(sampled)
+            assert turn.reply_text.endswith(f"<prediction>\n{text}") and "I do" not in text
+        last = np.flatnonzero(episode.sampled & (episode.turn_index == len(episode.turns) - 1))
+        assert last[0] == given[episode.episode_id]
+        assert not episode.logprobs[~episode.sampled].any()
+        assert outcome_of(episode).tokens == int(episode.sampled.sum())
 
 
 def test_each_action_is_asked_for_once_in_each_state(tmp_path):

@@ -7,7 +7,7 @@ missed or asked for twice. The search is breadth first and ends where a predicte
 played in turns of as many actions as a turn may have, each reply begun in the same manner with its plan. Where no way
 is found, or where a beginning would leave no room for the longest reply, the model replies by itself.
 
-What a reply is begun with costs no sampled token and has log-prob 0. Predictions that are only looked at are greedy:
+What a reply is begun with is no sampled token and has log-prob 0. Predictions that are only looked at are greedy:
 the most probable next state is asked for, not a draw.
 """
 
@@ -125,6 +125,7 @@ class Searching(Imagining):
             text,
             token_ids=np.concatenate([begun, reply.token_ids]),
             logprobs=np.concatenate([np.zeros(len(begun), dtype=np.float32), reply.logprobs]),
+            forced=len(begun),
         )
 
 

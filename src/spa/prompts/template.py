@@ -215,10 +215,10 @@ class TokenBuffer:
         """int32 [T], what the engine continues."""
         return np.asarray(self._ids, dtype=np.int32)
 
-    def append_sampled(self, ids: np.ndarray, logprobs: np.ndarray) -> None:
-        """Append a reply as it was sampled."""
+    def append_sampled(self, ids: np.ndarray, logprobs: np.ndarray, *, forced: int = 0) -> None:
+        """Append a reply, all of it sampled but the first `forced` ids."""
         self._ids += [int(i) for i in ids]
-        self._sampled += [True] * len(ids)
+        self._sampled += [False] * forced + [True] * (len(ids) - forced)
         self._logprobs += [float(value) for value in logprobs]
         self._turns += [self._turn] * len(ids)
 
