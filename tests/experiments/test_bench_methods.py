@@ -172,6 +172,13 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
     assert "to do" not in printed and "about 0.0 hours" in printed
 
 
+def test_predictions_on_puzzles_of_training_say_so():
+    counts = [{"puzzles": 64, "puzzles_seen": 12}, {"puzzles": 64, "puzzles_seen": 0}, {}]
+    rows = [row("spa", "t", replace(result(0, 4), world_model={"prediction_exact": 0.5, **own})) for own in counts]
+    assert leaderboard._seen(rows[:2], "spa") == " (12 of 128 seen in training)"
+    assert leaderboard._seen(rows[1:2], "spa") == "" and leaderboard._seen(rows, "spa") == " (not counted)"
+
+
 def gap(mean: float, low: float, high: float) -> dict[str, float]:
     return {"mean": mean, "low": low, "high": high, "n": 8}
 

@@ -26,7 +26,7 @@ from spa.experiments.results import (
     read_training,
 )
 from spa.experiments.spent import learnt_tokens, q_learning, spent
-from spa.experiments.tables import print_table
+from spa.experiments.tables import print_table, sentences
 from spa.report.reading import open_run
 from spa.worldmodel.rows import read_parquet
 
@@ -158,6 +158,22 @@ def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
     ):
         print_table(summary | {"world_model": less})
         assert "after PPO" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({"puzzles": 64, "puzzles_seen": 0}, "right on unseen puzzles."),
+        ({"puzzles": 64, "puzzles_seen": 12}, "right on 64 puzzles, 12 of them seen in training."),
+        ({"puzzles": 64, "puzzles_seen": 0.3333}, "right on 64 puzzles, 0.333 of them seen in training."),
+        ({}, "predictions exactly right."),
+    ],
+)
+def test_puzzles_are_called_unseen_only_where_they_were_counted(compared, known, told):
+    counted = {"puzzles", "puzzles_seen"}
+    assert counted <= compared[1]["world_model"].keys()
+    world = {"observation_exact": 1.0, "prediction_exact": 0.5, **known}
+    assert any(line.endswith(told) for line in sentences(compared[1] | {"world_model": world}))
 
 
 def test_what_a_finished_comparison_counts_is_restored_before_it_is_counted(compared, base):

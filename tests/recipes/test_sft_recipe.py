@@ -16,7 +16,7 @@ from spa.config.schema import Config
 from spa.errors import DataError, TrainingError
 from spa.models.load import load_policy, load_tokenizer
 from spa.prompts.template import ChatTemplate
-from spa.recipes import generate, setup, sft
+from spa.recipes import gate, generate, setup, sft
 from spa.rollout import puzzle_hash
 from spa.training.checkpoint import load_state
 from spa.training.optim import Optimizer
@@ -66,6 +66,32 @@ def test_no_puzzle_is_on_both_sides_and_none_is_validated_on(base, data):
     used = setup.validation_hashes(cfg, setup.make_player(cfg, None, mode="add_worldmodel"))
     assert len(used) == 2
     assert not {row.puzzle_hash for row in (*train, *val)} & used
+
+
+def test_the_model_is_looked_at_on_puzzles_that_are_neither_in_its_rows_nor_validated_on(base, data, four_steps):
+    trained = {row.puzzle_hash for part in rows_of(data) for row in part}
+    cfg = small_config(base, data)
+    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    drawn, _ = setup.probe_specs(cfg, player, frozenset())
+    contents = [player.look_at(spec).hash for spec in drawn]
+    probes, seen = setup.probe_specs(cfg, player, frozenset(contents[:2]))
+    assert seen == 0 and probes[2:] == drawn[2:]
+    assert not {player.look_at(spec).hash for spec in probes} & {*contents[:2], *setup.validation_hashes(cfg, player)}
+    last = metrics(four_steps)[-1]
+    assert (last["val/puzzles"], last["val/puzzles_seen"]) == (4, 0)
+    played = (four_steps / "trajectories" / "sft_eval-000004.jsonl").read_text().splitlines()
+    assert len(played) == 4 and not {json.loads(line)["puzzle_hash"] for line in played} & trained
+
+
+def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base, tmp_path):
+    twelve = ("custom_envs.FrozenLakeNoSlip.env_config.size=2", "custom_envs.FrozenLakeNoSlip.env_config.p=1.0")
+    cfg = small_config(base, tmp_path, *twelve, "generate.num_batches=16")
+    data = generate.main(cfg, directory=tmp_path / "data")
+    sft.main(cfg, directory=tmp_path / "sft", data=data)
+    last = metrics(tmp_path / "sft")[-1]
+    assert last["val/puzzles_seen"] == 4
+    told = gate.judge(cfg, gate.measurements(tmp_path / "sft" / "metrics.jsonl"), 0).text
+    assert told.startswith("World model on 4 puzzles, 4 of them seen in training: ")
 
 
 def test_validation_puzzles_are_left_out_of_the_data(base, tmp_path):

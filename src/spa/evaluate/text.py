@@ -8,6 +8,14 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
+def on_puzzles(count: float, seen: float | None) -> str:
+    """What puzzles a number is about: ` on unseen puzzles`, or how many of them were trained on; "" if that was not
+    counted."""
+    if seen is None:
+        return ""
+    return f" on {count:g} puzzles, {seen:.3g} of them seen in training" if seen else " on unseen puzzles"
+
+
 def interval_text(found: Mapping[str, float] | None, *, sign: str = "") -> str:
     """A mean with the ends of its interval, as `interval_json` has them: `12.3 [10.0, 15.1]`, or the mean alone if it
     has none; `sign` "+" shows it."""

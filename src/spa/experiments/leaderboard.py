@@ -181,7 +181,8 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
             "At equal PPO episodes",
             "Points of Pass@1 after as many PPO episodes as all methods have, paired by puzzle, board and seed; "
             "brackets: 95 % bootstrap intervals. A method that is no better than its control (the same, fine-tuned on "
-            "next states of other turns) has not gained by knowing the world. Predictions: exactly right after SFT.",
+            "next states of other turns) has not gained by knowing the world. Predictions: exactly right after SFT; "
+            "where training had seen puzzles of them, or nobody counted, it is said.",
             [
                 "method",
                 f"minus {REFERENCE}",
@@ -217,7 +218,7 @@ def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
         name + _alone(played, {row["env"] for row in result["rows"]}),
         interval_text(gaps["reference"], sign="+"),
         control,
-        percent(_known(result["rows"], name)),
+        percent(_known(result["rows"], name)) + _seen(result["rows"], name),
         f"{np.mean([row.get('learnt_tokens', 0) for row in result['rows'] if row['method'] == name] or [0]):,.0f}",
         result["descriptions"].get(name, ""),
     ]
@@ -309,6 +310,15 @@ def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | 
         if row["method"] == name and board in (None, row["env"]) and "prediction_exact" in row["world_model"]
     ]
     return float(np.mean(found)) if found else None
+
+
+def _seen(rows: Sequence[Row], name: str) -> str:
+    """How many of the puzzles of the predictions were trained on, or that nobody counted; "" if none."""
+    known = [row["world_model"] for row in rows if row["method"] == name and "prediction_exact" in row["world_model"]]
+    if any("puzzles_seen" not in world for world in known):
+        return " (not counted)"
+    seen, puzzles = (sum(world[key] for world in known) for key in ("puzzles_seen", "puzzles"))
+    return f" ({seen:.0f} of {puzzles:.0f} seen in training)" if seen else ""
 
 
 def _sampled(rows: Sequence[Row], name: str) -> float | None:

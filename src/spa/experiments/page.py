@@ -34,7 +34,7 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
         "Numbers are percent of held-out puzzles, after PPO unless another moment is named, with 95 % bootstrap "
         "intervals: puzzles are drawn inside each seed, and from three seeds on seeds are drawn too. The paper's "
         "numbers (Pass@1 / Pass@8) are those of its own models and stand there for orientation. World model: percent "
-        "of observations / predictions that are exactly right on held-out puzzles after SFT.",
+        "of observations / predictions that are exactly right after SFT.",
         "",
     ]
     lines += _verdicts(result, notes or {})

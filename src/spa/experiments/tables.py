@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.table import Table
 
+from spa.evaluate.text import on_puzzles
 from spa.experiments.results import IN_PLAY
 from spa.tracking.console import results_console
 
@@ -48,7 +49,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     if "observation_exact" in world:
         out.append(
             f"World model after SFT: {world['observation_exact']:.0%} of observations and "
-            f"{world['prediction_exact']:.0%} of predictions exactly right on unseen puzzles."
+            f"{world['prediction_exact']:.0%} of predictions exactly right"
+            f"{on_puzzles(world.get('puzzles', 0), world.get('puzzles_seen'))}."
         )
         shares = [
             f"{said} {world[f'{name}_before']:.0%} → {world[f'{name}_after']:.0%}"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
+from spa.evaluate.text import on_puzzles
 from spa.models.load import BUILTIN, BUILTIN_GAMES
 from spa.recipes.stage import keep_record
 from spa.tracking.encoding import read_lines, write_atomic
@@ -37,6 +38,8 @@ class Gate:
     copy_exact: float  # what copying the state would score as a prediction
     changed_f1: float  # of the cells that change; copying scores 0
     entropy: float  # nats per token
+    puzzles: int
+    puzzles_seen: int | None  # of them in training; None: not counted
     rounds: int  # of extra training
     text: str
 
@@ -65,6 +68,8 @@ def judge(cfg: Config, lines: list[Metrics], rounds: int) -> Gate:
         copy_exact=float(last.get("val/wm/copy_exact", 0.0)),
         changed_f1=float(last.get("val/wm/changed_f1", 0.0)),
         entropy=entropy,
+        puzzles=int(last.get("val/puzzles", 0)),
+        puzzles_seen=int(last["val/puzzles_seen"]) if "val/puzzles_seen" in last else None,
         rounds=rounds,
         text=text,
     )
@@ -88,13 +93,14 @@ def measured_text(measured: Metrics) -> str:
     """The numbers in one sentence; "" if there are none."""
     if "val/wm/pred_exact" not in measured:
         return ""
+    start = f"World model{on_puzzles(measured.get('val/puzzles', 0), measured.get('val/puzzles_seen'))}"
     if measured["val/wm/format_rate"] == 0:  # mostly nothing was done, and then copying would always be right
         return (
-            "World model: no reply is well-formed, so nothing was observed or predicted; entropy "
+            f"{start}: no reply is well-formed, so nothing was observed or predicted; entropy "
             f"{measured['val/sampled_nll']:.2f} nats per token."
         )
     return (
-        f"World model: {measured['val/wm/format_rate']:.0%} of replies well-formed, "
+        f"{start}: {measured['val/wm/format_rate']:.0%} of replies well-formed, "
         f"{measured['val/wm/obs_exact']:.0%} of observations and {measured['val/wm/pred_exact']:.0%} of predictions "
         f"exact (copying the state: {measured['val/wm/copy_exact']:.0%}), F1 of changed cells "
         f"{measured['val/wm/changed_f1']:.2f} (copying: 0), entropy {measured['val/sampled_nll']:.2f} nats per token."

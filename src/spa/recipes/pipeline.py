@@ -190,7 +190,8 @@ def world_model(
     if done := finished(directory, identity, anew=anew):
         return done
     with LogFile(directory / "log.txt") if current_world().is_main else nullcontext():
-        checkpoint = sft.main(cfg, directory=directory, data=data, identity=identity)
+        before = [done.data for done in rounds[:-1]]
+        checkpoint = sft.main(cfg, directory=directory, data=data, identity=identity, before=before)
         gate = evaluate_gate(cfg, directory, 0)
         while cfg.gate.enable and not gate.passed and gate.rounds < cfg.gate.max_extra_rounds:
             elapsed = current_world().broadcast(lambda: time.monotonic() - started)

@@ -207,16 +207,24 @@ def selfplay_groups(cfg: Config) -> GroupsConfig:
 
 
 def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -> int:
-    seed = spec.puzzle_seed
-    for attempt in range(MAX_REDRAWS):
-        look = player.look_at(replace(spec, puzzle_seed=seed))
-        if look is None or look.finite or look.hash not in held_out:
-            return seed
-        seed = stream_seed(spec.puzzle_seed, "redraw", attempt) % 2**31
+    if (drawn := _drawn(player, spec, held_out)) is not None:
+        return drawn[0]
     raise ConfigError(
         f"{spec.tag}: {MAX_REDRAWS} puzzles in a row are validation puzzles. There are too few puzzles for "
         "es_manager.val.env_groups; lower it, or declare the environment's `finite_puzzles`."
     )
+
+
+def _drawn(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -> tuple[int, str] | None:
+    """Seed and content of the first puzzle that is not held out; None if there is none in many draws. Of a finite set
+    of puzzles, and where none can be made (content ""), it is the first draw."""
+    seed = spec.puzzle_seed
+    for attempt in range(MAX_REDRAWS):
+        look = player.look_at(replace(spec, puzzle_seed=seed))
+        if look is None or look.finite or look.hash not in held_out:
+            return seed, look.hash if look else ""
+        seed = stream_seed(spec.puzzle_seed, "redraw", attempt) % 2**31
+    return None
 
 
 def most_actions(cfg: Config) -> int:
@@ -225,11 +233,14 @@ def most_actions(cfg: Config) -> int:
     return max(cfg.most_actions(tag) for tag in tags)
 
 
-def probe_specs(cfg: Config, count: int) -> list[EpisodeSpec]:
-    """Single episodes of `count` puzzles from a stream of their own, for looking at a model while it is trained."""
+def probe_specs(cfg: Config, player: Player, trained: frozenset[str]) -> tuple[list[EpisodeSpec], int]:
+    """Single episodes of `sft.trainer.eval_episodes` puzzles, for looking at a model while it is trained. They are
+    neither among the contents `trained` nor validation's, unless the game has too few puzzles; the second value counts
+    how many are `trained`."""
+    count = cfg.sft.trainer.eval_episodes
     configs = cfg.es_manager.train.env_configs
     base, extra = divmod(count, len(configs.tags))
-    return group_specs(
+    specs = group_specs(
         "probe",
         base_seed=stream_seed(cfg.seed.train, "probe") % 2**31,
         step=0,
@@ -237,6 +248,10 @@ def probe_specs(cfg: Config, count: int) -> list[EpisodeSpec]:
         n_groups=[base + (index < extra) for index in range(len(configs.tags))],
         group_size=1,
     )
+    held_out = trained | validation_hashes(cfg, player)
+    drawn = player.world.parallel_map(specs, lambda mine: [_drawn(player, spec, held_out) for spec in mine])
+    seen = sum(found is None or found[1] in trained for found in drawn)
+    return [replace(s, puzzle_seed=found[0]) if found else s for s, found in zip(specs, drawn, strict=True)], seen
 
 
 def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:

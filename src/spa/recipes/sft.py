@@ -7,9 +7,10 @@ state, and the actions that lead from one to the other.
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,8 +18,10 @@ import torch
 from spa.config.schema import Config, SFTConfig
 from spa.distributed.world import current_world
 from spa.engines.local import LocalEngine
+from spa.envs.pool import EpisodeSpec
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
+from spa.evaluate.text import on_puzzles
 from spa.identity import Identity
 from spa.models.forward import token_logprobs
 from spa.models.heap import limit_kernel_caches, release_memory
@@ -38,6 +41,7 @@ from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Trainable, forward_passes, train_step
 from spa.types import Metrics
+from spa.worldmodel.parquet import puzzles_in
 from spa.worldmodel.rows import read_parquet
 from spa.worldmodel.sequences import TrainingSequence, batch_order, row_sequences, spread_evenly
 
@@ -47,10 +51,15 @@ RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
 def main(
-    cfg: Config, *, directory: Path | None = None, data: Path | None = None, identity: Identity | None = None
+    cfg: Config,
+    *,
+    directory: Path | None = None,
+    data: Path | None = None,
+    identity: Identity | None = None,
+    before: Sequence[Path] = (),
 ) -> Path:
     """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set; returns the last
-    checkpoint.
+    checkpoint. `before`: the data sets that this model was fine-tuned on in earlier rounds.
 
     Raises StopRequested, when it has saved what there is, if the process is asked to stop.
     """
@@ -68,6 +77,7 @@ def main(
         if resume is not None and resume.parent == out and progress.finished(total):
             return resume
         part = make_part(cfg, model, total, resume, device)
+        probes = find_probes(cfg, template, data, before) if sft.trainer.eval_episodes else None
         save_now = partial(save_part, cfg, out, part, template, progress)
         batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=progress.step)
         micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
@@ -81,7 +91,8 @@ def main(
                         if val_rows:
                             loss = validation_loss(part, val_rows, micro, device, template.images)
                             metrics = metrics | {"val/loss": loss}
-                        metrics = metrics | world_model_check(cfg, part.full_model(), template, rec, step, device)
+                        if probes:
+                            metrics = metrics | world_model_check(cfg, part.full_model(), probes, rec, step, device)
                 with uninterrupted():
                     rec.log(step, metrics, tokens=tokens)
                     progress.unlogged = None
@@ -159,14 +170,9 @@ def load_data(
     cfg: Config, template: ChatTemplate, data: Path | None
 ) -> tuple[list[TrainingSequence], list[TrainingSequence]]:
     """Training and validation sequences: from the configured files, else from `data` or the run's own data folder."""
-    folder = find_data(cfg, data)
     sets = []
-    for configured, name, split in (
-        (cfg.sft.data.train_files or cfg.data.train_files, TRAIN_FILE, "train"),
-        (cfg.sft.data.val_files or cfg.data.val_files, VAL_FILE, "val"),
-    ):
-        names = [configured] if isinstance(configured, str) else configured or [str(folder / name)]
-        files = [file for one in names for file in data_files(one, split)]
+    for split in ("train", "val"):
+        files = row_files(cfg, data, split)
         rows = [row for file in files for row in read_parquet(file)]
         sequences, dropped = row_sequences(
             rows,
@@ -192,6 +198,15 @@ def load_data(
             "there is no validation row: val/loss is left out. Accuracy on held-out puzzles (val/wm) does not need any."
         )
     return sets[0], sets[1]
+
+
+def row_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
+    """The configured files, else that of `data` or of the run's own data folder."""
+    configured, name = cfg.sft.data.val_files or cfg.data.val_files, VAL_FILE
+    if split == "train":
+        configured, name = cfg.sft.data.train_files or cfg.data.train_files, TRAIN_FILE
+    names = [configured] if isinstance(configured, str) else configured or [str(find_data(cfg, data) / name)]
+    return [file for one in names for file in data_files(one, split)]
 
 
 def find_data(cfg: Config, data: Path | None) -> Path:
@@ -284,32 +299,48 @@ def validation_loss(
     return sums["nll"] / max(1, sum(int(sequence.mask[1:].sum()) for sequence in batch))
 
 
-def world_model_check(
-    cfg: Config, model: Any, template: ChatTemplate, rec: Recorder, step: int, device: torch.device
-) -> Metrics:
-    """World-model accuracy and entropy on held-out puzzles, by playing them in the format that the rows teach.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """Puzzles to look at the model on, and who plays them. They belong neither to the rows nor to validation, so that a
+    decision taken on them does not touch the puzzles that the final comparison is made on; `seen` counts those that do
+    belong to the rows, because the game has too few others (None: the rows do not say whose they are)."""
 
-    The puzzles belong neither to training nor to validation (they come from a stream of their own), so that a decision
-    taken on these numbers does not touch the puzzles that the final comparison is made on.
-    """
-    if cfg.sft.trainer.eval_episodes == 0:
-        return {}
+    player: setup.Player
+    template: ChatTemplate
+    specs: list[EpisodeSpec]
+    seen: int | None
+
+
+def find_probes(cfg: Config, template: ChatTemplate, data: Path | None, before: Sequence[Path]) -> Probes:
+    """The puzzles that are not in the rows of stage 2, nor in those of the rounds `before`."""
     player = setup.make_player(cfg, template, mode=setup.taught_mode(cfg))
-    engine = LocalEngine(model, template, autocast=setup.engine_autocast(cfg, device))
+    own = [*row_files(cfg, data, "train"), *row_files(cfg, data, "val")]
+    trained = puzzles_in([*own, *(folder / name for folder in before for name in (TRAIN_FILE, VAL_FILE))])
+    specs, seen = setup.probe_specs(cfg, player, trained or frozenset())
+    return Probes(player=player, template=template, specs=specs, seen=None if trained is None else seen)
+
+
+def world_model_check(
+    cfg: Config, model: Any, probes: Probes, rec: Recorder, step: int, device: torch.device
+) -> Metrics:
+    """World-model accuracy and entropy on the probes, by playing them in the format that the rows teach."""
+    engine = LocalEngine(model, probes.template, autocast=setup.engine_autocast(cfg, device))
     started = time.monotonic()
-    specs = setup.probe_specs(cfg, cfg.sft.trainer.eval_episodes)
-    episodes = player.play(engine, specs, setup.selfplay_sampling(cfg))
+    episodes = probes.player.play(engine, probes.specs, setup.selfplay_sampling(cfg))
     engine.close()
     rec.trajectories(step, "sft_eval", episodes)
     entropy = -float(np.mean([lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]]))
     metrics = pooled_metrics(episodes, "val")
     metrics["val/sampled_nll"] = entropy
+    metrics["val/puzzles"] = float(len(probes.specs))
+    if probes.seen is not None:
+        metrics["val/puzzles_seen"] = float(probes.seen)
     states = ""
     if "val/wm/pred_exact" in metrics:  # of replies without states there is nothing to tell
         exact, copied = metrics["val/wm/pred_exact"], metrics["val/wm/copy_exact"]
         states = f"observation {metrics['val/wm/obs_exact']:.2f}, prediction {exact:.2f} (copying: {copied:.2f}), "
     rec.message(
-        f"sft step {step}: {states}entropy {entropy:.2f} nats/token, success {metrics['val/success']:.2f} "
-        f"({time.monotonic() - started:.0f} s)"
+        f"sft step {step}: {states}entropy {entropy:.2f} nats/token, success {metrics['val/success']:.2f}"
+        f"{on_puzzles(len(probes.specs), probes.seen)} ({time.monotonic() - started:.0f} s)"
     )
     return metrics
