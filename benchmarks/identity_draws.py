@@ -35,7 +35,7 @@ from spa.seeds import stream
 SHORT = (
     "trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "sft.trainer.test_freq=2",
     "sft.trainer.eval_episodes=4", "generate.num_batches=1", "es_manager.train.env_groups=4",
-    "es_manager.val.env_groups=2", "gate.max_extra_rounds=0", "actor_rollout_ref.actor.ppo_num_mini_batches=1",
+    "es_manager.val.env_groups=2", "actor_rollout_ref.actor.ppo_num_mini_batches=1",
 )  # fmt: skip
 TAG = "FrozenLakeNoSlip"
 TRIED = "actor_rollout_ref.actor.optim.lr"

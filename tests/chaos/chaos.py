@@ -33,9 +33,8 @@ import numpy as np
 
 RUN = "run"
 RECORDS = ("data/metrics.jsonl", "data/summary.json", "data/*.parquet", "sft/metrics.jsonl", "sft/gate.json",
-           "sft/extra_*/metrics.jsonl", "ppo/metrics.jsonl", "*/trajectories/*.jsonl", "*/token_scores/*.jsonl",
-           "sft/extra_*/trajectories/*.jsonl")  # fmt: skip
-CHECKPOINTS = ("sft/global_step_*", "sft/extra_*/global_step_*", "ppo/global_step_*")
+           "ppo/metrics.jsonl", "*/trajectories/*.jsonl", "*/token_scores/*.jsonl")  # fmt: skip
+CHECKPOINTS = ("sft/global_step_*", "ppo/global_step_*")
 PRESET = (
     str(Path(__file__).parents[2] / "benchmarks" / "small.yaml"),
     "trainer.total_training_steps=6",
@@ -52,11 +51,8 @@ PRESET = (
     "sft.trainer.keep=2",
     "sft.trainer.eval_episodes=4",
     "gate.prediction_exact_min=0.999",
-    "gate.max_extra_rounds=1",
-    "gate.extra_steps=2",
-    "gate.time_cap_s=null",
 )
-TINY = ("tiny", "trainer.logger=[]", "gate.time_cap_s=null")
+TINY = ("tiny", "trainer.logger=[]")
 STAGES = ("data", "sft", "ppo")
 LONGEST_LAUNCH_S = 7200
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -196,7 +192,7 @@ def stages(folder: Path) -> str:
 
 def is_saving(folder: Path) -> bool:
     """Whether a checkpoint is being written."""
-    return any(any((folder / RUN).glob(f"{stage}/.saving_*")) for stage in ("sft", "sft/extra_1", "ppo"))
+    return any(any((folder / RUN).glob(f"{stage}/.saving_*")) for stage in ("sft", "ppo"))
 
 
 def killed_until_done(
@@ -242,7 +238,7 @@ def deleted(folder: Path) -> None:
 
 def deleted_sft(folder: Path) -> None:
     """The checkpoint that PPO started from is gone."""
-    shutil.rmtree(max((folder / RUN / "sft").glob("extra_*")))
+    shutil.rmtree(newest(folder, "sft"))
 
 
 def torn_records(folder: Path) -> None:

@@ -27,9 +27,8 @@ def cfg() -> Config:
     replay = "actor_rollout_ref.actor.replay"
     demo = load_config("tiny", [f"{replay}.source=rollouts", f"{replay}.rows=8"])
     chosen = replace(demo.model_config, model_name=MODEL)
-    gate = replace(demo.gate, enable=True, max_extra_rounds=1)
     trainer = replace(demo.trainer, resume_mode="resume_path")
-    return replace(demo, gate=gate, trainer=trainer, model_info={MODEL: entry, "other": entry}, model_config=chosen)
+    return replace(demo, trainer=trainer, model_info={MODEL: entry, "other": entry}, model_config=chosen)
 
 
 @pytest.fixture(scope="module")

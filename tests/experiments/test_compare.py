@@ -308,7 +308,7 @@ def test_a_data_file_that_was_changed_is_not_learnt_from(base, tmp_path):
 
 @pytest.mark.parametrize("harm", ["gone", "damaged"])
 def test_records_of_an_early_round_are_restored_before_a_later_one_is_made_of_them(base, tmp_path, harm):
-    rounds = ("generate.rounds=2", "generate.policy=random", "compare.arms=[spa]", "gate.max_extra_rounds=0")
+    rounds = ("generate.rounds=2", "generate.policy=random", "compare.arms=[spa]")
     made = methods_compared("base", overrides(base, tmp_path, *rounds))
     run_grid(Plan(tasks=made.grid.tasks[:3]), devices=["cpu"], pool=in_this_process)
     first = made.trainings["spa"][0].folder / "round_1"
@@ -335,7 +335,7 @@ def test_an_ablation_uses_what_the_comparison_has_done(compared, base):
 
 
 def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path):
-    rounds = ("generate.rounds=2", "generate.imagine.n=2", "generate.policy=random", "gate.max_extra_rounds=0")
+    rounds = ("generate.rounds=2", "generate.imagine.n=2", "generate.policy=random")
     made = methods_compared("base", overrides(base, tmp_path, *rounds, "compare.arms=[vanilla_format, spa]"))
     summary = run_small(made)
     assert {arm: played["self_play"] for arm, played in summary["episodes"].items()} == {
@@ -366,7 +366,6 @@ def test_a_control_in_rounds_has_the_rows_of_all_of_them(base, tmp_path):
     rounds = (
         "generate.rounds=2",
         "generate.policy=random",
-        "gate.max_extra_rounds=0",
         "compare.arms=[spa, spa_shuffled]",
     )
     made = methods_compared("base", overrides(base, tmp_path, *rounds))

@@ -129,10 +129,9 @@ def test_rounds_of_self_play_are_stages_of_their_own_and_the_first_is_shared():
     made = training("planned")
     folders = [task.folder.relative_to(made.folder).as_posix() for task in tasks_of(made)]
     assert folders == ["round_1/data", "round_1/sft", "data", "sft", "ppo"]
-    fixed = "gate.max_extra_rounds=0"  # which the first of several rounds has none of
-    alone, more = digests("spa", fixed), digests("planned", fixed)
+    alone, more = digests("spa"), digests("planned")
     assert more[:2] == alone[:2] and not set(more[2:]) & set(alone)
-    plan = plan_grid([training(name, fixed) for name in ("spa", "planned")])
+    plan = plan_grid([training(name) for name in ("spa", "planned")])
     links = {place.as_posix(): target.as_posix() for place, target in plan.links.items()}
     assert links == {f"runs/x/planned/round_1/{part}": f"runs/x/spa/{part}" for part in ("data", "sft")}
 

@@ -91,7 +91,6 @@ def test_ppo_alone_from_the_base_model_is_not_the_ppo_of_a_run(finished, no_work
         ("sft.optim.lr=0.5", "sft.optim.lr: 0.003 → 0.5"),
         ("generate.split_seed=7", "generate.split_seed: 42 → 7"),
         ("actor_rollout_ref.model.dtype=bfloat16", "sft.model.dtype: float32 → bfloat16"),
-        ("gate={enable: true,max_extra_rounds: 1}", "gate.enable: false → true"),
     ],
 )
 def test_a_changed_setting_is_refused_and_changes_no_file(finished, no_work, override, named):

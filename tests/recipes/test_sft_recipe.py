@@ -90,7 +90,7 @@ def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base,
     sft.main(cfg, directory=tmp_path / "sft", data=data)
     last = metrics(tmp_path / "sft")[-1]
     assert last["val/puzzles_seen"] == 4
-    told = gate.judge(cfg, gate.measurements(tmp_path / "sft" / "metrics.jsonl"), 0).text
+    told = gate.judge(cfg, gate.measurements(tmp_path / "sft" / "metrics.jsonl")).text
     assert told.startswith("World model on 4 puzzles, 4 of them seen in training: ")
 
 

@@ -94,6 +94,8 @@ PRESETS = (
 STATE_TEXTS = {"text": "grid", "text_with_coordinates": "grid_and_coords"}
 LOSS_MASKS = {True: "sampled", False: "all_after_system"}
 MOST_NAMES = 12
+GONE = ("gate.max_extra_rounds", "gate.extra_steps", "gate.time_cap_s")
+"""Our own former keys, accepted without effect: the gate trains nothing."""
 
 
 @functools.cache
@@ -130,6 +132,10 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
             notes += _renamed(tree, key, value, entry.to, problems)
         elif not entry.harmless(value):
             problems.add(key, f"cannot be {show(value)} here: {entry.note}")
+    for key in GONE:
+        if _has(tree, key):
+            _pop(tree, key)
+            notes.append(f"{key} has no effect: the gate judges the world model and trains nothing")
     if ignored:
         more = f" and {len(ignored) - MOST_NAMES} more" if len(ignored) > MOST_NAMES else ""
         notes.append(f"accepted without effect (docs/parity.md says why): {', '.join(ignored[:MOST_NAMES])}{more}")

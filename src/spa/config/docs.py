@@ -60,8 +60,8 @@ def configuration_page() -> str:
         "finished work is reused, and the difference is said. **place**: where things are, what is kept, who starts "
         "the work. "
         "**display**: what is measured, logged and shown. Environments count in the runs that play them, API models "
-        "where they are asked, the gate where it may train more, and `trainer.total_training_steps` where a learning "
-        "rate depends on it: other runs may be made longer.",
+        "where they are asked, and `trainer.total_training_steps` where a learning rate depends on it: other runs may "
+        "be made longer.",
     ]
     defaults = flatten(to_plain(load_config("base"))) | flatten(shipped("base"))
     sections = [(name, kind) for name, kind, _ in schema_keys() if "." not in name and is_dataclass(kind)]

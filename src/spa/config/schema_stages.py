@@ -268,27 +268,22 @@ class SFTConfig:
 class GateConfig:
     """The look at the world model between SFT and PPO."""
 
-    enable: Annotated[bool, Key("train or play more while the world model is too weak", affects="result")] = False
+    enable: Annotated[bool, Key("PPO waits for a world model that is good enough", affects="place")] = False
     on_failure: Annotated[
         Literal["stop", "warn"], Key("what `spa run` does with a world model that is too weak for PPO", affects="place")
     ] = "stop"
-    format_min: Annotated[float, Key("least share of well-formed replies", affects="result", ge=0, le=1)] = 0.8
+    format_min: Annotated[float, Key("least share of well-formed replies", affects="place", ge=0, le=1)] = 0.8
     observation_exact_min: Annotated[
-        float, Key("least share of exactly right observations", affects="result", ge=0, le=1)
+        float, Key("least share of exactly right observations", affects="place", ge=0, le=1)
     ] = 0.8
     changed_f1_min: Annotated[
-        float, Key("least F1 of the predicted changes; copying the state scores 0", affects="result", ge=0, le=1)
+        float, Key("least F1 of the predicted changes; copying the state scores 0", affects="place", ge=0, le=1)
     ] = 0.1
     prediction_exact_min: Annotated[
         float,
-        Key("least share of exactly right predictions, and more than copying; 0: any", affects="result", ge=0, le=1),
+        Key("least share of exactly right predictions, and more than copying; 0: any", affects="place", ge=0, le=1),
     ] = 0.28
-    entropy_min: Annotated[float, Key("least entropy of replies, in nats per token", affects="result", ge=0)] = 0.2
-    max_extra_rounds: Annotated[int, Key("rounds of more self-play or SFT", affects="result", ge=0)] = 0
-    extra_steps: Annotated[int, Key("SFT steps per extra round", affects="result", ge=0)] = 0
-    time_cap_s: Annotated[
-        float | None, Key("seconds that extra rounds may take in all; null is no cap", affects="result", gt=0)
-    ] = None
+    entropy_min: Annotated[float, Key("least entropy of replies, in nats per token", affects="place", ge=0)] = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,9 +116,9 @@ def key_of(path: str) -> Key:
 
 def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
     """Dotted key -> plain value of everything that a stage reads. Left out is what its other settings switch off:
-    environments that it does not play, API models that it does not ask, a gate that trains no more, what is put into
-    rollouts that are not replayed, checkpoints of the run itself to go on from, and the number of PPO steps unless a
-    learning rate depends on it."""
+    environments that it does not play, API models that it does not ask, what is put into rollouts that
+    are not replayed, checkpoints of the run itself to go on from, and the number of PPO steps unless a learning rate
+    depends on it."""
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
     tags = {*cfg.es_manager.val.env_configs.tags, *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ())}
     models = {cfg.model_path, cfg.model_config.model_name}
@@ -127,7 +127,6 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
         *(f"model_info.{name}" for name in cfg.model_info if name not in models),
         *(() if _has_an_end(cfg) else ("trainer.total_training_steps",)),
         *(name for name in _REPLAYED if stage == "ppo" and not _replays(cfg, name)),
-        *(() if cfg.gate.enable and cfg.gate.max_extra_rounds > 0 else ("gate",)),
         *_not_of_others(cfg),
     )
     off = tuple(f"{name}." for name in switched_off)
@@ -155,9 +154,10 @@ def _lies_in(named: str, *folders: str) -> bool:
 
 
 def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a stage without those of a replay of no rows, which records of older versions have."""
-    replays = values.get(f"{_REPLAY}.rows")
-    return {key: value for key, value in values.items() if replays or not key.startswith(f"{_REPLAY}.")}
+    """The values of a stage without those of a replay of no rows and of the gate, which records of older versions have:
+    it trained more where now it only judges."""
+    idle = ("gate.",) if values.get(f"{_REPLAY}.rows") else ("gate.", f"{_REPLAY}.")
+    return {key: value for key, value in values.items() if not key.startswith(idle)}
 
 
 def _has_an_end(cfg: Config) -> bool:

@@ -67,7 +67,6 @@ BENCHES: Mapping[str, BenchScale] = {
         },
         hours={"selfplay": 0.1, "sft": 1.0, "ppo": 1.2},
         common=(
-            "gate.max_extra_rounds=0",
             "trainer.test_freq=5",
             "actor_rollout_ref.actor.loss_mask=sampled",
             "actor_rollout_ref.actor.replay.rows=0",

@@ -94,7 +94,7 @@ def _world_model(path: Path) -> dict[str, float]:
     gate = read_object(path)
     if not gate:
         return {}
-    names = ("observation_exact", "prediction_exact", "entropy", "rounds", "puzzles", "puzzles_seen")
+    names = ("observation_exact", "prediction_exact", "entropy", "puzzles", "puzzles_seen")
     found = {name: round(float(gate[name]), 4) for name in names if gate.get(name) is not None}
     return found | {"gate_passed": float(gate.get("passed", True))}
 

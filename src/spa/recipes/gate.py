@@ -24,6 +24,7 @@ Diagnosis = Literal["not_measured", "cannot_write", "cannot_read", "does_not_pre
 present state has nothing to predict from."""
 
 MANY_CUT_OFF = 0.1
+RISE = 1.05  # of the validation loss: below that it wavers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,23 +41,27 @@ class Gate:
     entropy: float  # nats per token
     puzzles: int
     puzzles_seen: int | None  # of them in training; None: not counted
-    rounds: int  # of extra training
     text: str
 
 
-def evaluate_gate(cfg: Config, directory: Path, rounds: int) -> Gate:
+def evaluate_gate(cfg: Config, directory: Path) -> Gate:
     """The world model's last measurement in `directory` against the gate's limits."""
     lines = current_world().broadcast(lambda: measurements(directory / "metrics.jsonl"))
-    return judge(cfg, lines, rounds)
+    return judge(cfg, lines)
 
 
-def judge(cfg: Config, lines: list[Metrics], rounds: int) -> Gate:
+def judge(cfg: Config, lines: list[Metrics]) -> Gate:
     """The verdict on the last of these measurements; the one before it tells where things were going."""
     limits, last = cfg.gate, lines[-1] if lines else {}
     found = diagnose(cfg, last)
     entropy = float(last.get("val/sampled_nll", 0.0))
     narrow = bool(last) and entropy < limits.entropy_min
     text = f"{measured_text(last)} {advice(cfg, found, lines)}".strip()
+    if overfits(lines):
+        text += (
+            " It overfits: validation loss rises while training loss falls "
+            f"({_losses(lines[_best(lines)])}, {_losses(last)}). Use more examples (generate.num_batches)."
+        )
     if narrow and found == "predicts":
         text += f" Entropy is below {limits.entropy_min}: fewer SFT steps or more varied data would help."
     return Gate(
@@ -70,7 +75,6 @@ def judge(cfg: Config, lines: list[Metrics], rounds: int) -> Gate:
         entropy=entropy,
         puzzles=int(last.get("val/puzzles", 0)),
         puzzles_seen=int(last["val/puzzles_seen"]) if "val/puzzles_seen" in last else None,
-        rounds=rounds,
         text=text,
     )
 
@@ -107,6 +111,22 @@ def measured_text(measured: Metrics) -> str:
     )
 
 
+def overfits(lines: list[Metrics]) -> bool:
+    """Whether the validation loss has risen since its best, by more than noise, while the training loss fell."""
+    if not lines or not all("val/loss" in line for line in lines):
+        return False
+    best, last = lines[_best(lines)], lines[-1]
+    return last["val/loss"] > RISE * best["val/loss"] and last["train/loss"] < best["train/loss"]
+
+
+def _best(lines: list[Metrics]) -> int:
+    return min(range(len(lines)), key=lambda index: lines[index]["val/loss"])
+
+
+def _losses(line: Metrics) -> str:
+    return f"{line['val/loss']:.2f} and {line['train/loss']:.2f} at step {int(line['step'])}"
+
+
 def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
     """What the diagnosis means, and what would help this model in this game."""
     if found == "predicts":
@@ -119,6 +139,8 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
             f"{BUILTIN} was made for {', '.join(BUILTIN_GAMES)} and cannot learn {stranger}, however long it is "
             "trained: take an instruct model, such as model_path=smollm2 (make smollm2)."
         )
+    elif overfits(lines):
+        more = ""
     elif found == "cannot_write":
         more = "More SFT steps (sft.trainer.total_training_steps) would help."
     elif found == "cannot_read":
@@ -130,11 +152,11 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
         if cut >= MANY_CUT_OFF:
             length = cfg.generate.sampling.response_length
             more = f"{cut:.0%} of its replies are cut off at generate.sampling.response_length={length}. {more}"
-        return f"It cannot write the format yet. {more}"
+        return f"It cannot write the format yet. {more}".rstrip()
     if found == "cannot_read":
-        return f"It writes the format, but cannot read the state yet{_trend(lines, 'obs_exact')}. {more}"
+        return f"It writes the format, but cannot read the state yet{_trend(lines, 'obs_exact')}. {more}".rstrip()
     limit = f"below {cfg.gate.prediction_exact_min:.0%} or no better than copying"
-    return f"It reads the state, but does not predict: {limit}{_trend(lines, 'pred_exact')}. {more}"
+    return f"It reads the state, but does not predict: {limit}{_trend(lines, 'pred_exact')}. {more}".rstrip()
 
 
 def unknown_game(cfg: Config) -> str:
@@ -186,11 +208,10 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     told = _told(directory)
     if told and not cfg.gate.enable:
         return told
-    folders = [directory, *(directory / f"extra_{n}" for n in range(1, cfg.gate.max_extra_rounds + 1))]
-    last = [folder for folder in folders if (folder / "metrics.jsonl").is_file()]
-    if not last:
+    last = max(directory.glob("extra_*"), default=directory)  # where older versions trained on
+    if not (last / "metrics.jsonl").is_file():
         return told
-    gate = judge(cfg, measurements(last[-1] / "metrics.jsonl"), folders.index(last[-1]))
+    gate = judge(cfg, measurements(last / "metrics.jsonl"))
     if told and told["passed"] == gate.passed and told["text"].startswith(gate.text):
         return told
     why = "judged by the limits of now" if told else "lost or damaged; judged again"

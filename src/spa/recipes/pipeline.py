@@ -171,7 +171,7 @@ def world_model(
     identity: Identity | None = None,
     rounds: Sequence[Round] = (),
 ) -> Path:
-    """Stage 2, and more of it while the gate does not open and the preset allows; returns the checkpoint for PPO.
+    """Stage 2, with the gate's verdict on it; returns the checkpoint for PPO.
 
     The data set is in `data`, or where the configuration says. What each of several `rounds` added is told. Without an
     `identity` it is a stage alone, which `trainer.resume_mode=disable` and `sft.trainer.resume_path` make begin again
@@ -192,16 +192,7 @@ def world_model(
     with LogFile(directory / "log.txt") if current_world().is_main else nullcontext():
         before = [done.data for done in rounds[:-1]]
         checkpoint = sft.main(cfg, directory=directory, data=data, identity=identity, before=before)
-        gate = evaluate_gate(cfg, directory, 0)
-        while cfg.gate.enable and not gate.passed and gate.rounds < cfg.gate.max_extra_rounds:
-            elapsed = current_world().broadcast(lambda: time.monotonic() - started)
-            if cfg.gate.time_cap_s is not None and elapsed > cfg.gate.time_cap_s:
-                gate = replace(gate, text=f"{gate.text} Time cap of {cfg.gate.time_cap_s:.0f} s reached.")
-                break
-            log.warning("%s Training %d more steps.", gate.text, cfg.gate.extra_steps)
-            folder = directory / f"extra_{gate.rounds + 1}"
-            checkpoint = sft.main(with_extra_steps(cfg, checkpoint, gate.rounds + 1), directory=folder, data=data)
-            gate = evaluate_gate(cfg, folder, gate.rounds + 1)
+        gate = evaluate_gate(cfg, directory)
         if current_world().is_main:
             write_gate(directory, gate)
             if len(rounds) > 1:
@@ -225,16 +216,3 @@ def _last_round(cfg: Config, data: Path, directory: Path) -> list[Round]:
             cfg.generate.rounds,
         )
     return []
-
-
-def with_extra_steps(cfg: Config, checkpoint: Path, number: int) -> Config:
-    """The configuration of round `number` of the gate's extra fine-tuning, which goes on from `checkpoint`."""
-    own = cfg.sft
-    trainer = replace(
-        own.trainer,
-        total_training_steps=cfg.gate.extra_steps,
-        resume_path=None,
-        seed=own.trainer.seed + 1000 * number,
-    )
-    model = replace(own.model, partial_pretrain=str(checkpoint))
-    return replace(cfg, model_path=str(checkpoint), sft=replace(own, model=model, trainer=trainer))
