@@ -16,6 +16,7 @@
 #                        it says, or ends in one message; 20 minutes
 #   make overnight       300 PPO steps with faults of every class at drawn moments end like a run that is told what it loses;
 #                        half an hour on two cores
+#   make golden BASE=... whether the working tree computes what the commit BASE computed, to the last bit; five minutes
 #   make lint            ruff and pyright
 #   make docs            the documentation site, in site/
 #   make bench           our work beside that of others (transformers, TRL, vLLM, Gymnasium), about 20 minutes; peers get
@@ -36,7 +37,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 .PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench smol
-.PHONY: bench-quick hashed overnight
+.PHONY: bench-quick hashed overnight golden
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -90,6 +91,10 @@ siege: $(READY)
 
 overnight: $(READY)
 	$(ONE_THREAD) $(BIN)/python tests/siege/overnight.py
+
+BASE ?= main
+golden: $(READY)
+	$(BIN)/python tools/golden.py $(BASE)
 
 lint: $(READY)
 	$(BIN)/ruff check .
