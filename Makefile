@@ -4,6 +4,7 @@
 #   make smol            that model on the 4x4 lake: SPA beside its baseline, then its fine-tuned model asked what every action leads to; one seed; two hours, resumes when run again
 #   make hashed          .venv anew, from files whose hashes are those of the tested ones (torch has builds of its own per index)
 #   make test            all tests that need nothing beyond .venv
+#   make test-wheel      the wheel in a bare environment, up to a training step, in an environment of its own (1.2 GB)
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
 #   make test-ray        the Ray launcher for real, on CPU workers, in an environment of its own (1.8 GB)
@@ -36,7 +37,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # A test that hangs shows where every thread stands and fails; the others go on.
 NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo smollm2 test test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench smol
+.PHONY: demo smollm2 test test-wheel test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench smol
 .PHONY: bench-quick hashed overnight golden
 
 demo: $(READY)
@@ -58,6 +59,9 @@ hashed:
 
 test: $(READY)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NO_HANG)
+
+test-wheel:
+	PYTHON=$(PYTHON) $(ONE_THREAD) tests/wheel/check.sh .venv-wheel
 
 test-browser: $(READY)
 	PIP_CONSTRAINT=constraints-cpu.txt tests/browser/install.sh $(BIN)/python

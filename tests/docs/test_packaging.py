@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 NAME = PROJECT["project"]["name"]
 NAMES = {"PIL": "pillow", "hydra": "hydra-core", "yaml": "pyyaml"}
 """Imported name -> distribution, where they differ."""
-COME_ALONG = {"pandas", "pydantic", "uvicorn"}
+COME_ALONG = {"pandas", "uvicorn"}
 """Imported lazily beside the optional package that depends on it."""
 GUESTS = {"spa/export/openenv.py", "spa/export/verifiers.py", "spa_verifiers/__init__.py"}
 """Modules that are only imported where the stack is installed that they are written for."""
@@ -101,3 +101,11 @@ def test_the_licence_and_the_citation_are_there():
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert metadata.metadata(NAME)["License-Expression"] == PROJECT["project"]["license"] == "Apache-2.0"
     assert "2510.15047" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_the_package_says_what_it_is():
+    project = PROJECT["project"]
+    assert project["authors"] and project["keywords"] and project["urls"]
+    assert "Typing :: Typed" in project["classifiers"] and (ROOT / "src/spa/py.typed").is_file()
+    minors = [line.split("::")[-1].strip() for line in project["classifiers"] if "Python :: 3." in line]
+    assert minors == ["3.11", "3.12", "3.13"]

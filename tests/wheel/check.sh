@@ -1,0 +1,18 @@
+#!/bin/sh
+# Build the wheel, install it into a bare environment, and use it outside the clone. Usage: tests/wheel/check.sh FOLDER
+set -eu
+folder=${1:-.venv-wheel}
+rm -rf build "$folder"  # an old build/ would put files into the wheel that the source no longer has
+"${PYTHON:-python3}" -m venv "$folder"
+folder=$(cd "$folder" && pwd)
+"$folder/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$folder/dist" .
+"$folder/bin/python" -m pip install --quiet "$folder"/dist/spa_agent-*.whl --constraint constraints-cpu.txt
+rm -rf build
+cd "$folder"
+unset PYTHONPATH
+bin/python -c 'import pathlib, spa; home = pathlib.Path(spa.__file__).parent; assert "site-packages" in str(home) and (home / "py.typed").is_file(), home'
+bin/spa --help
+bin/spa envs
+bin/spa baseline tiny trainer.run_dir=run trainer.total_training_steps=1 trainer.val_before_train=false
+test -s run/vanilla/ppo/metrics.jsonl
+echo "the wheel works: $(ls dist)"
