@@ -98,11 +98,11 @@ def test_other_threads_are_left_alone():
     assert seen == [before]
 
 
-def test_the_command_line_ends_with_status_0_and_says_how_to_go_on():
+def test_the_command_line_ends_with_status_143_and_says_how_to_go_on():
     code = (
         "import os, signal, sys, spa.commands.config as c; from spa.cli import main; "
         "c.main = lambda args: os.kill(os.getpid(), signal.SIGTERM); sys.exit(main(['config', 'show', 'a b=1']))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 143, result.stderr
     assert "stopped by SIGTERM." in result.stderr and "spa config show 'a b=1'" in result.stderr

@@ -108,7 +108,7 @@ def let_waiting_threads_sleep() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0 done, 2 the user can solve it, 130 interrupted."""
+    """Run a command; returns the exit status: 0 done, 2 the user can solve it, 130 interrupted, 143 terminated."""
     let_waiting_threads_sleep()
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help", "help"):
@@ -167,8 +167,11 @@ def _is_ours(stop: SystemExit) -> bool:
 
 
 def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
-    """Say what was saved and how to go on; returns the exit status: 0 after SIGTERM, which is nobody's mistake."""
+    """Say what was saved and how to go on; return 128 + the signal's number, as shells do: 143 after SIGTERM.
+
+    Job schedulers take status 0 for a finished run."""
     import shlex
+    import signal
 
     from spa.signals import StopRequested
 
@@ -179,7 +182,7 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
         how = "run the same command again" if again == list(args) else "run this, which begins nothing anew"
         lines.append(f"To go on from there, {how}:\n  {shlex.join(['spa', *again])}")
     sys.stderr.write("\n" + " ".join(lines) + "\n")
-    return 0 if name == "SIGTERM" else 130
+    return 128 + signal.Signals[name]
 
 
 def going_on(args: Sequence[str]) -> list[str]:

@@ -60,7 +60,7 @@ def test_other_system_errors_are_ours_to_see(failing):
         cli.main(["config", "show"])
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 0), ("SIGINT", 130)])
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_who_asks_to_stop_hears_what_was_saved_and_how_to_go_on(failing, capsys, name, status):
     failing(StopRequested(name, "runs/x/ppo/global_step_3"))
     assert cli.main(["config", "show", "demo", "a=b c"]) == status
@@ -91,7 +91,7 @@ def test_nobody_is_told_to_begin_anew_what_was_just_saved(failing, capsys, monke
     (tmp_path / "anew.yaml").write_text("defaults: [tiny]\ntrainer: {resume_mode: disable}\n")
     failing(StopRequested("SIGTERM", "runs/x/ppo/global_step_3"))
     monkeypatch.setitem(cli.COMMANDS, words[0], cli.COMMANDS["config"])
-    assert cli.main(words) == 0
+    assert cli.main(words) == 143
     heard = capsys.readouterr().err
     assert heard.splitlines()[-1].strip() == told
     assert ("the same command again" in heard) == (told == f"spa {' '.join(words)}")
@@ -108,7 +108,7 @@ def test_code_of_others_that_leaves_with_success_is_a_failure(tmp_path, monkeypa
 def test_who_stops_a_command_that_keeps_nothing_is_not_told_how_to_go_on(failing, capsys, monkeypatch, words):
     failing(StopRequested("SIGTERM"))
     monkeypatch.setitem(cli.COMMANDS, words[0], cli.COMMANDS["config"])
-    assert cli.main(words) == 0
+    assert cli.main(words) == 143
     assert capsys.readouterr().err == "\nstopped by SIGTERM.\n"
 
 

@@ -141,7 +141,7 @@ class Night:
         """SIGTERM, after which a run saves and ends."""
         child.kill(signal.SIGTERM)
         status = child.wait(LONGEST_S)
-        problem = "" if status == 0 else f"status {status} after SIGTERM"
+        problem = "" if status in (0, 143) else f"status {status} after SIGTERM"
         self.siege.judge("overnight", "asked to stop", "saved and ended", problem)
         return "gone"
 
