@@ -117,6 +117,14 @@ def test_metrics_over_turns():
     )
 
 
+def test_copying_gets_nothing_for_a_malformed_turn_in_which_nothing_happened():
+    still = make_turn("Left", state="AB", next_state="AB", executed=())
+    metrics = world_model_metrics(
+        [make_episode([still, make_turn(reply("AB", "AB", "Left"), state="AB", next_state="AB")])]
+    )
+    assert (metrics["wm/format_rate"], metrics["wm/copy_exact"]) == (0.5, 0.5)
+
+
 def test_a_malformed_turn_gets_nothing_for_a_right_block():
     text = reply("AB", "BA", "Left").replace("</think>", "")
     turn = make_turn(text, state="AB", next_state="BA")

@@ -133,7 +133,8 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     * `wm/obs_exact`, `wm/pred_exact`: share of turns whose observation or prediction is the true text.
     * `wm/pred_unit_acc`: share of units predicted right, over all turns.
     * `wm/changed_acc`, `wm/changed_f1`: recall and F1 of the changed units, over all turns; 0 if nothing ever changed.
-    * `wm/copy_exact`: share of turns whose next state is the shown one: what copying would score on `wm/pred_exact`.
+    * `wm/copy_exact`: share of turns that are well-formed and whose next state is the shown one: what copying would
+      score on `wm/pred_exact`. (Nothing changes in malformed turns, but no prediction counts there.)
 
     If one of the episodes was played with replies that hold no prediction, there are the first three keys only.
     """
@@ -155,7 +156,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,
         "wm/changed_f1": total.changed_f1,
-        "wm/copy_exact": _mean(is_exact(turn.target, turn.next_target) for turn in turns),
+        "wm/copy_exact": _mean(turn.reply.well_formed and is_exact(turn.target, turn.next_target) for turn in turns),
     }
 
 
