@@ -84,7 +84,7 @@ def test_a_run_that_goes_on_is_said_to_go_on(tmp_path: Path):
     metrics = tmp_path / "run" / "ppo" / "metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
     report = build([open_run(tmp_path / "run")])
-    assert "run has not finished: step 3 of 6." in report.certainty
+    assert report.verdict == "In progress: run 3 of 6."
 
 
 def test_a_method_that_trained_longer_is_judged_at_the_common_step(tmp_path: Path):

@@ -8,6 +8,7 @@ from spa.report import facts, results
 from spa.report.charts import Bars, Chart, number
 from spa.report.curves import HEALTH, PASS_1, WORLD, RunArm, chart, time_bars
 from spa.report.gallery import Picture, choose
+from spa.report.progress import in_progress, shown_step
 from spa.report.reading import Run, StageFolder, flatten, told_apart
 from spa.report.results import Row
 from spa.tracking.console import printable
@@ -31,6 +32,8 @@ class Report:
     certainty: tuple[str, ...]
     k: int | None
     rows: tuple[Row, ...]
+    when: str
+    """When the rows were measured: `after PPO`, or the step while a method is in progress."""
     seeds: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
     curves: tuple[Chart, ...]
     endings: Bars | None
@@ -53,7 +56,8 @@ def build(runs: Sequence[Run]) -> Report:
         method.label: facts.behaviour_and_wins(method.of("ppo") or method.of("eval"), steps[method.label])
         for method in methods
     }
-    summaries = {run.name: run.summary or {} for run in runs}
+    going = any(map(in_progress, runs))
+    summaries = {run.name: results.current_summary(run) for run in runs}
     wanted_k = results.which_k(methods, summaries)
     rows = results.rows(methods, outcomes, steps, summaries, wanted_k)
     bars, failures = _failures(methods, outcomes)
@@ -69,10 +73,11 @@ def build(runs: Sequence[Run]) -> Report:
         title=printable(" and ".join(run.name for run in runs)),
         setting=_setting(methods, {label: wins for label, (_, wins) in outcomes.items()}),
         verdict=verdict,
-        certainty=(*certainty, *results.judged_at(steps, methods), *results.unfinished(methods)),
+        certainty=(*certainty, *results.judged_at(steps, methods)),
         k=int(wanted_k.title.removeprefix("Pass@")) if wanted_k else None,
         rows=tuple(rows),
-        seeds=results.seed_table(runs),
+        when=shown_step([*steps.values()]) if going else "after PPO",
+        seeds=() if going else results.seed_table(runs),
         curves=tuple(curves),
         endings=bars,
         failures=failures,

@@ -8,13 +8,13 @@ from typing import Any
 
 from spa.errors import DataError
 from spa.report.curves import PASS_1, RunArm, ends
-from spa.report.reading import NoRunError, Run, StageFolder, flatten, open_run
+from spa.report.progress import in_progress, lacks_summary, progress, shown_step
+from spa.report.reading import NoRunError, Run, StageFolder, open_run
 from spa.report.results import common_steps
 from spa.tracking.console import printable
 from spa.tracking.lock import LOCK, held
 
 _FRESH_SECONDS = 15 * 60
-_ORDER = {"generate": 0, "data": 0, "sft": 1, "ppo": 2, "eval": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,14 @@ def _seconds(stages: Sequence[StageFolder]) -> float:
 
 
 def _state(run: Run, now: float) -> str:
-    """finished, running or stopped; and the step."""
-    done = run.summary is not None or any(stage.name == "ppo" and not stage.arm and stage.done for stage in run.stages)
-    at_work = bool(held(run.path))
-    if (done and not at_work) or not run.stages:
+    """finished, running or stopped; and how far the method is that has come least far."""
+    methods = progress(run)
+    if not methods or not (in_progress(run) or held(run.path)):
         return "finished"
-    stages = sorted(run.stages, key=lambda stage: (_ORDER.get(stage.name, 0), max(_times([stage]), default=0)))
-    last = stages[-1]
-    step = max(last.metrics, default=0)
-    total = flatten(last.config).get("trainer.total_training_steps") if last.name == "ppo" else None
-    if not at_work and last.name in ("ppo", "eval") and isinstance(total, int) and step >= total:
-        return "finished"
-    of = f" of {total}" if isinstance(total, int) else ""
-    state = "running" if _is_running(run, now) else "stopped"
-    return f"{state}: {last.arm + ' ' if last.arm else ''}{last.name} step {step}{of}"
+    state, least = "running" if _is_running(run, now) else "stopped", methods[0]
+    if least.finished and lacks_summary(run):
+        return f"{state}: no summary.json yet"
+    return f"{state}: {least.arm + ' ' if least.arm else ''}{least.stage} step {least.steps}"
 
 
 def _is_running(run: Run, now: float) -> bool:
@@ -84,7 +78,8 @@ def _is_running(run: Run, now: float) -> bool:
 
 
 def _result(run: Run) -> str:
-    """Pass@1 before and after PPO, per arm, at the step at which a report judges them."""
+    """Pass@1 before and after PPO, per arm, at the step at which a report judges them, which is named while a method is
+    in progress."""
     arms = [(arm, tuple(stage for stage in run.stages if stage.arm == arm)) for arm in run.arms()]
     methods = [RunArm(arm, arm, run.name, number, stages) for number, (arm, stages) in enumerate(arms)]
     steps = common_steps(methods)
@@ -94,7 +89,8 @@ def _result(run: Run) -> str:
         if after is not None:
             start = "" if before is None else f"{100 * before:.0f} → "
             parts.append(f"{method.arm + ' ' if method.arm else ''}{start}{100 * after:.0f} %")
-    return printable(", ".join(parts)) or "–"
+    when = f"{shown_step([*steps.values()])}: " if parts and in_progress(run) else ""
+    return printable(when + ", ".join(parts)) or "–"
 
 
 def _seeds(run: Run) -> str:

@@ -13,6 +13,7 @@ from spa.evaluate.statistics import Interval
 from spa.report import facts
 from spa.report.charts import number
 from spa.report.curves import PASS_1, RunArm, Wanted, ends, pass_k
+from spa.report.progress import in_progress, lacks_summary, unfinished
 from spa.report.reading import Run, flatten, last_validation
 from spa.tracking.console import printable
 from spa.tracking.encoding import read_object
@@ -200,7 +201,9 @@ def points(interval: Interval) -> str:
 
 
 def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
-    """The result in one sentence, and how sure one can be of it."""
+    """The result in one sentence, and how sure one can be of it. No result while a method is in progress."""
+    if text := how_far(runs):
+        return text, _gates(runs)
     if not table:
         return "No result yet: no validation has been recorded.", []
     first = table[0]
@@ -318,16 +321,25 @@ def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
     ]
 
 
-def unfinished(methods: Sequence[RunArm]) -> list[str]:
-    """A note for every PPO stage that has not come to its last step."""
-    notes = []
-    for method in methods:
-        for stage in method.of("ppo"):
-            total = flatten(stage.config).get("trainer.total_training_steps")
-            last = max(stage.metrics, default=0)
-            if isinstance(total, int) and last < total and not stage.done:
-                notes.append(f"{method.label} has not finished: step {last} of {total}.")
-    return notes
+def current_summary(run: Run) -> dict[str, Any]:
+    """The summary of a run, without its results while a method is in progress: they are those of an earlier run."""
+    results = ("methods", "difference", "seeds") if in_progress(run) else ()
+    return {key: value for key, value in (run.summary or {}).items() if key not in results}
+
+
+def how_far(runs: Sequence[Run]) -> str:
+    """The methods that have not finished and how far they are, in one sentence; empty if all have finished."""
+    parts = []
+    for run in runs:
+        open_methods = unfinished(run)
+        for state in open_methods:
+            name = arm_name(state.arm) or run.name
+            stage = "" if state.stage == "ppo" else f" {state.stage} step"
+            where = f" ({run.name})" if len(runs) > 1 and state.arm else ""
+            parts.append(printable(f"{name}{where}{stage} {state.steps}"))
+        if not open_methods and lacks_summary(run):
+            parts.append(printable(f"{run.name} has no summary.json yet"))
+    return f"In progress: {', '.join(parts)}." if parts else ""
 
 
 def seed_table(runs: Sequence[Run]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:

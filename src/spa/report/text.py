@@ -38,8 +38,11 @@ def _result(report: Report) -> list[str]:
     if not report.rows:
         return []
     several = len(report.rows) > 1
-    head = ["Method", "Pass@1 after PPO", *([f"{report.rows[0].label} minus it"] if several else []), "Pass@1 before"]
-    head += [f"Pass@{report.k} after", f"Pass@{report.k} before"] if report.k else []
+    head = ["Method", f"Pass@1 {report.when}", *([f"{report.rows[0].label} minus it"] if several else [])]
+    head += [
+        "Pass@1 before PPO",
+        *([f"Pass@{report.k} {report.when}", f"Pass@{report.k} before PPO"] if report.k else []),
+    ]
     counted = any(row.all_episodes for row in report.rows)
     head += ["PPO episodes", "All episodes"] if counted else []
     rows = []

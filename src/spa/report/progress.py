@@ -1,0 +1,75 @@
+"""How far each method of a run has come."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spa.report.reading import Run, StageFolder, flatten
+from spa.tracking.encoding import read_object
+from spa.tracking.lock import LOCK
+
+_ORDER = ("generate", "data", "sft", "ppo", "eval")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The latest stage of a method, the last step of it, and its number of steps if the configuration names it."""
+
+    arm: str
+    stage: str
+    step: int
+    total: int | None
+    finished: bool
+
+    @property
+    def steps(self) -> str:
+        """`2 of 36`, or `2` without a known total."""
+        return f"{self.step}" if self.total is None else f"{self.step} of {self.total}"
+
+
+def progress(run: Run) -> list[Progress]:
+    """One entry per method, for the seed that has come least far; the method that has come least far is first."""
+    found: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
+    for arm, seed in {(stage.arm, stage.seed): None for stage in run.stages}:
+        last = max((stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)), key=_rank)
+        state = _progress(last)
+        found.setdefault(arm, []).append(((state.finished, *_rank(last), state.step), state))
+    least = sorted((min(states, key=lambda pair: pair[0]) for states in found.values()), key=lambda pair: pair[0])
+    return [state for _, state in least]
+
+
+def unfinished(run: Run) -> list[Progress]:
+    """The methods that have not finished with every seed."""
+    return [state for state in progress(run) if not state.finished]
+
+
+def lacks_summary(run: Run) -> bool:
+    """Whether a comparison has not written its summary, which it does after the last method."""
+    return run.summary is None and (run.path / LOCK).is_file() and any(stage.arm for stage in run.stages)
+
+
+def in_progress(run: Run) -> bool:
+    """Whether a method, or the comparison as a whole, has not finished."""
+    return lacks_summary(run) or bool(unfinished(run))
+
+
+def _rank(stage: StageFolder) -> tuple[float, int]:
+    """Stages in the order in which a method does them: round by round, those of the last round without a number."""
+    numbered = re.fullmatch(r"round_(\d+) (.+)", stage.name)
+    name = numbered[2] if numbered else stage.name
+    return float(numbered[1]) if numbered else float("inf"), _ORDER.index(name) if name in _ORDER else 0
+
+
+def _progress(stage: StageFolder) -> Progress:
+    total = flatten(stage.config).get("trainer.total_training_steps") if stage.name == "ppo" else None
+    total = total if isinstance(total, int) else None
+    result = re.search(r"global_step_(\d+)", str(read_object(stage.path / "done.json").get("result")))
+    step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
+    finished = stage.name == "eval" or (stage.name == "ppo" and (stage.done if total is None else step >= total))
+    return Progress(stage.arm, stage.name, step, total, finished)
+
+
+def shown_step(steps: Sequence[int | None]) -> str:
+    """The step of these results in a heading, as long as methods are in progress."""
+    known = sorted({step for step in steps if step is not None})
+    return f"at step {' and '.join(map(str, known))}" if known else "so far"

@@ -1,0 +1,80 @@
+"""Comparisons that were killed: no result is reported before the last method has finished."""
+
+import re
+from pathlib import Path
+
+import pytest
+from helpers.killed import kill_comparison, steps_of
+
+from spa.commands import report as command
+from spa.report.content import build
+from spa.report.overview import list_runs
+from spa.report.progress import in_progress
+from spa.report.reading import open_run
+from spa.report.text import markdown
+
+
+@pytest.fixture(scope="module")
+def both_in_ppo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Killed when both methods had made two of 36 PPO steps; validated at step 0."""
+    run = tmp_path_factory.mktemp("both") / "run"
+    return kill_comparison(
+        run,
+        "trainer.total_training_steps=36",
+        "sft.trainer.total_training_steps=2",
+        when=lambda: min(steps_of(run / arm / "ppo") for arm in ("spa", "vanilla")) >= 3,
+    )
+
+
+@pytest.fixture(scope="module")
+def one_finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Killed when vanilla had finished and SPA was in fine-tuning."""
+    run = tmp_path_factory.mktemp("one") / "run"
+    return kill_comparison(
+        run,
+        "trainer.total_training_steps=1",
+        "sft.trainer.total_training_steps=100000",
+        when=lambda: (run / "vanilla" / "ppo" / "done.json").exists() and steps_of(run / "spa" / "sft") > 0,
+    )
+
+
+def last_step(run: Path, arm: str, stage: str = "ppo") -> int:
+    return max(next(s for s in open_run(run).stages if (s.arm, s.name) == (arm, stage)).metrics)
+
+
+def test_an_unfinished_comparison_has_no_winner(both_in_ppo: Path, capsys, tmp_path: Path):
+    report = build([open_run(both_in_ppo)])
+    far = {arm: last_step(both_in_ppo, arm) for arm in ("spa", "vanilla")}
+    said = {f"SPA {far['spa']} of 36", f"vanilla {far['vanilla']} of 37"}  # as many episodes as SPA in all
+    assert set(report.verdict.removeprefix("In progress: ").removesuffix(".").split(", ")) == said
+    assert not any(re.search("is better than|cannot be told apart|95 %", text) for text in report.certainty)
+    assert command.main([str(both_in_ppo), "--output", str(tmp_path / "report.html")]) == 0
+    assert capsys.readouterr().out.startswith("In progress: ")
+
+
+def test_columns_name_the_step_that_they_show(both_in_ppo: Path, tmp_path: Path):
+    text = markdown(build([open_run(both_in_ppo)]))
+    assert "Pass@1 at step 0" in text and "after PPO" not in text
+    command.main([str(both_in_ppo), "--output", str(tmp_path / "report.html")])
+    page = (tmp_path / "report.html").read_text()
+    assert "Pass@1 at step 0" in page and "Pass@1 after PPO" not in page
+    (line,) = list_runs(both_in_ppo.parent, 0.0)
+    assert line.result.startswith("at step 0: ") and "→" not in line.result
+
+
+def test_one_finished_method_does_not_finish_a_comparison(one_finished: Path):
+    (line,) = list_runs(one_finished.parent, 0.0)
+    step = last_step(one_finished, "spa", "sft")
+    assert line.state == f"stopped: spa sft step {step}"
+    assert build([open_run(one_finished)]).verdict == f"In progress: SPA sft step {step}."
+
+
+def test_a_comparison_without_its_summary_is_in_progress(one_finished: Path, tmp_path: Path):
+    """Killed before SPA had begun anything."""
+    (tmp_path / "run").mkdir()
+    for name in (".lock", "vanilla"):
+        (tmp_path / "run" / name).symlink_to(one_finished / name)
+    (line,) = list_runs(tmp_path, 0.0)
+    assert line.state == "stopped: no summary.json yet"
+    assert build([open_run(tmp_path / "run")]).verdict == "In progress: run has no summary.json yet."
+    assert in_progress(open_run(tmp_path / "run"))
