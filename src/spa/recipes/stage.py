@@ -18,7 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from spa.archive import archive_files
+from spa.config.convert import flatten
 from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.distributed.world import World, current_world
@@ -145,6 +148,10 @@ def check_identity(stages: Sequence[tuple[Path, Identity]]) -> None:
     found = {directory: changed for directory, identity in stages if (changed := changes(directory, identity))}
     if not found:
         return
+    known = {identity.digest: identity for _, identity in stages}
+    for directory, identity in stages:
+        if [*found.get(directory, ())] == ["the stage before it"]:
+            found[directory] |= _earlier_changes(directory, known, known.get(identity.parent or ""))
     if len(found) > 1:  # the stages after one that changed have changed through it
         found = {directory: {k: v for k, v in changed.items() if k != "the stage before it"}
                  for directory, changed in found.items()}  # fmt: skip
@@ -168,6 +175,21 @@ def check_identity(stages: Sequence[tuple[Path, Identity]]) -> None:
             ]
         )
     )
+
+
+def _earlier_changes(
+    directory: Path, known: Mapping[str, Identity], before: Identity | None
+) -> dict[str, tuple[Any, Any]]:
+    """The settings of the stages before the one in `directory`, from `before` on, that its config.yaml has other values
+    of: the folders of those stages may be gone. `known`: digest -> identity."""
+    changed: dict[str, tuple[Any, Any]] = {}
+    with suppress(OSError, yaml.YAMLError):
+        old = flatten(yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8")) or {})
+        while before is not None:
+            pairs = {key: (old[key], value) for key, value in before.settings.items() if key in old}
+            changed |= {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+            before = known.get(before.parent or "")
+    return changed
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
