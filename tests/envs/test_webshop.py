@@ -6,6 +6,7 @@ from shop_example import GOAL, HOSTILE, ITEM, NOTES, SHIRT, example_shop, write_
 from spa.config.load import load_config
 from spa.envs.shop.files import load_annotations, load_products
 from spa.envs.shop.pages import View
+from spa.envs.shop.reward import type_match
 from spa.envs.webshop import WebShop, parse_action
 from spa.errors import ConfigError, DataError
 from spa.recipes import setup
@@ -160,6 +161,14 @@ def test_published_files(tmp_path):
     assert products["B00ABCDE03"].price == 100.0 and products["B00ABCDE03"].features == ("One.",)
 
 
+def test_products_without_a_category_are_products(tmp_path):
+    """As in the published file, in which some have none; they match by query and title."""
+    bare = {**ITEM, "asin": "B00ABCDE02", "category": "", "query": " ", "product_category": ""}
+    shop = WebShop(data=write_files(tmp_path, [ITEM, bare], {**NOTES, bare["asin"]: NOTES[ITEM["asin"]]})).shop
+    assert shop.products["B00ABCDE02"].product_category == shop.products["B00ABCDE02"].query == ""
+    assert type_match(shop.products["B00ABCDE02"], shop.products["B00ABCDE01"]) == (1.0, 1.0, False, False)
+
+
 def test_goals_from_files(tmp_path):
     notes = {
         **NOTES,
@@ -242,6 +251,7 @@ def test_options_of_people_that_are_no_texts_are_named(tmp_path):
     [
         ([{**ITEM, "name": None}], NOTES, r"items_shuffle.json, row 1, column 'name': expected a text, got None"),
         ([ITEM, {"asin": "B1"}], NOTES, r"row 2, column 'name'"),
+        ([{**ITEM, "product_category": None}], NOTES, r"row 1, column 'product_category'"),
         ([{**ITEM, "pricing": "free"}], NOTES, r"row 1, column 'pricing'"),
         ([{**ITEM, "customization_options": {"size": ["s"]}}], NOTES, r"column 'customization_options'"),
         ([{**ITEM, "small_description": 3}], NOTES, r"column 'small_description'"),

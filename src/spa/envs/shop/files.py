@@ -83,11 +83,11 @@ def load_annotations(folder: str, *, small: bool) -> Annotations:
     return entries
 
 
-def _text(row: Row, column: str, *, required: bool = True) -> str:
+def _text(row: Row, column: str, *, required: bool = True, empty: bool = False) -> str:
     value = row.values.get(column)
     if value is None and not required:
         return ""
-    if not isinstance(value, str) or (required and not value.strip()):
+    if not isinstance(value, str) or (required and not empty and not value.strip()):
         raise row.fail(column, "a text")
     return clean_text(value)
 
@@ -108,9 +108,9 @@ def _product(row: Row, asin: str, annotations: Annotations) -> Product:
     return Product(
         asin=asin,
         title=_text(row, "name"),
-        category=_text(row, "category"),
-        query=_text(row, "query").lower(),
-        product_category=_text(row, "product_category"),
+        category=_text(row, "category", empty=True),
+        query=_text(row, "query", empty=True).lower(),
+        product_category=_text(row, "product_category", empty=True),
         description=_text(row, "full_description", required=False),
         features=_texts(row, "small_description"),
         price=price,
