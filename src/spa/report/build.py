@@ -1,6 +1,8 @@
 """`spa report`: the content of a report as one self-contained HTML file, as Markdown or as a picture."""
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,17 @@ import jinja2
 from markupsafe import Markup
 
 from spa import __version__
-from spa.errors import SpaError
+from spa.errors import DataError, SpaError
 from spa.report.charts import Bars, Chart, bar_chart, legend_mark, line_chart, number, thin
 from spa.report.content import Report, build
 from spa.report.facts import ENDINGS
-from spa.report.reading import open_run
+from spa.report.reading import open_run, problem_text
 from spa.report.security import page_policy
 from spa.report.text import markdown
+from spa.tracking.console import printable
 from spa.tracking.encoding import write_atomic
+
+log = logging.getLogger(__name__)
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MAX_ROWS = 60
@@ -23,8 +28,11 @@ MAX_REPLY = 3_000
 
 
 def write_report(runs: Sequence[Path], path: Path, form: str) -> Report:
-    """Write the report on `runs` to `path`; `form` is "html", "md" or "png". Returns its content."""
-    report = build([open_run(run) for run in runs])
+    """Write the report on `runs` to `path`; `form` is "html", "md" or "png". Returns its content.
+
+    Of several runs, unreadable ones are left out, with a warning. Raises DataError if all are.
+    """
+    report = _build_readable(runs)
     if form == "png":
         from spa.report.picture import save_picture
 
@@ -32,6 +40,36 @@ def write_report(runs: Sequence[Path], path: Path, form: str) -> Report:
         return report
     write_text(path, html(report) if form == "html" else markdown(report), "--output")
     return report
+
+
+def _build_readable(paths: Sequence[Path]) -> Report:
+    try:
+        return build([open_run(path) for path in paths])
+    except Exception as error:  # noqa: BLE001 - a file may hold anything
+        problems = {path: problem for path in paths if (problem := _problem(path))}
+        if not problems:
+            raise
+        if len(problems) == len(paths):
+            path, problem = next(iter(problems.items()))
+            raise DataError(f"{path} is unreadable: {problem}") from error
+    notes = [f"{path} is unreadable and left out: {problem}" for path, problem in problems.items()]
+    for note in notes:
+        log.warning("%s", note)
+    report = build([open_run(path) for path in paths if path not in problems])
+    return replace(report, certainty=(*map(printable, notes), *report.certainty))
+
+
+def _problem(path: Path) -> str:
+    """Why a run is unreadable by itself; empty if it is not. Raises DataError if there is no run."""
+    run = None
+    try:
+        run = open_run(path)
+        build([run])
+    except Exception as error:  # noqa: BLE001 - as above
+        if run is None and isinstance(error, DataError):
+            raise
+        return problem_text(error)
+    return ""
 
 
 def write_text(path: Path, text: str, option: str) -> None:

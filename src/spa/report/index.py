@@ -5,6 +5,7 @@ and is brought up to date file by file. It is a cache, beside the run or in the 
 """
 
 import json
+import logging
 import os
 import sqlite3
 import tempfile
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spa.report.reading import Run, StageFolder, open_run, parse_head
+from spa.report.reading import Run, StageFolder, TrajectoryFile, open_run, parse_head
 from spa.report.replay import any_wrong
 from spa.report.shape import is_episode
 from spa.tracking.console import printable
 from spa.tracking.encoding import read_lines
+
+log = logging.getLogger(__name__)
 
 VERSION = 4
 _SCHEMA = """
@@ -135,7 +138,7 @@ class EpisodeIndex:
         work = []
         present = set()
         for stage in run.stages:
-            for file in stage.trajectory_files():
+            for file in _files(stage):
                 name = str(file.path.relative_to(self.root))
                 present.add(name)
                 status = file.path.stat()
@@ -146,11 +149,14 @@ class EpisodeIndex:
             self._forget(name)
         for done, (stage, split, step, path, name, status) in enumerate(work):
             self.progress = (done, len(work))
-            with self._db:
-                self._forget(name)
-                row = (name, status.st_size, status.st_mtime_ns)
-                number = self._db.execute("INSERT INTO files (path, size, changed) VALUES (?,?,?)", row).lastrowid
-                self._db.executemany(_INSERT, _rows(path, int(number or 0), stage, split, step))
+            try:
+                with self._db:
+                    self._forget(name)
+                    row = (name, status.st_size, status.st_mtime_ns)
+                    number = self._db.execute("INSERT INTO files (path, size, changed) VALUES (?,?,?)", row).lastrowid
+                    self._db.executemany(_INSERT, _rows(path, int(number or 0), stage, split, step))
+            except OSError as error:  # the next update tries again
+                log.debug("%s is unreadable and left out: %s", path, error)
         self.progress = (len(work), len(work))
         return bool(work or gone)
 
@@ -158,6 +164,14 @@ class EpisodeIndex:
         with self._db:
             self._db.execute("DELETE FROM episodes WHERE file IN (SELECT id FROM files WHERE path = ?)", (name,))
             self._db.execute("DELETE FROM files WHERE path = ?", (name,))
+
+
+def _files(stage: StageFolder) -> list[TrajectoryFile]:
+    try:
+        return stage.trajectory_files()
+    except OSError as error:
+        log.debug("%s is unreadable and left out: %s", stage.path, error)
+        return []
 
 
 def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:

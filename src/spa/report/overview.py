@@ -9,7 +9,7 @@ from typing import Any
 from spa.errors import DataError
 from spa.report.curves import PASS_1, RunArm, ends
 from spa.report.progress import in_progress, lacks_summary, progress, shown_step
-from spa.report.reading import NoRunError, Run, StageFolder, open_run
+from spa.report.reading import NoRunError, Run, StageFolder, open_run, problem_text
 from spa.report.results import common_steps
 from spa.tracking.console import printable
 from spa.tracking.lock import LOCK, held
@@ -33,15 +33,15 @@ def list_runs(folder: Path, now: float) -> Iterator[Line]:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a directory. Give the folder that holds the runs, for example runs.")
     for path in sorted(folder.iterdir()):
-        if not path.is_dir() or path.name.startswith("."):
-            continue
         try:
+            if not path.is_dir() or path.name.startswith("."):
+                continue
             run = open_run(path)
             yield Line(printable(run.name), printable(_state(run, now)), _result(run), _seeds(run), _duration(run))
         except NoRunError:
             continue
-        except DataError as error:
-            yield Line(printable(path.name), "unreadable", printable(str(error))[:120], "", "")
+        except Exception as error:  # noqa: BLE001 - a file may hold anything, and other runs are to be listed
+            yield Line(printable(path.name), "unreadable", printable(problem_text(error))[:120], "", "")
 
 
 def _times(stages: Iterable[StageFolder]) -> list[float]:

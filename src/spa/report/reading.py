@@ -6,6 +6,7 @@ their stages are called `round_<n> data` and `round_<n> sft`. Everything may sti
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,9 @@ import yaml
 from spa.errors import DataError
 from spa.report.shape import is_head, is_summary
 from spa.tracking.encoding import read_lines
+
+
+log = logging.getLogger(__name__)
 
 
 class NoRunError(DataError):
@@ -149,16 +153,25 @@ ARM_ORDER = ("spa", "vanilla", "vanilla_wm", "spa_shuffled", "state_estimation",
 
 
 def open_run(path: Path) -> Run:
-    """The run in directory `path`. Raises DataError if there is nothing that a run would have left."""
+    """The run in directory `path`. Raises DataError if there is nothing that a run would have left, OSError if nothing
+    there can be read."""
     if not path.is_dir():
         raise DataError(f"{path} is not a directory. Give the directory of a run, for example runs/demo.")
-    stages = tuple(_find_stages(path))
+    unreadable: list[OSError] = []
+    stages = tuple(_find_stages(path, unreadable))
     if not stages and not (path / "summary.json").exists():
+        if unreadable:
+            raise unreadable[0]
         raise NoRunError(
             f"{path} holds no run: neither a summary.json nor a stage with metrics.jsonl or trajectories. "
             "`spa runs` lists the runs of a folder."
         )
     return Run(path, stages)
+
+
+def problem_text(error: Exception) -> str:
+    """Why a run is unreadable, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def told_apart(runs: Sequence[Run]) -> list[Run]:
@@ -177,17 +190,25 @@ def is_stage(path: Path) -> bool:
     return (path / "metrics.jsonl").exists() or (path / "trajectories").is_dir()
 
 
-def _find_stages(root: Path) -> Iterator[StageFolder]:
+def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
     if is_stage(root):
         yield _stage(root.resolve(), root.resolve().parent)
-    yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH) if is_stage(path))
+    yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH, unreadable))
 
 
-def _walk(root: Path, depth: int) -> Iterator[Path]:
+def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
+    """The stages below a folder. What lies in a folder that cannot be read is left out, with a warning, and the error is
+    added to `unreadable`."""
     for path in sorted(root.iterdir()) if depth else []:
-        if path.is_dir() and not _SKIPPED.fullmatch(path.name):
-            yield path
-            yield from _walk(path, depth - 1)
+        found: list[Path] = []
+        try:
+            if not _SKIPPED.fullmatch(path.name) and path.is_dir():
+                found = [path] if is_stage(path) else []
+                found += _walk(path, depth - 1, unreadable)
+        except OSError as error:
+            unreadable.append(error)
+            log.warning("%s is unreadable and left out: %s", path, problem_text(error))
+        yield from found
 
 
 def _stage(path: Path, root: Path) -> StageFolder:
