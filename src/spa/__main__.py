@@ -1,26 +1,60 @@
 """`python -m spa`, and the command `spa`."""
 
 import os
+import signal
 import sys
 import threading
 import time
+from types import FrameType
 from typing import NoReturn
 
 from spa.cli import main
+from spa.signals import stacks_on_request
 
 GRACE_S = 20.0
 """A process that has done its work may take so long to end: for threads, processes and exit handlers of other people's
 code, all of which Python would otherwise wait for without end."""
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C."""
 
 
 def run() -> NoReturn:
     """Do what the command line says and end the process, whatever environments and libraries have left running."""
     status = 1
+    _open_streams()
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # what it is again while the interpreter ends
+    stacks_on_request()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of a shell
+        signal.signal(signal.SIGINT, _interrupted)
     try:
         status = main()
+    except BrokenPipeError:  # whoever read the output has stopped (`| head`)
+        status = 0
     finally:
         threading.Thread(target=_end, args=(status,), daemon=True, name="spa-end").start()
+        _flush_streams()
     sys.exit(status)
+
+
+def _open_streams() -> None:
+    """Replace standard streams that the process was started without: files would otherwise take their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
+
+
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    """Ctrl-C before a command has begun, or once more after it was stopped: there is nothing left to save."""
+    os._exit(INTERRUPTED)
+
+
+def _flush_streams() -> None:
+    """Write what is left, unless the reader has closed its end (`| head`): Python would try again and complain."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _end(status: int) -> None:

@@ -134,7 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         verbosity_from(os.environ)
         with stoppable():
-            return getattr(importlib.import_module(module), function)(args[1:])
+            status = getattr(importlib.import_module(module), function)(args[1:])
+            sys.stdout.flush()
+            return status
     except (SpaError, EnvFault) as error:
         trace = traceback.format_exc() if is_debug() else ""
         sys.stderr.write(printable(f"{trace}spa {args[0]}: {error}\n"))

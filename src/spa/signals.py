@@ -6,6 +6,7 @@ update and the lines about it, a checkpoint). A second SIGINT interrupts whateve
 but the standard library's.
 """
 
+import faulthandler
 import multiprocessing
 import signal
 import threading
@@ -106,6 +107,11 @@ def stopping_children() -> Iterator[None]:
 def ignore_interrupts() -> None:
     """For worker processes: Ctrl-C reaches every process of a terminal, and the parent asks its children by itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def stacks_on_request() -> None:
+    """`kill -USR1 PID` writes the stacks of all threads to stderr; without a handler it would end the process."""
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 
 def _asked(number: int, frame: FrameType | None) -> None:

@@ -28,7 +28,7 @@ from spa.recipes.imagination import check_planning
 from spa.recipes.pipeline import digest_of, learn, play
 from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
 from spa.recipes.stage import DONE, archive_work, changes, check_identity, result_of
-from spa.signals import stoppable, stopping_children
+from spa.signals import ignore_interrupts, stacks_on_request, stoppable, stopping_children
 from spa.tracking.console import same_verbosity
 
 log = logging.getLogger(__name__)
@@ -260,7 +260,15 @@ PoolOf = Callable[[], Executor]
 def own_process() -> Executor:
     """A worker that is a process of its own, with a fresh interpreter. One for each device, not one executor with
     several: that would take down the others with a worker that is killed, and may not notice for long."""
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=same_verbosity())
+    return ProcessPoolExecutor(
+        1, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(same_verbosity(),)
+    )
+
+
+def _begin_worker(set_verbosity: Callable[[], None]) -> None:
+    set_verbosity()
+    ignore_interrupts()
+    stacks_on_request()
 
 
 def do_task(task: Task, device: str) -> tuple[int, int]:

@@ -45,7 +45,7 @@ def write_report(runs: Sequence[Path], path: Path, form: str) -> Report:
 def _build_readable(paths: Sequence[Path]) -> Report:
     try:
         return build([open_run(path) for path in paths])
-    except Exception as error:  # noqa: BLE001 - a file may hold anything
+    except Exception as error:
         problems = {path: problem for path in paths if (problem := _problem(path))}
         if not problems:
             raise
@@ -65,7 +65,7 @@ def _problem(path: Path) -> str:
     try:
         run = open_run(path)
         build([run])
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:
         if run is None and isinstance(error, DataError):
             raise
         return problem_text(error)

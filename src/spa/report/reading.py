@@ -20,7 +20,6 @@ from spa.errors import DataError
 from spa.report.shape import is_head, is_summary
 from spa.tracking.encoding import read_lines
 
-
 log = logging.getLogger(__name__)
 
 
@@ -197,8 +196,8 @@ def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]
 
 
 def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
-    """The stages below a folder. What lies in a folder that cannot be read is left out, with a warning, and the error is
-    added to `unreadable`."""
+    """The stages below a folder. What lies in an unreadable folder is left out, with a warning, and its error is added
+    to `unreadable`."""
     for path in sorted(root.iterdir()) if depth else []:
         found: list[Path] = []
         try:

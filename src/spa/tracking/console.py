@@ -63,9 +63,16 @@ class _ConsoleHandler(logging.Handler):
         get_console().print(line, soft_wrap=True, highlight=False)
 
 
+class _Console(Console):
+    """A console that raises BrokenPipeError if the reader has closed its end."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def results_console() -> Console:
     """The console for results, on stdout."""
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    console = _Console(file=sys.stdout, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 200  # a pipe has no width: let nothing be wrapped
     return console
@@ -74,7 +81,7 @@ def results_console() -> Console:
 def get_console() -> Console:
     """The console for people, on stderr. Created at first use; follows a replaced `sys.stderr`."""
     if _STATE.console is None or _STATE.console.file is not sys.stderr:
-        _STATE.console = Console(file=sys.stderr, highlight=False)
+        _STATE.console = _Console(file=sys.stderr, highlight=False)
     return _STATE.console
 
 

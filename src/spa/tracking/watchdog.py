@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from spa import heartbeat
+from spa.signals import stacks_on_request
 
 STATUS = 3
 """Exit status of a process that the watchdog ended."""
@@ -28,8 +29,8 @@ _LOGGER = logging.getLogger("spa.run")
 
 class Watchdog:
     """Ends the process if nothing moves for `timeout_s` seconds, after the stacks of all threads have been written to
-    `path` (None: to stderr). `kill -USR1 PID` writes them there at any time. Without `timeout_s` it never ends
-    anything.
+    `path` (None: to stderr). `kill -USR1 PID` writes them there as long as it watches, and then to stderr. Without
+    `timeout_s` it never ends anything.
 
     If something in C holds the interpreter, so that no Python runs, the kernel ends the process (SIGPROF) when it has
     used as much processor time as all cores have in that time: processor time stands still while it is suspended.
@@ -58,7 +59,7 @@ class Watchdog:
         if self.timeout_s is not None:
             signal.setitimer(signal.ITIMER_PROF, 0)
         if self._path is not None:
-            faulthandler.unregister(signal.SIGUSR1)
+            stacks_on_request()
             self._file.close()
 
     def _watch(self, timeout_s: float) -> None:

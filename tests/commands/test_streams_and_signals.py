@@ -1,0 +1,89 @@
+"""The process of the command line: closed outputs, Ctrl-C again and again, and a request for stacks, at any time."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.killed import SMALLEST, steps_of
+
+SPA = f"'{sys.executable}' -m spa"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("--help | true", 0),
+        ("--help | head -n 1", 0),
+        ("--help >&-", 0),
+        ("nonsense 2>&-", 2),
+        ("envs | true", 0),
+        ("prompt FrozenLake | true", 0),
+        ("prompt FrozenLake >&-", 0),
+        ("play FrozenLake <&-", 0),
+    ],
+)
+def test_an_output_that_nobody_reads_is_no_error(line: str, status: int):
+    result = subprocess.run(
+        ["bash", "-c", f"{SPA} {line}; exit ${{PIPESTATUS[0]}}"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (status, "")
+
+
+def test_results_for_a_closed_pipe_are_no_error(tmp_path: Path):
+    """Of the console that draws tables."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "summary.json").write_text("{}")
+    line = f"{SPA} runs {tmp_path} | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", line], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def start(command: str, run: Path, *more: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "spa", command, "tiny", f"trainer.run_dir={run}", *SMALLEST, *more]
+    return subprocess.Popen(words, env=ENVIRONMENT, start_new_session=True, stderr=(run.parent / "err.txt").open("wb"))
+
+
+def wait_for(process: subprocess.Popen[bytes], stage: Path) -> None:
+    give_up = time.monotonic() + 300
+    while not steps_of(stage):
+        assert process.poll() is None and time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.3])
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_ctrl_c_three_times_shows_no_traceback(tmp_path: Path, command: str, pause: float):
+    run = tmp_path / "run"
+    process = start(command, run, "trainer.total_training_steps=1000", "sft.trainer.total_training_steps=2")
+    try:
+        wait_for(process, run / "spa" / "ppo" if command == "compare" else run / "ppo")
+        for _ in range(3):
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            time.sleep(pause)
+        assert process.wait(60) == 130
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert "Traceback" not in (tmp_path / "err.txt").read_text()
+
+
+def test_a_request_for_stacks_ends_no_run(tmp_path: Path):
+    """Ten times a second, from the start to the end: before, in and between the stages."""
+    run = tmp_path / "run"
+    process = start("run", run, "trainer.total_training_steps=1", "sft.trainer.total_training_steps=2")
+    time.sleep(0.3)  # the interpreter itself starts
+    while process.poll() is None:
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.1)
+    assert process.returncode == 0
+    assert "most recent call first" in (tmp_path / "err.txt").read_text()
