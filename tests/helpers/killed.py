@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from spa.tracking.lock import LOCK, held
+
 SMALLEST = (
     "generate.num_batches=1",
     "sft.trainer.eval_episodes=4",
@@ -44,4 +46,6 @@ def kill_comparison(run: Path, *overrides: str, when: Callable[[], bool]) -> Pat
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    while any(held(path.parent) for path in run.rglob(LOCK)):  # its workers are still ending
+        time.sleep(0.05)
     return run
