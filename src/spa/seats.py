@@ -23,6 +23,7 @@ class Seat:
         self.number: int | None = None
         self.turns: list[Turn] = []
         self.messages: list[Message] = []
+        self.begin = 0  # of the current turn's conversation, in messages
         self.images: list[bytes] = []
         self.buffer: TokenBuffer | None = None
         self.used_actions = 0
@@ -48,6 +49,9 @@ class Seat:
                     self.stop = Stop.CONTEXT
             return
         left = self.prompter.max_actions_per_traj - self.used_actions
+        if not self.prompter.history:
+            self.ask_alone(env, room, left)
+            return
         reward = self.turns[-1].reward
         message = self.prompter.next_message(env, turn=len(self.turns) + 1, actions_left=left, reward=reward)
         images = _see(env)
@@ -59,12 +63,24 @@ class Seat:
         self.messages.append(message)
         self.images += images
 
+    def ask_alone(self, env: TextEnv, room: int | None, left: int) -> None:
+        """Begin the next turn with a conversation of its own, of the rules and the current state."""
+        messages = self.prompter.first_messages(env, turn=len(self.turns) + 1, actions_left=left)
+        if self.buffer is not None and self.template is not None:
+            ids = self.template.start(messages, self.prompter.opener)
+            if room is not None and len(ids) > room:
+                self.stop = Stop.CONTEXT
+                return
+            self.buffer.restart(ids)
+        self.begin = len(self.messages)
+        self.messages += messages
+
     def prompt(self, env: TextEnv) -> Prompt:
         """What the engine is asked to continue."""
         ids = self.buffer.ids() if self.buffer is not None else _NO_IDS
         return Prompt(
             episode_id=self.spec.episode_id,
-            messages=tuple(self.messages),
+            messages=tuple(self.messages[self.begin :]),
             token_ids=ids,
             opener=self.prompter.opener,
             seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
@@ -72,7 +88,7 @@ class Seat:
             mode=self.prompter.mode,
             action_sep=self.prompter.action_sep,
             reply_order=self.prompter.reply_order,
-            turns_left=self.prompter.max_turn - len(self.turns),
+            turns_left=self.prompter.max_turn - len(self.turns) if self.prompter.history else 1,
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
             context=env,
         )
@@ -121,6 +137,7 @@ class Seat:
             mode=self.prompter.mode,
             state_text=self.prompter.state_text,
             reply_order=self.prompter.reply_order,
+            history=self.prompter.history,
             puzzle_seed=self.spec.puzzle_seed,
             noise_seed=self.spec.noise_seed,
             puzzle_hash=self.puzzle_hash,

@@ -31,10 +31,11 @@ Metrics = dict[str, float]
 PromptMode = Literal["base", "add_worldmodel"]
 """The format of replies: think and answer, or with observation and prediction."""
 
-ReplyOrder = Literal["prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan"]
+ReplyOrder = Literal["prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan", "search"]
 """What stands where in a world-model reply, after the observation: free thoughts, then the prediction; the plan by
 name, then the prediction; thoughts and the answer, then the prediction; thoughts, and no prediction at all; several
-plans, each with its predicted state, then the chosen one and its prediction."""
+plans, each with its predicted state, then the chosen one and its prediction. "search" is for base replies: the thoughts
+are a breadth-first search (`spa.planning.written_search`)."""
 
 
 class Stop(StrEnum):
@@ -170,6 +171,7 @@ class Episode:
     version: int = 0
     images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
     reply_order: ReplyOrder = "prediction_first"  # of world-model replies
+    history: bool = True  # False: each turn has a conversation of its own, and these follow each other
     seat: int | None = None  # the player's place, in a game of several
 
     @property
@@ -186,7 +188,7 @@ class Episode:
                 if value:
                     out["images"] = [base64.b64encode(image).decode() for image in value]
                 continue
-            if (item.name, value) in (("reply_order", "prediction_first"), ("seat", None)):
+            if (item.name, value) in (("reply_order", "prediction_first"), ("history", True), ("seat", None)):
                 continue
             if isinstance(value, np.ndarray):
                 value = value.tolist()

@@ -128,6 +128,7 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             problems.add(f"{path}.keep", f"needs {path}.depth above 1: a way of one turn is over when it is played")
     if cfg.generate.later_batches is not None and cfg.generate.rounds == 1:
         problems.add("generate.later_batches", "needs generate.rounds above 1: there is no later round")
+    _check_search(cfg, problems)
     chooses = cfg.agent_proxy.reply_order == "choose_plan"
     if cfg.algorithm.imagined_advantage > 0 and not (chooses and cfg.ctx_manager.mode == "add_worldmodel"):
         problems.add(
@@ -140,6 +141,29 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         problems.add("generate.reply_format", "cannot be base: there are no states in it that could be others")
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":
         problems.add("generate.states", "cannot be random_coords: state_text grid has no coordinates")
+
+
+def _check_search(cfg: Config, problems: Problems) -> None:
+    base, written = cfg.ctx_manager.mode == "base", cfg.generate.policy == "search"
+    if cfg.agent_proxy.reply_order == "search" and not base:
+        problems.add("agent_proxy.reply_order", "search needs ctx_manager.mode base: a search predicts no state blocks")
+    if not cfg.ctx_manager.history and not base:
+        problems.add("ctx_manager.history", "must be true with ctx_manager.mode add_worldmodel")
+    if not written:
+        return
+    for path, wrong, wanted in (
+        ("agent_proxy.reply_order", cfg.agent_proxy.reply_order != "search", "search"),
+        ("ctx_manager.history", cfg.ctx_manager.history, "false"),
+        ("generate.reply_format", cfg.generate.reply_format != "base", "base"),
+        ("generate.mixture", bool(cfg.generate.mixture), "null"),
+        ("generate.rounds", cfg.generate.rounds > 1, "1"),
+    ):
+        if wrong:
+            problems.add(path, f"must be {wanted} with generate.policy search")
+    if cfg.agent_proxy.enable_think != (cfg.generate.search.thoughts != "none"):
+        problems.add(
+            "agent_proxy.enable_think", "must be false with generate.search.thoughts none, and true with all others"
+        )
 
 
 def _check_every_action(cfg: Config, path: str, own: ImagineConfig, problems: Problems) -> None:

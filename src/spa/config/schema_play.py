@@ -142,7 +142,7 @@ class AgentProxyConfig:
         Key(
             "world-model replies, after the observation: thoughts and prediction; the plan by name, then its "
             "prediction; thoughts and answer, then the prediction; thoughts and no prediction; several plans, each "
-            "with its predicted state, then the choice",
+            "with its predicted state, then the choice; search: base replies whose thoughts are a breadth-first search",
             affects="result",
         ),
     ] = "prediction_first"
@@ -160,6 +160,10 @@ class CtxManagerConfig:
         Literal["base", "add_worldmodel"],
         Key("reply format: think and answer, or with observation and prediction", affects="result"),
     ] = "base"
+    history: Annotated[
+        bool,
+        Key("prompts hold the turns before; false: each turn shows the rules and its state alone", affects="result"),
+    ] = True
     placeholders: Annotated[
         Literal["brackets", "words"],
         Key("how the asked format names what to fill in: [actions] or actions", affects="result"),

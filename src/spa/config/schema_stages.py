@@ -70,6 +70,31 @@ class ImagineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchExamplesConfig:
+    """`generate.policy: search`: examples of responses that write a breadth-first search."""
+
+    examples: Annotated[int, Key("training examples, each of a puzzle of its own", affects="result", ge=1)] = 800
+    start_share: Annotated[
+        float,
+        Key(
+            "share of examples at the start of a puzzle; the others are a random reachable state in a later turn",
+            affects="result",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.6
+    thoughts: Annotated[
+        Literal["search", "none", "dealt", "other_puzzle"],
+        Key(
+            "what the thoughts are: the search, nothing (with `agent_proxy.enable_think=false`); controls: a search "
+            "where the outcomes of each state are dealt at random among its actions, a search of another puzzle with "
+            "as many lines",
+            affects="result",
+        ),
+    ] = "search"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateConfig:
     """Stage 1: self-play with ground-truth states, on the environments of `es_manager.train`."""
 
@@ -116,10 +141,10 @@ class GenerateConfig:
     shuffle_next_states: Annotated[bool, Key("control: true next states of other turns", affects="result")] = False
     success_only: Annotated[bool, Key("keep only turns of successful episodes", affects="result")] = False
     policy: Annotated[
-        Literal["self", "random", "branched", "expert", "scout"],
+        Literal["self", "random", "branched", "expert", "scout", "search"],
         Key(
             "who plays: the model, uniform legal actions, the same with every other action tried in a copy, a solver, "
-            "tabular Q-learning that has tried the puzzle",
+            "tabular Q-learning that has tried the puzzle; search: nobody, examples of written searches",
             affects="result",
         ),
     ] = "self"
@@ -148,6 +173,7 @@ class GenerateConfig:
     ] = "world_model"
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     imagine: ImagineConfig = field(default_factory=ImagineConfig)
+    search: SearchExamplesConfig = field(default_factory=SearchExamplesConfig)
 
     @property
     def policies(self) -> tuple[str, ...]:

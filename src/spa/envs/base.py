@@ -189,6 +189,19 @@ class TextEnv(gymnasium.Env[str, Action]):
     def renew_noise(self, noise_seed: int) -> None:
         """Draw chance from a stream of this seed from now on; nothing to do where there is no chance."""
 
+    state_key_format: tuple[str, str] = ("state", "states in short")
+    """What prompts call one state of a written search, and how such a search names them."""
+
+    def state_key(self) -> str | None:
+        """A short name of the current state for written searches, without blanks, colons and semicolons; states with
+        the same name have the same future. None: the game has no short names."""
+        return None
+
+    def state_outcome(self) -> str:
+        """What the current state means to a written search, in a word: "goal" if the goal is reached, another word of
+        the game if it is out of reach (hole, dead), "" if the game goes on."""
+        return ""
+
     @abstractmethod
     def puzzle_text(self) -> str:
         """Text that identifies the puzzle (the initial state with everything hidden from view): two episodes with the

@@ -56,6 +56,8 @@ class FrozenLake(TextEnv):
 
     changes = ("_noise",)
 
+    state_key_format = ("cell", "cells as two digits")
+
     def __init__(
         self,
         *,
@@ -240,6 +242,15 @@ class FrozenLake(TextEnv):
         if "on the goal" in text or self._symbols[5] in drawn:
             return 1.0
         return -1.0 if "in a hole" in text or self._symbols[4] in drawn else 0.0
+
+    def state_key(self) -> str | None:
+        """The player's row and column as two digits; None on slippery ice and on boards of more than ten rows."""
+        row, col = divmod(self.player, self.size)
+        return None if self.is_slippery or self.size > 10 else f"{row}{col}"
+
+    def state_outcome(self) -> str:
+        """ "goal", "hole", or "" on ice."""
+        return "goal" if self.player == self.lake.goal else "hole" if self.player in self.lake.holes else ""
 
     def render(self) -> str | np.ndarray:  # type: ignore[override]
         """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 * size, 16 * size, 3]."""

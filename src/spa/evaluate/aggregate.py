@@ -9,6 +9,7 @@ import numpy as np
 from spa.evaluate.outcomes import Group
 from spa.evaluate.passk import pass_at_k
 from spa.evaluate.statistics import Interval, rate_interval
+from spa.planning.written_search import search_metrics
 
 KS = (1, 2, 4, 8, 16, 32, 64)
 DIGITS = 6
@@ -54,7 +55,8 @@ def play_report(
     if world_model:
         report["observation_exact"] = _ratio(sum(a.observed for a in attempts), turns)
         report["prediction_exact"] = _ratio(sum(a.predicted for a in attempts), turns)
-    return report
+    searches = [each for attempt in attempts for each in attempt.searches]
+    return report | {name: _round(value) for name, value in search_metrics(searches).items()}
 
 
 def pass_intervals(groups: Sequence[Group], ks: Iterable[int], *, seed: int, resamples: int) -> dict[str, Any]:

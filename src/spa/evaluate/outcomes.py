@@ -1,9 +1,10 @@
 """What is kept of an evaluation's episodes: enough for every figure of the report, and small enough for 64 attempts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from spa.planning.written_search import SearchScore
 from spa.types import Episode, Stop
 from spa.worldmodel.accuracy import is_exact
 
@@ -26,6 +27,7 @@ class Outcome:
     observed: int  # turns with the state exactly right; 0 outside the world-model format
     predicted: int  # turns with the next state exactly right
     error: str = ""
+    searches: tuple[SearchScore, ...] = ()  # of the turns that wrote a search
 
     @property
     def played(self) -> bool:
@@ -57,16 +59,24 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dict; `from_json` restores an equal group."""
-        return asdict(self)
+        data = asdict(self)
+        for attempt in data["attempts"]:
+            if not attempt["searches"]:
+                del attempt["searches"]
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Group":
         """The inverse of `to_json`. Raises TypeError or KeyError for anything else."""
-        return cls(**{**data, "attempts": tuple(Outcome(**attempt) for attempt in data["attempts"])})
+        attempts = [
+            Outcome(**{**attempt, "searches": tuple(SearchScore(**each) for each in attempt.get("searches", ()))})
+            for attempt in data["attempts"]
+        ]
+        return cls(**{**data, "attempts": tuple(attempts)})
 
 
-def outcome_of(episode: Episode) -> Outcome:
-    """The counts of an episode."""
+def outcome_of(episode: Episode, searches: Sequence[SearchScore] = ()) -> Outcome:
+    """The counts of an episode, with the scores of the searches that it wrote."""
     infos = [info for turn in episode.turns for info in turn.infos]
     replies = [(turn, turn.reply) for turn in episode.turns if turn.reply.well_formed]
     return Outcome(
@@ -84,11 +94,17 @@ def outcome_of(episode: Episode) -> Outcome:
         observed=sum(is_exact(reply.observation, turn.target) for turn, reply in replies),
         predicted=sum(is_exact(reply.prediction, turn.next_target) for turn, reply in replies),
         error=episode.error,
+        searches=tuple(searches),
     )
 
 
-def group_of(episodes: Sequence[Episode], difficulty: int | None) -> Group:
-    """The attempts at one puzzle, in the order of the members."""
+def group_of(
+    episodes: Sequence[Episode],
+    difficulty: int | None,
+    *,
+    searches: Callable[[Episode], Sequence[SearchScore]] = lambda episode: (),
+) -> Group:
+    """The attempts at one puzzle, in the order of the members. `searches`: the scores of an episode's searches."""
     first = episodes[0]
     return Group(
         tag=first.tag,
@@ -96,5 +112,7 @@ def group_of(episodes: Sequence[Episode], difficulty: int | None) -> Group:
         puzzle_seed=first.puzzle_seed,
         puzzle_hash=first.puzzle_hash,
         difficulty=difficulty,
-        attempts=tuple(outcome_of(episode) for episode in sorted(episodes, key=lambda episode: episode.member)),
+        attempts=tuple(
+            outcome_of(episode, searches(episode)) for episode in sorted(episodes, key=lambda episode: episode.member)
+        ),
     )

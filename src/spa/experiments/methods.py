@@ -167,6 +167,51 @@ _CHOOSE = (
     "sft.data.max_length=2048",
 )
 
+# Written search: responses in base format, each turn a conversation of its own.
+_SEARCH = (
+    "ctx_manager.mode=base",
+    "ctx_manager.history=false",
+    "agent_proxy.reply_order=search",
+    "generate.policy=search",
+    "generate.reply_format=base",
+    "gate.enable=false",
+)
+
+_WRITTEN: Mapping[str, Method] = {
+    "search_simulator": Method(
+        description="responses that write a breadth-first search; examples from copies of the game",
+        overrides=_SEARCH,
+        ppo=(_NO_ROWS,),
+    ),
+    "search_dealt": Method(
+        description="control: as search_simulator, with the outcomes of each state dealt among its actions",
+        overrides=(*_SEARCH, "generate.search.thoughts=dealt"),
+        ppo=(_NO_ROWS,),
+    ),
+    "search_other_puzzle": Method(
+        description="control: a right search of another puzzle with as many lines, and this puzzle's answer",
+        overrides=(*_SEARCH, "generate.search.thoughts=other_puzzle"),
+        ppo=(_NO_ROWS,),
+    ),
+    "actions_only": Method(
+        description="the right actions of the same examples, without thoughts",
+        overrides=(*_SEARCH, "generate.search.thoughts=none", "agent_proxy.enable_think=false"),
+        ppo=(_NO_ROWS,),
+    ),
+    "random_format": Method(
+        description="as vanilla_format, with a history, on random play: the baseline of the preset smol_search",
+        overrides=(
+            "ctx_manager.mode=base",
+            "ctx_manager.history=true",
+            "agent_proxy.reply_order=plan_first",
+            _RANDOM,
+            "generate.reply_format=base",
+            "gate.enable=false",
+        ),
+        ppo=(_NO_ROWS,),
+    ),
+}
+
 # docs/methods.md has their equations and sources.
 _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
@@ -267,7 +312,7 @@ _TRANSFERS: Mapping[str, Method] = {
     for tag in ("FrozenLakeNoSlip", "FrozenLake", "SimpleSokoban", "Sudoku")
 }
 
-METHODS: Mapping[str, Method] = {**_RECIPE, **_ABLATIONS, **_FIELD, **_TRANSFERS}
+METHODS: Mapping[str, Method] = {**_RECIPE, **_ABLATIONS, **_FIELD, **_WRITTEN, **_TRANSFERS}
 
 
 def method(name: str) -> Method:

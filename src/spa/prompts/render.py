@@ -33,6 +33,7 @@ class Prompter:
     `placeholders`: whether the format names what to fill in in brackets, which nobody takes for content, or in words.
     `reply_order`: what stands where in a world-model reply.
     `imagined_plans`: how many plans "choose_plan" asks for.
+    `history`: whether a turn's prompt holds the turns before it; without, it is the rules and the current state.
     """
 
     mode: PromptMode = "base"
@@ -49,14 +50,16 @@ class Prompter:
     placeholders: Placeholders = "brackets"
     reply_order: ReplyOrder = "prediction_first"
     imagined_plans: int = 2
+    history: bool = True
 
     @property
     def opener(self) -> str:
         """What every reply is forced to begin with."""
         return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
 
-    def first_messages(self, env: TextEnv) -> tuple[Message, ...]:
-        """System and first user message of an episode."""
+    def first_messages(self, env: TextEnv, *, turn: int = 1, actions_left: int | None = None) -> tuple[Message, ...]:
+        """System and first user message of a conversation, which begins at turn `turn` if it has no history, with
+        `actions_left` (None: all of an episode)."""
         parts = [self.instruction or env.instruction(self.state_text)]
         legend = env.legend()
         seen = env.image() is not None and self.mode == "base"  # replies in the world-model format write the symbols
@@ -65,9 +68,12 @@ class Prompter:
         if names := env.action_names():
             parts.append(f"Actions: {', '.join(names)}.")
         parts.append(self._limits())
+        if self.searches:
+            parts.append(f"Reply only with {self._search_format(env)}")
         if self.example:
             parts.append(f"A sample reply:\n{self.example}")
-        text = "\n".join(part for part in parts if part) + "\n\n" + self._turn_block(env, 1, self.max_actions_per_traj)
+        left = self.max_actions_per_traj if actions_left is None else actions_left
+        text = "\n".join(part for part in parts if part) + "\n\n" + self._turn_block(env, turn, left)
         return ({"role": "system", "content": SYSTEM}, {"role": "user", "content": text})
 
     def next_message(self, env: TextEnv, *, turn: int, actions_left: int, reward: float) -> Message:
@@ -87,10 +93,20 @@ class Prompter:
         legal = env.legal_actions() if self.show_legal_actions else ()
         if legal:
             state += f"{_LEGAL}{', '.join(legal)}"
-        return (
-            f"Turn {turn}:\n{STATE}{state}"
-            f"{_LEFT}{actions_left}. Reply only with {self._format()} in at most {self.max_words} words."
-        )
+        block = f"Turn {turn}:\n{STATE}{state}{_LEFT}{actions_left}."
+        if self.searches:  # its length is that of the search, and its format is a rule, which all prompts share
+            return block
+        return f"{block} Reply only with {self._format()} in at most {self.max_words} words."
+
+    @property
+    def searches(self) -> bool:
+        """Whether replies write a search in their thoughts."""
+        return self.mode == "base" and self.reply_order == "search" and self.enable_think
+
+    def _search_format(self, env: TextEnv) -> str:
+        state, states = env.state_key_format
+        search = f"search, {states}: from each {state} found, where each action leads, until the goal; then the path"
+        return f"<think>{self._blank(search)}</think><answer>{self._blank('actions')}</answer>"
 
     def _format(self) -> str:
         if self.mode == "add_worldmodel":

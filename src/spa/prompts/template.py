@@ -202,6 +202,7 @@ class TokenBuffer:
         self, template: ChatTemplate, messages: tuple[Message, ...], opener: str, images: Sequence[bytes] = ()
     ) -> None:
         self._template, self._opener = template, opener
+        self._begin = 0  # of the conversation that is being written
         self._ids = template.start(messages, opener, images)
         self._sampled = [False] * len(self._ids)
         self._logprobs = [0.0] * len(self._ids)
@@ -209,11 +210,16 @@ class TokenBuffer:
         self._turn = 0
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._ids) - self._begin
 
     def ids(self) -> np.ndarray:
         """int32 [T], what the engine continues."""
-        return np.asarray(self._ids, dtype=np.int32)
+        return np.asarray(self._ids[self._begin :], dtype=np.int32)
+
+    def restart(self, ids: Sequence[int]) -> None:
+        """Begin the next turn with `ids`, a conversation of its own; what was written before stays in the arrays."""
+        self._begin = len(self._ids)
+        self._append_prompt(ids)
 
     def append_sampled(self, ids: np.ndarray, logprobs: np.ndarray, *, forced: int = 0) -> None:
         """Append a reply, all of it sampled but the first `forced` ids."""
@@ -224,12 +230,14 @@ class TokenBuffer:
 
     def append_user(self, text: str, images: Sequence[bytes] = ()) -> None:
         """Append what the template writes from the end of the reply to the start of the next one."""
-        delta = self.user_delta(text, images)
+        self._append_prompt(self.user_delta(text, images))
+
+    def _append_prompt(self, ids: Sequence[int]) -> None:
         self._turn += 1
-        self._ids += delta
-        self._sampled += [False] * len(delta)
-        self._logprobs += [0.0] * len(delta)
-        self._turns += [self._turn] * len(delta)
+        self._ids += ids
+        self._sampled += [False] * len(ids)
+        self._logprobs += [0.0] * len(ids)
+        self._turns += [self._turn] * len(ids)
 
     def user_delta(self, text: str, images: Sequence[bytes] = ()) -> list[int]:
         """The ids that `append_user` would append."""
@@ -241,7 +249,7 @@ class TokenBuffer:
     def arrays(self) -> dict[str, np.ndarray]:
         """token_ids int32, sampled bool, logprobs float32, turn_index int16; each [T]."""
         return {
-            "token_ids": self.ids(),
+            "token_ids": np.asarray(self._ids, dtype=np.int32),
             "sampled": np.asarray(self._sampled, dtype=np.bool_),
             "logprobs": np.asarray(self._logprobs, dtype=np.float32),
             "turn_index": np.asarray(self._turns, dtype=np.int16),

@@ -26,6 +26,7 @@ from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluate.aggregate import KS, not_computed, play_report
 from spa.evaluate.episode_metrics import tokens_in
 from spa.evaluate.outcomes import Group, group_of
+from spa.evaluate.search import episode_scores
 from spa.identity import Identity, identity_of
 from spa.models.heap import release_memory
 from spa.models.precision import precision_of, with_precision
@@ -212,7 +213,7 @@ def play_puzzles(
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
                 episodes = player.play(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)
-                finished = grouped(episodes, chunk, samples)
+                finished = grouped(episodes, chunk, samples, player)
                 kept.add(finished)
                 release_memory()
             groups += finished
@@ -237,9 +238,16 @@ def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -
     return shown | ({"tokens/s": f"{tokens_per_second:,.0f}"} if tokens_per_second else {})
 
 
-def grouped(episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int) -> list[Group]:
+def grouped(episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, player: setup.Player) -> list[Group]:
     """Episodes in the order of their specs as one group per puzzle."""
-    found = [group_of(episodes[i * samples : (i + 1) * samples], puzzle.difficulty) for i, puzzle in enumerate(chunk)]
+    found = [
+        group_of(
+            episodes[i * samples : (i + 1) * samples],
+            puzzle.difficulty,
+            searches=lambda episode: episode_scores(episode, player.make_env),
+        )
+        for i, puzzle in enumerate(chunk)
+    ]
     return [replace(group, puzzle_hash=puzzle.hash) for group, puzzle in zip(found, chunk, strict=True)]
 
 
@@ -303,6 +311,7 @@ def settings(cfg: Config) -> dict[str, Any]:
         "seed": cfg.seed.val,
         "mode": cfg.ctx_manager.mode,
         "state_text": cfg.state_text,
+        "history": cfg.ctx_manager.history,
         "max_turn": cfg.agent_proxy.max_turn,
         "max_actions_per_turn": cfg.agent_proxy.max_actions_per_turn,
         "temperature": sampling.temperature,

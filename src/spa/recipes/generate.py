@@ -37,6 +37,7 @@ from spa.recipes.copies import copies_of, mirror_of
 from spa.recipes.imagination import IMAGINED, Record, imagination, imagining
 from spa.recipes.resume import recorder
 from spa.recipes.rounds import first_round
+from spa.recipes.search_examples import write_examples
 from spa.recipes.stage import (
     archive_work,
     check_identity,
@@ -108,7 +109,10 @@ def main(
         return done
     with run_context(out):
         fetched = current_world().broadcast(lambda: begun(cfg, out, known))
-        if not fetched and (episodes is None or not rows_from(cfg, episodes, out)):
+        if cfg.generate.policy == "search":
+            if not fetched:
+                write_examples(cfg, out, files=(TRAIN_FILE, VAL_FILE, SUMMARY))
+        elif not fetched and (episodes is None or not rows_from(cfg, episodes, out)):
             play_batches(cfg, out, first_batch, earlier, before)
         return mark_done(out, known, out, since=started)
 

@@ -27,6 +27,7 @@ from spa.distributed.world import current_world
 from spa.envs.lost import LOST
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
+from spa.evaluate.search import episode_search_metrics
 from spa.identity import Identity
 from spa.models.heap import limit_kernel_caches, release_memory
 from spa.prompts.template import ChatTemplate
@@ -48,7 +49,7 @@ from spa.recipes.validation import validate
 from spa.seeds import torch_stream
 from spa.signals import uninterrupted
 from spa.tracking.recorder import Recorder
-from spa.training.batch import batch_episodes, select
+from spa.training.batch import batch_episodes, select, split_turns
 from spa.training.checkpoint import last_checkpoint
 from spa.training.loss_masks import answer_mask, loss_masks
 from spa.training.replay import with_replay
@@ -115,6 +116,7 @@ def main(
                 barren = barren_steps(episodes, barren)
                 with uninterrupted():  # from here on the step is one piece
                     metrics = episode_metrics(episodes, "train")
+                    metrics |= episode_search_metrics(episodes, player.make_env, "train")
                     pad = models.template.tokenizer.pad_token_id or 0
                     kept, found = keep_groups(cfg, to_batch(cfg, episodes, pad, models.template))
                     metrics |= found
@@ -256,7 +258,8 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
 
 
 def keep_groups(cfg: Config, batch: EpisodeBatch | None) -> tuple[EpisodeBatch | None, Metrics]:
-    """The groups whose episodes differ most in score; None if none of them differ."""
+    """The groups whose episodes differ most in score, as rows of the policy update: one for each episode, or for each
+    turn where prompts have no history. None if no group differs."""
     if batch is None:
         return None, {}
     rollout = cfg.actor_rollout_ref.rollout
@@ -269,7 +272,10 @@ def keep_groups(cfg: Config, batch: EpisodeBatch | None) -> tuple[EpisodeBatch |
         strategy=strategy,
         include_zero=rollout.rollout_filter_include_zero,
     )
-    return (select(batch, keep) if keep.any() else None), metrics
+    if not keep.any():
+        return None, metrics
+    kept = select(batch, keep)
+    return (kept if cfg.ctx_manager.history else split_turns(kept)), metrics
 
 
 def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device) -> tuple[ScoredBatch, Metrics]:

@@ -35,6 +35,7 @@ def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode) -> Prompter:
         "placeholders": cfg.ctx_manager.placeholders,
         "reply_order": proxy.reply_order,
         "imagined_plans": proxy.imagined_plans,
+        "history": cfg.ctx_manager.history or mode == "add_worldmodel",
     }
     # Instructions that show the format themselves, as the original's do, are not contradicted by another sample.
     if mode == "add_worldmodel" and cfg.ctx_manager.example and not contains_marker(instruction or ""):

@@ -21,6 +21,7 @@ from spa.engines.local import LocalEngine
 from spa.envs.pool import EpisodeSpec
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
+from spa.evaluate.search import pooled_search_metrics
 from spa.evaluate.text import on_puzzles
 from spa.identity import Identity
 from spa.models.forward import token_logprobs
@@ -330,7 +331,7 @@ def world_model_check(
     engine.close()
     rec.trajectories(step, "sft_eval", episodes)
     entropy = -float(np.mean([lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]]))
-    metrics = pooled_metrics(episodes, "val")
+    metrics = pooled_metrics(episodes, "val") | pooled_search_metrics(episodes, probes.player.make_env, "val")
     metrics["val/sampled_nll"] = entropy
     metrics["val/puzzles"] = float(len(probes.specs))
     if probes.seen is not None:

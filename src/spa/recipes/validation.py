@@ -3,6 +3,7 @@
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.evaluate.episode_metrics import episode_metrics
+from spa.evaluate.search import episode_search_metrics
 from spa.recipes import setup
 from spa.tracking.recorder import Recorder
 from spa.types import Episode, Metrics
@@ -26,4 +27,5 @@ def validate(cfg: Config, player: setup.Player, engine: Engine, rec: Recorder, s
     """Validation metrics under `val-env/<tag>/`; the episodes are recorded."""
     episodes = validation_episodes(cfg, player, engine)
     rec.trajectories(step, "val", episodes)
-    return episode_metrics(episodes, "val-env")
+    searched = episode_search_metrics(episodes, player.make_env, "val-env")
+    return episode_metrics(episodes, "val-env") | searched

@@ -115,6 +115,46 @@ def select(batch: Batch, rows: torch.Tensor) -> Batch:
     return type(batch)(**picked)
 
 
+def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
+    """One row per turn, for episodes whose turns are conversations of their own and follow each other in a row.
+
+    On the last token of each turn lies what was earned from it on, so that without a discount every turn of an episode
+    has the same return as in one row. Only the last turn counts as cut off.
+    """
+    assert batch.images is None
+    rows, starts, ends = list[int](), list[int](), list[int]()
+    for row in range(len(batch)):
+        length = int(batch.lengths[row])
+        index = batch.turns[row, : length - 1].clamp(min=0)  # entry a: of token a + 1; the first prompt is of turn 0
+        first = [0, *(int(a) + 1 for a in (index[1:] != index[:-1]).nonzero()[:, 0] + 1)]
+        rows += [row] * len(first)
+        starts += first
+        ends += [*first[1:], length]
+    lengths = torch.tensor(ends) - torch.tensor(starts)
+    width, last = int(lengths.max()), torch.tensor([a != b for a, b in zip(rows, [*rows[1:], -1], strict=True)])
+    parts: dict[str, Any] = {}
+    for name in (f.name for f in fields(batch)):
+        value = getattr(batch, name)
+        if isinstance(value, torch.Tensor) and value.ndim == 2:
+            columns = width if name == "input_ids" else width - 1
+            cut = value.new_full((len(rows), columns), -1 if name == "turns" else 0)
+            for new, (row, start, end) in enumerate(zip(rows, starts, ends, strict=True)):
+                stop = end if name == "input_ids" else end - 1
+                cut[new, : stop - start] = value[row, start:stop]
+            value = cut
+        elif value is not None:
+            value = value[torch.tensor(rows)]
+        parts[name] = value
+    parts["lengths"] = lengths
+    if batch.truncated is not None:
+        parts["truncated"] = parts["truncated"] & last
+    for new, (row, start) in enumerate(zip(rows, starts, strict=True)):
+        where = parts["turn_ends"][new].nonzero()[-1:, 0]
+        parts["rewards"][new] = 0.0
+        parts["rewards"][new, where] = batch.rewards[row, start:].sum()
+    return type(batch)(**parts)
+
+
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
     """The batch on another device."""
     moved: dict[str, Any] = {f.name: getattr(batch, f.name) for f in fields(batch)}

@@ -1,0 +1,1 @@
+"""Planning as text: searches that a model writes into its response."""

@@ -1,0 +1,325 @@
+"""Breadth-first search as text: run it, write it, read what a model wrote, and score it line by line.
+
+A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
+
+    31: Left30 Down31 seen Right32 Up21 ; 30 32 21
+    30 Left: Left30 seen Down30 seen Right31 seen Up20 ; 32 21 20
+    32 Right: Left31 seen Down32 seen Right33 hole Up22 ; 21 20 22
+    21 Up: Left20 seen Down31 seen Right22 seen Up11 ; 20 22 11
+    20 Left Up: Left20 seen Down30 seen Right21 seen Up10 goal
+    Left Up Up
+
+A line names the state that it expands, the path to it, and then every action with the state that it leads to and a
+status: the outcome of that state in the words of the game (`goal`, `hole`), `seen` for a state found before, or
+nothing for a new one. The states that are still open follow the semicolon, the next one first. The search ends at the
+first goal, within the line; the last line is the path to it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spa.envs.base import TextEnv
+from spa.types import Metrics
+
+GOAL, SEEN = "goal", "seen"
+MAX_DEPTH, MAX_LINES = 32, 64
+"""Longest path, and most expanded states, of one search: bounds for large games, out of reach on a 4x4 lake."""
+MAX_STATES = 10_000
+"""States of a game whose transitions are listed; a game with more is refused."""
+
+FAILURES = (
+    "skipped",  # expands an open state that is not the next one
+    "never_found",  # expands a state that no line has found
+    "expanded_again",  # expands a state twice
+    "wrong_path",  # the path to a state, or to the goal at the end
+    "wrong_move",  # an action leads elsewhere, or is missing
+    "wrong_status",
+    "wrong_open",  # the list of open states
+    "no_goal",  # ends before a goal is found
+    "over_limit",  # right as far as it goes, cut off by the length limit
+    "unreadable",
+)
+"""Where the first error of a written search lies."""
+
+Successor = tuple[str, str, str]
+"""An action, the state key that it leads to, and the outcome there: "" if the game goes on."""
+Transitions = Mapping[str, Sequence[Successor]]
+"""The successors of every state that the game goes on in, in the order of its actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One action within a line."""
+
+    action: str
+    key: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One expanded state. `open_keys`: what is still to be expanded after it; empty where the goal was found."""
+
+    key: str
+    path: tuple[str, ...]
+    moves: tuple[Move, ...]
+    open_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A finished search. `path`: the actions to the goal; None if none was found within the limits."""
+
+    lines: tuple[Line, ...]
+    path: tuple[str, ...] | None
+
+
+def searching(
+    start: str, *, max_depth: int = MAX_DEPTH, max_lines: int = MAX_LINES
+) -> Generator[str, Sequence[Successor], Search]:
+    """Search breadth first from `start`: yields each key to expand, is sent its successors, returns the search.
+
+    Several searches can so be expanded side by side. A state `max_depth` actions away is not expanded.
+    """
+    paths: dict[str, tuple[str, ...]] = {start: ()}
+    queue, lines = deque([start]), list[Line]()
+    while queue and len(lines) < max_lines:
+        key = queue.popleft()
+        moves = list[Move]()
+        for action, next_key, outcome in (yield key):
+            path = (*paths[key], action)
+            status = outcome or (SEEN if next_key in paths else "")
+            moves.append(Move(action, next_key, status))
+            if status == GOAL:
+                return Search((*lines, Line(key, paths[key], tuple(moves), ())), path)
+            if not status:
+                paths[next_key] = path
+                if len(path) < max_depth:
+                    queue.append(next_key)
+        lines.append(Line(key, paths[key], tuple(moves), tuple(queue)))
+    return Search(tuple(lines), None)
+
+
+def breadth_first(
+    start: str,
+    expand: Callable[[str], Sequence[Successor]],
+    *,
+    max_depth: int = MAX_DEPTH,
+    max_lines: int = MAX_LINES,
+) -> Search:
+    """The search from `start` by `expand`, which gives the successors of a key."""
+    search = searching(start, max_depth=max_depth, max_lines=max_lines)
+    key = next(search)
+    while True:
+        try:
+            key = search.send(expand(key))
+        except StopIteration as end:
+            return end.value
+
+
+def write_search(search: Search) -> str:
+    """The search as text. Raises ValueError if it has found no goal: there is nothing to be learnt from its end."""
+    if search.path is None:
+        raise ValueError("a search without a goal is not written")
+    return "\n".join([*map(_write_line, search.lines), " ".join(search.path)])
+
+
+def _write_line(line: Line) -> str:
+    words = [" ".join((line.key, *line.path)) + ":"]
+    for move in line.moves:
+        words += [f"{move.action}{move.key}", *([move.status] if move.status else [])]
+    return " ".join([*words, *((";", *line.open_keys) if line.moves[-1].status != GOAL else ())])
+
+
+def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
+    """The true transitions of every state that can be reached from the current one, the current one first, by playing
+    each action in a copy; and a copy of the game in each of these states.
+
+    Raises ValueError for a game that does not name its states or has more than `MAX_STATES`, NotImplementedError for
+    one that cannot be copied.
+    """
+    start = env.state_key()
+    if start is None:
+        raise ValueError(f"{type(env).__name__} does not name its states (TextEnv.state_key)")
+    copies, found = {start: env.clone()}, dict[str, tuple[Successor, ...]]()
+    queue = deque([start])
+    while queue:
+        key = queue.popleft()
+        here, successors = copies[key], list[Successor]()
+        for name in here.legal_actions() or here.action_names():
+            twin = here.clone()
+            action = twin.to_action(name)
+            assert action is not None
+            twin.step(action)
+            next_key, outcome = twin.state_key(), twin.state_outcome()
+            assert next_key is not None
+            successors.append((name, next_key, outcome))
+            if not outcome and next_key not in copies:
+                copies[next_key] = twin
+                queue.append(next_key)
+        found[key] = tuple(successors)
+        if len(copies) > MAX_STATES:
+            raise ValueError(f"{type(env).__name__} has more than {MAX_STATES} states")
+    return found, copies
+
+
+def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Successor, ...]]:
+    """A false world: what the actions of each state lead to, dealt at random among these actions. Every state is as far
+    from the start as it was, by other actions."""
+    world = dict[str, tuple[Successor, ...]]()
+    for key, successors in true.items():
+        order = rng.permutation(len(successors))
+        world[key] = tuple(
+            (action, *successors[int(other)][1:]) for (action, _, _), other in zip(successors, order, strict=True)
+        )
+    return world
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchScore:
+    """What is right in a written search, given what it wrote before. `failure`: see `FAILURES`, "" if all is exact."""
+
+    moves: int = 0
+    moves_right: int = 0
+    status_right: int = 0
+    lines: int = 0
+    next_right: int = 0  # lines that expand the state that is next
+    paths: int = 0  # of lines that expand a state which was found, and of the end
+    paths_right: int = 0
+    failure: str = ""
+
+
+def read_line(text: str, actions: Sequence[str]) -> Line | None:
+    """The line of a search; None if the text is none."""
+    head, colon, rest = text.partition(":")
+    key, *path = head.split() or [""]
+    if not colon or not key or any(action not in actions for action in path):
+        return None
+    listed, _, open_keys = rest.partition(";")
+    moves = list[Move]()
+    for word in listed.split():
+        action = next((name for name in actions if word.startswith(name) and word != name), None)
+        if action is not None:
+            moves.append(Move(action, word[len(action) :], ""))
+        elif moves and not moves[-1].status:
+            moves[-1] = replace(moves[-1], status=word)
+        else:
+            return None
+    return Line(key, tuple(path), tuple(moves), tuple(open_keys.split())) if moves else None
+
+
+def score_search(text: str, true: Transitions, *, actions: Sequence[str], complete: bool = True) -> SearchScore | None:
+    """Score a written search of the game with transitions `true`, whose first key is the start.
+
+    Bookkeeping is judged by what the text itself has found so far; moves and outcomes by the game. `complete`: False
+    for a text that was cut off, whose last line does not count. None if there is no goal to be found.
+    """
+    start = next(iter(true))
+    wanted = breadth_first(start, lambda key: true[key])
+    if wanted.path is None:
+        return None
+    outcomes = {key: outcome for successors in true.values() for _, key, outcome in successors}
+    score, errors = SearchScore(), list[str]()
+    paths: dict[str, tuple[str, ...]] = {start: ()}
+    queue, expanded = [start], set[str]()
+    goal: tuple[str, ...] | None = None
+    written = text.split("\n")
+    for number, each in enumerate(written if complete else written[:-1]):
+        line = read_line(each, actions)
+        if line is None or goal is not None:
+            last = complete and number == len(written) - 1
+            score, errors = _score_end(score, errors, each, goal) if last else (score, [*errors, "unreadable"])
+            break
+        score, errors = _score_head(score, errors, line, queue, paths, expanded)
+        expanded.add(line.key)
+        queue = [key for key in queue if key != line.key]
+        path = paths.get(line.key, line.path)
+        known = {action: key for action, key, _ in true.get(line.key, ())}
+        for move in line.moves:
+            status = outcomes.get(move.key, "") or (SEEN if move.key in paths else "")
+            right = known.get(move.action) == move.key
+            errors += [] if right else ["wrong_move"]
+            errors += [] if move.status == status else ["wrong_status"]
+            score = replace(
+                score,
+                moves=score.moves + 1,
+                moves_right=score.moves_right + right,
+                status_right=score.status_right + (move.status == status),
+            )
+            if GOAL in (status, move.status):
+                goal = (*path, move.action)
+            elif not status:
+                paths[move.key] = (*path, move.action)
+                queue.append(move.key)
+        done = [move.action for move in line.moves]
+        if done != list(known)[: len(done)] or (goal is None and len(done) < len(known)):
+            errors.append("wrong_move")
+        if line.open_keys != (() if goal is not None else tuple(queue)):
+            errors.append("wrong_open")
+    else:
+        errors.append("no_goal" if complete else "over_limit")
+    if not errors and text != write_search(wanted):
+        errors.append("unreadable")
+    return replace(score, failure=errors[0] if errors else "")
+
+
+def _score_head(
+    score: SearchScore,
+    errors: list[str],
+    line: Line,
+    queue: Sequence[str],
+    paths: Mapping[str, tuple[str, ...]],
+    expanded: set[str],
+) -> tuple[SearchScore, list[str]]:
+    """Whether the line expands the state that is next, by the path that found it."""
+    is_next = bool(queue) and line.key == queue[0]
+    if not is_next:
+        again, found = line.key in expanded, line.key in paths
+        errors = [*errors, "expanded_again" if again else "skipped" if found else "never_found"]
+    score = replace(score, lines=score.lines + 1, next_right=score.next_right + is_next)
+    if line.key in paths:
+        right = line.path == paths[line.key]
+        errors = errors if right else [*errors, "wrong_path"]
+        score = replace(score, paths=score.paths + 1, paths_right=score.paths_right + right)
+    return score, errors
+
+
+def _score_end(
+    score: SearchScore, errors: list[str], text: str, goal: tuple[str, ...] | None
+) -> tuple[SearchScore, list[str]]:
+    """Whether the last line is the path to the goal that the lines before it have found."""
+    if goal is None:
+        return score, [*errors, "no_goal"]
+    right = text == " ".join(goal)
+    score = replace(score, paths=score.paths + 1, paths_right=score.paths_right + right)
+    return score, errors if right else [*errors, "wrong_path"]
+
+
+def thoughts_of(response: str) -> tuple[str, bool]:
+    """The text of a response's think block, and whether the block was closed."""
+    inside, closed, _ = response.removeprefix("<think>").partition("</think>")
+    return inside, bool(closed)
+
+
+def search_metrics(scores: Sequence[SearchScore]) -> Metrics:
+    """Shares over all written moves, lines and paths, and over responses: those that are exact, and those whose first
+    error lies in each class of failure."""
+    if not scores:
+        return {}
+
+    def share(right: str, of: str) -> float:
+        return sum(getattr(each, right) for each in scores) / max(1, sum(getattr(each, of) for each in scores))
+
+    metrics = {
+        "search/move": share("moves_right", "moves"),
+        "search/status": share("status_right", "moves"),
+        "search/next": share("next_right", "lines"),
+        "search/path": share("paths_right", "paths"),
+        "search/exact": sum(not each.failure for each in scores) / len(scores),
+    }
+    for name in FAILURES:
+        metrics[f"search/{name}"] = sum(each.failure == name for each in scores) / len(scores)
+    return metrics

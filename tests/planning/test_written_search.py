@@ -1,0 +1,174 @@
+"""Breadth-first search as text: the format letter by letter, and what the scorer finds in spoilt texts."""
+
+import numpy as np
+import pytest
+
+from spa.envs.registry import make_env
+from spa.planning.written_search import (
+    FAILURES,
+    GOAL,
+    SearchScore,
+    breadth_first,
+    dealt,
+    explore,
+    score_search,
+    search_metrics,
+    thoughts_of,
+    write_search,
+)
+
+EXAMPLE = """31: Left30 Down31 seen Right32 Up21 ; 30 32 21
+30 Left: Left30 seen Down30 seen Right31 seen Up20 ; 32 21 20
+32 Right: Left31 seen Down32 seen Right33 hole Up22 ; 21 20 22
+21 Up: Left20 seen Down31 seen Right22 seen Up11 ; 20 22 11
+20 Left Up: Left20 seen Down30 seen Right21 seen Up10 goal
+Left Up Up"""
+BOARD = "____\nG___\n____\n_P_O"
+ACTIONS = ("Left", "Down", "Right", "Up")
+LINES = EXAMPLE.split("\n")
+
+
+def lake(board: str | None = None, seed: int = 0):
+    env = make_env("frozen_lake", {"size": 4, "p": 0.8, "is_slippery": False})
+    env.reset(seed=seed, options={} if board is None else {"board": board})
+    return env
+
+
+def searched(env):
+    true, _ = explore(env)
+    return true, breadth_first(env.state_key(), lambda key: true[key])
+
+
+def scored(text: str, *, complete: bool = True) -> SearchScore:
+    score = score_search(text, searched(lake(BOARD))[0], actions=ACTIONS, complete=complete)
+    assert score is not None
+    return score
+
+
+def test_the_example_is_written_letter_by_letter():
+    _, search = searched(lake(BOARD))
+    assert write_search(search) == EXAMPLE
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_path_is_a_shortest_one_and_the_text_scores_in_full(seed: int):
+    env = lake(seed=seed)
+    true, search = searched(env)
+    assert search.path is not None
+    assert len(search.path) == env.optimal_steps()
+    copy = env.clone()
+    for name in search.path:
+        action = copy.to_action(name)
+        assert action is not None
+        *_, info = copy.step(action)
+    assert info["success"]
+    score = score_search(write_search(search), true, actions=ACTIONS)
+    assert score is not None and score.failure == ""
+    assert (score.moves, score.lines, score.paths) == (
+        score.moves_right,
+        score.next_right,
+        score.paths_right,
+    )
+    assert score.moves == score.status_right == sum(len(line.moves) for line in search.lines)
+    assert score.paths == len(search.lines) + 1
+
+
+def with_line(number: int, old: str, new: str) -> str:
+    assert old in LINES[number]
+    return "\n".join([*LINES[:number], LINES[number].replace(old, new, 1), *LINES[number + 1 :]])
+
+
+CORRUPTED = {
+    "skipped": "\n".join([LINES[0], *LINES[2:]]),
+    "never_found": with_line(1, "30 Left:", "13 Left:"),
+    "expanded_again": "\n".join([LINES[0], LINES[1], *LINES[1:]]),
+    "wrong_path": with_line(2, "32 Right:", "32 Up:"),
+    "wrong_move": with_line(2, "Up22 ; 21 20 22", "Up12 ; 21 20 12"),
+    "wrong_status": with_line(2, "Right33 hole", "Right33 seen"),
+    "wrong_open": with_line(1, "; 32 21 20", "; 32 20 21"),
+    "no_goal": "\n".join([*LINES[:4], LINES[5]]),
+    "unreadable": with_line(1, "Left30 seen Down30", "Left30 seen seen Down30"),
+}
+
+
+@pytest.mark.parametrize("failure", CORRUPTED)
+def test_each_corruption_lands_in_its_class(failure: str):
+    assert scored(CORRUPTED[failure]).failure == failure
+
+
+def test_a_wrong_end_is_a_wrong_path():
+    score = scored(EXAMPLE.replace("\nLeft Up Up", "\nUp Left Up"))
+    assert (score.failure, score.paths - score.paths_right) == ("wrong_path", 1)
+
+
+def test_a_text_that_is_cut_off_is_over_the_limit_unless_it_was_wrong_before():
+    cut = EXAMPLE[: EXAMPLE.index("Up22")]
+    assert scored(cut, complete=False).failure == "over_limit"
+    assert scored(with_line(0, "Left30", "Left20")[: len(cut)], complete=False).failure == "wrong_move"
+
+
+def test_a_missing_action_is_a_wrong_move():
+    assert scored(with_line(1, " Right31 seen", "")).failure == "wrong_move"
+
+
+def test_bookkeeping_is_judged_by_what_the_text_has_found():
+    """After a wrong move the text goes on with the state that it wrote: only the move is wrong."""
+    text = with_line(0, "Up21 ; 30 32 21", "Up11 ; 30 32 11")
+    score = scored("\n".join(text.split("\n")[:3]), complete=False)
+    assert (score.moves - score.moves_right, score.lines, score.next_right) == (1, 2, 2)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", ":", "31:", "31: ;", "Left Up Up", "31: Left", "x" * 500])
+def test_any_text_has_a_score(text: str):
+    assert scored(text).failure in FAILURES
+    assert scored(text, complete=False).failure in FAILURES
+
+
+def test_a_dealt_world_has_the_same_edges_and_distances_by_other_actions():
+    true, search = searched(lake(BOARD))
+    world = dealt(true, np.random.default_rng(1))
+    assert world != true
+    for key, successors in true.items():
+        assert [action for action, _, _ in world[key]] == [action for action, _, _ in successors]
+        assert sorted(world[key][i][1:] for i in range(4)) == sorted(each[1:] for each in successors)
+    false = breadth_first("31", lambda key: world[key])
+    assert search.path is not None and false.path is not None
+    assert len(false.path) == len(search.path)
+    score = score_search(write_search(false), true, actions=ACTIONS)
+    assert score is not None and score.moves_right < score.moves
+
+
+def test_limits_end_a_search_without_a_path():
+    true, _ = searched(lake(BOARD))
+    for limits in ({"max_lines": 4}, {"max_depth": 2}):
+        search = breadth_first("31", lambda key: true[key], **limits)
+        assert search.path is None
+        with pytest.raises(ValueError, match="without a goal"):
+            write_search(search)
+
+
+def test_slippery_ice_and_other_games_name_no_states():
+    with pytest.raises(ValueError, match="does not name its states"):
+        env = make_env("sokoban", {})
+        env.reset(seed=0)
+        explore(env)
+    env = make_env("frozen_lake", {"size": 4})
+    env.reset(seed=0)
+    assert env.state_key() is None
+
+
+def test_metrics_are_shares_over_all_moves_and_responses():
+    scores = [scored(EXAMPLE), scored(CORRUPTED["wrong_status"])]
+    metrics = search_metrics(scores)
+    moves = sum(score.moves for score in scores)
+    assert metrics["search/exact"] == metrics["search/wrong_status"] == 0.5
+    assert metrics["search/status"] == (moves - 1) / moves
+    assert metrics["search/move"] == metrics["search/next"] == metrics["search/path"] == 1.0
+    assert metrics["search/exact"] + sum(metrics[f"search/{name}"] for name in FAILURES) == 1.0
+    assert search_metrics([]) == {}
+
+
+def test_thoughts_are_what_the_think_block_holds():
+    assert thoughts_of("<think>a\nb</think><answer>Up</answer>") == ("a\nb", True)
+    assert thoughts_of("<think>a\nb") == ("a\nb", False)
+    assert GOAL == "goal"
