@@ -144,7 +144,7 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
 
 
 def _check_search(cfg: Config, problems: Problems) -> None:
-    base, written = cfg.ctx_manager.mode == "base", cfg.generate.policy == "search"
+    base, written, own = cfg.ctx_manager.mode == "base", cfg.generate.policy == "search", cfg.generate.search
     if cfg.agent_proxy.reply_order == "search" and not base:
         problems.add("agent_proxy.reply_order", "search needs ctx_manager.mode base: a search predicts no state blocks")
     if not cfg.ctx_manager.history and not base:
@@ -156,11 +156,14 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         ("ctx_manager.history", cfg.ctx_manager.history, "false"),
         ("generate.reply_format", cfg.generate.reply_format != "base", "base"),
         ("generate.mixture", bool(cfg.generate.mixture), "null"),
-        ("generate.rounds", cfg.generate.rounds > 1, "1"),
+        ("generate.rounds", cfg.generate.rounds > (1 if own.dynamics == "simulator" else 2), "1, or 2 with a model"),
+        ("generate.search.thoughts", own.dynamics == "model" and own.thoughts != "search", "search"),
+        ("state_text", own.dynamics == "model" and cfg.state_text != "coords", "coords"),
     ):
         if wrong:
-            problems.add(path, f"must be {wanted} with generate.policy search")
-    if cfg.agent_proxy.enable_think != (cfg.generate.search.thoughts != "none"):
+            told = f", generate.search.dynamics {own.dynamics}" if own.dynamics == "model" else ""
+            problems.add(path, f"must be {wanted} with generate.policy search{told}")
+    if cfg.agent_proxy.enable_think != (own.thoughts != "none"):
         problems.add(
             "agent_proxy.enable_think", "must be false with generate.search.thoughts none, and true with all others"
         )

@@ -83,6 +83,16 @@ class SearchExamplesConfig:
             le=1,
         ),
     ] = 0.6
+    dynamics: Annotated[
+        Literal["simulator", "model"],
+        Key(
+            "who says where actions lead: copies of the game, or the model itself, which with `generate.rounds=2` is "
+            "fine-tuned on single moves of random play first",
+            affects="result",
+        ),
+    ] = "simulator"
+    moves: Annotated[int, Key("single moves that the model is fine-tuned on first", affects="result", ge=1)] = 2400
+    moves_per_step: Annotated[int, Key("of these, in an optimiser step", affects="result", ge=1)] = 40
     thoughts: Annotated[
         Literal["search", "none", "dealt", "other_puzzle"],
         Key(
@@ -168,8 +178,12 @@ class GenerateConfig:
         Key("states in the replies; controls: what the model had written, random coordinates", affects="result"),
     ] = "truth"
     reply_format: Annotated[
-        Literal["world_model", "base"],
-        Key("format of the rows; base: the same conversations with plans and answers only", affects="result"),
+        Literal["world_model", "base", "moves"],
+        Key(
+            "format of the rows; base: the same conversations with plans and answers only; moves: turns of one action, "
+            "as the action and the key of the next state",
+            affects="result",
+        ),
     ] = "world_model"
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     imagine: ImagineConfig = field(default_factory=ImagineConfig)

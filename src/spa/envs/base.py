@@ -202,6 +202,19 @@ class TextEnv(gymnasium.Env[str, Action]):
         the game if it is out of reach (hole, dead), "" if the game goes on."""
         return ""
 
+    def key_of_text(self, text: str) -> str | None:
+        """The name of the state that a text shows, from the text alone; None if it shows none."""
+        return None
+
+    def text_of_key(self, text: str, key: str) -> str | None:
+        """The text of the state `key` of the puzzle that a text shows, from both alone; None if there is none."""
+        return None
+
+    def outcome_of_text(self, text: str) -> str:
+        """What the state that a text shows means, as `state_outcome` says it, from the text alone: by comparing it with
+        what the text names as goal or hole."""
+        return ""
+
     @abstractmethod
     def puzzle_text(self) -> str:
         """Text that identifies the puzzle (the initial state with everything hidden from view): two episodes with the

@@ -1,6 +1,8 @@
 """FrozenLake: cross the ice to the goal without falling into a hole (after RAGEN's `ragen/env/frozen_lake`)."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,16 @@ SPRITES = {
 
 def _no_slip() -> float:
     return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sentence:
+    """A coordinate sentence: all that stands before the player's cell, and the cells (row, column) that it names."""
+
+    things: str
+    holes: frozenset[tuple[int, int]]
+    goal: tuple[int, int]
+    player: tuple[int, int]
 
 
 class FrozenLake(TextEnv):
@@ -251,6 +263,45 @@ class FrozenLake(TextEnv):
     def state_outcome(self) -> str:
         """ "goal", "hole", or "" on ice."""
         return "goal" if self.player == self.lake.goal else "hole" if self.player in self.lake.holes else ""
+
+    def key_of_text(self, text: str) -> str | None:
+        """From a coordinate sentence."""
+        read = self._read(text)
+        return None if read is None or self.size > 10 else f"{read.player[0]}{read.player[1]}"
+
+    def text_of_key(self, text: str, key: str) -> str | None:
+        """From a coordinate sentence."""
+        read = self._read(text)
+        if read is None or len(key) != 2 or not (key.isascii() and key.isdecimal()):
+            return None
+        cell = (int(key[0]), int(key[1]))
+        if max(cell) >= self.size:
+            return None
+        where = " on the goal." if cell == read.goal else " in a hole." if cell in read.holes else "."
+        return f"{read.things}{coords.cell_list([cell])}{where}"
+
+    def outcome_of_text(self, text: str) -> str:
+        """From a coordinate sentence."""
+        read = self._read(text)
+        if read is None:
+            return ""
+        return "goal" if read.player == read.goal else "hole" if read.player in read.holes else ""
+
+    def _read(self, text: str) -> "_Sentence | None":
+        """What a coordinate sentence says; None if the text is none."""
+        goal, player = (re.escape(f" ({self._symbols[kind]}) is at ") for kind in (3, 0))
+        cell = r"\((\d),(\d)\)"
+        found = re.fullmatch(rf"((.*); goal{goal}{cell}; player{player}){cell}( on the goal| in a hole)?\.", text)
+        if found is None:
+            return None
+        things, holes, *digits = found.groups()
+        numbers = [int(digit) for digit in digits[:4]]
+        return _Sentence(
+            things=things,
+            holes=frozenset((int(row), int(col)) for row, col in re.findall(cell, holes)),
+            goal=(numbers[0], numbers[1]),
+            player=(numbers[2], numbers[3]),
+        )
 
     def render(self) -> str | np.ndarray:  # type: ignore[override]
         """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 * size, 16 * size, 3]."""

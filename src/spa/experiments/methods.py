@@ -183,6 +183,11 @@ _WRITTEN: Mapping[str, Method] = {
         overrides=_SEARCH,
         ppo=(_NO_ROWS,),
     ),
+    "search_model": Method(
+        description="the same; examples from breadth-first search by the model's own predictions of single moves",
+        overrides=(*_SEARCH, "generate.search.dynamics=model", "generate.rounds=2"),
+        ppo=(_NO_ROWS,),
+    ),
     "search_dealt": Method(
         description="control: as search_simulator, with the outcomes of each state dealt among its actions",
         overrides=(*_SEARCH, "generate.search.thoughts=dealt"),

@@ -236,7 +236,7 @@ def episodes_played(training: Training) -> dict[str, int]:
     per_step, per_batch = (
         cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size for cfg in (ppo, first or ppo)
     )
-    batches = sum(own.cfg.generate.num_batches for own in training.rounds)
+    batches = sum(own.cfg.generate.num_batches for own in training.rounds if own.cfg.generate.policy != "search")
     played = {"ppo": steps * per_step, "self_play": batches * per_batch}
     if ppo.trainer.also_test_at:
         played["ppo_longer"] = ppo.trainer.total_training_steps * per_step

@@ -120,6 +120,28 @@ def breadth_first(
             return end.value
 
 
+def breadth_first_together(
+    starts: Sequence[str],
+    expand: Callable[[Sequence[tuple[int, str]]], Sequence[Sequence[Successor] | None]],
+) -> list[Search | None]:
+    """The searches from `starts`, one line of each at a time. `expand` gives the successors of (number of the search,
+    key), None where they make no sense, which ends a search: its result is None."""
+    searches = [searching(start) for start in starts]
+    found: list[Search | None] = [None] * len(starts)
+    asked = [(number, next(search)) for number, search in enumerate(searches)]
+    while asked:
+        following = list[tuple[int, str]]()
+        for (number, _), successors in zip(asked, expand(asked), strict=True):
+            if successors is None:
+                continue
+            try:
+                following.append((number, searches[number].send(successors)))
+            except StopIteration as end:
+                found[number] = end.value
+        asked = following
+    return found
+
+
 def write_search(search: Search) -> str:
     """The search as text. Raises ValueError if it has found no goal: there is nothing to be learnt from its end."""
     if search.path is None:

@@ -31,6 +31,7 @@ from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
 from spa.identity import Identity, file_sum
 from spa.models.heap import release_memory
+from spa.planning.moves import move_rows
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.copies import copies_of, mirror_of
@@ -354,6 +355,8 @@ def _episode_rows(
     tried = turn_options(episode, make=make, prompter=prompter, plans=plans_tried(cfg)) if chooses else []
     options = [own for own, _ in tried]
     found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
+    if cfg.generate.reply_format == "moves":
+        return move_rows(found, make()), dropped
     if chooses:
         found = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in found]
     if found and base is not None:

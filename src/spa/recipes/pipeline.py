@@ -15,7 +15,7 @@ from spa.recipes import generate, ppo, sft
 from spa.recipes.gate import evaluate_gate, stop_at_gate, write_gate
 from spa.recipes.ppo_replay import replayed_data
 from spa.recipes.published import original_folders
-from spa.recipes.rounds import Round, round_folders, rounds_of, write_rounds
+from spa.recipes.rounds import Round, first_round, round_folders, rounds_of, write_rounds
 from spa.recipes.stage import (
     archive_work,
     changes,
@@ -182,6 +182,8 @@ def world_model(
     anew = identity is None and (cfg.trainer.resume_mode == "disable" or cfg.sft.trainer.resume_path is not None)
     if identity is None and cfg.generate.rounds > 1:
         rounds = _last_round(cfg, data, directory)
+        if not rounds and cfg.generate.policy == "search":
+            cfg = first_round(cfg)  # its moves are cut into other steps
     if identity is None and rounds:
         chain = identities(rounds)
         current_world().broadcast(lambda: check_identity(chain[:-1]))

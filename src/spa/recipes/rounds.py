@@ -4,6 +4,9 @@ Round 1 makes rows with `generate.policy` and fine-tunes on them. In every furth
 puzzles itself, with `generate.imagine` the best of its replies by what it has learnt, and goes on learning from the
 rows of all rounds so far, or of this one alone (`generate.rows_of`). The last round has the run's own folders, those
 before it have `round_N/` in the folder of the run.
+
+A model that searches by its own predictions has two rounds of another kind: single moves of random play, and then
+written searches that it has made itself.
 """
 
 import json
@@ -63,10 +66,38 @@ class Round:
 
 def first_round(cfg: Config) -> Config:
     """The configuration with the first of its rounds alone. The first of several has nothing to plan with yet."""
+    if cfg.generate.policy == "search" and cfg.generate.rounds > 1:
+        return round_of_moves(cfg)
     own = replace(cfg.generate, rows_of="all_rounds")  # those of one round are the same
     if cfg.generate.rounds > 1:
         own = replace(own, rounds=1, later_batches=None, imagine=ImagineConfig())
     return replace(cfg, generate=own)
+
+
+def round_of_moves(cfg: Config) -> Config:
+    """The configuration of random play, one action a turn, and of fine-tuning on its single moves: the first round of
+    a model that writes examples by its own predictions (`generate.search.dynamics: model`)."""
+    own, tags = cfg.generate.search, cfg.es_manager.train.env_configs.tags
+    proxy = replace(
+        cfg.agent_proxy,
+        reply_order="plan_first",
+        max_actions_per_turn=1,
+        max_turn=max(cfg.custom_envs[tag].max_actions_per_traj for tag in tags),
+    )
+    return replace(
+        cfg,
+        agent_proxy=proxy,
+        ctx_manager=replace(cfg.ctx_manager, history=True),
+        generate=replace(cfg.generate, rounds=1, group_size=1, policy="random", reply_format="moves"),
+        sft=replace(
+            cfg.sft,
+            data=replace(cfg.sft.data, train_batch_size=own.moves_per_step),
+            trainer=replace(
+                cfg.sft.trainer, total_training_steps=max(1, own.moves // own.moves_per_step), eval_episodes=0
+            ),
+        ),
+        gate=replace(cfg.gate, enable=False),
+    )
 
 
 def lost_checkpoint(folder: Path) -> str:
@@ -87,6 +118,11 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
     count, trainer = cfg.generate.rounds, cfg.sft.trainer
     if count == 1:
         return [Round(number=1, cfg=first_round(cfg), data=data, sft=sft)]
+    if cfg.generate.policy == "search":
+        folder = round_folders(cfg)[0]
+        moves = Round(number=1, cfg=round_of_moves(cfg), data=folder / "data", sft=folder / "sft")
+        search = replace(cfg, generate=replace(cfg.generate, rounds=1))
+        return [moves, Round(number=2, cfg=search, data=data, sft=sft, before=(moves,))]
     alone = first_round(cfg).generate
     later = replace(
         cfg.generate,

@@ -1,39 +1,59 @@
 """Stage 1 without play: examples of responses that write a breadth-first search (`generate.policy: search`).
 
 Each example is a puzzle of its own, at its start or, as a later turn, in a random state that can be reached from it.
-Validation puzzles are left out. The search runs in copies of the game. Examples without a path to the goal, or with a
-response of more than `generate.sampling.response_length` tokens, are dropped and replaced by others.
+Validation puzzles are left out. Examples without a path to the goal, or with a response of more than
+`generate.sampling.response_length` tokens, are dropped and replaced by others.
 
-Every kind of `generate.search.thoughts` has the same puzzles, states and prompts.
+The search runs in copies of the game, or by a model's own predictions of single moves, from the prompt's text alone
+(`generate.search.dynamics`); which states are asked about is up to the game in both. Every kind of
+`generate.search.thoughts` has the same puzzles, states and prompts.
 """
 
 import json
 import logging
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from spa import heartbeat
 from spa.config.schema import Config
 from spa.distributed.world import current_world
+from spa.engines.base import Engine
+from spa.engines.factory import make_engine
 from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, DataError
 from spa.models.choose import load_template
-from spa.planning.written_search import Search, Transitions, breadth_first, dealt, explore, write_search
+from spa.planning.moves import MAX_TOKENS, move_question
+from spa.planning.written_search import (
+    Search,
+    Successor,
+    Transitions,
+    breadth_first,
+    breadth_first_together,
+    dealt,
+    explore,
+    write_search,
+)
 from spa.prompts.render import Prompter
+from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.resume import recorder
 from spa.seeds import stream, stream_seed
 from spa.tracking.encoding import write_atomic
-from spa.types import Message, WorldModelRow
+from spa.types import Message, Prompt, SamplingParams, WorldModelRow
 from spa.worldmodel.rows import by_reason, write_parquet
 
 log = logging.getLogger(__name__)
 
 DRAWS = 20
 """Puzzles that are drawn for each example that is wanted, before a game is refused."""
+TOGETHER = 256
+"""Searches that run side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +65,7 @@ class Question:
     puzzle_hash: str
     env: TextEnv
     true: Transitions
+    text: str  # the state as the prompt shows it
     turn: int  # from 1
     actions_left: int
     messages: tuple[Message, ...]
@@ -66,8 +87,9 @@ def write_examples(cfg: Config, out: Path, *, files: tuple[str, str, str]) -> No
     with recorder(cfg, out, "generate", first=0, total=1) as rec:
         if world.is_main:
             player = setup.make_player(cfg, None, mode="base")
+            dynamics = make_dynamics(cfg)
             with rec.timer("examples"):
-                rows, lines, dropped = make_examples(cfg, player)
+                rows, lines, dropped = make_examples(cfg, player, dynamics)
             train = rows[: cfg.generate.search.examples]
             write_parquet(out / files[0], train)
             write_parquet(out / files[1], rows[len(train) :])
@@ -80,12 +102,14 @@ def write_examples(cfg: Config, out: Path, *, files: tuple[str, str, str]) -> No
                 "dropped": dict(sorted(dropped.items())),
                 "search": {
                     "thoughts": cfg.generate.search.thoughts,
-                    "dynamics": "simulator",
+                    "dynamics": cfg.generate.search.dynamics,
                     "lines": dict(sorted(Counter(lines).items())),
+                    **dynamics.counts,
                 },
             }
             write_atomic(out / files[2], [json.dumps(summary, indent=1)])
-            rec.log(1, {"search/rows": float(len(rows)), "search/dropped": float(sum(dropped.values()))})
+            measured = {f"search/{name}": float(value) for name, value in dynamics.counts.items()}
+            rec.log(1, {"search/rows": float(len(rows)), "search/dropped": float(sum(dropped.values())), **measured})
             rec.message(
                 f"{len(train)} training and {len(rows) - len(train)} validation examples of written searches; "
                 f"dropped: {by_reason(dropped)}"
@@ -93,31 +117,130 @@ def write_examples(cfg: Config, out: Path, *, files: tuple[str, str, str]) -> No
         world.barrier()
 
 
-def make_examples(cfg: Config, player: setup.Player) -> tuple[list[WorldModelRow], list[int], Counter[str]]:
-    """Examples of training and then of validation, the number of lines of each true search, and how many states were
-    dropped for which reason."""
+class Dynamics(Protocol):
+    """Who says where actions lead. `counts`: what was asked, and how much of it was right."""
+
+    counts: dict[str, float]
+
+    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+        """A search from the state of each question; None where the successors of a state make no sense."""
+        ...
+
+
+class Simulator:
+    """Copies of the game."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, float] = {}
+
+    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+        """The true searches."""
+        return [true_search(question) for question in questions]
+
+
+class LearnedMoves:
+    """A model that has learnt single moves, asked for every action of every state that a search expands.
+
+    A question is the text of a state. The answer names the next state, whose text is written by replacing the name in
+    the question's; goal and holes are what the text itself calls so. The game is not asked. `counts` compares with it
+    afterwards.
+    """
+
+    def __init__(self, engine: Engine, template: ChatTemplate | None) -> None:
+        self.engine, self.template = engine, template
+        self.counts: dict[str, float] = {}
+        self._totals: Counter[str] = Counter()
+
+    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+        """The searches in the world that the model predicts."""
+        started = time.monotonic()
+        starts = [question.env.key_of_text(question.text) for question in questions]
+        found = breadth_first_together(
+            [key for key in starts if key is not None],
+            lambda asked: self._expand([(questions[number], key) for number, key in asked]),
+        )
+        self._totals["seconds"] += round(time.monotonic() - started)
+        for question, search in zip(questions, found, strict=True):
+            self._count(question, search)
+        return found
+
+    def _expand(self, asked: Sequence[tuple[Question, str]]) -> list[tuple[Successor, ...] | None]:
+        prompts = list[Prompt]()
+        for question, key in asked:
+            env, state = question.env, question.env.text_of_key(question.text, key)
+            assert state is not None  # it was checked when the key was predicted
+            for action in env.action_names():
+                prompts.append(move_question(env, state, action, self.template, number=len(prompts)))
+        completions = iter(self.engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)))
+        self._totals["questions"] += len(prompts)
+        found = list[tuple[Successor, ...] | None]()
+        for question, _ in asked:
+            env, successors = question.env, list[Successor]()
+            for action in env.action_names():
+                key = next(completions).text.strip()
+                state = env.text_of_key(question.text, key)
+                if state is not None:
+                    successors.append((action, key, env.outcome_of_text(state)))
+            found.append(tuple(successors) if len(successors) == len(env.action_names()) else None)
+        return found
+
+    def _count(self, question: Question, search: Search | None) -> None:
+        """Compare a search with the game."""
+        totals, lines = self._totals, search.lines if search is not None else ()
+        totals["searches"] += 1
+        totals["searches_right"] += search == true_search(question)
+        for line in lines:
+            known = {action: key for action, key, _ in question.true.get(line.key, ())}
+            totals["moves"] += len(line.moves)
+            totals["moves_right"] += sum(known.get(move.action) == move.key for move in line.moves)
+        self.counts = {
+            "questions": totals["questions"],
+            "seconds": totals["seconds"],
+            "move_right": round(totals["moves_right"] / max(1, totals["moves"]), 4),
+            "search_right": round(totals["searches_right"] / totals["searches"], 4),
+        }
+
+
+def make_dynamics(cfg: Config) -> Dynamics:
+    """Copies of the game, or the model that `model_path` names."""
+    if cfg.generate.search.dynamics == "simulator":
+        return Simulator()
+    engine = make_engine(cfg, cfg.model_path, device=setup.pick_device(cfg))
+    return LearnedMoves(engine, engine.template)
+
+
+def true_search(question: Question) -> Search:
+    """The search in copies of the game."""
+    return breadth_first(question.start, lambda key: question.true[key])
+
+
+def make_examples(
+    cfg: Config, player: setup.Player, dynamics: Dynamics
+) -> tuple[list[WorldModelRow], list[int], Counter[str]]:
+    """Examples of training and then of validation, the number of lines of each search, and how many states were dropped
+    for which reason."""
     own, share = cfg.generate.search, cfg.generate.val_fraction
     wanted = own.examples + max(1, round(own.examples * share / (1 - share)))
     template = load_template(cfg, cfg.model_path)
     dropped: Counter[str] = Counter()
     chosen: list[tuple[Question, Search]] = []
-    for question in questions(cfg, player, dropped, most=DRAWS * wanted):
-        search = breadth_first(question.start, lambda key, true=question.true: true[key])
-        prompter = replace(player.prompters[question.spec.tag], enable_think=True)
-        if search.path is None:
-            dropped["no_goal"] += 1
-            continue
-        text = response(write_search(search), search.path, question, prompter)
-        if len(template.reply_ids(text, prompter.opener)) > cfg.generate.sampling.response_length:
-            dropped["too_long"] += 1
-            continue
-        chosen.append((question, search))
-        if len(chosen) == wanted:
-            break
-    else:
+    asked = questions(cfg, player, dropped, most=DRAWS * wanted)
+    while part := list(islice(asked, min(TOGETHER, wanted - len(chosen)))):
+        for question, search in zip(part, dynamics.search(part), strict=True):
+            if search is None or search.path is None:
+                dropped["unreadable_state" if search is None else "no_goal"] += 1
+                continue
+            prompter = replace(player.prompters[question.spec.tag], enable_think=True)
+            text = response(write_search(search), search.path, question, prompter)
+            if len(template.reply_ids(text, prompter.opener)) > cfg.generate.sampling.response_length:
+                dropped["too_long"] += 1
+                continue
+            chosen.append((question, search))
+    if len(chosen) < wanted:
         raise DataError(
             f"only {len(chosen)} of {wanted} examples could be made of {DRAWS * wanted} puzzles (dropped: "
-            f"{by_reason(dropped)}). Lower generate.search.examples, or raise generate.sampling.response_length."
+            f"{by_reason(dropped)}). Lower generate.search.examples, raise generate.sampling.response_length, or, with "
+            "generate.search.dynamics=model, fine-tune on more moves (generate.search.moves)."
         )
     thoughts = thoughts_of(cfg, chosen)
     rows = [
@@ -166,6 +289,7 @@ def questions(cfg: Config, player: setup.Player, dropped: Counter[str], *, most:
             puzzle_hash=look.hash,
             env=env,
             true=true,
+            text=env.state_text(prompter.state_text),
             turn=turn,
             actions_left=left,
             messages=prompter.first_messages(env, turn=turn, actions_left=left),

@@ -1,0 +1,58 @@
+"""Single moves in a few tokens: what a model learns from play, and is then asked by a search of its own.
+
+The prompt is one state and the request for a move; the response is an action with the key of the state that it leads
+to, as written searches have it: `<think>Left30`. A question is the prompt with the response begun: `<think>Left`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from spa.envs.base import TextEnv
+from spa.prompts.render import STATE, SYSTEM
+from spa.prompts.template import ChatTemplate
+from spa.types import Message, Prompt, WorldModelRow
+
+OPENER = "<think>"
+MAX_TOKENS = 8
+"""Of the name of a state."""
+_NO_IDS = np.zeros(0, dtype=np.int32)
+
+
+def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:
+    """The prompt for a move in `state`, a text of a game like `env`."""
+    one, many = env.state_key_format
+    ask = f"Reply only with <think>[an action and the {one} that it leads to; {many}]"
+    return (
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": f"Actions: {', '.join(env.action_names())}.\n{ask}\n\n{STATE}{state}"},
+    )
+
+
+def move_rows(rows: Iterable[WorldModelRow], env: TextEnv) -> list[WorldModelRow]:
+    """The rows of recorded play as moves: those in which one action was taken and the next state has a name."""
+    found = list[WorldModelRow]()
+    for row in rows:
+        key = env.key_of_text(row.next_state)
+        if len(row.executed) == 1 and key is not None:
+            response = f"{OPENER}{row.executed[0]}{key}"
+            found.append(replace(row, prompt=move_messages(env, row.state), response=response))
+    return found
+
+
+def move_question(env: TextEnv, state: str, action: str, template: ChatTemplate | None, *, number: int) -> Prompt:
+    """The question where `action` leads in `state`; `number` is its own among those that are asked together."""
+    messages, begun = move_messages(env, state), f"{OPENER}{action}"
+    ids = _NO_IDS
+    if template is not None:
+        said = template.reply_tokens(begun, OPENER)[0]
+        ids = np.asarray([*template.start(messages, OPENER), *said], dtype=np.int32)
+    return Prompt(
+        episode_id=f"move/{number}",
+        messages=messages,
+        token_ids=ids,
+        opener=begun,
+        seed=number,
+        turns_left=1,
+    )

@@ -1,0 +1,73 @@
+"""Single moves: rows of play, questions in tokens, and the texts of states that they are asked about."""
+
+import pytest
+from helpers.play import groups, play
+
+from spa.config.load import load_config
+from spa.engines.scripted import random_engine
+from spa.envs.registry import make_env
+from spa.models.choose import load_template
+from spa.planning.moves import move_question, move_rows
+from spa.planning.written_search import explore
+from spa.worldmodel.rows import episode_rows
+
+NO_SLIP = {"size": 4, "p": 0.7, "is_slippery": False}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_states_are_named_and_written_from_texts_as_the_game_does(seed: int):
+    env = make_env("frozen_lake", NO_SLIP)
+    env.reset(seed=seed)
+    text = env.state_text("coords")
+    _, copies = explore(env)
+    ends = [(copy, name) for copy in copies.values() for name in copy.action_names()]
+    for copy, name in ends:
+        twin = copy.clone()
+        action = twin.to_action(name)
+        assert action is not None
+        twin.step(action)
+        key, shown = twin.state_key(), twin.state_text("coords")
+        assert key is not None
+        assert env.key_of_text(shown) == key
+        assert env.text_of_key(text, key) == shown
+        assert env.outcome_of_text(shown) == twin.state_outcome()
+
+
+@pytest.mark.parametrize("key", ["", "3", "44", "04", "333", "x1", "²1", "-1", "3 1"])
+def test_a_name_of_no_cell_has_no_text(key: str):
+    env = make_env("frozen_lake", NO_SLIP)
+    env.reset(seed=0)
+    assert env.text_of_key(env.state_text("coords"), key) is None
+
+
+@pytest.mark.parametrize("text", ["", "player (P) is at (0,0).", "____\n_P__", "no holes (O); goal (G) is at (0,0)"])
+def test_other_texts_show_no_state(text: str):
+    env = make_env("frozen_lake", NO_SLIP)
+    env.reset(seed=0)
+    assert env.key_of_text(text) is None
+    assert env.text_of_key(text, "00") is None
+    assert env.outcome_of_text(text) == ""
+
+
+def test_rows_of_play_become_moves():
+    episodes = play(groups(6, 1), random_engine(max_actions=1), mode="add_worldmodel", state_text="coords")
+    env = make_env("frozen_lake", NO_SLIP)
+    env.reset(seed=0)
+    moves = [row for episode in episodes for row in move_rows(episode_rows(episode, action_sep="||")[0], env)]
+    assert moves
+    for row in moves:
+        action, key = row.executed[0], row.response.removeprefix(f"<think>{row.executed[0]}")
+        assert row.response == f"<think>{action}{key}"
+        assert env.text_of_key(row.state, key) == row.next_state
+        assert row.prompt[1]["content"].endswith(f"\n\nState:\n{row.state}")
+
+
+def test_a_question_is_how_the_row_of_a_move_begins():
+    tokens = load_template(load_config("tiny"), "builtin:tiny")
+    env = make_env("frozen_lake", NO_SLIP)
+    env.reset(seed=3)
+    state = env.state_text("coords")
+    question = move_question(env, state, "Left", tokens, number=7)
+    row = tokens.start(question.messages, "<think>") + tokens.reply_ids("<think>Left30", "<think>")
+    assert row[: len(question.token_ids)] == question.token_ids.tolist()
+    assert tokens.decode_reply(row[len(question.token_ids) :]) == "30"
