@@ -123,6 +123,8 @@ bench-quick: $(READY) .venv-bench-trl/.ready
 .venv-bench-%/.ready: benchmarks/requirements-%.txt
 	$(PYTHON) -m venv .venv-bench-$*
 	.venv-bench-$*/bin/python -m pip install --quiet --requirement $<
+	# They come with vLLM, built for another torch: importing them fails, and vLLM imports them if they are there.
+	.venv-bench-$*/bin/python -m pip uninstall -qq --yes torchvision torchaudio torchcodec
 	touch $@
 
 # Made anew whenever the dependencies or the tested versions change.

@@ -4,8 +4,8 @@
 
 Every side is a process of its own with one thread, warmed up by a round that is not counted; then the sides of a row
 take turns. A ratio is the median over rounds of the peer's processor time by ours, with the quartiles; wall time stands
-beside it. Rows whose peer is not installed say so. `--check` compares the ratios with those of a committed result, and
-ends with status 1 if one is lower than NOISE allows.
+beside it. Rows whose peer is not installed, or failed, say so. `--check` compares the ratios with those of a committed
+result, and ends with status 1 if one is lower than NOISE allows, or if a side failed.
 """
 
 import argparse
@@ -229,7 +229,26 @@ def table(found: dict[str, Any]) -> list[str]:
             f"| {row['row']} | {peer.replace('_', ', ')} | not measured | | {row['asked']} |"
             for peer in row["not_installed"]
         ]
+        lines += [
+            f"| {row['row']} | {side.replace('_', ', ')} | failed: {reason(said)} | | {row['asked']} |"
+            for side, said in row.get("failed", {}).items()
+        ]
     return lines
+
+
+def failures(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Sides that ended before they were measured, one line each."""
+    return [
+        f"{row['row']} against {side}: failed: {reason(said)}"
+        for row in rows
+        for side, said in row.get("failed", {}).items()
+    ]
+
+
+def reason(said: str) -> str:
+    """The last line of what a side wrote before it ended, for a cell of the table."""
+    written = [line.strip() for line in said.splitlines() if line.strip()]
+    return (written or ["it wrote nothing"])[-1].replace("|", "/")
 
 
 def main() -> int:
@@ -273,7 +292,8 @@ def main() -> int:
     sys.stdout.write("\n".join(table(found)) + "\n" if options.output else text + "\n")
     worse = lower(found, json.loads(options.check.read_text(encoding="utf-8"))) if options.check else []
     sys.stderr.write("".join(f"slower than committed: {line}\n" for line in worse))
-    return 1 if worse else 0
+    sys.stderr.write("".join(f"{line}\n" for line in failures(rows)))
+    return 1 if worse or (options.check and failures(rows)) else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What the comparison with others makes of its rounds."""
 
+import argparse
 import importlib
 import json
 import sys
@@ -39,6 +40,26 @@ def test_only_ratios_below_the_noise_count_as_slower(bench):
 def test_a_peer_that_is_not_installed_is_named_in_the_table(bench):
     row = {"row": "rollout", "asked": 4, "peers": {}, "not_installed": ["vllm_bfloat16"]}
     assert bench.table({"rows": [row]})[-1] == "| rollout | vllm, bfloat16 | not measured | | 4 |"
+
+
+def test_a_side_that_failed_is_in_the_table_with_its_reason(bench):
+    said = "Traceback (most recent call last):\n  ...\nRuntimeError: operator torchvision::nms does not exist\n"
+    row = {"row": "rollout", "asked": 4, "peers": {}, "not_installed": [], "failed": {"vllm_bfloat16": said}}
+    told = "| rollout | vllm, bfloat16 | failed: RuntimeError: operator torchvision::nms does not exist | | 4 |"
+    assert bench.table({"rows": [row]})[-1] == told
+    assert bench.reason("\n") == "it wrote nothing"
+
+
+def test_a_side_that_cannot_start_is_seen(bench, tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'no module named vllm' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    row = bench.Row(name="SFT step", kind="sft", size="small", peers=("trl_packed",), asked=2.5)
+    options = argparse.Namespace(quick=True, rounds=1, model="random", trl=str(broken), vllm=None)
+    found = bench.measured(row, options, str(tmp_path))
+    assert bench.table({"rows": [found]})[-1] == "| SFT step | trl, packed | failed: no module named vllm | | 2.5 |"
+    assert bench.failures([found]) == ["SFT step against trl_packed: failed: no module named vllm"]
+    assert found["seconds"] > 0  # our side is measured all the same
 
 
 def test_the_shares_are_of_what_the_same_run_measured(bench):
