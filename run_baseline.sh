@@ -3,6 +3,10 @@
 # The original's environment variables become overrides; docs/parity.md lists them. What is run is printed.
 PATH="$(dirname "$0")/.venv/bin:$PATH"
 case "${MODEL:-}" in 0.5B | 1.5B | 3B) MODEL="Qwen/Qwen2.5-$MODEL-Instruct" ;; esac
+if ! command -v spa >/dev/null; then
+    echo "$0: the command spa is not installed. Run \`make .venv/.ready\` in $(dirname "$0"), or activate its environment." >&2
+    exit 127
+fi
 set -x
 exec spa baseline "$@" ${MODE:+"ctx_manager.mode=$MODE"} ${MODEL:+"model_path=$MODEL"} \
     ${RENDER_MODE:+"render_mode=$RENDER_MODE"} ${BASE_DIR:+"trainer.default_local_dir=$BASE_DIR"}

@@ -12,8 +12,14 @@ from spa.errors import ConfigError
 
 def find_modules_beside_user() -> None:
     """Let modules of the working folder be imported, as with `python -m`; installed ones come first."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    find_modules_in(os.getcwd())
+
+
+def find_modules_in(folder: str | os.PathLike[str]) -> None:
+    """Let modules of a folder be imported, after all that can be imported already."""
+    path = os.path.abspath(folder)
+    if path not in sys.path:
+        sys.path.append(path)
 
 
 def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:

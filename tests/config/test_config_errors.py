@@ -186,6 +186,25 @@ def test_files_that_name_each_other_are_refused(tmp_path):
         load_config(tmp_path / "one.yaml")
 
 
+@pytest.mark.parametrize("name", ["../shared/other", "./other", "/shared/other.yaml", "~/other", "a/../other"])
+def test_a_path_among_the_defaults_is_refused_in_plain_words(tmp_path, name):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"defaults: ['{name}']\n")
+    (tmp_path / "other.yaml").write_text("model_path: x\n")
+    with pytest.raises(ConfigError, match="by its file name alone") as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}: `defaults` names the path")
+
+
+@pytest.mark.parametrize("entry", ["missing", "folder/missing", "{folder: missing}"])
+def test_an_unknown_name_among_the_defaults_is_refused_without_hydras_words(tmp_path, entry):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"defaults: [{entry}]\n")
+    with pytest.raises(ConfigError, match="missing', which is neither a shipped configuration") as caught:
+        load_config(path)
+    assert "provider" not in str(caught.value) and "pkg:" not in str(caught.value)
+
+
 @pytest.mark.parametrize("override", ["x=" + "[" * 2000, ".".join("a" * 2000) + "=1", "x=" + "a" * 20_000])
 def test_a_hostile_override_is_refused_in_one_message(override):
     with pytest.raises(ConfigError, match="1 problem in the configuration base"):

@@ -1,5 +1,6 @@
 import dataclasses
 import logging
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -189,3 +190,13 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path):
         load_config("_3_frozenlake")
     with pytest.raises(ConfigError, match=r"is a folder without config\.yaml, and it has no \.yaml file"):
         load_config(tmp_path)
+
+
+def test_a_module_beside_a_configuration_is_found_from_another_folder(tmp_path):
+    for name in ("lamps.py", "lamps.yaml"):
+        shutil.copy(Path(__file__).parents[2] / "examples" / name, tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    command = [sys.executable, "-m", "spa", "prompt", "Lamps", "../lamps.yaml", "model_path=builtin:tiny"]
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0 and "lamp" in done.stdout, done.stderr

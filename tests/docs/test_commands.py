@@ -278,3 +278,12 @@ def test_the_originals_scripts_hand_over_arguments_and_variables(words: list[str
 
 def test_the_originals_scripts_pass_a_failure_on(tmp_path: Path):
     assert finish([str(ROOT / "run_spa.sh"), "no_such_config"], tmp_path) == 2
+
+
+@pytest.mark.parametrize("name", ["run_spa.sh", "run_baseline.sh"])
+def test_a_script_without_an_environment_says_what_to_do(tmp_path, name):
+    script = shutil.copy(ROOT / name, tmp_path)
+    done = subprocess.run(
+        ["/bin/sh", script, "base"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 127 and "make .venv/.ready" in done.stderr and "not found" not in done.stderr

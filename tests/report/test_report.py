@@ -278,6 +278,16 @@ def test_the_command_writes_the_file_and_says_the_result(demo: Path, tmp_path: P
     assert path.stat().st_size < 10_000_000
 
 
+def test_the_report_of_two_runs_does_not_overwrite_that_of_the_first(demo: Path, tmp_path: Path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for run in (first, second):
+        shutil.copytree(demo, run)
+    (first / "report.md").write_text("of the first run alone")
+    assert command.main([str(first), str(second), "--format", "md"]) == 0
+    assert (first / "report.md").read_text() == "of the first run alone"
+    assert "second" in (first / "report-with-second.md").read_text()
+
+
 def test_a_picture(demo: Path, tmp_path: Path):
     pytest.importorskip("matplotlib")
     write_report([demo], tmp_path / "out.png", "png")

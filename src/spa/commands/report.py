@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 FORMATS = ("html", "md", "png")
@@ -16,12 +17,23 @@ def main(args: list[str]) -> int:
     parser.add_argument(
         "--format", choices=FORMATS, default="html", help="html (default), md, or png (with matplotlib)"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: report.<format> in the (first) run")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="default: in the (first) run, report.<format>, or report-with-<others>.<format> for several runs",
+    )
     options = parser.parse_args(args)
 
     from spa.report.build import write_report
 
-    path = options.output or options.runs[0] / f"report.{options.format}"
+    path = options.output or options.runs[0] / f"{_name(options.runs)}.{options.format}"
     report = write_report(options.runs, path, options.format)
     sys.stdout.write(f"{report.verdict}\n{path}\n")
     return 0
+
+
+def _name(runs: Sequence[Path]) -> str:
+    """The name of a report: that of several runs does not overwrite the first run's own."""
+    others = "-".join(run.resolve().name for run in runs[1:])
+    return f"report-with-{others[:100]}" if others else "report"

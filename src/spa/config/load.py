@@ -19,7 +19,7 @@ import yaml
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -30,6 +30,7 @@ from spa.config.interpolate import resolve
 from spa.config.schema import Config, GroupsConfig
 from spa.config.source import check_source
 from spa.errors import ConfigError
+from spa.own import find_modules_in
 
 log = logging.getLogger("spa.config")
 
@@ -121,6 +122,7 @@ def _compose(name: str) -> dict[Any, Any]:
         return shipped("base" if name in PARTS else name)
     path = _find(name)
     check_source(path.resolve())
+    find_modules_in(path.parent)
     tree = _hydra(path.stem, path.parent.resolve())
     if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
@@ -150,6 +152,11 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
     try:
         with _ONE_AT_A_TIME:
             composed = _composed(name, folder)
+    except MissingConfigException as error:
+        raise ConfigError(
+            f"{where}: `defaults` names {error.missing_cfg_file!r}, which is neither a shipped configuration "
+            "(`spa config list`) nor a YAML file of the same folder."
+        ) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, *HYDRA_TRIPS) as error:
         said = str(error) or str(error.__cause__ or "") or type(error).__name__
         raise ConfigError(f"cannot read {where}: {' '.join(said.split())[:600]}") from error

@@ -338,7 +338,7 @@ class GenerationsToLogConfig:
 class TrainerConfig:
     """Stage 3 and the run as a whole."""
 
-    project_name: Annotated[str, Key("for trackers", affects="display")] = "textgame-ppo"
+    project_name: Annotated[str, Key("for trackers", affects="display")] = "spa"
     experiment_name: Annotated[str, Key("the run's name", affects="display")] = "test"
     run_dir: Annotated[str, Key("folder of the run: data/, sft/, ppo/", affects="place")] = "runs/test"
     default_local_dir: Annotated[str, Key("where PPO checkpoints go", affects="place")] = "runs/test/ppo"

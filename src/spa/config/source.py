@@ -35,6 +35,11 @@ def _check(path: Path, above: list[Path]) -> None:
         said = one_line(str(error).replace('in "<unicode string>", ', "in "))
         raise ConfigError(f"cannot read {path}: {said[:300]}") from error
     for name in _named(tree):
+        if name.startswith(("/", "~", ".")) or ".." in name.split("/"):
+            raise ConfigError(
+                f"{path}: `defaults` names the path {name!r}. Name a shipped configuration (`spa config list`) or a "
+                "YAML file of the same folder, by its file name alone."
+            )
         beside = path.parent / f"{name}.yaml"
         if beside.is_file():
             _check(beside, [*above, path])
