@@ -1,29 +1,26 @@
-# Each target works as the first command on a fresh clone: what it needs is installed into .venv first.
-#   make demo            the three stages beside plain PPO, under ten minutes on two cores
-#   make smollm2         fetches SmolLM2-135M-Instruct, 100 MB, to where model_path=smollm2 finds it
-#   make smol            that model on the 4x4 lake: SPA beside its baseline, then its fine-tuned model asked what every action leads to; one seed; two hours, resumes when run again
-#   make hashed          .venv anew, from files whose hashes are those of the tested ones (torch has builds of its own per index)
+# Each target works as the first command on a fresh clone: it installs what it needs into .venv first.
+#   make help            this list
+#   make demo            SPA and plain PPO with the bundled model; under ten minutes on two cores
+#   make smollm2         fetch SmolLM2-135M-Instruct (100 MB), where model_path=smollm2 finds it
+#   make smol            SPA and its baseline with SmolLM2 on the 4x4 lake, then planning; one seed, two hours, resumes
+#   make hashed          .venv from scratch, from files with the hashes of the tested ones (torch differs by index)
 #   make test            all tests that need nothing beyond .venv
-#   make test-wheel      the wheel in a bare environment, up to a training step, in an environment of its own (1.2 GB)
-#   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
-#   make test-vllm       the vLLM engine for real, on a CPU, in an environment of its own (3.5 GB)
-#   make test-ray        the Ray launcher for real, on CPU workers, in an environment of its own (1.8 GB)
-#   make test-bridges    bridges in and out against the real libraries, an environment for each (0.9 GB)
-#   make test-hosts      torchrun and Ray across two hosts, made of network namespaces: needs Linux, root and ip
-#   make chaos           a run killed 20 times and harmed in every way ends like an undisturbed one, about ten minutes
-#                        (with .venv-ray of make test-ray)
-#   make siege           misbehaving environments, chat templates, servers and configurations, damage to every file of every
-#                        stage, suspension, two processes, clocks that jump: a run ends like an undisturbed one, loses what
-#                        it says, or ends in one message; 20 minutes
-#   make overnight       300 PPO steps with faults of every class at drawn moments end like a run that is told what it loses;
-#                        half an hour on two cores
-#   make golden BASE=... whether the working tree computes what the commit BASE computed, to the last bit; five minutes
 #   make lint            ruff and pyright
+#   make golden BASE=REV whether the working tree computes what commit REV computed, to the last bit; five minutes
 #   make docs            the documentation site, in site/
-#   make bench           our work beside that of others (transformers, TRL, vLLM, Gymnasium), about 20 minutes; peers get
-#                        environments of their own (6 GB); MODEL=FOLDER takes real weights, else random ones are used
-#   make bench-quick     the same small, without vLLM, about three minutes; fails if a ratio falls below the committed one
-# make demo PYTHON=python3.12 chooses the interpreter that .venv is made with; make test JOBS=8 tests in 8 processes.
+#   make test-wheel      the wheel in a bare environment, up to a training step (1.4 GB)
+#   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
+#   make test-vllm       the vLLM engine on a CPU, in its own environment (3.5 GB)
+#   make test-ray        the Ray launcher on CPU workers, in its own environment (1.8 GB)
+#   make test-bridges    integrations with other libraries, one environment for each (0.9 GB)
+#   make test-hosts      torchrun and Ray across two hosts, made of network namespaces (Linux, root, ip)
+#   make chaos           fault-injection tests: a run killed 20 times ends like an undisturbed one; ten minutes
+#   make siege           fault-injection tests: bad environments, templates, servers, files, clocks; 20 minutes
+#   make overnight       fault-injection tests: faults at random moments of 300 PPO steps; half an hour
+#   make bench           time and memory against transformers, TRL, vLLM, Gymnasium; 20 minutes, environments of 6 GB;
+#                        MODEL=FOLDER takes real weights, else random ones are used
+#   make bench-quick     the same small, without vLLM; three minutes; fails if a ratio falls below the committed one
+# make demo PYTHON=python3.12 chooses the interpreter of .venv; make test JOBS=8 runs 8 test processes.
 
 PYTHON ?= python3
 VENV := .venv
@@ -31,14 +28,17 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-# Tests and benchmarks are many small processes: more threads in each would only fight over the cores.
+# Tests and benchmarks are many small processes; more threads in each would only compete for the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-# A test that hangs shows where every thread stands and fails; the others go on.
+# A test that hangs prints where every thread is and fails; the other tests run on.
 NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo smollm2 test test-wheel test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench smol
-.PHONY: bench-quick hashed overnight golden
+.PHONY: help demo smollm2 test test-wheel test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench
+.PHONY: smol bench-quick hashed overnight golden
+
+help:
+	@sed -n 's/^# \{0,3\}//p;/^$$/q' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -127,7 +127,7 @@ bench-quick: $(READY) .venv-bench-trl/.ready
 	.venv-bench-$*/bin/python -m pip uninstall -qq --yes torchvision torchaudio torchcodec
 	touch $@
 
-# Made anew whenever the dependencies or the tested versions change.
+# Made from scratch whenever the dependencies or the tested versions change.
 $(READY): pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints-cpu.txt
