@@ -9,7 +9,10 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-READERS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+READERS = [
+    *PAGES,
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "AGENTS", "SECURITY", "CODE_OF_CONDUCT")),
+]
 
 
 def python_blocks(page: str) -> list[tuple[str, str]]:

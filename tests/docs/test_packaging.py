@@ -2,11 +2,13 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -109,3 +111,21 @@ def test_the_package_says_what_it_is():
     assert "Typing :: Typed" in project["classifiers"] and (ROOT / "src/spa/py.typed").is_file()
     minors = [line.split("::")[-1].strip() for line in project["classifiers"] if "Python :: 3." in line]
     assert minors == ["3.11", "3.12", "3.13"]
+
+
+def test_the_workflow_runs_on_every_version_of_python_that_is_promised():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]
+    promised = [line.split(" :: ")[-1] for line in PROJECT["project"]["classifiers"] if "Python :: 3." in line]
+    assert jobs["test"]["strategy"]["matrix"]["python"] == promised
+    assert [job["steps"][-1]["run"] for job in jobs.values()] == [".ci/run", "make test-wheel"]
+
+
+def test_help_lists_every_target():
+    made = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    phony = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert {name for line in phony for name in line.split()} == set(re.findall(r"^make ([\w-]+)  ?", made, re.M))
+
+
+def test_hooks_run_the_installed_ruff():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    assert [hook["entry"].split()[:2] for hook in hooks] == [[".venv/bin/ruff", "check"], [".venv/bin/ruff", "format"]]
