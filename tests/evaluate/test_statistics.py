@@ -1,3 +1,6 @@
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,7 +11,9 @@ from spa.evaluate.statistics import (
     iqm_interval,
     paired_difference,
     rate_interval,
+    seeds_interval,
     sentence,
+    t_quantile,
     wilson_interval,
 )
 from spa.seeds import stream
@@ -37,8 +42,8 @@ def test_interval_of_the_mean_is_near_the_normal_one():
 def test_seeds_weigh_the_same_and_need_not_have_equal_puzzles():
     interval = bootstrap_mean([[1.0] * 3, [0.0] * 9], seed=0)
     assert (interval.mean, interval.low, interval.high, interval.n) == (0.5, 0.5, 0.5, 12)
-    between = bootstrap_mean([[1.0] * 3, [0.0] * 9], seed=0, resample_seeds=True)
-    assert (between.low, between.high) == (0.0, 1.0)
+    between = seeds_interval([[1.0] * 3, [0.0] * 9])
+    assert (between.mean, between.n) == (0.5, 12)
 
 
 def test_pairing_removes_what_puzzles_share():
@@ -53,15 +58,46 @@ def test_pairing_removes_what_puzzles_share():
         paired_difference([[1.0], [2.0]], [[1.0]], seed=0)
 
 
-def test_paired_intervals_cover_at_their_level():
-    # Puzzles of different difficulty, 8 attempts each, 3 training seeds of 40 puzzles; the second method is 0.1 worse.
+def test_paired_intervals_over_puzzles_cover_at_their_level():
+    # Puzzles of different difficulty, 8 attempts each, 2 training seeds of 40 puzzles; the second method is 0.1 worse.
     rng, hits, trials = stream(7, "coverage"), 0, 300
     for trial in range(trials):
-        rates = rng.uniform(0.2, 0.9, size=(3, 40))
+        rates = rng.uniform(0.2, 0.9, size=(2, 40))
         first, second = rng.binomial(8, rates) / 8, rng.binomial(8, rates - 0.1) / 8
         interval = paired_difference(list(first), list(second), seed=trial, resamples=400)
         hits += interval.low <= 0.1 <= interval.high
     assert 0.91 <= hits / trials <= 0.985  # nominal 0.95, 3 standard errors of the simulation
+
+
+@pytest.mark.parametrize("spread", [0.06, 0.12])
+def test_intervals_over_three_training_seeds_cover_at_their_level(spread):
+    # Seeds differ by `spread` in what they gain over the other method; each has 64 puzzles of its own, 8 attempts.
+    rng, hits, trials = stream(9, "coverage"), 0, 1000
+    for _ in range(trials):
+        rates = rng.uniform(0.3, 0.5, size=(3, 64))
+        gains = np.clip(rng.normal(0.2, spread, size=(3, 1)), -0.3, 0.5)
+        first, second = rng.binomial(8, rates + gains) / 8, rng.binomial(8, rates) / 8
+        interval = paired_difference(list(first), list(second), seed=0)
+        hits += interval.low <= 0.2 <= interval.high
+    assert 0.93 <= hits / trials <= 0.97  # nominal 0.95, 3 standard errors of the simulation
+
+
+def test_an_interval_over_three_seeds_by_hand():
+    # Differences 33.5, 39.4, 33.0: mean 35.3, SD 3.56, t(0.975, 2) = 4.3027 -> 35.3 +- 8.85
+    first, second = [[0.730], [0.816], [0.766]], [[0.395], [0.422], [0.436]]
+    interval = paired_difference(first, second, seed=0)
+    assert interval.mean == pytest.approx(0.353)
+    assert (interval.low, interval.high) == (pytest.approx(0.26448, abs=1e-4), pytest.approx(0.44152, abs=1e-4))
+    with pytest.raises(ValueError, match="two training seeds"):
+        seeds_interval([[1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("level", "df", "quantile"),  # NIST/SEMATECH e-Handbook, 1.3.6.7.2
+    [(0.95, 1, 12.706), (0.95, 2, 4.303), (0.95, 3, 3.182), (0.90, 7, 1.895), (0.99, 2, 9.925), (0.95, 30, 2.042)],
+)
+def test_published_quantiles_of_t(level, df, quantile):
+    assert t_quantile(level, df) == pytest.approx(quantile, abs=6e-4)
 
 
 def test_wilson_intervals_cover_at_their_level():
@@ -93,10 +129,12 @@ def test_rates_without_spread_get_the_wilson_interval():
     assert rate_interval(mixed, seed=3) == bootstrap_mean(mixed, seed=3)
 
 
-def test_rates_of_three_training_seeds_are_resampled_over_seeds_too():
-    apart = [[0.05, 0.0, 0.1] * 5, [1.0] * 15, [0.9, 1.0] * 5]
-    assert rate_interval(apart, seed=3) == bootstrap_mean(apart, seed=3, resample_seeds=True)
-    assert rate_interval(apart[:2], seed=3) == bootstrap_mean(apart[:2], seed=3)
+def test_rates_of_three_training_seeds_have_an_interval_over_seeds_within_0_and_1():
+    near = [[0.05, 0.0, 0.1] * 5, [0.2] * 15, [0.1, 0.0] * 5]
+    over_seeds = seeds_interval(near)
+    assert over_seeds.low < 0
+    assert rate_interval(near, seed=3) == replace(over_seeds, low=0.0)
+    assert rate_interval(near[:2], seed=3) == bootstrap_mean(near[:2], seed=3)
 
 
 def test_iqm_by_hand():
@@ -108,18 +146,29 @@ def test_iqm_by_hand():
 
 
 def test_iqm_interval_keeps_environments_apart():
-    interval = iqm_interval([[0.2, 0.2, 0.2], [0.5, 0.5, 0.5], [0.9, 0.9, 0.9]], seed=0)
-    assert interval.low == interval.high == pytest.approx(interval.mean)
-    spread = iqm_interval(draws(4, 4, 5), seed=0, resamples=2000)
+    interval = iqm_interval([[0.2, 0.2, 0.2], [0.5, 0.5, 0.5], [0.9, 0.9, 0.9]])
+    assert interval.low == pytest.approx(interval.mean) == interval.high
+    spread = iqm_interval(draws(4, 4, 5))
     assert spread.low < spread.mean < spread.high
     assert spread.n == 20
+    assert np.isnan(iqm_interval([[0.2, 0.4], [0.5]]).low)
 
 
-@pytest.mark.parametrize("function", [bootstrap_mean, iqm_interval])
+def test_iqm_intervals_over_three_runs_cover_at_their_level():
+    rng, hits, trials = stream(10, "coverage"), 0, 1000
+    centres = np.array([[0.5], [0.28], [0.22], [0.37]])
+    truth = iqm(rng.normal(centres, 0.03, size=(4, 20_000)))
+    for _ in range(trials):
+        interval = iqm_interval(rng.normal(centres, 0.03, size=(4, 3)))
+        hits += interval.low <= truth <= interval.high
+    assert 0.93 <= hits / trials <= 0.975
+
+
+@pytest.mark.parametrize("function", [partial(bootstrap_mean, seed=0), iqm_interval])
 def test_nothing_to_average_is_refused(function):
     for empty in ([], [[]], [[1.0], []]):
         with pytest.raises(ValueError, match="at least one"):
-            function(empty, seed=0)
+            function(empty)
 
 
 def test_large_samples_are_drawn_in_pieces():
@@ -141,3 +190,9 @@ def test_large_samples_are_drawn_in_pieces():
 def test_sentences(difference, text):
     mean, low, high = difference
     assert sentence("spa", "vanilla", Interval(mean=mean, low=low, high=high, n=30)) == text
+
+
+def test_three_seeds_that_agree_to_the_digit_are_not_certain():
+    tied = [[0.25, 0.5, 0.75], [0.5, 0.25, 0.75], [0.75, 0.5, 0.25]]
+    assert rate_interval(tied, seed=0) == bootstrap_mean(tied, seed=0)
+    assert rate_interval(tied, seed=0).low < 0.5 < rate_interval(tied, seed=0).high

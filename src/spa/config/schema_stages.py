@@ -419,4 +419,4 @@ class CompareConfig:
     seeds: Annotated[int, Key("full pipelines per arm", affects="display", ge=1)] = 1
     parallel: Annotated[int, Key("processes at a time on CPUs", affects="rounding", ge=1)] = 2
     per_gpu: Annotated[int, Key("processes at a time on each GPU", affects="rounding", ge=1)] = 1
-    bootstrap: Annotated[int, Key("resamples of the confidence interval", affects="display", ge=1)] = 2000
+    bootstrap: Annotated[int, Key("resamples of the confidence interval over puzzles", affects="display", ge=1)] = 2000

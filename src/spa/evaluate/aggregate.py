@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -88,13 +89,10 @@ def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
 
 
 def interval_json(interval: Interval) -> dict[str, float | int]:
-    """An interval as numbers."""
-    return {
-        "mean": _round(interval.mean),
-        "low": _round(interval.low),
-        "high": _round(interval.high),
-        "n": interval.n,
-    }
+    """An interval as numbers; without ends if they are NaN."""
+    ends = {"low": _round(interval.low), "high": _round(interval.high)}
+    known = {} if isnan(interval.low) else ends
+    return {"mean": _round(interval.mean), **known, "n": interval.n}
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -1,7 +1,8 @@
 """Intervals for success rates and for differences between methods. The same seed gives the same interval."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -13,7 +14,7 @@ Floats = NDArray[np.float64]
 Strata = Sequence[ArrayLike] | NDArray[np.floating]
 """One array of numbers per training seed (or environment); the arrays may differ in length."""
 
-MANY_SEEDS = 3  # from here on seeds are resampled, too
+MANY_SEEDS = 3  # from here on an interval is over seeds; below, it is over puzzles and does not cover training seeds
 _CHUNK = 1_000_000  # draws held in memory at once
 
 
@@ -33,26 +34,17 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def bootstrap_mean(
-    values: Strata,
-    *,
-    seed: int,
-    level: float = 0.95,
-    resamples: int = 10_000,
-    resample_seeds: bool = False,
-) -> Interval:
-    """Mean over training seeds of the mean over puzzles, with a percentile bootstrap interval.
+def bootstrap_mean(values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
+    """Mean over training seeds of the mean over puzzles, with a percentile bootstrap interval over puzzles.
 
-    Puzzles are resampled inside each training seed, so that the interval speaks of other puzzles for these trained
-    models. With `resample_seeds` training seeds are drawn first: the interval then speaks of other training seeds
-    too, which needs more than a handful of them to be reliable.
+    Puzzles are resampled inside each training seed: the interval is about other puzzles for these trained models. It
+    does not cover other training seeds; `seeds_interval` does.
 
     Args:
         values: one array `[P_s]` per training seed, one number per puzzle (for example its Pass@1).
         seed: of the bootstrap.
         level: confidence level.
         resamples: bootstrap samples.
-        resample_seeds: see above.
 
     Raises:
         ValueError: there is no seed, or a seed has no puzzle.
@@ -62,26 +54,63 @@ def bootstrap_mean(
         raise ValueError("bootstrap_mean: needs at least one training seed, and one puzzle for each")
     rng = stream(seed, "bootstrap")
     total = np.zeros(resamples)
-    for own in range(len(strata)):
-        if resample_seeds:
-            means = np.stack([_resample(part, np.mean, resamples, rng) for part in strata])
-            total += means[rng.integers(len(strata), size=resamples), np.arange(resamples)]
-        else:
-            total += _resample(strata[own], np.mean, resamples, rng)
+    for part in strata:
+        total += _resample(part, np.mean, resamples, rng)
     mean = float(np.mean([part.mean() for part in strata]))
     return _percentiles(mean, total / len(strata), sum(map(len, strata)), level)
 
 
+def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
+    """Mean over training seeds of the mean over puzzles, with Student's t interval over the seeds' means.
+
+    The interval is about other training seeds, and about other puzzles if each seed has its own.
+
+    Args:
+        values: one array `[P_s]` per training seed, one number per puzzle.
+        level: confidence level.
+
+    Raises:
+        ValueError: there are fewer than two seeds, or a seed has no puzzle.
+    """
+    strata = [np.asarray(part, dtype=np.float64).ravel() for part in values]
+    if len(strata) < 2 or any(len(part) == 0 for part in strata):
+        raise ValueError("seeds_interval: needs at least two training seeds, and one puzzle for each")
+    means = np.asarray([part.mean() for part in strata])
+    mean, half = float(means.mean()), _half_width(means, level)
+    return Interval(mean=mean, low=mean - half, high=mean + half, n=sum(map(len, strata)), level=level)
+
+
+def _half_width(means: Floats, level: float) -> float:
+    """Half of Student's t interval for the mean of independent `means` `[S]`."""
+    return t_quantile(level, len(means) - 1) * float(means.std(ddof=1)) / len(means) ** 0.5
+
+
+def t_quantile(level: float, df: int) -> float:
+    """The t with P(|T| <= t) = `level` for Student's T with `df` degrees of freedom, by bisection of the closed form
+    (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(100):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _t_within(angle, df) < level else (low, angle)
+    return math.sqrt(df) * math.tan(low)
+
+
+def _t_within(angle: float, df: int) -> float:
+    """P(|T| <= sqrt(df) tan(angle)) for Student's T."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = df % 2 == 1
+    term = cosine if odd else 1.0
+    total = 0.0
+    for power in range(2 + odd, df + 1, 2):
+        total += term
+        term *= (power - 1) / power * cosine**2
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
 def paired_difference(
-    first: Strata,
-    second: Strata,
-    *,
-    seed: int,
-    level: float = 0.95,
-    resamples: int = 10_000,
-    resample_seeds: bool = False,
+    first: Strata, second: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> Interval:
-    """Mean difference first - second, paired by puzzle inside each training seed; otherwise as `bootstrap_mean`.
+    """Mean difference first - second, paired by puzzle inside each training seed, with the interval of `_interval`.
 
     Raises:
         ValueError: the two do not have the same seeds and puzzles.
@@ -90,14 +119,23 @@ def paired_difference(
     if any(a.shape != b.shape for a, b in pairs):
         raise ValueError("paired_difference: both methods need the same puzzles, in the same order, for every seed")
     differences = [a - b for a, b in pairs]
-    return bootstrap_mean(differences, seed=seed, level=level, resamples=resamples, resample_seeds=resample_seeds)
+    return _interval(differences, seed=seed, level=level, resamples=resamples)
+
+
+def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Interval:
+    """`seeds_interval` of `MANY_SEEDS` and more, `bootstrap_mean` of fewer, and of seeds that are all equal: few
+    puzzles tie easily, and a spread of 0 would claim that nothing else can come."""
+    if len(values) >= MANY_SEEDS:
+        interval = seeds_interval(values, level=level)
+        if interval.high - interval.low > 1e-9:
+            return interval
+    return bootstrap_mean(values, seed=seed, level=level, resamples=resamples)
 
 
 def paired_by_puzzle(
     pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]], *, seed: int, resamples: int = 10_000
 ) -> Interval | None:
-    """Mean of the first minus the second over the puzzles that both have, paired inside each training seed, with a
-    bootstrap interval over puzzles, and over seeds if there are `MANY_SEEDS`; None if there is nothing to pair.
+    """`paired_difference` over the puzzles that both have; None if there is nothing to pair.
 
     Args:
         pairs: per training seed, puzzle -> number of the first and of the second method.
@@ -110,20 +148,19 @@ def paired_by_puzzle(
     firsts, seconds = (
         [[pair[side][name] for name in names] for pair, names in zip(pairs, shared, strict=True)] for side in (0, 1)
     )
-    return paired_difference(firsts, seconds, seed=seed, resamples=resamples, resample_seeds=len(pairs) >= MANY_SEEDS)
+    return paired_difference(firsts, seconds, seed=seed, resamples=resamples)
 
 
 def rate_interval(values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
-    """`bootstrap_mean` for rates within 0..1 (Pass@k per puzzle), over seeds too if there are `MANY_SEEDS`.
+    """Mean of rates within 0..1 (Pass@k per puzzle) with the interval of `_interval`, cut to 0..1.
 
-    When every puzzle has rate 0, or every one 1, resampling shows no spread at all; the Wilson interval over puzzles
-    takes its place.
+    When every puzzle has rate 0, or every one 1, neither shows any spread; the Wilson interval over puzzles takes its
+    place.
     """
-    many = len(values) >= MANY_SEEDS
-    interval = bootstrap_mean(values, seed=seed, level=level, resamples=resamples, resample_seeds=many)
+    interval = _interval(values, seed=seed, level=level, resamples=resamples)
     if interval.mean in (0.0, 1.0):
         return wilson_interval(round(interval.mean * interval.n), interval.n, level=level)
-    return interval
+    return replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high))
 
 
 def _resample(values: Floats, statistic: Callable[..., Floats], resamples: int, rng: np.random.Generator) -> Floats:
@@ -165,14 +202,18 @@ def _iqm_rows(values: Floats) -> Floats:
     return np.sort(values, axis=1) @ (inside / inside.sum())
 
 
-def iqm_interval(scores: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
-    """IQM over environments and runs, bootstrapped over runs inside each environment (arXiv 2108.13264).
+def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
+    """IQM over environments and runs (arXiv 2108.13264), with Student's t interval over runs.
+
+    Each run's own value is the IQM over environments; a bootstrap over three runs would cover 0.8 where it says 0.95.
 
     Args:
         scores: one array `[runs]` per environment, scores of comparable scale (percent of the card's optimum, Pass@1).
-        seed: of the bootstrap.
+            Where they differ in length, the spread is that of as many runs as all have.
         level: confidence level.
-        resamples: bootstrap samples.
+
+    Returns:
+        Its ends are NaN where an environment has a single run, which shows no spread.
 
     Raises:
         ValueError: there is no environment, or one without a run.
@@ -180,24 +221,19 @@ def iqm_interval(scores: Strata, *, seed: int, level: float = 0.95, resamples: i
     strata = [np.asarray(part, dtype=np.float64).ravel() for part in scores]
     if not strata or any(len(part) == 0 for part in strata):
         raise ValueError("iqm_interval: needs at least one environment, and one run for each")
-    rng = stream(seed, "bootstrap-iqm")
-    draws = np.concatenate([part[rng.integers(len(part), size=(resamples, len(part)))] for part in strata], axis=1)
-    return _percentiles(iqm(np.concatenate(strata)), _iqm_rows(draws), sum(map(len, strata)), level)
+    runs = np.stack([part[: min(map(len, strata))] for part in strata], axis=1)  # [runs, environments]
+    mean = iqm(np.concatenate(strata))
+    half = _half_width(_iqm_rows(runs), level) if len(runs) > 1 else math.nan
+    return Interval(mean=mean, low=mean - half, high=mean + half, n=sum(map(len, strata)), level=level)
 
 
-def probability_of_improvement(
-    first: Strata, second: Strata, *, seed: int, level: float = 0.95, resamples: int = 2_000
-) -> Interval:
+def probability_of_improvement(first: Strata, second: Strata) -> float:
     """Probability that a run of the first method beats one of the second in an environment drawn at random, ties
-    counting half: the Mann-Whitney statistic over its largest value, averaged over environments, bootstrapped over runs
-    inside each (arXiv 2108.13264).
+    counting half: the Mann-Whitney statistic over its largest value, averaged over environments (arXiv 2108.13264).
 
     Args:
         first: one array `[runs]` per environment.
         second: the same environments, in the same order; other numbers of runs are fine.
-        seed: of the bootstrap.
-        level: confidence level.
-        resamples: bootstrap samples.
 
     Raises:
         ValueError: there is no environment, or one without a run of both.
@@ -205,15 +241,7 @@ def probability_of_improvement(
     pairs = [(np.asarray(a, float).ravel(), np.asarray(b, float).ravel()) for a, b in zip(first, second, strict=True)]
     if not pairs or any(len(a) == 0 or len(b) == 0 for a, b in pairs):
         raise ValueError("probability_of_improvement: needs at least one environment, and one run of both for each")
-    rng = stream(seed, "bootstrap-improvement")
-    mean, samples = 0.0, np.zeros(resamples)
-    for a, b in pairs:
-        wins = (a[:, None] > b) + 0.5 * (a[:, None] == b)  # [runs of a, runs of b]
-        mean += float(wins.mean()) / len(pairs)
-        rows = rng.integers(len(a), size=(resamples, len(a), 1))
-        columns = rng.integers(len(b), size=(resamples, 1, len(b)))
-        samples += wins[rows, columns].mean(axis=(1, 2)) / len(pairs)
-    return _percentiles(mean, samples, sum(len(a) for a, _ in pairs), level)
+    return float(np.mean([((a[:, None] > b) + 0.5 * (a[:, None] == b)).mean() for a, b in pairs]))
 
 
 def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:

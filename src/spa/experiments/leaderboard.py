@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from spa.evaluate.aggregate import interval_json
-from spa.evaluate.statistics import Interval, iqm_interval, paired_by_puzzle, probability_of_improvement
+from spa.evaluate.aggregate import DIGITS, interval_json
+from spa.evaluate.statistics import MANY_SEEDS, iqm_interval, paired_by_puzzle, probability_of_improvement
 from spa.evaluate.text import interval_text, percent
 from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
@@ -101,20 +101,13 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
             "iqm": None,
         }
         if all(scores[name]):
-            entry["iqm"] = _over_runs(iqm_interval(scores[name], seed=0), scores[name])
+            entry["iqm"] = interval_json(iqm_interval(scores[name]))
             for other in (REFERENCE, BASELINE):
                 if other != name and other in scores and all(scores[other]):
-                    better = probability_of_improvement(scores[name], scores[other], seed=0)
-                    entry[f"better_than_{other}"] = _over_runs(better, scores[name], scores[other])
+                    better = probability_of_improvement(scores[name], scores[other])
+                    entry[f"better_than_{other}"] = {"mean": round(better, DIGITS)}
         entries.append(entry)
     return sorted(entries, key=lambda entry: -entry["iqm"]["mean"] if entry["iqm"] else 1.0)
-
-
-def _over_runs(found: Interval, *scores: Sequence[Sequence[float]]) -> Row:
-    """An interval over runs; its mean alone where a board has a single one, which shows no spread."""
-    shown = interval_json(found)
-    single = any(len(part) == 1 for parts in scores for part in parts)
-    return {name: value for name, value in shown.items() if name not in ("low", "high")} if single else shown
 
 
 def _values(rows: Sequence[Row], name: str, board: str, measure: str) -> list[float]:
@@ -135,19 +128,27 @@ def _scores(rows: Sequence[Row], name: str, boards: Sequence[str], measure: str)
 
 
 def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: str) -> Row:
+    """Of each seed that all the method's boards have, the puzzles of all boards make one difference."""
     out: Row = {}
     for key, other in (("reference", REFERENCE), ("control", f"{name}{SHUFFLED}")):
-        pairs = []
-        for board in dict.fromkeys(board for board, _ in found):
-            others = {result.seed: result for result in found.get((board, other), ())}
-            pairs += [
-                (per_puzzle(one.moments["after"], 1), per_puzzle(others[one.seed].moments["after"], 1))
-                for one in found.get((board, name), ())
-                if one.seed in others and "after" in one.moments and "after" in others[one.seed].moments
+        boards = [board for board, method in found if method == name and found.get((board, other))]
+        sides = [{board: _after(found[board, method]) for board in boards} for method in (name, other)]
+        shared = set.intersection(*(set(side[board]) for side in sides for board in boards)) if boards else set()
+        firsts, seconds = (
+            [
+                {f"{board}/{puzzle}": value for board in boards for puzzle, value in side[board][seed].items()}
+                for seed in sorted(shared)
             ]
-        gap = paired_by_puzzle(pairs, seed=0) if other != name else None
+            for side in sides
+        )
+        gap = paired_by_puzzle(list(zip(firsts, seconds, strict=True)), seed=0) if other != name else None
         out[key] = None if gap is None else interval_json(gap)
     return out
+
+
+def _after(results: Sequence[SeedResult]) -> dict[int, dict[str, float]]:
+    """Seed -> Pass@1 of each puzzle after as many PPO episodes as all have."""
+    return {one.seed: per_puzzle(one.moments["after"], 1) for one in results if "after" in one.moments}
 
 
 Table = tuple[str, str, list[str], list[list[str]]]
@@ -180,7 +181,8 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
         (
             "At equal PPO episodes",
             "Points of Pass@1 after as many PPO episodes as all methods have, paired by puzzle, board and seed; "
-            "brackets: 95 % bootstrap intervals. A method that is no better than its control (the same, fine-tuned on "
+            f"brackets: 95 % t intervals over seeds, and over puzzles alone with fewer than {MANY_SEEDS} seeds, where "
+            "training seeds are not covered. A method that is no better than its control (the same, fine-tuned on "
             "next states of other turns) has not gained by knowing the world. Predictions: exactly right after SFT; "
             "where training had seen puzzles of them, or nobody counted, it is said.",
             [
@@ -240,8 +242,8 @@ def _optimum(rows: Sequence[Row], board: str) -> float | None:
 
 INTRODUCTION = (
     "Percent of held-out puzzles solved (Pass@1). The interquartile mean is over boards and seeds, in percent of the "
-    "board's optimum (the best policy within the cap of actions, on the same puzzles), with 95 % bootstrap intervals "
-    "over seeds; “better than” is the probability that a training of this method beats one of the other on a board "
+    "board's optimum (the best policy within the cap of actions, on the same puzzles), with 95 % t intervals over "
+    "seeds; “better than” is the probability that a training of this method beats one of the other on a board "
     "drawn at random, ties counting half (arXiv 2108.13264). Budgets count self-play; between two validations a curve "
     "is read on the straight line, and a dash says that the method was still before its PPO, or did not finish there "
     "(below). Tokens are those that the model sampled; how many it learnt from beside them stands in the last table. "

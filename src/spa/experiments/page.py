@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from spa.evaluate.statistics import MANY_SEEDS
 from spa.evaluate.text import interval_text
 from spa.experiments.paper import NAMES, SCALES
 from spa.experiments.results import MARGIN
@@ -31,10 +32,10 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
         f"Made by `spa reproduce {' '.join(names)} --scale {result['scale']} --page {page.name}{overrides}`; the last "
         "section has the command that makes each row again.",
         "",
-        "Numbers are percent of held-out puzzles, after PPO unless another moment is named, with 95 % bootstrap "
-        "intervals: puzzles are drawn inside each seed, and from three seeds on seeds are drawn too. The paper's "
-        "numbers (Pass@1 / Pass@8) are those of its own models and stand there for orientation. World model: percent "
-        "of observations / predictions that are exactly right after SFT.",
+        "Numbers are percent of held-out puzzles, after PPO unless another moment is named, with 95 % intervals: t "
+        f"over seeds where there are at least {MANY_SEEDS}, else a bootstrap over puzzles, which does not cover "
+        "training seeds. The paper's numbers (Pass@1 / Pass@8) are those of its own models and stand there for "
+        "orientation. World model: percent of observations / predictions that are exactly right after SFT.",
         "",
     ]
     lines += _verdicts(result, notes or {})

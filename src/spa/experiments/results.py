@@ -133,7 +133,7 @@ def per_puzzle(puzzles: Puzzles, k: int) -> dict[str, float]:
 
 
 def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, float | int]]:
-    """`pass@k` -> interval over puzzles, and over seeds if there are enough of them."""
+    """`pass@k` -> interval over seeds if there are enough of them, else over puzzles."""
     out = {}
     for k in KS:
         strata = [list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results]
@@ -216,7 +216,7 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
 
 
 def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Pass@1 of the reference minus each other arm's, with a 95 % bootstrap interval. Where all arms train on, the
+    """Pass@1 of the reference minus each other arm's, with a 95 % interval. Where all arms train on, the
     reference does, too."""
     out: dict[str, Any] = {}
     reference = found[made.reference]
@@ -313,7 +313,7 @@ def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]])
             for environment in environments
         ]
         if len(environments) > 1 and all(scores):
-            out[method] = interval_json(iqm_interval(scores, seed=0))
+            out[method] = interval_json(iqm_interval(scores))
     return out
 
 

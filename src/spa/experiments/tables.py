@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.table import Table
 
+from spa.evaluate.statistics import MANY_SEEDS
 from spa.evaluate.text import on_puzzles
 from spa.experiments.results import IN_PLAY
 from spa.tracking.console import results_console
@@ -35,7 +36,11 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     """What the comparison shows, in plain words."""
     out = []
     first = "SPA" if summary["reference"] == "spa" else summary["reference"]
+    seeds = len(summary.get("seeds", ()))
     for arm, gap in summary["difference"].items():
+        over = f"over {gap['n']} puzzles; it does not cover training seeds"
+        if seeds >= MANY_SEEDS:
+            over = f"over {seeds} training seeds"
         mean, low, high = (100 * gap[name] for name in ("mean", "low", "high"))
         against = arm.replace("_same_total_episodes", " with as many episodes in all")
         if low > 0:
@@ -44,7 +49,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             claim = f"{first} is worse than {against} by {-mean:.0f} points"
         else:
             claim = f"No difference found between {first} and {against} ({mean:+.0f} points)"
-        out.append(f"{claim} (95 % interval {low:.0f} to {high:.0f}, {gap['n']} puzzles).")
+        out.append(f"{claim} (95 % interval {low:.0f} to {high:.0f} {over}).")
     world = summary.get("world_model") or {}
     if "observation_exact" in world:
         out.append(
