@@ -108,8 +108,8 @@ def test_the_penalty_is_part_of_the_score_and_not_of_the_reward_that_is_shown():
         (answer("Jump"), (), -0.1),
         (answer("Right || Jump || Down"), ("Right", "Down"), -0.1),
         (answer(""), (), -0.1),
-        ("<think><answer>Right</answer>", ("Right",), -0.1),  # broken format, readable answer
-        ("<think></think><answer>Right</answer><answer>Down</answer>", (), -0.1),
+        ("<think><answer>Right</answer>", (), -0.1),  # broken format, readable answer
+        ("<think></think><answer>Right</answer><answer>Down</answer>", ("Right",), 0.0),
         ("nothing at all", (), -0.1),
         (answer("Right || Down || Right || Down"), ("Right", "Down", "Right"), 0.0),  # over the limit: cut, unpunished
     ],

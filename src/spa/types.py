@@ -96,7 +96,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedReply:
-    """A reply taken apart. Parts that are missing, repeated or unclosed are None.
+    """A reply taken apart. Parts that are missing or unclosed are None, repeated ones too outside mode "base".
 
     Example: ParsedReply(think="go left", observation=None, prediction=None, actions=("Left", "Up"), well_formed=True)
     """
@@ -105,7 +105,7 @@ class ParsedReply:
     observation: str | None
     prediction: str | None
     actions: tuple[str, ...]  # at most max_actions_per_turn; empty if there is no answer block
-    well_formed: bool  # every block of the asked format, once, in order, closed, and at least one action
+    well_formed: bool  # in the asked format (`parse_reply`), with at least one action
     options: tuple[tuple[tuple[str, ...], str], ...] = ()  # imagined plans with their predicted states
 
 

@@ -1,8 +1,9 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spa.prompts.parse import MARKERS, find_block, parse_reply
@@ -27,9 +28,10 @@ def test_any_text_gives_a_reply_made_of_its_own_pieces(text, mode, enable_think,
     reply = parse_reply(text, mode=mode, enable_think=enable_think, action_sep=sep, max_actions=max_actions)
     assert len(reply.actions) <= max(max_actions, 0)
     for action in reply.actions:
-        assert action and action == action.strip() and action in text
-        assert not any(marker in action for marker in MARKERS)
-    if reply.actions:
+        assert action and action == action.strip()
+        if mode == "add_worldmodel":
+            assert action in text and not any(marker in action for marker in MARKERS)
+    if reply.actions and mode == "add_worldmodel":
         assert text.count("<answer>") == text.count("</answer>") == 1
     for part in (reply.observation, reply.prediction):
         assert part is None or (part == part.strip() and part in text)
@@ -39,6 +41,41 @@ def test_any_text_gives_a_reply_made_of_its_own_pieces(text, mode, enable_think,
             assert reply.think is not None
         if mode == "add_worldmodel":
             assert reply.observation is not None and reply.prediction is not None
+
+
+def original_actions(text: str, *, enable_think: bool, action_sep: str, max_actions: int) -> list[str]:
+    """The rule of the original's base mode (`SPA_agent/ctx_manager.py`, `_parse_response`), line by line."""
+    pattern = r"<think>(.*?)</think>\s*<answer>(.*?)</answer>" if enable_think else r"<answer>(.*?)</answer>"
+    match = re.search(pattern, text, re.DOTALL)
+    if not match:
+        return []
+    answer = match.group(2 if enable_think else 1)
+    for special in ("<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>"):
+        answer = answer.replace(special, "").strip()
+    return [action.strip() for action in answer.split(action_sep) if action.strip()][:max_actions]
+
+
+blocks = st.sampled_from(
+    ["<think>a</think>", "</think> <answer>", "<answer>Up</answer>", "Left || Up", "<|im_end|>", "<think>", "</answer>"]
+)
+fuzzed = st.lists(blocks | st.sampled_from([*MARKERS, "||", "Left", "\n"]) | noise, max_size=12).map("".join)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(fuzzed, st.booleans(), st.sampled_from(["||", ";"]), st.integers(0, 6))
+def test_base_mode_executes_what_the_original_executes(text, enable_think, sep, max_actions):
+    for reply_text in (text, f"<think>{text}" if enable_think else f"<answer>{text}"):  # with and without the opener
+        reply = parse_reply(reply_text, mode="base", enable_think=enable_think, action_sep=sep, max_actions=max_actions)
+        expected = original_actions(reply_text, enable_think=enable_think, action_sep=sep, max_actions=max_actions)
+        assert reply.actions == tuple(expected)
+        assert reply.well_formed == bool(expected)  # penalised in the same cases, too
+
+
+def test_base_mode_plays_the_first_of_two_answers_and_nothing_of_a_broken_reply():
+    two = parse_reply("<think>a</think><answer>Up</answer><answer>Down</answer>", mode="base")
+    assert two.actions == ("Up",)
+    assert parse_reply("<think>a</think> so <answer>Up</answer>", mode="base").actions == ()
+    assert parse_reply("<answer>Up</answer>", mode="base").actions == ()
 
 
 plain = st.text(max_size=20).filter(lambda text: not any(marker in text for marker in MARKERS))
@@ -71,7 +108,8 @@ def test_a_block_is_found_exactly_when_there_is_one(text, tag):
 
 
 @pytest.mark.parametrize(
-    "piece", ["<", "<think>", "</think><think>", "<think><observation>", "||", " ", "<answer", "\0"]
+    "piece",
+    ["<", "</think>", "</think> ", "<think>", "</think><think>", "<think><observation>", "||", " ", "<answer", "\0"],
 )
 def test_a_megabyte_of_noise_is_read_in_one_pass(piece):
     """Anything worse than linear would not come back."""
@@ -80,6 +118,7 @@ def test_a_megabyte_of_noise_is_read_in_one_pass(piece):
     assert parse_reply(f"<answer>{bulk}", mode="add_worldmodel").actions == ()
     end = parse_reply(f"{bulk}<answer>Left</answer>", mode="add_worldmodel")
     assert (end.actions, end.well_formed) == (("Left",), False)
+    parse_reply(f"<think>{bulk}</think>{bulk}<answer>{bulk}", mode="base")
 
 
 def test_a_mode_that_does_not_exist_is_refused():

@@ -1,5 +1,6 @@
-"""From a reply's text to its parts. Plain substring search: linear time, nothing that could backtrack."""
+"""From a reply's text to its parts, in linear time: substring search, and one pattern whose blanks cannot overlap."""
 
+import re
 from typing import get_args
 
 from spa.prompts.imagined import Option, read_options
@@ -9,6 +10,10 @@ TAGS = ("think", "observation", "prediction", "answer")
 MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
 MODES = ("base", "add_worldmodel")
 ORDERS = get_args(ReplyOrder)
+
+_ANSWER_NEXT = re.compile(r"</think>\s*<answer>")
+_REMOVED = ("<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>")
+"""What the original takes out of the thoughts and the answer in mode "base", in this order."""
 
 Span = tuple[int, int]
 
@@ -49,17 +54,20 @@ def parse_reply(
 ) -> ParsedReply:
     """Take a reply (opener included) apart. Never raises, whatever the text is.
 
-    The asked format is `<think>..</think><answer>..</answer>` in mode "base", the same with
-    `<observation>..</observation> thoughts <prediction>..</prediction>` inside the think block in mode
-    "add_worldmodel". `enable_think=False` asks for the answer block alone, in mode "base" only: the states have to
-    stand somewhere. Each block stands once; only white space stands between blocks, except for the thoughts; text
+    Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original does: the first think
+    block that only white space separates from an answer block, whatever is around it; tags of these two blocks and
+    chat markers inside them are removed. A reply without this pattern has no actions. `enable_think=False` asks for
+    the answer block alone, of which the first is read, in mode "base" only: the states have to be somewhere.
+
+    Mode "add_worldmodel" asks for the same with `<observation>..</observation> thoughts <prediction>..</prediction>`
+    inside the think block. Each block is there once; only white space is between blocks, except for the thoughts; text
     before the first and after the last block is tolerated. Observation, prediction and answer hold no tags of the
     format. With `order` "answer_first" the prediction stands behind the answer, with "no_prediction" nowhere;
     "plan_first" has the places of "prediction_first", and its thoughts end with the plan. In "choose_plan" the thoughts
     list plans with their predicted states (`spa.prompts.imagined`), and the answer is one of these plans.
 
-    If the format is broken but one answer block can be read, its actions count and `well_formed` is False.
-    `think` is the thoughts: the think block without the two state blocks.
+    If the format of "add_worldmodel" is broken but one answer block can be read, its actions count and `well_formed` is
+    False. `think` is the thoughts: the think block without the two state blocks.
 
     Raises ValueError for a mode or an order that does not exist.
     """
@@ -70,6 +78,9 @@ def parse_reply(
     think = find_block(text, "think")
     observation, prediction, answer = (_leaf(text, tag) for tag in ("observation", "prediction", "answer"))
     answer_text = "" if answer is None else _cut(text, answer)
+    if mode == "base":
+        think, answer = _base_blocks(text, think, enable_think)
+        answer_text = "" if answer is None else _without_markers(_cut(text, answer))
     actions = split_actions(answer_text, action_sep=action_sep, max_actions=max_actions)
     in_order = True
     if mode == "add_worldmodel":
@@ -78,20 +89,45 @@ def parse_reply(
             if order in ("prediction_first", "plan_first", "choose_plan")
             else _observes_first(text, think, observation) and _ends_with(text, answer, prediction, order)
         )
-    elif enable_think:
-        in_order = _thinks_first(text, think, answer)
     options: tuple[Option, ...] = ()
     if mode == "add_worldmodel" and order == "choose_plan" and in_order and observation and prediction:
         options = read_options(text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")])
         in_order = any(plan == actions for plan, _ in options)
+    thoughts = None if think is None else _thoughts(text, think, observation, prediction)
+    if mode == "base" and thoughts and answer:
+        thoughts = _without_markers(thoughts)
     return ParsedReply(
         options=options,
-        think=None if think is None else _thoughts(text, think, observation, prediction),
+        think=thoughts,
         observation=None if observation is None else _cut(text, observation).strip(),
         prediction=None if prediction is None else _cut(text, prediction).strip(),
         actions=actions,
         well_formed=bool(actions) and in_order,
     )
+
+
+def _base_blocks(text: str, think: Span | None, enable_think: bool) -> tuple[Span | None, Span | None]:
+    """Think and answer block as the original's pattern captures them; (`think`, None) if it does not match.
+
+    `<think>(.*?)</think>\\s*<answer>(.*?)</answer>`, or `<answer>(.*?)</answer>` without thoughts, where a dot matches
+    every character.
+    """
+    if not enable_think:
+        start = text.find("<answer>") + len("<answer>")
+        end = text.find("</answer>", start) if start >= len("<answer>") else -1
+        return think, (start, end) if end >= 0 else None
+    opener = text.find("<think>")
+    between = _ANSWER_NEXT.search(text, opener + len("<think>")) if opener >= 0 else None
+    end = text.find("</answer>", between.end()) if between else -1
+    if between is None or end < 0:
+        return think, None
+    return (opener + len("<think>"), between.start()), (between.end(), end)
+
+
+def _without_markers(text: str) -> str:
+    for marker in _REMOVED:
+        text = text.replace(marker, "").strip()
+    return text
 
 
 def _leaf(text: str, tag: str) -> Span | None:
