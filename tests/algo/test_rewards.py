@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from spa.algo.kl import KLController, kl_in_reward
-from spa.algo.rewards import normalize_scores, normalize_turn_rewards
+from spa.algo.rewards import normalize_rewards, normalize_scores
 
 SCORES = torch.tensor([1.0, 5.0, 3.0, 5.0])
 GROUPS = torch.tensor([4, 1, 4, 1])
@@ -73,7 +73,7 @@ def test_normalised_turn_rewards_add_up_to_the_normalised_score_and_keep_their_p
     rewards = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, -1.0], [0.5, 0.5, 0.0]])
     last = torch.tensor([[False, False, True], [False, False, True], [False, True, False]])
     scores, group, tag = rewards.sum(dim=1), torch.tensor([0, 0, 0]), torch.zeros(3, dtype=torch.int64)
-    found = normalize_turn_rewards(rewards, last, scores, group, tag, grouping="state", method=method)
+    found = normalize_rewards(rewards, last, scores, group, tag, grouping="state", method=method)
     expected = normalize_scores(scores, group, tag, grouping="state", method=method)
     torch.testing.assert_close(found.sum(dim=1), expected)
     scale = 1.0 if method == "mean" else 1 / (float(scores.std()) + 1e-6)
@@ -84,7 +84,5 @@ def test_normalised_turn_rewards_add_up_to_the_normalised_score_and_keep_their_p
 def test_turn_rewards_of_equal_episodes_normalise_to_nothing():
     rewards, last = torch.tensor([[1.0, 1.0], [0.0, 2.0]]), torch.tensor([[False, True], [False, True]])
     ids = torch.zeros(2, dtype=torch.int64)
-    found = normalize_turn_rewards(
-        rewards, last, torch.tensor([2.0, 2.0]), ids, ids, grouping="state", method="mean_std"
-    )
+    found = normalize_rewards(rewards, last, torch.tensor([2.0, 2.0]), ids, ids, grouping="state", method="mean_std")
     assert not found.any()

@@ -40,6 +40,10 @@ class Estimator:
     needs_values: bool = False  # a critic is trained, and batch.values are its values
     needs_groups: bool = False  # compares episodes of one puzzle, so that a group of one says nothing
     whitened: bool = False  # advantages are whitened over the masked tokens of the whole batch before the update
+    discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
+    """settings -> the discount of returns between the tokens of a turn, and from a turn's last token to the next turn.
+    Normalised rewards are made for them."""
+    centres: bool = False  # subtracts a mean of the group from all that it compares: normalised rewards need none
 
     def estimate(self, batch: ScoredBatch, rewards: Tensor, settings: Mapping[str, Any]) -> Estimate:
         """Advantages and returns, 0 outside the mask, not whitened. `settings` has at least the keys asked for.
@@ -140,22 +144,36 @@ def _gigpo(
     )
 
 
+def _per_turn(settings: Mapping[str, Any]) -> tuple[float, float]:
+    return 1.0, settings["high_level_gamma"]
+
+
 ESTIMATORS: dict[str, Estimator] = {
     "gae": Estimator(
         function=_gae,
         settings=("gamma", "lam", "bi_level_gae", "high_level_gamma"),
         needs_values=True,
         whitened=True,
+        discounts=lambda s: (s["gamma"], s["high_level_gamma"] if s["bi_level_gae"] else s["gamma"]),
     ),
     "grpo": Estimator(function=_grpo, settings=("norm_adv_by_std_in_grpo",), needs_groups=True),
     "rloo": Estimator(function=_rloo, needs_groups=True),
-    "reinforce_plus_plus": Estimator(function=_reinforce_plus_plus, settings=("gamma",), whitened=True),
+    "reinforce_plus_plus": Estimator(
+        function=_reinforce_plus_plus, settings=("gamma",), whitened=True, discounts=lambda s: (s["gamma"], s["gamma"])
+    ),
     "reinforce_plus_plus_baseline": Estimator(function=_reinforce_plus_plus_baseline, needs_groups=True, whitened=True),
-    "turn_rloo": Estimator(function=_turn_rloo, settings=("high_level_gamma",), needs_groups=True),
+    "turn_rloo": Estimator(function=_turn_rloo, settings=("high_level_gamma",), needs_groups=True, discounts=_per_turn),
     "gigpo": Estimator(
         function=_gigpo,
         settings=("high_level_gamma", "gigpo_step_weight"),
         needs_groups=True,
+        centres=True,  # the episodes by their undiscounted outcomes, the turns by discounted returns
     ),
-    "turn_gae": Estimator(function=_turn_gae, settings=("high_level_gamma", "lam"), needs_values=True, whitened=True),
+    "turn_gae": Estimator(
+        function=_turn_gae,
+        settings=("high_level_gamma", "lam"),
+        needs_values=True,
+        whitened=True,
+        discounts=_per_turn,
+    ),
 }

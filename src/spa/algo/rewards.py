@@ -47,7 +47,7 @@ def normalize_scores(
     return relative.to(scores.dtype)
 
 
-def normalize_turn_rewards(
+def normalize_rewards(
     rewards: Tensor,
     last: Tensor,
     scores: Tensor,
@@ -56,26 +56,44 @@ def normalize_turn_rewards(
     *,
     grouping: Grouping,
     method: Method,
+    follow: Tensor | None = None,
+    centre: bool = True,
 ) -> Tensor:
-    """Rewards per turn whose sum is the normalised score of the episode.
+    """Rewards whose return from an episode's first token is the normalised discounted score of the episode.
 
-    Each reward is divided by what the score is divided by; what is left of the normalised score (the mean that is
-    subtracted, the clamp) stands on the last token, so that a turn's reward says the same about it in every episode.
+    Scores are discounted first and then normalised: a mean that is subtracted before is discounted with the rewards,
+    so that of two worthless episodes the later failure looks better. Each reward is divided by what the score is
+    divided by: the standard deviation of undiscounted scores, since that of discounted ones shrinks with the length of
+    episodes. What is left (the mean, the clamp) is added to the return from every token alike: all of it is on the
+    last token, and `1 - follow` of it on the others. Without a discount rewards add up to `normalize_scores`.
 
     Args:
-        rewards: float `[B, A]`, on the last token of each turn; each row adds up to its score.
+        rewards: float `[B, A]`, on the last token of each turn or of the episode; each row adds up to its score.
         last: bool `[B, A]`, the last of these tokens in each row.
         scores, group_ids, tag_ids, grouping, method: as for `normalize_scores`.
+        follow: float `[B, A]`, the discount between the return from a token and that from the next one, 1 outside the
+            mask; None: no discount.
+        centre: subtract the mean. An estimator that itself compares with the group needs none.
 
     Returns:
         `[B, A]` in the dtype of `rewards`.
     """
-    wanted = normalize_scores(scores, group_ids, tag_ids, grouping=grouping, method=method).to(rewards.dtype)
+    discount = torch.ones_like(rewards, dtype=torch.float64) if follow is None else follow.double()
+    before = torch.cat([torch.ones_like(discount[:, :1]), discount[:, :-1].cumprod(dim=1)], dim=1)
+    discounted = scores.double() if follow is None else (rewards.double() * before).sum(dim=1)
     by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}[grouping]
     stats = group_stats(scores, by)
-    scale = torch.ones_like(scores, dtype=torch.float64)
-    if method in ("mean_std", "asym_clip") and not bool((stats.count <= 1).all()):
-        std = stats.std[stats.index]
-        scale = torch.where(std > 1e-6, 1 / (std + 1e-6), 0.0)
+    scale, mean = torch.ones_like(discounted), torch.zeros_like(discounted)
+    if method != "identity" and not bool((stats.count <= 1).all()):
+        mean = group_stats(discounted, by).mean[stats.index]
+        if method != "mean":
+            std = stats.std[stats.index]
+            scale = torch.where(std > 1e-6, 1 / (std + 1e-6), 0.0)
+    wanted = (discounted - mean) * scale
+    if method == "asym_clip":
+        wanted = wanted.clamp(-1.0, 3.0)
+    if not centre:
+        wanted = wanted + mean * scale
     scaled = rewards * scale.to(rewards.dtype)[:, None]
-    return torch.where(last, scaled + (wanted - scaled.sum(dim=1))[:, None], scaled)
+    rest = wanted - (scaled.double() * before).sum(dim=1)
+    return scaled + (rest[:, None] * torch.where(last, 1.0, 1 - discount)).to(rewards.dtype)

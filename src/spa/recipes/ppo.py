@@ -20,7 +20,7 @@ from spa.algo.health import StepHealth
 from spa.algo.kl import kl_in_reward
 from spa.algo.losses import kl_penalty
 from spa.algo.masked import explained_variance, masked_mean, mean_per_row, whiten
-from spa.algo.rewards import normalize_scores, normalize_turn_rewards
+from spa.algo.rewards import normalize_rewards, normalize_scores
 from spa.algo.sampled import rollout_weights
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.distributed.world import current_world
@@ -243,17 +243,28 @@ def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
 
 
 def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
-    """The batch with rewards that add up to normalised scores."""
+    """The batch with rewards whose return, as the estimator discounts it, is the normalised score."""
     proxy, norm = cfg.agent_proxy, cfg.agent_proxy.reward_normalization
     if norm.method == "identity":
         return batch
+    estimator = named_estimator(cfg)
+    settings = {key: getattr(cfg.algorithm, key) for key in estimator.settings}
+    within_turn, between_turns = estimator.discounts(settings)
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
-    if proxy.use_turn_scores:
-        rewards = normalize_turn_rewards(batch.rewards, last, *given, grouping=norm.grouping, method=norm.method)
-    else:
+    if not proxy.use_turn_scores and within_turn == between_turns == 1 and not estimator.centres:
         scores = normalize_scores(*given, grouping=norm.grouping, method=norm.method)
-        rewards = torch.where(last, scores[:, None], 0.0)
+        return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))
+    follow = torch.where(batch.mask, torch.where(batch.turn_ends, between_turns, within_turn), 1.0)
+    rewards = normalize_rewards(
+        batch.rewards,
+        last,
+        *given,
+        grouping=norm.grouping,
+        method=norm.method,
+        follow=None if within_turn == between_turns == 1 else follow,
+        centre=not estimator.centres,
+    )
     return replace(batch, rewards=rewards)
 
 
