@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spa.errors import ConfigError
+from spa.tracking.console import write_out
 
 if TYPE_CHECKING:
     from http.server import HTTPServer
@@ -69,7 +70,7 @@ def result_file(path: Path) -> Path:
 
 def say(lines: Sequence[str]) -> int:
     """Print the result of a command to stdout; returns the exit status 0."""
-    sys.stdout.write("\n".join(lines) + "\n")
+    write_out("\n".join(lines) + "\n")
     return 0
 
 
@@ -77,7 +78,7 @@ def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "
     """Serve until interrupted. Says the address with a note, and opens it in a browser if wanted; returns 0."""
     host, port = server.server_address[:2]
     address = f"http://{host!s}:{port}/{query}"
-    sys.stdout.write(f"{address}  {note}(Ctrl+C stops it)\n")
+    write_out(f"{address}  {note}(Ctrl+C stops it)\n")
     sys.stdout.flush()
     if browser:
         import webbrowser

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from spa.errors import ConfigError
+from spa.tracking.console import write_out
 
 if TYPE_CHECKING:
     from spa.envs.base import TextEnv
@@ -37,18 +38,16 @@ def main(args: list[str]) -> int:
         last = {"a whole episode is played and stored": lambda: _play(env_type, config)}
         passed += [_told(finding) for finding in run_apart(make, last)]
     failed = passed.count(False)
-    sys.stdout.write(
-        f"{options.env}: {f'{failed} of {len(passed)} checks failed' if failed else 'all checks passed'}\n"
-    )
+    write_out(f"{options.env}: {f'{failed} of {len(passed)} checks failed' if failed else 'all checks passed'}\n")
     return 1 if failed else 0
 
 
 def _told(finding: "Finding") -> bool:
     """Print a finding at once; whether its check passed."""
     note = f" ({finding.message})" if finding.ok and finding.message else ""
-    sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}{note}\n")
+    write_out(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}{note}\n")
     if not finding.ok:
-        sys.stdout.write(f"     what: {finding.message}\n     why:  {finding.advice}\n")
+        write_out(f"     what: {finding.message}\n     why:  {finding.advice}\n")
     sys.stdout.flush()
     return finding.ok
 

@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spa.commands.arguments import result_file, split_overrides
 from spa.errors import ConfigError
+from spa.tracking.console import write_out
 
 if TYPE_CHECKING:
     from spa.evaluate.replay import Game
@@ -56,9 +56,9 @@ def main(args: list[str]) -> int:
         from spa.report.diagnosis import diagnosis_page
 
         write_text(page, diagnosis_page(report, options.rollouts), "--html")
-    sys.stdout.write(json.dumps(report, indent=1) + "\n" if options.json else _text(report))
+    write_out(json.dumps(report, indent=1) + "\n" if options.json else _text(report))
     if page is not None and not options.json:
-        sys.stdout.write(f"{page}\n")
+        write_out(f"{page}\n")
     return 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -15,6 +14,7 @@ from spa import __version__
 from spa.config.hardware import vllm_installed
 from spa.errors import ConfigError
 from spa.install import DISTRIBUTION
+from spa.tracking.console import write_out
 
 OPTIONAL = {
     "vllm": "fast rollouts on GPUs",
@@ -75,9 +75,9 @@ def main(args: list[str]) -> int:
         "This machine": list(machine()),
     }
     for title, lines in sections.items():
-        sys.stdout.write("\n".join([title, *(line.text() for line in lines)]) + "\n\n")
+        write_out("\n".join([title, *(line.text() for line in lines)]) + "\n\n")
     broken = [line.name for lines in sections.values() for line in lines if not line.ok]
-    sys.stdout.write(f"Needs attention: {', '.join(broken)}\n" if broken else "Everything that spa needs is here.\n")
+    write_out(f"Needs attention: {', '.join(broken)}\n" if broken else "Everything that spa needs is here.\n")
     return 1 if broken else 0
 
 

@@ -13,6 +13,7 @@ from spa.config.schema import Config
 from spa.envs.options import nearest
 from spa.errors import ConfigError
 from spa.install import install_hint
+from spa.tracking.console import write_out
 from spa.tracking.encoding import write_atomic
 
 
@@ -57,11 +58,11 @@ def _list(bridge: str | None) -> None:
         width = max(map(len, BRIDGES))
         for name, row in BRIDGES.items():
             needs = f", with {install_hint(row.extra)}" if row.extra else ""
-            sys.stdout.write(f"{name:<{width}}  {row.says}{needs}\n")
+            write_out(f"{name:<{width}}  {row.says}{needs}\n")
         return
     if bridge not in BRIDGES:
         raise ConfigError(f"no bridge to {bridge!r}; {nearest(bridge, BRIDGES)}")
-    sys.stdout.write("".join(f"{bridge}:{task}\n" for task in list_tasks(bridge)))
+    write_out("".join(f"{bridge}:{task}\n" for task in list_tasks(bridge)))
 
 
 def _table(cfg: Config) -> None:
@@ -81,8 +82,8 @@ def _table(cfg: Config) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:  # the last column is as long as it is: a narrow terminal breaks only that one
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
-    sys.stdout.write(
+        write_out("  ".join(cells).rstrip() + "\n")
+    write_out(
         "\ncap: actions that an episode may take (and what its turns hold, if that is less); optimum: success of the "
         "best policy\nwithin the cap; random and score: success and score of uniformly random legal actions. All on "
         "the\npuzzles of seeds 0 to 999. spa envs sample TAG prints puzzles, measure TAG measures them; spa play TAG "
@@ -103,11 +104,11 @@ def _sample(options: argparse.Namespace, cfg: Config) -> None:
         env.reset(seed=seed)
         state, steps = env.state_text(options.state_text), env.optimal_steps()
         if options.json:
-            text = json.dumps({"seed": seed, "state": state, "optimal_steps": steps}, ensure_ascii=False)
+            text = json.dumps({"seed": seed, "state": state, "optimal_steps": steps})
         else:
             best = "" if steps is None else f", {steps} steps at best"
             text = f"{options.tag}, seed {seed}{best}\n{state}\n"
-        sys.stdout.write(text + "\n")
+        write_out(text + "\n")
 
 
 def _measure(options: argparse.Namespace, cfg: Config, command: str) -> None:
@@ -122,4 +123,4 @@ def _measure(options: argparse.Namespace, cfg: Config, command: str) -> None:
     if target is not None:
         write_atomic(target, [text])
     else:
-        sys.stdout.write(text)
+        write_out(text)

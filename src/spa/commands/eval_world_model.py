@@ -1,13 +1,13 @@
 """`spa eval-world-model`: what a model knows of its world."""
 
 import argparse
-import sys
 from typing import Any
 
 from spa.commands.arguments import result_file, split_overrides
 from spa.commands.evaluate import add_target, named_target
 from spa.errors import ConfigError
 from spa.evaluate.text import interval_text, percent
+from spa.tracking.console import write_out
 
 
 def main(args: list[str]) -> int:
@@ -28,7 +28,7 @@ def main(args: list[str]) -> int:
         greedy=options.greedy,
     )
     print_result(result)
-    sys.stdout.write(f"result: {output}\n")
+    write_out(f"result: {output}\n")
     return 0
 
 

@@ -1,13 +1,13 @@
 """`spa eval`: how good a checkpoint, model or policy is on unseen puzzles."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
 from spa.errors import ConfigError
 from spa.evaluate.text import interval_text, percent
+from spa.tracking.console import write_out
 
 if TYPE_CHECKING:  # `--help` has no use for them
     from spa.config.schema import Config
@@ -29,12 +29,12 @@ def main(args: list[str]) -> int:
     target, cfg, output = named_target(options, overrides)
     if options.dry_run:
         val = cfg.es_manager.val
-        sys.stdout.write(f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n")
+        write_out(f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n")
         return 0
     ks, prices = _ks(options.k), _prices(options.prices)
     result = evaluate.main(cfg, target, output=result_file(output), ks=ks, prices=prices)
     print_result(result)
-    sys.stdout.write(f"result: {output}\n")
+    write_out(f"result: {output}\n")
     return 0
 
 

@@ -1,9 +1,9 @@
 """`spa filter`: keep the rows of existing world-model parquet files that have the state blocks."""
 
 import argparse
-import sys
 from pathlib import Path
 
+from spa.tracking.console import write_out
 from spa.worldmodel.rows import by_reason
 from spa.worldmodel.tag_filter import KEPT, FilterOptions, filter_files
 
@@ -18,7 +18,7 @@ def main(args: list[str]) -> int:
     for name, counts in filter_files(options.in_train, options.in_val, options.out_dir, bounds).items():
         dropped = {reason: count for reason, count in sorted(counts.items()) if reason != KEPT}
         line = f"{options.out_dir / name}: kept {counts[KEPT]} of {counts.total()} rows"
-        sys.stdout.write(f"{line} (dropped: {by_reason(dropped)})\n" if dropped else f"{line}\n")
+        write_out(f"{line} (dropped: {by_reason(dropped)})\n" if dropped else f"{line}\n")
     return 0
 
 

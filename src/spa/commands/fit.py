@@ -1,6 +1,5 @@
 """`spa doctor --fit CONFIG`: will it fit into the memory of a GPU, and if not, what to change."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +11,7 @@ from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
 from spa.models.shapes import known_config
 from spa.recipes.ppo_models import keys_of
+from spa.tracking.console import write_out
 
 GB = 1e9
 USABLE = 0.92  # of a GPU's memory; the rest is CUDA's own and lost between blocks
@@ -49,7 +49,7 @@ def main(config: str, overrides: Sequence[str], *, gpu_gb: float | None = None) 
     else:
         out.append("It does not fit. What helps, each added to the ones before:")
         out += [f"  {text}" for text in advice(cfg, shape, size)]
-    sys.stdout.write("\n".join(out) + "\n")
+    write_out("\n".join(out) + "\n")
     return 1 if tight else 0
 
 

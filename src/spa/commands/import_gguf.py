@@ -1,10 +1,10 @@
 """`spa import-gguf`: a GGUF file as a model folder."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from spa.errors import ConfigError
+from spa.tracking.console import write_out
 
 
 def main(args: list[str]) -> int:
@@ -21,7 +21,7 @@ def main(args: list[str]) -> int:
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():
         made = get_smollm2()
         if made is None:
-            sys.stdout.write(f"{NAME} is there already; use it with model_path={NAME}\n")
+            write_out(f"{NAME} is there already; use it with model_path={NAME}\n")
             return 0
     elif options.folder is None:
         raise ConfigError(f"name the folder too: spa import-gguf {options.file} DIR")
@@ -35,5 +35,5 @@ def main(args: list[str]) -> int:
         *(f"note: {remark}" for remark in made.remarks),
         f"use it with model_path={NAME if options.folder is None else made.folder}",
     ]
-    sys.stdout.write("\n".join(lines) + "\n")
+    write_out("\n".join(lines) + "\n")
     return 0

@@ -1,8 +1,9 @@
 """`spa new-env`: start an environment of one's own."""
 
 import argparse
-import sys
 from pathlib import Path
+
+from spa.tracking.console import write_out
 
 
 def main(args: list[str]) -> int:
@@ -16,7 +17,7 @@ def main(args: list[str]) -> int:
 
     module, test, config = write_env(options.name, options.folder)
     cls = "".join(part.capitalize() for part in options.name.split("_"))
-    sys.stdout.write(
+    write_out(
         f"wrote {module}, {test} and {config}. In that folder:\n"
         f"  spa check-env {options.name}:{cls}      every rule of an environment, explained\n"
         f"  pytest {test.name}\n"

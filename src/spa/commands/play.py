@@ -10,6 +10,7 @@ from spa.commands.arguments import whole_number
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.tracking.console import write_out
 
 ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 
@@ -30,7 +31,7 @@ def main(args: list[str]) -> int:
     env.default_state_text = prompter.state_text
     named = {name.lower() for name in env.action_names()}
     if sys.stdin.isatty() and not options.lines and named <= {"up", "down", "left", "right"} and named:
-        sys.stdout.write("Arrow keys or w, a, s, d move; h gives a hint, n the next puzzle, q ends.\n")
+        write_out("Arrow keys or w, a, s, d move; h gives a hint, n the next puzzle, q ends.\n")
         with _single_keys():
             play(env, prompter, seed=options.seed, hint=options.hint, read=_read_key, write=_write)
     else:
@@ -55,26 +56,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    write_out(text + "\n")
     sys.stdout.flush()
 
 
 def _read_line(prompt: str) -> str | None:
-    sys.stdout.write(prompt)
+    write_out(prompt)
     sys.stdout.flush()
     return sys.stdin.readline() or None
 
 
 def _read_key(prompt: str) -> str | None:
     """A key as the line that it stands for."""
-    sys.stdout.write(prompt)
+    write_out(prompt)
     sys.stdout.flush()
     key = sys.stdin.read(1)
     if not key:
         return None
     if key == "\x1b":
         key = ARROWS.get(sys.stdin.read(2), ":help")
-    sys.stdout.write("\n")
+    write_out("\n")
     return {"q": None, "\x04": None, "h": ":hint", "n": ":new", "?": ":help"}.get(key, key)
 
 

@@ -1,12 +1,12 @@
 """`spa prompt`: exactly what a model is told about an environment."""
 
 import argparse
-import sys
 from typing import Any
 
 from spa.commands.arguments import split_overrides, whole_number
 from spa.config.load import load_config
 from spa.envs.registry import make_env
+from spa.tracking.console import write_out
 from spa.types import Message
 
 BORDER = "│"
@@ -38,9 +38,9 @@ def main(args: list[str]) -> int:
     prompter = make_prompter(cfg, spec, options.mode or cfg.ctx_manager.mode)
     messages = prompter.first_messages(env)
     if options.tokens:
-        sys.stdout.write(with_borders(cfg, messages, prompter.opener) + "\n")
+        write_out(with_borders(cfg, messages, prompter.opener) + "\n")
     else:
-        sys.stdout.write(as_text(messages, prompter.opener) + "\n")
+        write_out(as_text(messages, prompter.opener) + "\n")
     return 0
 
 

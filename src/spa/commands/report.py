@@ -1,9 +1,10 @@
 """`spa report`: one file that says what a run, or a comparison of runs, came to."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from spa.tracking.console import write_out
 
 FORMATS = ("html", "md", "png")
 
@@ -29,7 +30,7 @@ def main(args: list[str]) -> int:
 
     path = options.output or options.runs[0] / f"{_name(options.runs)}.{options.format}"
     report = write_report(options.runs, path, options.format)
-    sys.stdout.write(f"{report.verdict}\n{path}\n")
+    write_out(f"{report.verdict}\n{path}\n")
     return 0
 
 

@@ -1,9 +1,10 @@
 """`spa runs`: the runs of a folder as a table."""
 
 import argparse
-import sys
 import time
 from pathlib import Path
+
+from spa.tracking.console import write_out
 
 
 def main(args: list[str]) -> int:
@@ -22,7 +23,7 @@ def main(args: list[str]) -> int:
 
     lines = list(list_runs(options.folder, time.time()))
     if not lines:
-        sys.stdout.write(f"{options.folder} holds no runs.\n")
+        write_out(f"{options.folder} holds no runs.\n")
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("run", "state", "Pass@1 before → after PPO", "seeds", "duration"):

@@ -5,6 +5,7 @@ import sys
 
 from spa.errors import ConfigError
 from spa.install import install_hint
+from spa.tracking.console import write_out
 
 
 def main(args: list[str]) -> int:
@@ -23,7 +24,7 @@ def main(args: list[str]) -> int:
     except ImportError as error:
         raise ConfigError(f"spa serve needs OpenEnv: {install_hint('openenv')} ({error})") from error
     app = application(options.tag, options.config)
-    sys.stdout.write(f"{options.tag} for OpenEnv clients: http://127.0.0.1:{options.port}\n")
+    write_out(f"{options.tag} for OpenEnv clients: http://127.0.0.1:{options.port}\n")
     sys.stdout.flush()
     uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
     return 0

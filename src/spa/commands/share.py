@@ -1,8 +1,9 @@
 """`spa push` and `spa pull`: data sets and checkpoints to the Hugging Face Hub and back."""
 
 import argparse
-import sys
 from pathlib import Path
+
+from spa.tracking.console import write_out
 
 
 def push(args: list[str]) -> int:
@@ -26,7 +27,7 @@ def push(args: list[str]) -> int:
         lines += ["", "README.md", "", upload.card, "Nothing was sent."]
     else:
         lines.append(f"sent: {share.push(upload, options.name, private=not options.public)}")
-    sys.stdout.write("\n".join(lines) + "\n")
+    write_out("\n".join(lines) + "\n")
     return 0
 
 
@@ -43,5 +44,5 @@ def pull(args: list[str]) -> int:
     folder = options.folder or Path(options.name.rpartition("/")[2])
     kind = share.pull(options.name, folder)
     use = f"model_path={folder}" if kind == "model" else f"data.train_files={folder} data.val_files={folder}"
-    sys.stdout.write(f"{kind} in {folder}; use it with {use}\n")
+    write_out(f"{kind} in {folder}; use it with {use}\n")
     return 0

@@ -1,12 +1,12 @@
 """`spa state-perplexity`: how strange states are to a model, as drawings and with coordinates."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
 from spa.errors import ConfigError
+from spa.tracking.console import write_out
 
 DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
@@ -27,7 +27,7 @@ def main(args: list[str]) -> int:
     tags = tuple(dict.fromkeys(options.tags)) or DEFAULT_TAGS
     result = state_perplexity.main(cfg, options.model, tags, output=output, states=options.states)
     print_result(result)
-    sys.stdout.write(f"result: {output}\n")
+    write_out(f"result: {output}\n")
     return 0
 
 

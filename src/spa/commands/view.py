@@ -1,10 +1,10 @@
 """`spa view`: look at the episodes of a run in a browser."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from spa.commands.arguments import run_server
+from spa.tracking.console import write_out
 
 
 def main(args: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(args: list[str]) -> int:
     viewer = Viewer(options.run)
     if options.export:
         number = export(viewer, options.export, limit=options.max_episodes)
-        sys.stdout.write(f"{options.export}: {number} episodes\n")
+        write_out(f"{options.export}: {number} episodes\n")
         return 0
     try:
         server = serve(viewer, options.port, host=options.host)

@@ -53,6 +53,11 @@ def _escape(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def write_out(text: str) -> None:
+    """Write a result to stdout: the one way of commands to do so. Text of environments and files may be anything."""
+    sys.stdout.write(printable(text))
+
+
 class _ConsoleHandler(logging.Handler):
     """Log records as lines on the shared console, above a progress bar if one is shown."""
 
