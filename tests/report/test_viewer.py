@@ -2,10 +2,16 @@
 
 import http.client
 import json
+import os
 import re
+import shutil
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,7 +142,7 @@ def test_the_address_that_was_printed_gives_a_browser_its_cookie(port: int):
     answer = asked(port, f"/?token={token}")
     given = answer.headers["Set-Cookie"]
     assert (answer.status, answer.headers["Location"]) == (303, "/")
-    assert given.startswith(f"{COOKIES[port]};") and "HttpOnly" in given and "SameSite=Strict" in given
+    assert given.startswith(f"{COOKIES[port]};") and "HttpOnly" in given and "SameSite=Lax" in given
     assert asked(port, "/", Cookie=COOKIES[port]).status == 200
     assert asked(port, f"/api/info?token={token}").status == 200
 
@@ -153,10 +159,6 @@ def test_on_an_address_of_the_network_any_name_will_do_and_the_token_is_needed(d
 
 
 def test_the_command_prints_an_address_that_opens(demo: Path, tmp_path: Path):
-    import shutil
-    import subprocess
-    import urllib.request
-
     run = shutil.copytree(demo, tmp_path / "run")
     code = "import sys; from spa.cli import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "view", str(run), "--port", "0", "--no-browser"]
@@ -165,6 +167,54 @@ def test_the_command_prints_an_address_that_opens(demo: Path, tmp_path: Path):
         address = command_.stdout.readline().split()[0]
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         assert b"viewer.js" in browser.open(address, timeout=30).read()
+        command_.terminate()
+
+
+def test_the_token_is_not_in_the_browsers_command_line(demo: Path, tmp_path: Path):
+    """Which every user of the machine can read."""
+    run = shutil.copytree(demo, tmp_path / "run")
+    browser = tmp_path / "browser"
+    browser.write_text(
+        f'#!/bin/sh\ncp "${{1#file://}}" {tmp_path}/page\necho "$@" > {tmp_path}/line\nmv {tmp_path}/line {tmp_path}/words\n'
+    )
+    browser.chmod(0o755)
+    words = [sys.executable, "-m", "spa", "view", str(run), "--port", "0"]
+    environment = {**os.environ, "BROWSER": f"{browser} %s"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as command_:
+        assert command_.stdout is not None
+        address = command_.stdout.readline().split()[0]
+        give_up = time.monotonic() + 60
+        while not (tmp_path / "words").exists() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        command_.terminate()
+    found = re.search('url=([^"]+)', (tmp_path / "page").read_text())
+    assert found and found[1] == address and "token=" in address
+    assert "token" not in (tmp_path / "words").read_text()
+    assert not list(Path(tempfile.gettempdir()).glob("spa-*/open.html"))
+
+
+@pytest.mark.parametrize("host", ["::1", "127.0.0.2"])
+def test_it_listens_on_other_addresses_of_this_machine(demo: Path, tmp_path: Path, host: str):
+    server = serve(Viewer(demo, cache_file=tmp_path / "index.sqlite"), 0, host=host)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    name = f"[{host}]" if ":" in host else host
+    for named, status in ((name, 200), ("evil.example", 403), (f"{name}.evil.example", 403), ("[", 403)):
+        connection = http.client.HTTPConnection(host, server.server_address[1], timeout=10)
+        headers = {"Host": f"{named}:{server.server_address[1]}"}
+        connection.request("GET", f"/api/info?token={server.token}", headers=headers)
+        assert connection.getresponse().status == status
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_printed_address_of_ipv6_has_brackets(demo: Path, tmp_path: Path):
+    run = shutil.copytree(demo, tmp_path / "run")
+    words = [sys.executable, "-m", "spa", "view", str(run), "--port", "0", "--no-browser", "--host", "::1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as command_:
+        assert command_.stdout is not None
+        address = command_.stdout.readline().split()[0]
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        assert address.startswith("http://[::1]:") and b"viewer.js" in browser.open(address, timeout=30).read()
         command_.terminate()
 
 
@@ -207,7 +257,5 @@ def test_the_export_command(demo: Path, tmp_path: Path, capsys):
 
 
 def test_looking_needs_no_torch():
-    import subprocess
-
     code = "import sys, spa.report.viewer, spa.commands.view; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,9 +1,13 @@
 """What the commands have in common: overrides among the arguments, how much is said, what is printed."""
 
 import argparse
+import html
 import os
 import sys
-from collections.abc import Sequence
+import tempfile
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,19 +79,28 @@ def say(lines: Sequence[str]) -> int:
 
 
 def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "") -> int:
-    """Serve until interrupted. Says the address with a note, and opens it in a browser if wanted; returns 0."""
+    """Serve until interrupted. Writes the address with a note, and opens it in a browser if wanted; returns 0."""
     host, port = server.server_address[:2]
+    host = f"[{host!s}]" if ":" in str(host) else host
     address = f"http://{host!s}:{port}/{query}"
     write_out(f"{address}  {note}(Ctrl+C stops it)\n")
     sys.stdout.flush()
-    if browser:
-        import webbrowser
-
-        webbrowser.open(address)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
+    with _opened(address) if browser else nullcontext():
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.server_close()
     return 0
+
+
+@contextmanager
+def _opened(address: str) -> Iterator[None]:
+    """Open an address in a browser through a file that only this user can read: every user can read command lines, and
+    the address may hold a token."""
+    with tempfile.TemporaryDirectory(prefix="spa-") as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">')
+        webbrowser.open(page.as_uri())
+        yield

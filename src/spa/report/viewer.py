@@ -12,6 +12,7 @@ import json
 import logging
 import re
 import secrets
+import socket
 import sqlite3
 import threading
 from collections import defaultdict
@@ -95,6 +96,8 @@ class ViewerServer(ThreadingHTTPServer):
     def __init__(self, viewer: Viewer, host: str, port: int) -> None:
         self.token = secrets.token_urlsafe(24)
         self.is_loopback = _is_loopback(host)
+        self.names = (f"[{host}]" if ":" in host else host, HOST, "localhost")
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), partial(_Handler, viewer))
 
     @property
@@ -151,12 +154,12 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:  # more fields than anything has
             return self._say(HTTPStatus.NOT_FOUND, "Not found.")
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        if self._own.is_loopback and host not in (HOST, "localhost"):
-            return self._say(HTTPStatus.FORBIDDEN, "This server answers to 127.0.0.1 only.")
+        if self._own.is_loopback and host not in self._own.names:
+            return self._say(HTTPStatus.FORBIDDEN, f"This server answers to {self._own.names[0]} only.")
         if not self._is_known(query.pop("token", "")):
             return self._say(HTTPStatus.FORBIDDEN, "Open the address that `spa view` printed: it ends with a token.")
         if address.path == "/" and "token=" in address.query:  # out of the address bar, into a cookie
-            cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Strict"
+            cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Lax"  # opened from a file, too
             return self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
         page = _pages().get(address.path)
         if page:
