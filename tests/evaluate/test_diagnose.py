@@ -1,9 +1,14 @@
 import json
+import subprocess
+import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
 import pytest
 from helpers.smollm2 import needs_smollm2
+from pyarrow import parquet
 
 from spa.commands.diagnose import game_of, main
 from spa.engines.scripted import random_engine
@@ -348,3 +353,25 @@ def test_tokens_alone_get_their_text_from_the_tokenizer(tokenizer):
     ids = tokenizer.encode("Up") + tokenizer.encode("Left")
     row = {"completion_ids": ids, "env_mask": [1] * len(tokenizer.encode("Up")) + [0] * len(tokenizer.encode("Left"))}
     assert with_text(read_row(row, "row 1"), tokenizer).replies == ("Up",)
+
+
+@pytest.mark.parametrize("unit", ["<prediction>", "</prediction>", "<think><answer>", "<|im_start|>user\n"])
+def test_a_response_of_repeated_tags_is_read_in_linear_time(tmp_path, unit):
+    """Quadratic time would be hours for these 300,000 tags."""
+    row = {"prompt": "Write <prediction> and <answer>.", "completion": unit * 300_000}
+    words = [sys.executable, "-m", "spa", "diagnose", str(write(tmp_path, [row]))]
+    assert subprocess.run(words, capture_output=True, timeout=240, check=True).stdout
+
+
+def test_a_table_that_repeats_itself_is_read_in_batches(tmp_path):
+    """A file of a few kilobytes with 64 MB of text in a column that nobody reads."""
+    rows = 640
+    table = {"prompt": ["x"] * rows, "completion": ["y"] * rows, "log": ["z" * 100_000] * rows}
+    file = tmp_path / "rollouts.parquet"
+    parquet.write_table(pyarrow.table(table), file)
+    tracemalloc.start()
+    rollouts = read_rollouts(file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(rollouts) == rows and rollouts[-1].where.endswith(f"row {rows}")
+    assert file.stat().st_size < 100_000 and peak < 20_000_000

@@ -1,6 +1,5 @@
 """Predicted states of rollouts against what came: how often they are right, and how that falls with the way ahead."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,8 +124,9 @@ def _row(held: Sequence[Prediction]) -> dict[str, Any]:
 
 def inside(reply: str, tag: str) -> str:
     """The text of the first block of this tag in a reply; "" if there is none."""
-    match = re.search(rf"<{tag}>(.*?)</{tag}>", reply, re.S)
-    return match[1].strip() if match else ""
+    _, opener, rest = reply.partition(f"<{tag}>")
+    block, closer, _ = rest.partition(f"</{tag}>")
+    return block.strip() if opener and closer else ""
 
 
 def words(text: str) -> str:

@@ -25,6 +25,7 @@ _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
 _OURS = re.compile(r"(.+)-(\d{6,})")  # the files of a run's episodes: what they were played for, and the step
 _LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
 _LARGEST = 1e300
+_BATCH = 64  # rows of a parquet table that are in memory as Python objects
 _MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mask")
 
 
@@ -80,11 +81,7 @@ def _dated(file: Path) -> Iterator[Rollout]:
 
 def _file(file: Path) -> Iterator[Rollout]:
     if file.suffix == ".parquet":
-        try:
-            rows = parquet.read_table(file).to_pylist()
-        except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"{file}: cannot be read: {error}") from error
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(_parquet_rows(file), 1):
             yield from read_rows(row, f"{file}, row {number}")
         return
     try:
@@ -103,6 +100,16 @@ def _file(file: Path) -> Iterator[Rollout]:
         is_list = isinstance(data, list) and not ("role" in message or "from" in message)
         for index, row in enumerate(data if is_list else [data], 1):
             yield from read_rows(row, f"{file}, row {index if is_list else number}")
+
+
+def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows, a batch at a time: a small file may hold much that repeats itself."""
+    try:
+        with parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches(_BATCH):
+                yield from batch.to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{file}: cannot be read: {error}") from error
 
 
 def _is_json(text: str) -> bool:
