@@ -22,8 +22,9 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from spa import cli
-from spa.config.convert import flatten, schema_keys, to_plain
-from spa.config.key import Key
+from spa.config.fields import flatten
+from spa.config.tree import schema_keys, to_plain
+from spa.config.fields import Key
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.config.stages import stages_of, values_of

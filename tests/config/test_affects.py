@@ -1,18 +1,20 @@
 """Every key of the schema says what it affects, and an identity changes with the keys that say `result` alone."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
-from spa.config.convert import schema_keys
-from spa.config.key import Affects, Key
+from spa.config.fields import Affects, Key
 from spa.config.load import load_config
 from spa.config.schema import APIModelConfig, Config
 from spa.config.stages import SECTIONS, STAGES, stages_of
+from spa.config.tree import schema_keys
 from spa.identity import Identity, differences, identity_of, rounded_differently
 
 LEAVES = {name: (kind, key) for name, kind, key in schema_keys() if not is_dataclass(kind)}
@@ -52,8 +54,16 @@ def other(kind: Any, key: Key | None, value: Any) -> Any:
     if kind in (int, float):
         steps = (1, -1) if kind is int else (0.125, -0.125)
         tried = [kind((value or 0) + step) for step in (*steps, *(3 * step for step in steps))]
-        return next(item for item in tried if key is None or not key.problem(item))
+        return next(item for item in tried if fits(kind, key, item))
     return f"{value}x"
+
+
+def fits(kind: Any, key: Key | None, value: Any) -> bool:
+    try:
+        TypeAdapter(Annotated[kind, key]).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def changed(node: Any, path: list[str], value: Any) -> Any:
@@ -62,7 +72,9 @@ def changed(node: Any, path: list[str], value: Any) -> Any:
     if isinstance(node, Mapping):
         return {**node, name: changed(node[name], rest, value) if rest else value(node[name])}
     old = getattr(node, name)
-    return replace(node, **{name: changed(old, rest, value) if rest else value(old)})
+    new = copy(node)  # not `replace`: a value may need another one beside it
+    object.__setattr__(new, name, changed(old, rest, value) if rest else value(old))
+    return new
 
 
 def test_every_key_says_what_it_affects():

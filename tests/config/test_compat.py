@@ -5,8 +5,9 @@ import yaml
 
 from spa.config import compat
 from spa.config.compat import original_keys
-from spa.config.convert import flatten, schema_keys, to_plain
+from spa.config.fields import flatten
 from spa.config.load import config_names, load_config
+from spa.config.tree import schema_keys, to_plain
 from spa.errors import ConfigError
 
 KNOWN = {path for path, _, _ in schema_keys()}

@@ -4,9 +4,9 @@ from multiprocessing import get_context
 
 import pytest
 
-from spa.config.convert import to_plain
 from spa.config.hardware import clamp_to_hardware, default_threads
 from spa.config.load import load_config
+from spa.config.tree import to_plain
 
 
 def asked(*overrides):

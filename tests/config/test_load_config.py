@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spa.config.convert import flatten, to_plain
+from spa.config.fields import flatten
 from spa.config.load import PARTS, config_names, load_config, to_yaml
 from spa.config.schema import ActorConfig, Config, OptimConfig
+from spa.config.tree import to_plain
 from spa.errors import ConfigError
 
 

@@ -11,7 +11,8 @@ from helpers.grids import in_this_process, run_small
 from helpers.runs import SMALL
 
 from spa import cli
-from spa.config.convert import flatten, to_plain
+from spa.config.fields import flatten
+from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
 from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS, Plan, run_grid

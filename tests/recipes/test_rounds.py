@@ -8,7 +8,7 @@ import pytest
 import yaml
 from helpers.runs import small_config
 
-from spa.config.convert import to_plain
+from spa.config.tree import to_plain
 from spa.errors import ConfigError, ModelError
 from spa.identity import differences
 from spa.launch.job import Job, lost_episodes

@@ -40,8 +40,8 @@ def mutated(rng: np.random.Generator, keys: Sequence[str], values: Sequence[str]
 
 def config(siege: Siege, cases: int) -> None:
     """Configurations by a grammar: each loads, or is refused in one message."""
-    from spa.config.convert import schema_keys
     from spa.config.load import load_config
+    from spa.config.tree import schema_keys
     from spa.errors import SpaError
 
     rng = siege.rng("config")

@@ -1,9 +1,10 @@
-"""Combinations of values that cannot work, each named with what to do."""
+"""Combinations of settings of several sections that cannot work, each named with what to do.
 
-import re
+A rule about one section stands beside it, in the schema."""
+
 from collections.abc import Collection
 
-from spa.config.convert import Problems
+from spa.config.problems import Problems
 from spa.config.schema import Config, EnvSpec, GroupsConfig, ImagineConfig
 from spa.config.stages import STAGES, Stage
 from spa.envs.options import nearest
@@ -15,21 +16,6 @@ TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
 ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
 POLICY_LOSSES = ("ppo",)
 ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
-
-
-POLICIES = ("self", "random", "branched", "expert", "scout")
-"""Who may play in `generate.mixture`."""
-
-
-MOST_EPISODES = 1_000_000
-"""Of one step, or of one validation: all of them are held in memory."""
-MOST_PROCESSES = 1024
-_SECRETS = ("api_key", "extra_headers", "headers", "authorization")
-"""Fields of a request that hold keys."""
-_SECRET_IN_QUERY = r"[?&][^=&]*(key|token|secret|password|sig)[^=&]*="
-_SECRET_IN_ADDRESS = re.compile(rf"^[^/]*://[^/]*@|{_SECRET_IN_QUERY}", re.IGNORECASE)
-_SECRET_IN_URL = re.compile(rf"^[^/]*://[^/@]*:[^/]*@|{_SECRET_IN_QUERY}", re.IGNORECASE)
-"""Of a file system, where `name@` alone is a user or a container."""
 
 
 def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -> None:
@@ -50,47 +36,7 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
     _check_engine(cfg, problems)
     if cfg.trainer.resume_mode == "resume_path" and not cfg.trainer.resume_from_path:
         problems.add("trainer.resume_from_path", "must name a checkpoint when resume_mode is resume_path")
-    for path, count in (
-        ("es_manager.env_workers", cfg.es_manager.env_workers),
-        ("model_config.max_concurrency", cfg.model_config.max_concurrency),
-    ):
-        if count > MOST_PROCESSES:
-            problems.add(path, f"is {count}, and no machine runs more than {MOST_PROCESSES:,} side by side")
-    for path, betas in (
-        ("actor_rollout_ref.actor.optim.betas", cfg.actor_rollout_ref.actor.optim.betas),
-        ("critic.optim.betas", cfg.critic.optim.betas),
-        ("sft.optim.betas", cfg.sft.optim.betas),
-    ):
-        if not all(0 <= beta < 1 for beta in betas):
-            problems.add(path, f"must be at least 0 and less than 1, got {list(betas)}")
-    _check_places(cfg, problems)
     _check_ablations(cfg, problems)
-    if not cfg.agent_proxy.action_sep.strip():
-        problems.add("agent_proxy.action_sep", "must not be blank; actions could not be told apart")
-
-
-def _check_places(cfg: Config, problems: Problems) -> None:
-    for path, value in (
-        ("trainer.run_dir", cfg.trainer.run_dir),
-        ("trainer.default_local_dir", cfg.trainer.default_local_dir),
-        ("sft.trainer.default_local_dir", cfg.sft.trainer.default_local_dir),
-        ("generate.output_dir", cfg.generate.output_dir or ""),
-    ):
-        if "://" in value:
-            problems.add(path, f"must be a local folder, got {value}; trainer.default_hdfs_dir=URL copies checkpoints")
-        elif (re.match(r"\s*(-|$)", value) and path != "generate.output_dir") or re.search(r"[\x00-\x1f]", value):
-            problems.add(
-                path, f"must be a folder, got {value!r}; a name that begins with - would be taken for an option"
-            )
-    url = cfg.trainer.default_hdfs_dir or ""
-    if url and "://" not in url:
-        problems.add("trainer.default_hdfs_dir", f"must be a URL like s3://…, got {url}")
-    elif _SECRET_IN_URL.search(url):
-        problems.add(
-            "trainer.default_hdfs_dir",
-            "holds a password or key, which would be saved with every run; put it where the file system looks for it "
-            "(its environment variables, or fsspec's configuration file)",
-        )
 
 
 def _check_ablations(cfg: Config, problems: Problems) -> None:
@@ -101,11 +47,6 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         )
     if cfg.generate.states == "believed" and (cfg.generate.policy != "self" or cfg.generate.mixture):
         problems.add("generate.states", f"needs a policy that predicts (self); {cfg.generate.policy} predicts nothing")
-    for name, share in (cfg.generate.mixture or {}).items():
-        if name not in POLICIES:
-            problems.add("generate.mixture", f"no policy {name!r}; {nearest(name, POLICIES)}")
-        elif isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < float("inf"):
-            problems.add("generate.mixture", f"the share of {name} must be a number above 0, got {share!r}")
     if cfg.agent_proxy.reply_order == "no_prediction":
         for path, wanted in (
             ("agent_proxy.world_model_reward.prediction", reward.prediction > 0),
@@ -122,10 +63,6 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
     for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
         if own.plans == "every_action":
             _check_every_action(cfg, path, own, problems)
-        if own.spoil > 0 and own.dynamics != "oracle":
-            problems.add(f"{path}.spoil", f"needs {path}.dynamics oracle: only its states can be spoilt")
-        if own.keep and own.depth == 1:
-            problems.add(f"{path}.keep", f"needs {path}.depth above 1: a way of one turn is over when it is played")
     if cfg.generate.later_batches is not None and cfg.generate.rounds == 1:
         problems.add("generate.later_batches", "needs generate.rounds above 1: there is no later round")
     _check_search(cfg, problems)
@@ -174,10 +111,6 @@ def _check_every_action(cfg: Config, path: str, own: ImagineConfig, problems: Pr
         problems.add(
             f"{path}.plans", "every_action needs agent_proxy.reply_order plan_first: a prediction of a named plan"
         )
-    if own.n > 1:
-        problems.add(f"{path}.n", f"must be 1 with {path}.plans every_action: no replies are drawn")
-    if own.dynamics == "oracle":
-        problems.add(f"{path}.dynamics", f"cannot be oracle with {path}.plans every_action, which asks the model")
 
 
 def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Problems) -> None:
@@ -197,11 +130,6 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
             f"{list(counts)} adds up to {sum(counts)}, but env_groups is {groups.env_groups}; "
             f"change one of them, or set n_groups=null",
         )
-    elif groups.env_groups * groups.group_size > MOST_EPISODES:
-        problems.add(
-            f"{path}.group_size",
-            f"{groups.env_groups} groups x {groups.group_size} episodes are more than {MOST_EPISODES:,} at a time",
-        )
     elif min(counts) < 1:
         problems.add(f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags")
     for tag, count in zip(tags, counts, strict=False):
@@ -214,8 +142,6 @@ def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
     if spec.env_type not in ENVS and ":" not in spec.env_type:
         hint = f"{nearest(spec.env_type, ENVS)} or a path package.module:Class"
         problems.add(f"{path}.env_type", f"no environment type {spec.env_type!r}; {hint}")
-    if spec.action_sep is not None and not spec.action_sep.strip():
-        problems.add(f"{path}.action_sep", "must not be blank; actions could not be told apart")
 
 
 def kept_episodes(cfg: Config) -> int:
@@ -237,8 +163,6 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
     actor, critic, kept = cfg.actor_rollout_ref.actor, cfg.critic, kept_episodes(cfg)
     train, ratio = cfg.es_manager.train, cfg.actor_rollout_ref.rollout.rollout_filter_ratio
     story = f"{train.env_groups} groups x {train.group_size} episodes x filter ratio {ratio:g}"
-    if cfg.actor_rollout_ref.rollout.rollout_filter_type in ("std", "std_rev", "top_k") and ratio > 1:
-        problems.add("actor_rollout_ref.rollout.rollout_filter_ratio", f"is a share here, at most 1, got {ratio:g}")
     if actor.ppo_num_mini_batches is not None:
         if actor.ppo_num_mini_batches > kept:
             problems.add(
@@ -299,13 +223,7 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
                 "needs rollouts with temperature 1, top_p 1 and top_k -1: a state may hold tokens that are never "
                 "sampled",
             )
-    if actor.use_kl_loss and actor.kl_loss_coef == 0:
-        problems.add("actor_rollout_ref.actor.kl_loss_coef", "is 0, so use_kl_loss=true has no effect; set both")
-    if algorithm.use_kl_in_reward and algorithm.kl_ctrl.kl_coef == 0:
-        problems.add("algorithm.kl_ctrl.kl_coef", "is 0, so use_kl_in_reward=true has no effect; set both")
-    if algorithm.bi_level_gae and name != "gae":
-        problems.add("algorithm.bi_level_gae", f"needs adv_estimator gae, got {name}")
-    if (actor.use_kl_loss or algorithm.use_kl_in_reward) and not actor.use_ref:
+    if algorithm.use_kl_in_reward and not actor.use_ref:
         problems.add("actor_rollout_ref.actor.use_ref", "must be true: a KL term needs the reference model")
 
 
@@ -317,28 +235,8 @@ def _check_engine(cfg: Config, problems: Problems) -> None:
             f"must be one of {', '.join(ENGINES)} or a path package.module:name, got {rollout.name!r}; "
             f"{nearest(rollout.name, ENGINES)}",
         )
-    if rollout.tensor_model_parallel_size > 1 and rollout.name not in ("vllm", "auto"):
-        problems.add(
-            "actor_rollout_ref.rollout.tensor_model_parallel_size",
-            f"is {rollout.tensor_model_parallel_size}, but only vllm splits a model, and name is {rollout.name}",
-        )
-    if rollout.response_length >= rollout.max_model_len:
-        problems.add(
-            "actor_rollout_ref.rollout.response_length",
-            f"is {rollout.response_length}, which leaves no room for a prompt in max_model_len {rollout.max_model_len}",
-        )
     if cfg.model_info and cfg.model_config.model_name not in cfg.model_info:
         problems.add(
             "model_config.model_name",
             f"no {cfg.model_config.model_name!r} in model_info; there are {', '.join(cfg.model_info)}",
         )
-    for name, model in cfg.model_info.items():
-        if model.provider_name == "custom" and not model.base_url:
-            problems.add(f"model_info.{name}.base_url", "must be given for the provider custom")
-        if model.base_url and _SECRET_IN_ADDRESS.search(model.base_url):
-            told = "holds a password or key, which would be saved with every run; put it into a variable (api_key_env)"
-            problems.add(f"model_info.{name}.base_url", told)
-        for key in model.generation_kwargs:
-            if key.lower() in _SECRETS:
-                told = "would be saved with every run; put the key into a variable (api_key_env)"
-                problems.add(f"model_info.{name}.generation_kwargs.{key}", told)

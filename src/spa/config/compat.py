@@ -7,12 +7,14 @@ A key of the table is `supported`, `mapped` to another, `ignored` (accepted with
 
 import functools
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
 
-from spa.config.convert import Problems, show
+from spa.config.problems import Problems, show
 
 Status = Literal["supported", "mapped", "ignored", "refused"]
 
@@ -213,3 +215,37 @@ def _pop(tree: dict[str, Any], key: str) -> Any:
     if not tree[head]:
         del tree[head]
     return value
+
+
+ORIGINAL_VARIABLES = {
+    "MODE": "base",
+    "MODEL": "1.5B",
+    "RENDER_MODE": "text_with_coordinates",
+    "OUTPUT_DIR": "sftdata",
+    "BT_NUM": "5",
+    "BASE_DIR": "checkpoints",
+}
+"""What the original's scripts set before its files are read, and with which value for PPO."""
+
+_VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
+
+
+def with_variables(node: Any, notes: list[str]) -> Any:
+    """`node` in which a variable of the original's scripts that is not set has the value that its PPO script gives it;
+    `notes` says so."""
+    if isinstance(node, dict):
+        return {name: with_variables(value, notes) for name, value in node.items()}
+    if isinstance(node, list):
+        return [with_variables(value, notes) for value in node]
+    return _VARIABLE.sub(lambda match: _with_default(match, notes), node) if isinstance(node, str) else node
+
+
+def _with_default(match: re.Match[str], notes: list[str]) -> str:
+    name = match[1]
+    if name not in ORIGINAL_VARIABLES:
+        return match[0]
+    value = ORIGINAL_VARIABLES[name]
+    if name not in os.environ:
+        note = f"the environment variable {name} is not set; {value} is taken, as in the original's PPO script"
+        notes += [note] if note not in notes else []
+    return f"${{oc.env:{name},'{value}'}}"

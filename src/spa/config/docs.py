@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from spa.config import compat
-from spa.config.convert import field_types, flatten, schema_keys, to_plain, type_name
-from spa.config.key import Key
+from spa.config.fields import Key, flatten
 from spa.config.load import PARTS, config_names, load_config, shipped
 from spa.config.schema import Config
 from spa.config.stages import STAGES, stages_of
+from spa.config.tree import field_types, schema_keys, to_plain, type_name
 
 BEGIN, END = "<!-- made by spa.config.docs -->", "<!-- end -->"
 CHAIN = ("ppo_trainer", "sft_trainer", "base", "train_ppo_sfted.sh", "finetune_ft.sh")

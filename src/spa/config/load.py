@@ -1,6 +1,7 @@
 """A configuration name or file, and overrides, to one frozen `Config`.
 
-Order of precedence: schema defaults < shipped YAML < the user's YAML < overrides.
+Hydra composes the files, OmegaConf resolves `${...}`, pydantic validates (the sections), `check` looks at combinations
+of sections. Order of precedence: schema defaults < shipped YAML < the user's YAML < overrides.
 """
 
 import copy
@@ -22,14 +23,15 @@ from hydra.core.override_parser.types import OverrideType
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import TypeAdapter, ValidationError
 
 from spa.config import compat
 from spa.config.check import STAGES, Stage, check
-from spa.config.convert import Problems, convert, flatten, suggestion, to_plain
-from spa.config.interpolate import resolve
+from spa.config.fields import flatten
+from spa.config.problems import Problems, add_validation_errors, suggestion
 from spa.config.schema import Config, GroupsConfig
-from spa.config.source import check_source
-from spa.errors import ConfigError
+from spa.config.tree import to_plain
+from spa.errors import ConfigError, one_line
 from spa.own import find_modules_in
 
 log = logging.getLogger("spa.config")
@@ -37,14 +39,11 @@ log = logging.getLogger("spa.config")
 PARTS = ("ppo_trainer", "sft_trainer", "envs")
 """Shipped files that are parts of `base` and no configuration by themselves."""
 
-
+# What Hydra raises over impossible values of its own keys (`defaults: null`) and over files that name each other.
 HYDRA_TRIPS = (AttributeError, AssertionError, KeyError, IndexError, RecursionError, TypeError, ValueError)
-"""What Hydra raises over keys of its own with impossible values, such as `defaults: null` or `hydra: null`."""
 
-LONGEST_OVERRIDE, DEEPEST_KEY = 10_000, 20
-
+# Hydra has one search path for the whole process.
 _ONE_AT_A_TIME = threading.Lock()
-"""Hydra has one search path for the whole process."""
 
 FREE = ("custom_envs", "model_info")
 """Sections whose keys are the user's own."""
@@ -67,15 +66,17 @@ def load_config(
 
     Raises ConfigError listing every problem found.
     """
-    name, problems = str(name_or_path), Problems()
+    name = str(name_or_path)
+    problems = Problems()
     tree = _compose(name)
-    notes, written = compat.one_model(tree), list[str]()
+    notes = compat.one_model(tree)
+    written = list[str]()
     for text in overrides:
         _override(tree, text, written, problems)
         notes += compat.one_model(tree)
-    plain = resolve(tree, problems, notes)
+    plain = _resolve(tree, problems, notes)
     notes += compat.translate(plain, problems, written)
-    config = convert(Config, plain, "", problems)
+    config = _validate(plain, problems)
     if config is not None and not problems:
         config = _spread_groups(config)
         check(config, problems, stages)
@@ -121,7 +122,6 @@ def _compose(name: str) -> dict[Any, Any]:
     if name in config_names():
         return shipped("base" if name in PARTS else name)
     path = _find(name)
-    check_source(path.resolve())
     find_modules_in(path.parent)
     tree = _hydra(path.stem, path.parent.resolve())
     if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
@@ -155,11 +155,11 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
     except MissingConfigException as error:
         raise ConfigError(
             f"{where}: `defaults` names {error.missing_cfg_file!r}, which is neither a shipped configuration "
-            "(`spa config list`) nor a YAML file of the same folder."
+            "(`spa config list`) nor a YAML file of the same folder. Name it by its file name alone."
         ) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, *HYDRA_TRIPS) as error:
         said = str(error) or str(error.__cause__ or "") or type(error).__name__
-        raise ConfigError(f"cannot read {where}: {' '.join(said.split())[:600]}") from error
+        raise ConfigError(f"cannot read {where}: {one_line(said)[:600]}") from error
     tree = OmegaConf.to_container(composed, resolve=False)
     if not isinstance(tree, dict):
         raise ConfigError(f"cannot read {where}: expected keys with values at the top level")
@@ -176,13 +176,12 @@ def _composed(name: str, folder: Path | None) -> DictConfig:
         return compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
 
 
-def _fill(tree: dict[Any, Any], base: dict[Any, Any], path: str = "") -> dict[Any, Any]:
+def _fill(tree: Mapping[Any, Any], base: Mapping[Any, Any], path: str = "") -> dict[Any, Any]:
     """`tree` with what it lacks taken from `base`. An environment tag or API model is taken as a whole."""
     out = dict(base)
     for name, value in tree.items():
-        whole = path in FREE
-        if isinstance(value, Mapping) and isinstance(out.get(name), dict) and not whole:
-            out[name] = _fill(dict(value), out[name], f"{path}.{name}" if path else str(name))
+        if isinstance(value, Mapping) and isinstance(out.get(name), dict) and path not in FREE:
+            out[name] = _fill(value, out[name], f"{path}.{name}" if path else str(name))
         else:
             out[name] = value
     return out
@@ -190,64 +189,83 @@ def _fill(tree: dict[Any, Any], base: dict[Any, Any], path: str = "") -> dict[An
 
 def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Problems) -> None:
     """Apply one override to `tree`, and add the keys that it gives a value to `written`."""
-    if len(text) > LONGEST_OVERRIDE:
-        return problems.add("", f"the override {text[:40]!r}... has {len(text):,} characters; put it into a file")
     try:
         parsed = OverridesParser.create().parse_override(text)
-        if parsed.is_sweep_override():
-            return problems.add("", f"override {text!r}: several values; write a list as key=[a,b], or quote the text")
         value = parsed.value()
     except (HydraException, RecursionError):
         hint = "quote a value with special characters, as in key='a=b'" if "=" in text else "write key=value"
         return problems.add("", f"cannot read the override {text!r}; {hint}")
+    if parsed.is_sweep_override():
+        return problems.add("", f"override {text!r}: several values; write a list as key=[a,b], or quote the text")
     *parents, last = str(parsed.key_or_group).split(".")
-    if len(parents) > DEEPEST_KEY:
-        return problems.add(
-            "", f"the override {text[:40]!r}... names a key {len(parents)} levels deep, and there are none so deep"
-        )
-    node: Any = tree
-    for index, parent in enumerate(parents):
-        if parent not in node or node[parent] is None:
-            if parsed.type == OverrideType.DEL:
-                break
-            node[parent] = {}
-        node = node[parent]
-        if not isinstance(node, dict):
-            return problems.add(".".join(parents[: index + 1]), f"has no keys, so {text!r} cannot be applied")
     path = ".".join([*parents, last])
+    section = tree
+    for depth, parent in enumerate(parents):
+        if section.get(parent) is None:
+            section[parent] = {}
+        section = section[parent]
+        if not isinstance(section, dict):
+            return problems.add(".".join(parents[: depth + 1]), f"has no keys, so {text!r} cannot be applied")
     if parsed.type != OverrideType.DEL:
         written += flatten({path: value})
-        node[last] = _fill(value, node[last]) if isinstance(value, dict) and isinstance(node.get(last), dict) else value
+        both = isinstance(value, dict) and isinstance(section.get(last), dict)
+        section[last] = _fill(value, section[last]) if both else value
         return None
-    if last not in node:
+    if last not in section:
         return problems.add(path, f"nothing to remove{suggestion(path)}")
-    del node[last]
+    del section[last]
     default: Any = {} if parents and parents[0] in FREE else shipped("base")
     for part in parents:
         default = default.get(part) if isinstance(default, dict) else None
     if isinstance(default, dict) and last in default:
         written.append(path)
-        node[last] = default[last]
+        section[last] = default[last]
     return None
+
+
+def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict[str, Any]:
+    """`tree` with its interpolations resolved by OmegaConf; one that cannot be is a problem of its key."""
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(compat.with_variables(tree, notes)), resolve=True)
+    except (OmegaConfBaseException, RecursionError) as error:
+        said = (str(error).splitlines() or ["RecursionError"])[0]
+        if "RecursionError" in said:
+            said = "it leads back to itself"
+        if unset := re.search(r"Environment variable '(\w+)' not found", said):
+            said = f"the environment variable {unset[1]} is not set; set it, or write ${{oc.env:{unset[1]},VALUE}}"
+        raw = flatten(tree)
+        key = _source(getattr(error, "full_key", None) or "", raw)
+        problems.add(key, f"cannot resolve {raw.get(key, 'its value')}: {said[:300]}")
+        return {}
+    return {str(name): value for name, value in resolved.items()} if isinstance(resolved, dict) else {}
+
+
+_CONFIG = TypeAdapter(Config)
+
+
+def _validate(plain: Mapping[str, Any], problems: Problems) -> Config | None:
+    """The tree as a `Config`, by pydantic; None if it cannot be one."""
+    try:
+        return _CONFIG.validate_python(plain)
+    except ValidationError as error:
+        add_validation_errors(problems, error, plain)
+        return None
 
 
 def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
     """One line per problem, without those of keys that only repeat another key's value."""
     blamed = {key for key, _ in problems.items}
+    lines = zip(problems.items, problems.lines, strict=True)
+    return [line for (key, _), line in lines if (source := _source(key, raw)) == key or source not in blamed]
 
-    def source(key: str) -> str | None:
-        match = re.fullmatch(r"\$\{([^${}:]+)\}", str(raw.get(key)))
-        return match[1] if match and match[1] in blamed else None
 
-    def echo(key: str) -> bool:
-        seen = {key}
-        while (found := source(key)) is not None:
-            if found in seen:
-                return False  # a circle has no other key to blame
-            seen.add(key := found)
-        return len(seen) > 1
-
-    return [line for (key, _), line in zip(problems.items, problems.lines, strict=True) if not echo(key)]
+def _source(key: str, raw: Mapping[str, Any]) -> str:
+    """The key whose value `key` repeats, through a chain of `${other.key}`; itself if it has a value of its own."""
+    seen = {key}
+    while (match := re.fullmatch(r"\$\{([^${}:]+)\}", str(raw.get(key)))) and match[1] in raw and match[1] not in seen:
+        key = match[1]
+        seen.add(key)
+    return key
 
 
 def _spread_groups(cfg: Config) -> Config:

@@ -5,10 +5,12 @@ Defaults equal `config/base.yaml`; a test compares them. So a section can be bui
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import field
+from typing import Annotated, Any, Literal, Self
 
-from spa.config.key import Key
+from pydantic import model_validator
+
+from spa.config.fields import Invalid, Key, Name, ServerURL, flatten, is_secret, section
 from spa.config.schema_models import (
     ActorConfig,
     ActorRolloutRefConfig,
@@ -99,7 +101,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class LoraConfig:
     """Low-rank adapters of policy and critic; the model sections take their values from here."""
 
@@ -108,7 +110,7 @@ class LoraConfig:
     target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters", affects="result")] = "all-linear"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class DataConfig:
     """World-model data that already exists, for example a published set."""
 
@@ -120,12 +122,12 @@ class DataConfig:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class ModelSelection:
     """The model behind an API."""
 
-    model_name: Annotated[str, Key("a name of `model_info`", affects="result")] = "gpt-4o"
-    max_concurrency: Annotated[int, Key("requests at a time", affects="rounding", ge=1)] = 16
+    model_name: Annotated[Name, Key("a name of `model_info`", affects="result")] = "gpt-4o"
+    max_concurrency: Annotated[int, Key("requests at a time", affects="rounding", ge=1, le=1024)] = 16
     timeout_s: Annotated[float, Key("seconds to wait for an answer", affects="rounding", gt=0)] = 120.0
     max_retries: Annotated[
         int, Key("repetitions of a request after limits and server errors", affects="rounding", ge=0)
@@ -135,7 +137,7 @@ class ModelSelection:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class APIModelConfig:
     """One entry of `model_info`."""
 
@@ -148,14 +150,24 @@ class APIModelConfig:
         default_factory=dict
     )
     base_url: Annotated[
-        str | None, Key("address of an OpenAI-compatible server; null: the provider's", affects="place")
+        ServerURL | None, Key("address of an OpenAI-compatible server; null: the provider's", affects="place")
     ] = None
     api_key_env: Annotated[
         str | None, Key("environment variable that holds the key; null: the provider's usual one", affects="place")
     ] = None
 
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        if self.provider_name == "custom" and not self.base_url:
+            raise Invalid("base_url", "must be given for the provider custom")
+        for key in flatten(self.generation_kwargs):
+            if is_secret(key):
+                text = "would be saved with every run; put the key into a variable (api_key_env)"
+                raise Invalid(f"generation_kwargs.{key}", text)
+        return self
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@section
 class Config:
     """Everything that a run needs to know."""
 

@@ -1,19 +1,23 @@
 """Sections about models, rollouts and the RL update."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import field
+from typing import Annotated, Any, Literal, Self
 
-from spa.config.key import Key
+from annotated_types import Interval
+from pydantic import model_validator
+
+from spa.config.fields import Invalid, Key, section
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 Strategy = Literal["ddp", "fsdp", "fsdp2"]
+Beta = Annotated[float, Interval(ge=0, lt=1)]
 LossAgg = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class FSDPConfig:
     """How `strategy: fsdp` cuts a model over the ranks."""
 
@@ -35,7 +39,7 @@ class FSDPConfig:
         return self.offload_policy or self.param_offload or self.optimizer_offload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class ModelConfig:
     """A causal language model."""
 
@@ -62,14 +66,14 @@ class ModelConfig:
     target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters", affects="result")] = "all-linear"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class CriticModelConfig(ModelConfig):
     """The critic's model, which is cut on its own."""
 
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class PolicyModelConfig(ModelConfig):
     """The policy, which also reads and writes text."""
 
@@ -83,12 +87,12 @@ class PolicyModelConfig(ModelConfig):
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class OptimConfig:
     """AdamW and its schedule."""
 
     lr: Annotated[float, Key("peak learning rate", affects="result", gt=0)] = 1e-6
-    betas: Annotated[tuple[float, float], Key("decay rates of the moments", affects="result")] = (0.9, 0.999)
+    betas: Annotated[tuple[Beta, Beta], Key("decay rates of the moments", affects="result")] = (0.9, 0.999)
     weight_decay: Annotated[float, Key("decoupled weight decay", affects="result", ge=0)] = 0.01
     warmup_style: Annotated[Literal["constant", "cosine"], Key("schedule after the warm-up", affects="result")] = (
         "constant"
@@ -102,7 +106,7 @@ class OptimConfig:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class WorldLossConfig:
     """A loss on the world beside the policy loss, in the same forward pass, with its own mean (docs/methods.md)."""
 
@@ -126,7 +130,7 @@ class WorldLossConfig:
     fade: Annotated[bool, Key("times the share of the step's episodes that failed", affects="result")] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class AnswerFocusConfig:
     """Token weights of the policy loss (ActFocus, docs/methods.md); 1 and 0 weigh all tokens alike."""
 
@@ -134,7 +138,7 @@ class AnswerFocusConfig:
     beta: Annotated[float, Key("extra weight of an answer's uncertain tokens", affects="result", ge=0)] = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class ReplayConfig:
     """Rows with true states beside the episodes of every policy update, with their own mean (docs/methods.md)."""
 
@@ -157,7 +161,7 @@ class ReplayConfig:
         return self.rows > 0 and self.source == "rollouts"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class ActorConfig:
     """The policy update."""
 
@@ -210,8 +214,16 @@ class ActorConfig:
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
 
+    @model_validator(mode="after")
+    def _kl_has_effect(self) -> Self:
+        if self.use_kl_loss and self.kl_loss_coef == 0:
+            raise Invalid("kl_loss_coef", "is 0, so use_kl_loss=true has no effect; set both")
+        if self.use_kl_loss and not self.use_ref:
+            raise Invalid("use_ref", "must be true: a KL term needs the reference model")
+        return self
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@section
 class RefConfig:
     """The frozen reference model."""
 
@@ -222,7 +234,7 @@ class RefConfig:
     log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", affects="rounding", ge=1)] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class ValKwargs:
     """Sampling in validation."""
 
@@ -232,7 +244,7 @@ class ValKwargs:
     do_sample: Annotated[bool, Key("false is greedy", affects="result")] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class RolloutConfig:
     """The engine that plays, its sampling, and which groups are kept for training."""
 
@@ -280,8 +292,20 @@ class RolloutConfig:
     ] = False
     val_kwargs: ValKwargs = field(default_factory=ValKwargs)
 
+    @model_validator(mode="after")
+    def _limits_fit(self) -> Self:
+        if self.response_length >= self.max_model_len:
+            text = f"is {self.response_length}, which leaves no room for a prompt in max_model_len {self.max_model_len}"
+            raise Invalid("response_length", text)
+        if self.rollout_filter_type in ("std", "std_rev", "top_k") and self.rollout_filter_ratio > 1:
+            raise Invalid("rollout_filter_ratio", f"is a share here, at most 1, got {self.rollout_filter_ratio:g}")
+        if self.tensor_model_parallel_size > 1 and self.name not in ("vllm", "auto"):
+            text = f"is {self.tensor_model_parallel_size}, but only vllm splits a model, and name is {self.name}"
+            raise Invalid("tensor_model_parallel_size", text)
+        return self
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@section
 class ActorRolloutRefConfig:
     """The policy: its model, update, engine and reference."""
 
@@ -291,7 +315,7 @@ class ActorRolloutRefConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class CriticConfig:
     """The value model and its update."""
 
@@ -318,7 +342,7 @@ class CriticConfig:
     loss_agg_mode: Annotated[LossAgg, Key("how token losses become one number", affects="result")] = "token-mean"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class KLCtrlConfig:
     """The weight of the KL in the reward."""
 
@@ -330,7 +354,7 @@ class KLCtrlConfig:
     target_kl: Annotated[float, Key("of the adaptive controller", affects="result", gt=0)] = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class RolloutCorrectionConfig:
     """Importance weights for the difference between the policy that is trained and the one that sampled."""
 
@@ -345,7 +369,7 @@ class RolloutCorrectionConfig:
     floor: Annotated[float, Key("smallest weight, for `mode: mask`", affects="result", ge=0, le=1)] = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class AlgorithmConfig:
     """Advantages and rewards."""
 
@@ -389,3 +413,11 @@ class AlgorithmConfig:
     ] = False
     rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)
     kl_ctrl: KLCtrlConfig = field(default_factory=KLCtrlConfig)
+
+    @model_validator(mode="after")
+    def _switches_have_effect(self) -> Self:
+        if self.use_kl_in_reward and self.kl_ctrl.kl_coef == 0:
+            raise Invalid("kl_ctrl.kl_coef", "is 0, so use_kl_in_reward=true has no effect; set both")
+        if self.bi_level_gae and self.adv_estimator != "gae":
+            raise Invalid("bi_level_gae", f"needs adv_estimator gae, got {self.adv_estimator}")
+        return self

@@ -1,14 +1,14 @@
 """Sections about playing: environments, groups, prompts, limits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from spa.config.key import Key
+from spa.config.fields import Key, Name, Separator, section
 from spa.types import ReplyOrder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class SeedConfig:
     """Base seeds. Puzzle g of step s has seed `train + s * env_groups + g`."""
 
@@ -18,7 +18,7 @@ class SeedConfig:
     val: Annotated[int, Key("base seed of validation puzzles", affects="result", ge=0)] = 123
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class EnvSpec:
     """One environment tag of `custom_envs`."""
 
@@ -29,7 +29,8 @@ class EnvSpec:
         int | None, Key("replies per episode; null: `agent_proxy.max_turn`", affects="result", ge=1)
     ] = None
     action_sep: Annotated[
-        str | None, Key("text between the actions of one answer; null: `agent_proxy.action_sep`", affects="result")
+        Separator | None,
+        Key("text between the actions of one answer; null: `agent_proxy.action_sep`", affects="result"),
     ] = None
     show_legal_actions: Annotated[
         bool, Key("every prompt lists the actions that are allowed in the state", affects="result")
@@ -55,18 +56,18 @@ class EnvSpec:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class EnvConfigs:
     """Which tags are played, and in how many groups each."""
 
-    tags: Annotated[tuple[str, ...], Key("tags of `custom_envs`", affects="result")] = ("SimpleSokoban",)
+    tags: Annotated[tuple[Name, ...], Key("tags of `custom_envs`", affects="result")] = ("SimpleSokoban",)
     n_groups: Annotated[
         tuple[int, ...] | None,
         Key("groups per tag, in the order of `tags`; null spreads `env_groups` evenly", affects="result"),
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class GroupsConfig:
     """A set of episodes: groups of the same puzzle."""
 
@@ -75,7 +76,7 @@ class GroupsConfig:
     env_configs: EnvConfigs = field(default_factory=EnvConfigs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class EsManagerConfig:
     """Training and validation episodes."""
 
@@ -86,13 +87,13 @@ class EsManagerConfig:
         float | None, Key("seconds that an environment may take for a turn; null is no limit", affects="rounding", gt=0)
     ] = 60.0
     env_workers: Annotated[
-        int, Key("processes for slow environments; 0: they run in the trainer's own", affects="rounding", ge=0)
+        int, Key("processes for slow environments; 0: they run in the trainer's own", affects="rounding", ge=0, le=1024)
     ] = 0
     train: GroupsConfig = field(default_factory=GroupsConfig)
     val: GroupsConfig = field(default_factory=lambda: GroupsConfig(env_groups=128))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class RewardNormalizationConfig:
     """How episode scores are normalised, after the format penalty is added."""
 
@@ -106,7 +107,7 @@ class RewardNormalizationConfig:
     ] = "identity"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class WorldModelRewardConfig:
     """Rewards for knowing the world during PPO (online world modelling, a baseline). Needs the world-model format."""
 
@@ -127,12 +128,12 @@ class WorldModelRewardConfig:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class AgentProxyConfig:
     """The shape of an episode."""
 
     max_turn: Annotated[int, Key("replies per episode", affects="result", ge=1)] = 5
-    action_sep: Annotated[str, Key("text between the actions of one answer", affects="result")] = "||"
+    action_sep: Annotated[Separator, Key("text between the actions of one answer", affects="result")] = "||"
     max_actions_per_turn: Annotated[int, Key("actions that are read from one answer", affects="result", ge=1)] = 5
     use_turn_scores: Annotated[
         bool, Key("each turn's reward on that turn's last token, not the sum on the last", affects="result")
@@ -152,7 +153,7 @@ class AgentProxyConfig:
     world_model_reward: WorldModelRewardConfig = field(default_factory=WorldModelRewardConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class CtxManagerConfig:
     """Prompts of PPO and evaluation. Self-play always uses the world-model format."""
 

@@ -1,14 +1,19 @@
 """Sections about the stages: data generation, SFT, gate, PPO run, comparison."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import field
+from typing import Annotated, Literal, Self
 
-from spa.config.key import Key
+from annotated_types import Gt
+from pydantic import model_validator
+
+from spa.config.fields import CopyURL, Folder, Invalid, Key, Name, section
 from spa.config.schema_models import FSDPConfig, ModelConfig, Strategy
 
+Policy = Literal["self", "random", "branched", "expert", "scout"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@section
 class SamplingConfig:
     """Sampling of self-play."""
 
@@ -18,7 +23,7 @@ class SamplingConfig:
     response_length: Annotated[int, Key("most new tokens per turn", affects="result", ge=1)] = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class ImagineConfig:
     """Several replies are drawn, and the one with the best imagined state is played (`spa eval --plan`).
 
@@ -53,6 +58,18 @@ class ImagineConfig:
         float, Key("probability that the oracle shows the state after another plan", affects="result", ge=0, le=1)
     ] = 0.0
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.spoil > 0 and self.dynamics != "oracle":
+            raise Invalid("spoil", "needs dynamics oracle: only its states can be spoilt")
+        if self.keep and self.depth == 1:
+            raise Invalid("keep", "needs depth above 1: a way of one turn is over when it is played")
+        if self.plans == "every_action" and self.n > 1:
+            raise Invalid("n", "must be 1 with plans every_action: no replies are drawn")
+        if self.plans == "every_action" and self.dynamics == "oracle":
+            raise Invalid("dynamics", "cannot be oracle with plans every_action, which asks the model")
+        return self
+
     @property
     def on(self) -> bool:
         """Whether anything is imagined."""
@@ -69,7 +86,7 @@ class ImagineConfig:
         return 8 if self.plans == "every_action" else self.n
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class SearchExamplesConfig:
     """`generate.policy: search`: examples of responses that write a breadth-first search."""
 
@@ -104,7 +121,7 @@ class SearchExamplesConfig:
     ] = "search"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class GenerateConfig:
     """Stage 1: self-play with ground-truth states, on the environments of `es_manager.train`."""
 
@@ -145,13 +162,13 @@ class GenerateConfig:
             affects="result",
         ),
     ] = "all_rounds"
-    output_dir: Annotated[str | None, Key("null: `<trainer.run_dir>/data`", affects="place")] = None
+    output_dir: Annotated[Folder | None, Key("null: `<trainer.run_dir>/data`", affects="place")] = None
     val_fraction: Annotated[float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)] = 0.2
     split_seed: Annotated[int, Key("of the split by puzzle", affects="result", ge=0)] = 42
     shuffle_next_states: Annotated[bool, Key("control: true next states of other turns", affects="result")] = False
     success_only: Annotated[bool, Key("keep only turns of successful episodes", affects="result")] = False
     policy: Annotated[
-        Literal["self", "random", "branched", "expert", "scout", "search"],
+        Policy | Literal["search"],
         Key(
             "who plays: the model, uniform legal actions, the same with every other action tried in a copy, a solver, "
             "tabular Q-learning that has tried the puzzle; search: nobody, examples of written searches",
@@ -163,7 +180,7 @@ class GenerateConfig:
         Key("plans that branched play draws and tries at each state; null: every legal action", affects="result", ge=1),
     ] = None
     mixture: Annotated[
-        Mapping[str, Any] | None,
+        Mapping[Policy, Annotated[float, Gt(0)]] | None,
         Key("shares of episodes by policy, as {self: 0.5, branched: 0.5}; null: all by `policy`", affects="result"),
     ] = None
     coverage: Annotated[
@@ -205,7 +222,7 @@ class GenerateConfig:
         return self.num_batches + (self.rounds - 1) * self.batches_of_later_rounds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class SFTDataConfig:
     """Stage 2: data."""
 
@@ -235,7 +252,7 @@ class SFTDataConfig:
     ] = "response"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class SFTModelConfig(ModelConfig):
     """Stage 2: model."""
 
@@ -251,7 +268,7 @@ class SFTModelConfig(ModelConfig):
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class SFTOptimConfig:
     """Stage 2: optimiser and schedule."""
 
@@ -272,11 +289,11 @@ class SFTOptimConfig:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class SFTTrainerConfig:
     """Stage 2: length, saving, evaluation."""
 
-    default_local_dir: Annotated[str, Key("where checkpoints go", affects="place")] = "runs/test/sft"
+    default_local_dir: Annotated[Folder, Key("where checkpoints go", affects="place")] = "runs/test/sft"
     resume_path: Annotated[
         str | None,
         Key("checkpoint to go on from; null: the last one of this run", affects="result", content="checkpoint"),
@@ -294,7 +311,7 @@ class SFTTrainerConfig:
     seed: Annotated[int, Key("of the order of rows", affects="result", ge=0)] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class SFTConfig:
     """Stage 2: world-model fine-tuning."""
 
@@ -304,7 +321,7 @@ class SFTConfig:
     trainer: SFTTrainerConfig = field(default_factory=SFTTrainerConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class GateConfig:
     """The look at the world model between SFT and PPO."""
 
@@ -326,7 +343,7 @@ class GateConfig:
     entropy_min: Annotated[float, Key("least entropy of replies, in nats per token", affects="place", ge=0)] = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class GenerationsToLogConfig:
     """Sample episodes that trackers get as tables."""
 
@@ -334,16 +351,16 @@ class GenerationsToLogConfig:
     val: Annotated[int, Key("per validation", affects="display", ge=0)] = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class TrainerConfig:
     """Stage 3 and the run as a whole."""
 
     project_name: Annotated[str, Key("for trackers", affects="display")] = "spa"
-    experiment_name: Annotated[str, Key("the run's name", affects="display")] = "test"
-    run_dir: Annotated[str, Key("folder of the run: data/, sft/, ppo/", affects="place")] = "runs/test"
-    default_local_dir: Annotated[str, Key("where PPO checkpoints go", affects="place")] = "runs/test/ppo"
+    experiment_name: Annotated[Name, Key("the run's name", affects="display")] = "test"
+    run_dir: Annotated[Folder, Key("folder of the run: data/, sft/, ppo/", affects="place")] = "runs/test"
+    default_local_dir: Annotated[Folder, Key("where PPO checkpoints go", affects="place")] = "runs/test/ppo"
     default_hdfs_dir: Annotated[
-        str | None,
+        CopyURL | None,
         Key("fsspec URL (s3://…, gs://…, file://…) that gets a copy of each checkpoint; null: none", affects="place"),
     ] = None
     total_training_steps: Annotated[int, Key("PPO steps", affects="result", ge=1)] = 1000
@@ -391,7 +408,7 @@ class TrainerConfig:
     kl_stop: Annotated[float, Key("stop at the first step if it exceeds this", affects="display", gt=0)] = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class RayInitConfig:
     """`launcher: ray`."""
 
@@ -408,7 +425,7 @@ class RayInitConfig:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class CompareConfig:
     """`spa compare`: the same number of episodes for every arm."""
 

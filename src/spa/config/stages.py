@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from spa.config.convert import flatten, schema_keys, to_plain
-from spa.config.key import Key
+from spa.config.fields import Key, flatten
 from spa.config.schema import APIModelConfig, Config, EnvSpec
+from spa.config.tree import schema_keys, to_plain
 
 Stage = Literal["selfplay", "sft", "ppo", "eval"]
 STAGES: tuple[Stage, ...] = get_args(Stage)

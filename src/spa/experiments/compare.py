@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spa.config.convert import schema_keys
 from spa.config.load import choices, to_yaml
 from spa.config.schema import Config
+from spa.config.tree import schema_keys
 from spa.errors import ConfigError
 from spa.experiments.grid import (
     FOLDERS,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from spa.archive import archive_files
-from spa.config.convert import to_plain
 from spa.config.schema import Config
+from spa.config.tree import to_plain
 from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.identity import Identity

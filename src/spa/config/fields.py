@@ -1,0 +1,133 @@
+"""What all settings share: the decorator of a section, and `Key`, which describes one setting."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
+from urllib.parse import parse_qsl, urlsplit
+
+import annotated_types
+import pydantic.dataclasses
+from pydantic import AfterValidator, ConfigDict, Field, Strict
+
+T = TypeVar("T")
+
+Affects = Literal["result", "rounding", "place", "display"]
+"""`result`: the numbers or the precision of a stage. `rounding`: memory and speed, and so at most the last digits.
+`place`: where things are, which copies are kept, who starts what. `display`: what is measured, logged and shown."""
+
+Content = Literal["value", "model", "file", "data", "checkpoint"]
+"""What of a key's value counts: the value itself, or the content of the model, file, data set or checkpoint that it
+names."""
+
+
+class Invalid(ValueError):
+    """A rule of a section is broken: the setting of the section that is to be changed, and what is wrong with it."""
+
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+
+def _not_blank(separator: str) -> str:
+    if not separator.strip():
+        raise ValueError("must not be blank; actions could not be told apart")
+    return separator
+
+
+def _local_folder(path: str) -> str:
+    if "://" in path:
+        raise ValueError(f"must be a local folder, got {path}; trainer.default_hdfs_dir=URL copies checkpoints")
+    if path.lstrip().startswith("-") or not path.strip():
+        raise ValueError(f"must be a folder, got {path!r}; a name that begins with - would be taken for an option")
+    return path
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a setting, header or URL parameter of this name is a secret."""
+    pattern = r"api.?key|secret|passw|authori[sz]ation|credential|headers|(^|[._-])(token|key|sig)$"
+    return re.search(pattern, name, re.IGNORECASE) is not None
+
+
+def _without_secret(address: str, login: str, instead: str) -> str:
+    if re.match(login, address) or any(is_secret(name) for name, _ in parse_qsl(urlsplit(address).query)):
+        raise ValueError(f"holds a password or key, which would be saved with every run; {instead}")
+    return address
+
+
+def _copy_url(address: str) -> str:
+    if "://" not in address:
+        raise ValueError(f"must be a URL like s3://…, got {address}")
+    instead = "put it where the file system looks for it (its environment variables, or fsspec's configuration file)"
+    # A name before @ alone is a user or a container.
+    return _without_secret(address, r"[^/]*://[^/@]*:[^/]*@", instead)
+
+
+def _server_url(address: str) -> str:
+    return _without_secret(address, r"[^/]*://[^?#]*@", "put it into a variable (api_key_env)")
+
+
+Name = Annotated[str, Field(coerce_numbers_to_str=True)]
+"""A text that may be written without quotes when it looks like a number, such as the tag 2048."""
+
+Separator = Annotated[str, AfterValidator(_not_blank)]
+Folder = Annotated[Name, AfterValidator(_local_folder)]
+CopyURL = Annotated[str, AfterValidator(_copy_url)]
+ServerURL = Annotated[str, AfterValidator(_server_url)]
+
+
+@dataclass(frozen=True, slots=True)
+class Key(annotated_types.GroupedMetadata):
+    """Annotation of a setting: its help, what it affects, and the range that pydantic validates.
+
+    Bounds are inclusive (`ge`, `le`) or exclusive (`gt`); null is outside every bound.
+    """
+
+    help: str
+    affects: Affects
+    content: Content = "value"
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+
+    def __iter__(self) -> Iterator[annotated_types.BaseMetadata]:
+        """The bounds, as pydantic reads them."""
+        if self.ge is not None:
+            yield annotated_types.Ge(self.ge)
+        if self.gt is not None:
+            yield annotated_types.Gt(self.gt)
+        if self.le is not None:
+            yield annotated_types.Le(self.le)
+
+    def range(self) -> str:
+        """The range as ` >= 1`, for the reference page; "" without bounds."""
+        bounds = ((">=", self.ge), (">", self.gt), ("<=", self.le))
+        return "".join(f" {sign} {bound:g}" for sign, bound in bounds if bound is not None)
+
+
+def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> leaf value. Empty mappings are leaves."""
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            out |= flatten(value, f"{prefix}{name}.")
+        else:
+            out[f"{prefix}{name}"] = value
+    return out
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def section(cls: type[T]) -> type[T]:
+    """A frozen dataclass that pydantic validates: no unknown keys, no infinities, a list becomes a tuple.
+
+    Numbers and truth values are not converted: neither `true` to 1 nor `"3"` to 3.
+    """
+    for name, hint in cls.__annotations__.items():
+        inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        members = get_args(inner) if isinstance(inner, UnionType) else (inner,)
+        if {*members} <= {int, float, bool, NoneType}:
+            cls.__annotations__[name] = Annotated[hint, Strict()]
+    settings = ConfigDict(extra="forbid", allow_inf_nan=False)
+    decorate: Any = pydantic.dataclasses.dataclass(frozen=True, slots=True, kw_only=True, config=settings)
+    return decorate(cls)

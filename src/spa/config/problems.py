@@ -1,0 +1,119 @@
+"""What is wrong with a configuration: every problem with its key, in words for people."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from spa.config.fields import Invalid, flatten
+from spa.config.tree import schema_keys
+
+WORDS = {
+    "dataclass_type": "a section with keys",
+    "mapping_type": "a mapping",
+    "dict_type": "a mapping",
+    "tuple_type": "a list",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "greater than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
+}
+"""How YAML calls what pydantic expected, by pydantic's type of error."""
+
+
+class Problems:
+    """A growing list of problems, each with the key that it is about."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[str, str]] = []
+
+    def add(self, key: str, text: str) -> None:
+        """Note a problem of `key`."""
+        self.items.append((key, text))
+
+    @property
+    def lines(self) -> list[str]:
+        """One line per problem."""
+        return [f"{key}: {text}" if key else text for key, text in self.items]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def add_validation_errors(problems: Problems, error: ValidationError, tree: Mapping[str, Any]) -> None:
+    """Note every error that pydantic found in `tree`. Alternatives of one key (`str | tuple`) become one problem."""
+    found: dict[str, tuple[list[str], str]] = {}
+    for item in error.errors():
+        key = _dotted(item["loc"], tree)
+        got = f", got {show(item['input'])}"
+        if item["type"] == "unexpected_keyword_argument":
+            for leaf in flatten({key: item["input"]}):
+                problems.add(leaf, f"unknown key{suggestion(leaf)}")
+        elif item["type"] == "missing":
+            problems.add(key, "missing")
+        elif item["type"] == "value_error":
+            reason = item["ctx"]["error"]
+            problems.add(f"{key}.{reason.key}" if isinstance(reason, Invalid) else key, str(reason))
+        elif item["type"] == "literal_error":
+            expected = item["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
+            close = difflib.get_close_matches(str(item["input"]), expected.split(", "), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            problems.add(key, f"must be one of {expected}{got}{hint}")
+        else:
+            words = WORDS.get(item["type"], item["msg"].removeprefix("Input should be "))
+            wanted = words.format(**item.get("ctx", {}))
+            found.setdefault(key, ([], got))[0].append(wanted)
+    for key, (wanted, got) in found.items():
+        problems.add(key, f"must be {' or '.join(dict.fromkeys(wanted))}{got}")
+
+
+def _dotted(location: Sequence[int | str], tree: Any) -> str:
+    """The key that pydantic's location names. The name of a union's member is no key of the tree."""
+    key = ""
+    for part in location:
+        if isinstance(tree, Mapping):
+            key = f"{key}.{part}" if key else str(part)
+            tree = tree.get(part)
+        elif isinstance(tree, list) and isinstance(part, int):
+            key = f"{key}[{part}]"
+            tree = tree[part] if part < len(tree) else None
+    return key
+
+
+def suggestion(path: str) -> str:
+    """The schema keys closest to an unknown one, as `; did you mean ...?`, or ""."""
+    known = [name for name, _, _ in schema_keys()]
+    head, _, last = path.rpartition(".")
+    siblings = [name for name in known if name.rpartition(".")[0] == head]
+    close = (
+        [f"{head}.{name}".strip(".") for name in _similar(last, [name.rpartition(".")[2] for name in siblings], 0.75)]
+        or _similar(path, known, 0.85)
+        or [name for name in known if name.endswith(f".{path}")]
+        or [name for name in known if name.rpartition(".")[2] == last]
+        or _similar(path, known, 0.6)
+    )
+    return f"; did you mean {' or '.join(close)}?" if 0 < len(close) <= 3 else ""
+
+
+def _similar(name: str, options: Sequence[str], cutoff: float) -> list[str]:
+    return difflib.get_close_matches(name, options, n=1, cutoff=cutoff)
+
+
+def show(value: Any) -> str:
+    """A value and its kind, for messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"the text {value!r}"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return f"the list {list(value)!r}"
+    return repr(value)
