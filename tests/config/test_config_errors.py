@@ -198,7 +198,9 @@ def test_self_play_does_not_care_for_mini_batches():
         load_config("base", overrides)
 
 
-@pytest.mark.parametrize("address", ["me:hunter2@host/v1", "host/v1?api_key=hunter2", "host/v1?a=1&TOKEN=hunter2"])
+@pytest.mark.parametrize(
+    "address", ["me:hunter2@host/v1", "me:hunter2/3@host/v1", "host/v1?api_key=hunter2", "host/v1?a=1&TOKEN=hunter2"]
+)
 def test_a_password_in_an_address_is_refused_and_not_repeated(address):
     entry = f"{{provider_name: custom, model_name: m, base_url: 'https://{address}'}}"
     with pytest.raises(ConfigError) as caught:
@@ -215,7 +217,17 @@ def test_a_password_in_the_place_of_copies_is_refused_and_not_repeated(url):
         assert load_config("base", [f"trainer.default_hdfs_dir='{plain}'"]).trainer.default_hdfs_dir == plain
 
 
-@pytest.mark.parametrize("field", ["api_key", "API_KEY", "extra_headers"])
+def test_a_secret_of_the_environment_is_refused_and_not_repeated(monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "hunter2")
+    with pytest.raises(ConfigError, match="would save the secret MY_TOKEN") as caught:
+        load_config("evaluate_api_llm", ["+model_info.gpt-4o.generation_kwargs.user='${oc.env:MY_TOKEN}'"])
+    assert "hunter2" not in str(caught.value)
+
+
+FIELDS = ["api_key", "API_KEY", "extra_headers", "x-api-key", "token", "password", "extra_body.auth.password"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
 def test_a_key_among_the_fields_of_a_request_is_refused_and_not_repeated(field):
     with pytest.raises(ConfigError, match=rf"generation_kwargs\.{field}: would be saved .*api_key_env") as caught:
         load_config("evaluate_api_llm", [f"model_info.gpt-4o.generation_kwargs.{field}=hunter2"])

@@ -7,6 +7,7 @@ import pytest
 from spa.config.hardware import clamp_to_hardware, default_threads
 from spa.config.load import load_config
 from spa.config.tree import to_plain
+from spa.engines.factory import engine_name
 
 
 def asked(*overrides):
@@ -72,3 +73,11 @@ def test_methods_that_run_side_by_side_have_one_thread_each():
     assert default_threads() is None
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert pool.submit(default_threads).result() == 1
+
+
+def test_an_engine_that_is_not_there_is_replaced_with_a_warning(caplog):
+    cfg = asked("actor_rollout_ref.rollout.name=vllm")
+    if clamp_to_hardware(cfg, gpus=0)[1] == []:
+        pytest.skip("vllm is installed here")
+    assert engine_name(cfg) == engine_name(cfg) == "local"
+    assert caplog.text.count("vllm asked for, local used") == 1

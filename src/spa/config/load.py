@@ -27,7 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from spa.config import compat
 from spa.config.check import STAGES, Stage, check
-from spa.config.fields import flatten
+from spa.config.fields import flatten, is_secret
 from spa.config.problems import Problems, add_validation_errors, suggestion
 from spa.config.schema import Config, GroupsConfig
 from spa.config.tree import to_plain
@@ -208,8 +208,8 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
             return problems.add(".".join(parents[: depth + 1]), f"has no keys, so {text!r} cannot be applied")
     if parsed.type != OverrideType.DEL:
         written += flatten({path: value})
-        both = isinstance(value, dict) and isinstance(section.get(last), dict)
-        section[last] = _fill(value, section[last]) if both else value
+        old = section.get(last)
+        section[last] = _fill(value, old) if isinstance(value, dict) and isinstance(old, dict) else value
         return None
     if last not in section:
         return problems.add(path, f"nothing to remove{suggestion(path)}")
@@ -225,6 +225,9 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
 
 def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict[str, Any]:
     """`tree` with its interpolations resolved by OmegaConf; one that cannot be is a problem of its key."""
+    for key, value in flatten(tree).items():
+        if (variable := re.search(r"\$\{oc\.env:\s*(\w+)", str(value))) and is_secret(variable[1]):
+            problems.add(key, f"would save the secret {variable[1]} with every run; name the variable in api_key_env")
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(compat.with_variables(tree, notes)), resolve=True)
     except (OmegaConfBaseException, RecursionError) as error:

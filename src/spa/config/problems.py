@@ -50,6 +50,7 @@ def add_validation_errors(problems: Problems, error: ValidationError, tree: Mapp
     found: dict[str, tuple[list[str], str]] = {}
     for item in error.errors():
         key = _dotted(item["loc"], tree)
+        details = item.get("ctx", {})
         got = f", got {show(item['input'])}"
         if item["type"] == "unexpected_keyword_argument":
             for leaf in flatten({key: item["input"]}):
@@ -57,16 +58,16 @@ def add_validation_errors(problems: Problems, error: ValidationError, tree: Mapp
         elif item["type"] == "missing":
             problems.add(key, "missing")
         elif item["type"] == "value_error":
-            reason = item["ctx"]["error"]
+            reason = details["error"]
             problems.add(f"{key}.{reason.key}" if isinstance(reason, Invalid) else key, str(reason))
         elif item["type"] == "literal_error":
-            expected = item["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
+            expected = details["expected"].replace(" or ", ", ").replace("'", "")
             close = difflib.get_close_matches(str(item["input"]), expected.split(", "), n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             problems.add(key, f"must be one of {expected}{got}{hint}")
         else:
             words = WORDS.get(item["type"], item["msg"].removeprefix("Input should be "))
-            wanted = words.format(**item.get("ctx", {}))
+            wanted = words.format(**details)
             found.setdefault(key, ([], got))[0].append(wanted)
     for key, (wanted, got) in found.items():
         problems.add(key, f"must be {' or '.join(dict.fromkeys(wanted))}{got}")

@@ -1,5 +1,6 @@
 """The engine that the configuration asks for."""
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,9 +123,20 @@ def engine_name(cfg: Config, model_name: str = "") -> str:
         return RANDOM
     if model_name in cfg.model_info:
         return "openai"
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    clamped, _ = clamp_to_hardware(cfg, gpus=gpus)
-    return clamped.actor_rollout_ref.rollout.name
+    return on_this_machine(cfg).actor_rollout_ref.rollout.name
+
+
+def on_this_machine(cfg: Config) -> Config:
+    """`cfg` with engine and GPU counts that this machine has. What is lowered is logged, once per process."""
+    clamped, warnings = clamp_to_hardware(cfg, gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    for text in warnings:
+        _warn_once(text)
+    return clamped
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning(text)
 
 
 def _make_random(request: EngineRequest) -> PlayingEngine:
@@ -172,7 +184,8 @@ def vllm_engine(cfg: Config, model_name: str, template: ChatTemplate, device: to
         raise ConfigError(
             f"{model_name} sees pictures, and vllm is given text: set actor_rollout_ref.rollout.name=local"
         )
-    rollout, on_gpu = cfg.actor_rollout_ref.rollout, device.type == "cuda"
+    rollout = on_this_machine(cfg).actor_rollout_ref.rollout
+    on_gpu = device.type == "cuda"
     options: dict[str, Any] = {"enforce_eager": rollout.enforce_eager}
     if on_gpu:
         options |= {
