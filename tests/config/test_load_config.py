@@ -170,7 +170,7 @@ def test_a_broken_file_is_one_clear_error(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"cannot read .*list\.yaml"):
         load_config(tmp_path / "list.yaml")
     (tmp_path / "lost.yaml").write_text("defaults: [nowhere]\n")
-    with pytest.raises(ConfigError, match=r"cannot read .*lost\.yaml.*nowhere"):
+    with pytest.raises(ConfigError, match=r"lost\.yaml.*nowhere"):
         load_config(tmp_path / "lost.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
     with pytest.raises(ConfigError, match=r"cannot read .*binary\.yaml"):
