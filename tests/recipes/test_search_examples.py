@@ -19,7 +19,7 @@ from spa.prompts.parse import parse_reply
 from spa.recipes import evaluate, generate, ppo, setup, sft
 from spa.recipes.policies import Target
 from spa.recipes.ppo import to_batch
-from spa.recipes.search_examples import make_examples
+from spa.recipes.search_examples import Simulator, make_examples
 from spa.training.batch import split_turns
 from spa.types import WorldModelRow
 from spa.worldmodel.rows import read_parquet
@@ -51,7 +51,7 @@ def config(*overrides: str, method: str = "search_simulator") -> Config:
 
 def examples(method: str, *overrides: str) -> list[WorldModelRow]:
     cfg = config(*overrides, method=method)
-    return make_examples(cfg, setup.make_player(cfg, None, mode="base"))[0]
+    return make_examples(cfg, setup.make_player(cfg, None, mode="base"), Simulator())[0]
 
 
 def true_of(row: WorldModelRow, cfg: Config):
@@ -89,7 +89,7 @@ def test_validation_puzzles_are_left_out_and_seeds_differ():
     cfg = config("es_manager.val.env_groups=64")
     player = setup.make_player(cfg, None, mode="base")
     held_out = setup.validation_hashes(cfg, player)
-    rows, _, dropped = make_examples(cfg, player)
+    rows, _, dropped = make_examples(cfg, player, Simulator())
     assert not held_out & {row.puzzle_hash for row in rows}
     assert dropped["validation_puzzle"] + dropped["too_long"] + dropped["duplicate"] == sum(dropped.values())
     other = examples("search_simulator", "seed.train=20000")
@@ -233,4 +233,4 @@ def test_what_cannot_be_searched_is_refused(override: str, path: str):
 def test_a_game_that_names_no_states_is_refused():
     cfg = config("es_manager.train.env_configs.tags=[SimpleSokoban]", "es_manager.val.env_configs.tags=[SimpleSokoban]")
     with pytest.raises(ConfigError, match="does not name its states"):
-        make_examples(cfg, setup.make_player(cfg, None, mode="base"))
+        make_examples(cfg, setup.make_player(cfg, None, mode="base"), Simulator())
