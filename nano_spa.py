@@ -287,25 +287,25 @@ def sft_loss(model: Any, examples: Sequence[Example]) -> Tensor:
 def make_batch(episodes: Sequence[Episode]) -> list[Tensor]:
     """Tensors for `ppo_loss`, ids [B, T] and the rest [B, T - 1], of the groups that vary most.
 
-    Advantages without a critic (REINFORCE++): an episode's score relative to its group, discounted
-    from its last sampled token backwards, so that the turn that won gets the most credit; whitened.
+    Advantages without a critic (REINFORCE++): the score, discounted from the last sampled token
+    so that the turn that won gets the most credit, minus the group's mean at the start; whitened.
     """
     scores = torch.tensor([episode.score for episode in episodes]).double().view(-1, GROUP_SIZE)
-    std = scores.std(dim=1, keepdim=True)
-    relative = ((scores - scores.mean(dim=1, keepdim=True)) / (std + 1e-6)).flatten()
+    std = scores.std(dim=1)
+    first = torch.tensor([e.score * 0.97 ** (sum(e.sampled) - 1) for e in episodes]).view_as(scores)
     # Groups that always win, or always lose, do not show which responses were better.
-    ranked = std[:, 0].argsort(descending=True, stable=True)[: max(1, len(std) // 2)]
-    groups = [group for group in ranked.tolist() if std[group] > 1e-6]
-    rows = [row for row in range(len(episodes)) if row // GROUP_SIZE in groups]
-    if not rows:
+    ranked = std.argsort(descending=True, stable=True)[: max(1, len(std) // 2)]
+    groups = sorted(group for group in ranked.tolist() if std[group] > 1e-6)
+    kept = [e for row, e in enumerate(episodes) if row // GROUP_SIZE in groups]
+    if not kept:
         return []
-    columns = ((e.ids, e.sampled, e.logprobs, e.correct) for e in map(episodes.__getitem__, rows))
+    columns = ((e.ids, e.sampled[1:], e.logprobs[1:], e.correct[1:]) for e in kept)
     ids, mask, old_logprobs, correct = map(pad, zip(*columns, strict=True))
-    mask = mask[:, 1:]
-    sampled_after = mask.flip(1).cumsum(1).flip(1) - 1
-    advantages = relative[rows][:, None] * 0.97**sampled_after
+    group = torch.tensor(groups).repeat_interleave(GROUP_SIZE)
+    returns = scores[groups].view(-1, 1) * 0.97 ** (mask.flip(1).cumsum(1).flip(1) - 1)
+    advantages = (returns - first.mean(dim=1)[group, None]) / (std[group, None] + 1e-6)
     white = (advantages - advantages[mask].mean()) / advantages[mask].std()
-    return [ids, mask, old_logprobs[:, 1:], white.float(), correct[:, 1:]]
+    return [ids, mask, old_logprobs, white.float(), correct]
 
 
 def ppo_loss(model: Any, batch: Sequence[Tensor]) -> Tensor:
