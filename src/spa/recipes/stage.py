@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from spa.archive import archive_files
-from spa.config.convert import flatten
+from spa.config.fields import flatten
 from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.distributed.world import World, current_world
