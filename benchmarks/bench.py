@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -80,8 +81,10 @@ class Side:
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
+        status = self.process.wait()
         self.log.seek(0)
-        raise RuntimeError(self.log.read()[-600:])
+        killed = f"\nended by {signal.Signals(-status).name}" if status < 0 else ""
+        raise RuntimeError(self.log.read()[-600:] + killed)
 
     def close(self) -> None:
         """End the process."""

@@ -72,6 +72,8 @@ def test_the_shares_are_of_what_the_same_run_measured(bench):
 def test_a_side_is_a_process_that_says_why_it_ended(bench):
     with pytest.raises(RuntimeError, match="no module named that"):
         bench.Side([sys.executable, "-c", "raise SystemExit('no module named that')"]).round()
+    with pytest.raises(RuntimeError, match="ended by SIGKILL"):
+        bench.Side([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]).round()
     said = json.dumps({"cpu": 1})
     side = bench.Side([sys.executable, "-c", f"input(); print({said!r})"])
     assert side.round() == {"cpu": 1}
