@@ -164,16 +164,15 @@ def styled_template(name: str) -> ChatTemplate:
 
 def table() -> str:
     """The table of docs/models.md."""
-    lines = ["| style of | what its template does | found | goes on with |", "|---|---|---|---|"]
+    lines = ["| style of | what its template does | template that is used |", "|---|---|---|"]
     for name, style in STYLES.items():
         try:
             report = styled_template(name).report
         except ModelError as error:
             reason = str(error).partition(";")[0].removeprefix("the chat template ")
-            lines.append(f"| {style.title} | {style.quirk} | {reason} | refused |")
+            lines.append(f"| {style.title} | {style.quirk} | refused: {reason} |")
             continue
-        found = "; ".join((report.kind, *report.traits))
-        lines.append(f"| {style.title} | {style.quirk} | {found} | {'pinned' if report.pinned else 'its own'} |")
+        lines.append(f"| {style.title} | {style.quirk} | {'pinned' if report.pinned else 'its own'} |")
     return "\n".join(lines)
 
 

@@ -95,7 +95,7 @@ def declare(folder: Path, lost: Sequence[dict[str, str]]) -> None:
     marks.write_text("".join(json.dumps(row) + "\n" for row in lost))
 
 
-NAMED = ("state.json", "chat_template.jinja", "template.json")
+NAMED = ("state.json", "chat_template.jinja")
 """Files of a checkpoint that say what it was made with: the options of the environment, the chat template."""
 
 

@@ -6,7 +6,6 @@ sampled tokens is right for every model family.
 """
 
 import copy
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,6 @@ from spa.prompts.template_parts import Parts, read_template, renderer, without_s
 from spa.prompts.text_tokens import TextTokens
 from spa.types import IMAGE, Message
 
-REPORT = "template.json"
-"""What was found about the chat template, in the folder of every checkpoint."""
 NOT_SEEING = (
     "the environment shows pictures, and this model reads only text. Use a vision-language model (Qwen2-VL, LLaVA and "
     "the like, with the files of its image processor), or render_mode: text in custom_envs."
@@ -33,8 +30,8 @@ class ChatTemplate:
     """What a tokenizer's chat template puts around messages, taken apart once.
 
     Works by rendering short conversations with placeholders: the text between a reply and the next user message, and
-    between that message and the next reply, is what every later turn needs. `report` says how this relates to what a
-    server would render (spa.prompts.template_check); `tokenizer` is a copy that has the template which is right.
+    between that message and the next reply, is what every later turn needs. `report` says whether it is used as
+    it is (spa.prompts.template_check); `tokenizer` is a copy that has the template which is right.
 
     `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads only text, and for one
     whose template writes pictures in a way that we do not know. `stop_ids`: ids that end a reply beside those that
@@ -140,10 +137,9 @@ class ChatTemplate:
         return ids if self.images is None else self.images.expand(ids, images)
 
     def save_pretrained(self, folder: Path) -> None:
-        """The tokenizer with the template that is right, what was found about it, and the image processor if there is
-        one, as files of a model folder."""
+        """The tokenizer with the template that is right, and the image processor if there is one, as files of a model
+        folder."""
         self.tokenizer.save_pretrained(folder)
-        (Path(folder) / REPORT).write_text(json.dumps(self.report.as_dict(), indent=1) + "\n", encoding="utf-8")
         if self.images is not None:
             self.images.processor.save_pretrained(folder)
 

@@ -1,7 +1,7 @@
 """A chat template rendered, and taken apart into the texts that stand around messages.
 
-Templates are other people's code: whatever they raise becomes one ModelError, and what they do has limits
-(spa.prompts.sandbox).
+Templates are other people's code: transformers renders them in its sandbox, and whatever they raise becomes one
+ModelError.
 """
 
 import re
@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from transformers.utils.chat_template_utils import _compile_jinja_template
+
 from spa.errors import ModelError
-from spa.prompts import sandbox
 from spa.types import Message
 
 Render = Callable[..., str]
 """render(messages, generation=True) -> text, with the generation prompt or without. Raises ModelError."""
 
-MAX_TEMPLATE = 256 * 1024  # characters; the longest templates of known models have some 20,000
-MAX_EXPANSION = 64  # a rendering may be this many times as long as template and messages together
 DATE = datetime(2024, 7, 26)
 """The date of templates that ask for one: a fixed one, so that a prompt is the same tomorrow and after a resume."""
 
@@ -27,11 +26,10 @@ JOINT = "\n\n"
 """Between a system message and the first user message, where the template has no system role."""
 
 _THINK = re.compile(r"(<think>\s*)?(</think>\s*)?$")  # an empty think block, the start of one, the end of one
-_CLOCK = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 
 
 class TemplateFault(ModelError):
-    """A chat template raised, met a limit or does not parse; in a rollout that costs the episode."""
+    """A chat template raised or does not parse; in a rollout that costs the episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,7 @@ class Parts:
 
 
 def read_template(tokenizer: Any) -> str:
-    """The text of a tokenizer's chat template. Raises ModelError if there is none, or if it is too long."""
+    """The text of a tokenizer's chat template. Raises ModelError if there is none."""
     name = getattr(tokenizer, "name_or_path", "this model")
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
@@ -86,20 +84,26 @@ def read_template(tokenizer: Any) -> str:
         text = tokenizer.get_chat_template()
     except ValueError as error:
         raise ModelError(f"the tokenizer of {name!r} has several chat templates, none of them the default") from error
-    if not isinstance(text, str) or len(text) > MAX_TEMPLATE:
-        raise ModelError(f"the chat template of {name!r} is not a text of at most {MAX_TEMPLATE:,} characters")
     return text
+
+
+def _date(form: str) -> str:
+    return DATE.strftime(form)
 
 
 def renderer(tokenizer: Any, template: str) -> Render:
     """How a server renders conversations with this template: nothing is set that a plain request does not set."""
-    plain = {**tokenizer.special_tokens_map, "tools": None, "documents": None}
 
     def render(messages: Sequence[Message], generation: bool = True) -> str:
-        limit = MAX_EXPANSION * (len(template) + sum(len(str(message["content"])) for message in messages))
-        values = {**plain, "messages": [dict(message) for message in messages], "add_generation_prompt": generation}
         try:
-            return sandbox.render(template, values, limit=limit)
+            return _compile_jinja_template(template).render(
+                messages=[dict(message) for message in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=generation,
+                strftime_now=_date,
+                **tokenizer.special_tokens_map,
+            )
         except Exception as error:  # a template is other people's code
             what = " ".join(str(error).split()) or type(error).__name__
             raise TemplateFault(
@@ -108,36 +112,6 @@ def renderer(tokenizer: Any, template: str) -> Render:
             ) from error
 
     return render
-
-
-def frozen_date(template: str, render_with: Callable[[str], Render]) -> str | None:
-    """The template with its date fixed to DATE; None if what it writes does not depend on the date."""
-    if "strftime_now" not in template:
-        return None
-    fixed = _with_clock(template, DATE)
-    probe: list[Message] = [{"role": "user", "content": USER}]
-    for messages in ([{"role": "system", "content": SYSTEM}, *probe], probe):
-        try:
-            if render_with(fixed)(messages) != render_with(_with_clock(template, datetime(2031, 11, 5)))(messages):
-                return fixed
-        except ModelError:
-            continue
-    return None
-
-
-def _with_clock(template: str, date: datetime) -> str:
-    """The template behind a macro that takes the place of the server's clock."""
-    known = {match[2]: date.strftime(match[2]) for match in _CLOCK.finditer(template)}
-    table = ", ".join(f"{literal(form)}: {literal(text)}" for form, text in known.items())
-    default = literal(date.strftime("%d %b %Y"))
-    return (
-        "{%- macro strftime_now(format) -%}{{- {"
-        + table
-        + "}.get(format, "
-        + default
-        + ") -}}{%- endmacro %}\n"
-        + template  # on a line of its own: white space at its start means what it meant
-    )
 
 
 def take_apart(render: Render) -> Parts:

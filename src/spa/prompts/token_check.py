@@ -1,7 +1,6 @@
 """A chat template's episodes token for token: what is appended turn by turn against the rendering of the whole."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import product
 
@@ -16,12 +15,11 @@ _LONGEST = 4000  # tokens that are compared piece by piece
 
 
 def check_tokens(template: ChatTemplate) -> None:
-    """Replay conversations of several turns; `template.report` then counts what joins at the borders of replies.
+    """Compare conversations of several turns token by token.
 
-    Where a reply is sampled, tokens begin anew: a server that reads the conversation as text may join the last
-    character of the opener with the first of the reply. That is counted; any other difference raises ModelError.
+    Where a response is sampled, tokens begin from scratch: a server that reads the conversation as text may join the
+    last character of the opener with the first of the response. Any other difference raises ModelError.
     """
-    joined = 0
     leads: list[list[Message]] = [[SYSTEM_TURN], []]
     for lead, (users, replies) in product(leads, CONVERSATIONS):
         if not lead and template.parts.user_open is None:
@@ -29,8 +27,7 @@ def check_tokens(template: ChatTemplate) -> None:
         messages = [*lead, *alternate(users, replies)]
         ours, borders = appended(template, messages)
         served = served_ids(template, messages)
-        joined += joined_borders(ours, served, borders)
-    template.report = replace(template.report, joined=joined)
+        joined_borders(ours, served, borders)
 
 
 def opener_of(messages: Sequence[Message]) -> str:
