@@ -102,7 +102,7 @@ def test_the_first_round_plays_at_random_and_the_second_goes_on_from_its_model(t
     cfg = config(f"trainer.run_dir={tmp_path}")
     moves, search = rounds_of(cfg, tmp_path / "data", tmp_path / "sft")
     assert moves.cfg.generate.policy == "random" and moves.cfg.generate.reply_format == "moves"
-    assert moves.cfg.sft.trainer.total_training_steps == 60
+    assert moves.cfg.sft.trainer.total_training_steps == 80
     assert search.cfg.generate.policy == "search" and search.cfg.sft == cfg.sft
     assert [folder.relative_to(tmp_path) for _, folder in (*moves.stages, *search.stages)] == [
         Path("round_1/data"),

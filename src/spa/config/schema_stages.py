@@ -108,8 +108,8 @@ class SearchExamplesConfig:
             affects="result",
         ),
     ] = "simulator"
-    moves: Annotated[int, Key("single moves that the model is fine-tuned on first", affects="result", ge=1)] = 2400
-    moves_per_step: Annotated[int, Key("of these, in an optimiser step", affects="result", ge=1)] = 40
+    moves: Annotated[int, Key("single moves that the model is fine-tuned on first", affects="result", ge=1)] = 1200
+    moves_per_step: Annotated[int, Key("of these, in an optimiser step", affects="result", ge=1)] = 15
     thoughts: Annotated[
         Literal["search", "none", "dealt", "other_puzzle"],
         Key(
