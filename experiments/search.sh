@@ -23,6 +23,13 @@ frozen=(
   sft.trainer.save_freq=10
   "trainer.run_dir=$folder"
 )
+if [ "$arm" = search_model ]; then
+  # Single moves of random play first; their model then searches, and goes on learning from its own searches.
+  moves=("generate.output_dir=$folder/round_1/data" "sft.trainer.default_local_dir=$folder/round_1/sft")
+  $python -m spa generate smol_search "${frozen[@]}" "${moves[@]}"
+  $python -m spa sft smol_search "${frozen[@]}" "${moves[@]}"
+  frozen+=(generate.rounds=1 "model_path=$folder/round_1/sft/global_step_80")
+fi
 $python -m spa generate smol_search "${frozen[@]}"
 $python -m spa sft smol_search "${frozen[@]}"
 greedy=actor_rollout_ref.rollout.val_kwargs.do_sample=false
