@@ -324,7 +324,7 @@ def test_entropy_and_kl_are_means_over_sampled_tokens_with_and_without_weights_o
         metrics = update(
             Trainable(model=model, optimizer=Recording(model), grad_clip=1e9),
             replace(batch, importance=importance),
-            actor_loss(ActorConfig(use_kl_loss=True)),
+            actor_loss(ActorConfig(use_kl_loss=True, kl_loss_coef=1e-9)),
             mini_batches=[[torch.arange(len(batch))]],
             micro=MicroBatching(rows=2),
             loss_agg_mode="token-mean",

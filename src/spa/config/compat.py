@@ -7,12 +7,13 @@ A key of the table is `supported`, `mapped` to another, `ignored` (accepted with
 
 import functools
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
+
+from omegaconf import OmegaConf
 
 from spa.config.problems import Problems, show
 
@@ -245,7 +246,7 @@ def _with_default(match: re.Match[str], notes: list[str]) -> str:
     if name not in ORIGINAL_VARIABLES:
         return match[0]
     value = ORIGINAL_VARIABLES[name]
-    if name not in os.environ:
+    if OmegaConf.create({"value": f"${{oc.env:{name},''}}"}).value == "":
         note = f"the environment variable {name} is not set; {value} is taken, as in the original's PPO script"
         notes += [note] if note not in notes else []
     return f"${{oc.env:{name},'{value}'}}"

@@ -7,7 +7,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
 from urllib.parse import parse_qsl, urlsplit
 
-import annotated_types
 import pydantic.dataclasses
 from pydantic import AfterValidator, ConfigDict, Field, Strict
 
@@ -78,7 +77,7 @@ ServerURL = Annotated[str, AfterValidator(_server_url)]
 
 
 @dataclass(frozen=True, slots=True)
-class Key(annotated_types.GroupedMetadata):
+class Key:
     """Annotation of a setting: its help, what it affects, and the range that pydantic validates.
 
     Bounds are inclusive (`ge`, `le`) or exclusive (`gt`); null is outside every bound.
@@ -91,14 +90,12 @@ class Key(annotated_types.GroupedMetadata):
     gt: float | None = None
     le: float | None = None
 
-    def __iter__(self) -> Iterator[annotated_types.BaseMetadata]:
-        """The bounds, as pydantic reads them."""
-        if self.ge is not None:
-            yield annotated_types.Ge(self.ge)
-        if self.gt is not None:
-            yield annotated_types.Gt(self.gt)
-        if self.le is not None:
-            yield annotated_types.Le(self.le)
+    # Pydantic reads an annotation with this mark as the annotations that it iterates over.
+    __is_annotated_types_grouped_metadata__ = True
+
+    def __iter__(self) -> Iterator[Any]:
+        """The bounds, as pydantic's own annotations."""
+        yield from Field(ge=self.ge, gt=self.gt, le=self.le).metadata
 
     def range(self) -> str:
         """The range as ` >= 1`, for the reference page; "" without bounds."""

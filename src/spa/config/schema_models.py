@@ -4,15 +4,14 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Interval
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from spa.config.fields import Invalid, Key, section
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 Strategy = Literal["ddp", "fsdp", "fsdp2"]
-Beta = Annotated[float, Interval(ge=0, lt=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 LossAgg = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 

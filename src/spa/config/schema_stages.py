@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal, Self
 
-from annotated_types import Gt
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from spa.config.fields import CopyURL, Folder, Invalid, Key, Name, section
 from spa.config.schema_models import FSDPConfig, ModelConfig, Strategy
@@ -180,7 +179,7 @@ class GenerateConfig:
         Key("plans that branched play draws and tries at each state; null: every legal action", affects="result", ge=1),
     ] = None
     mixture: Annotated[
-        Mapping[Policy, Annotated[float, Gt(0)]] | None,
+        Mapping[Policy, Annotated[float, Field(gt=0)]] | None,
         Key("shares of episodes by policy, as {self: 0.5, branched: 0.5}; null: all by `policy`", affects="result"),
     ] = None
     coverage: Annotated[

@@ -174,6 +174,8 @@ _SEARCH = (
     "agent_proxy.reply_order=search",
     "generate.policy=search",
     "generate.reply_format=base",
+    "generate.rounds=1",
+    "generate.later_batches=null",
     "gate.enable=false",
 )
 
@@ -185,7 +187,7 @@ _WRITTEN: Mapping[str, Method] = {
     ),
     "search_model": Method(
         description="the same; examples from breadth-first search by the model's own predictions of single moves",
-        overrides=(*_SEARCH, "generate.search.dynamics=model", "generate.rounds=2"),
+        overrides=(*_SEARCH, "generate.search.dynamics=model", "generate.rounds=2", "state_text=coords"),
         ppo=(_NO_ROWS,),
     ),
     "search_dealt": Method(
