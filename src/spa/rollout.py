@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
-from spa import heartbeat
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_step, checked_text
@@ -21,6 +20,7 @@ from spa.errors import ConfigError
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.prompts.template_parts import TemplateFault
+from spa.run import heartbeat
 from spa.seats import Seat
 from spa.seeds import stream
 from spa.types import Completion, Episode, SamplingParams, Stop

@@ -15,7 +15,7 @@ from spa.config.load import load_config
 from spa.config.schema import APIModelConfig, Config
 from spa.config.stages import SECTIONS, STAGES, stages_of
 from spa.config.tree import schema_keys
-from spa.identity import Identity, differences, identity_of, rounded_differently
+from spa.run.fingerprint import Identity, differences, identity_of, rounded_differently
 
 LEAVES = {name: (kind, key) for name, kind, key in schema_keys() if not is_dataclass(kind)}
 CHANGED = [name for name in LEAVES if name not in ("custom_envs", "model_info")]

@@ -8,9 +8,9 @@ from api_server import Server, failing, good
 from spa import cli
 from spa.config.load import load_config
 from spa.errors import ModelError
-from spa.identity import Identity
 from spa.recipes import evaluate, generate
 from spa.recipes.policies import find_target
+from spa.run.fingerprint import Identity
 from spa.worldmodel.rows import read_parquet
 
 BAD_KEY = failing(401, "bad key")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from spa.tracking.lock import LOCK, held
+from spa.run.lock import LOCK, held
 
 SMALLEST = (
     "generate.num_batches=1",

@@ -10,12 +10,12 @@ import pytest
 from helpers.runs import small_config
 
 from spa.errors import ConfigError, DataError, ModelError
-from spa.identity import model_content, read_identity
 from spa.launch.job import Job
 from spa.launch.start import launch
 from spa.recipes import generate, pipeline, ppo, sft
 from spa.recipes.stage import recorded_identity, stage_identity
-from spa.training.checkpoint import load_note
+from spa.run.checkpoint import load_note
+from spa.run.fingerprint import model_content, read_identity
 
 STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "generate.num_batches=1")
 

@@ -15,14 +15,14 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.errors import ConfigError, ModelError
-from spa.identity import Identity, differences, identity_of
 from spa.launch.job import Job
 from spa.launch.ray_train import attempt
 from spa.recipes import generate, ppo, setup, sft
 from spa.recipes.resume import resume_point
 from spa.recipes.stage import DONE, IDENTITY, check_identity, finished, mark_done, record_identity, recorded_identity
-from spa.signals import StopRequested
-from spa.training.checkpoint import MARKER, latest_checkpoint, load_note, save_checkpoint
+from spa.run.checkpoint import MARKER, latest_checkpoint, load_note, save_checkpoint
+from spa.run.fingerprint import Identity, differences, identity_of
+from spa.run.signals import StopRequested
 
 FOUR = (
     "trainer.total_training_steps=4",

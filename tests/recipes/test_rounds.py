@@ -10,13 +10,13 @@ from helpers.runs import small_config
 
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, ModelError
-from spa.identity import differences
 from spa.launch.job import Job, lost_episodes
 from spa.models.precision import KEYS, precision_of, with_precision
 from spa.recipes import generate, pipeline, sft
 from spa.recipes.rounds import first_round, rounds_of, write_rounds
 from spa.recipes.stage import recorded_identity
-from spa.tracking.encoding import save_config
+from spa.run.files import save_config
+from spa.run.fingerprint import differences
 from spa.worldmodel.parquet import puzzles_in
 from spa.worldmodel.rows import read_parquet
 

@@ -10,13 +10,13 @@ from helpers.model_folders import save_family
 
 from spa.cli import main
 from spa.errors import DataError, ModelError
-from spa.identity import Identity
 from spa.models.hub import download_data, download_model
 from spa.models.load import load_policy
 from spa.models.lora import add_adapters
 from spa.recipes import share
 from spa.recipes.stage import IDENTITY
-from spa.training.checkpoint import save_checkpoint
+from spa.run.checkpoint import save_checkpoint
+from spa.run.fingerprint import Identity
 from spa.worldmodel.rows import read_parquet, write_parquet
 
 CONFIG = """model_path: Qwen/Qwen2.5-1.5B-Instruct

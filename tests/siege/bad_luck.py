@@ -24,8 +24,8 @@ from invariant import (
     wrong_ending,
 )
 
-from spa.training.checkpoint import damage as found_damage
-from spa.training.checkpoint import step_of
+from spa.run.checkpoint import damage as found_damage
+from spa.run.checkpoint import step_of
 
 HOWS = ("truncate", "flip", "delete")
 AT_A_TIME = 2

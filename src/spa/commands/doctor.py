@@ -14,7 +14,7 @@ from spa import __version__
 from spa.config.hardware import vllm_installed
 from spa.errors import ConfigError
 from spa.install import DISTRIBUTION
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 OPTIONAL = {
     "vllm": "fast rollouts on GPUs",

@@ -24,10 +24,10 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 
-from spa import heartbeat
 from spa.engines.http import without_surrogates
 from spa.errors import ModelError
 from spa.install import install_hint
+from spa.run import heartbeat
 from spa.types import Completion, Message, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from spa.experiments.results import SeedResult, read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.recipes import setup
 from spa.recipes.versions import versions
-from spa.tracking.encoding import write_atomic
+from spa.run.files import write_atomic
 
 METHODS = (
     "vanilla", "spa", "spa_shuffled", "planned", "plan_first", "choose_plan", "branched_data", "scout_data", "echo",

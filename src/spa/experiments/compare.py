@@ -35,7 +35,7 @@ from spa.experiments.grid import (
 from spa.experiments.methods import REFERENCE, Method, configured, label, method, placed
 from spa.experiments.results import summarise
 from spa.recipes.stage import run_context
-from spa.tracking.encoding import read_object, write_atomic
+from spa.run.files import read_object, write_atomic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

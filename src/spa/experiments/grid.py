@@ -17,19 +17,19 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from spa.archive import archive_files
 from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import Stage
 from spa.errors import ConfigError, DataError, ModelError, SpaError, TrainingError
-from spa.identity import Identity, differences, identity_of, read_identity
 from spa.models.load import model_source
 from spa.recipes import ppo
 from spa.recipes.imagination import check_planning
 from spa.recipes.pipeline import digest_of, learn, play
 from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
 from spa.recipes.stage import DONE, archive_work, changes, check_identity, result_of
-from spa.signals import ignore_interrupts, stacks_on_request, stoppable, stopping_children
-from spa.tracking.console import same_verbosity
+from spa.run.archive import archive_files
+from spa.run.console import same_verbosity
+from spa.run.fingerprint import Identity, differences, identity_of, read_identity
+from spa.run.signals import ignore_interrupts, stacks_on_request, stoppable, stopping_children
 
 log = logging.getLogger(__name__)
 

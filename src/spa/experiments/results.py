@@ -14,7 +14,7 @@ from spa.evaluate.statistics import Interval, iqm_interval, paired_by_puzzle, ra
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
 from spa.recipes.stage import check_validation, read_mark, restore_records
 from spa.recipes.versions import versions
-from spa.tracking.encoding import read_lines, read_object
+from spa.run.files import read_lines, read_object
 
 if TYPE_CHECKING:
     from spa.experiments.compare import Comparison

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spa.config.schema import Config
 
 if TYPE_CHECKING:
-    from spa.training.mirror import Mirror
+    from spa.run.copies import Mirror
 
 
 def copies_of(cfg: Config, directory: Path) -> str | None:
@@ -18,7 +18,7 @@ def copies_of(cfg: Config, directory: Path) -> str | None:
 
 def mirror_of(cfg: Config, directory: Path) -> "Mirror | None":
     """The copies of a stage; None if none are asked for. Raises ConfigError if the URL cannot be used."""
-    from spa.training.mirror import Mirror
+    from spa.run.copies import Mirror
 
     url = copies_of(cfg, directory)
     return Mirror(url) if url else None

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spa.archive import archive_files
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
@@ -27,16 +26,17 @@ from spa.evaluate.aggregate import KS, not_computed, play_report
 from spa.evaluate.episode_metrics import tokens_in
 from spa.evaluate.outcomes import Group, group_of
 from spa.evaluate.search import episode_scores
-from spa.identity import Identity, identity_of
 from spa.models.heap import release_memory
 from spa.models.precision import precision_of, with_precision
 from spa.recipes import setup
 from spa.recipes.imagination import imagination, imagining, recorder_of
 from spa.recipes.policies import SCRIPTED, Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
-from spa.tracking.encoding import dump_line, read_lines, write_atomic
-from spa.tracking.progress import ProgressLine
-from spa.tracking.watchdog import Watchdog
+from spa.run.archive import archive_files
+from spa.run.files import dump_line, read_lines, write_atomic
+from spa.run.fingerprint import Identity, identity_of
+from spa.run.progress import ProgressLine
+from spa.run.watchdog import Watchdog
 from spa.types import Episode
 
 log = logging.getLogger(__name__)

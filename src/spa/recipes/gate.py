@@ -12,7 +12,7 @@ from spa.errors import TrainingError
 from spa.evaluate.text import on_puzzles
 from spa.models.load import BUILTIN, BUILTIN_GAMES
 from spa.recipes.stage import keep_record
-from spa.tracking.encoding import read_lines, write_atomic
+from spa.run.files import read_lines, write_atomic
 from spa.types import Metrics
 
 log = logging.getLogger(__name__)

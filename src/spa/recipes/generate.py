@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from spa import heartbeat
 from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.distributed.world import current_world
@@ -29,7 +28,6 @@ from spa.envs.limits import EnvFault, boundary
 from spa.envs.lost import LOST
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
-from spa.identity import Identity, file_sum
 from spa.models.heap import release_memory
 from spa.planning.moves import move_rows
 from spa.prompts.template import ChatTemplate
@@ -50,10 +48,12 @@ from spa.recipes.stage import (
     stage_identity,
     stop_together,
 )
+from spa.run import heartbeat
+from spa.run.files import dump_line, read_lines, read_object, write_atomic
+from spa.run.fingerprint import Identity, file_sum
+from spa.run.recorder import read_metrics
+from spa.run.signals import uninterrupted
 from spa.seeds import stream
-from spa.signals import uninterrupted
-from spa.tracking.encoding import dump_line, read_lines, read_object, write_atomic
-from spa.tracking.recorder import read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.branches import branch_rows, require_tries, turn_options

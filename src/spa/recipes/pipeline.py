@@ -10,7 +10,6 @@ from pathlib import Path
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ModelError
-from spa.identity import Identity, differences
 from spa.recipes import generate, ppo, sft
 from spa.recipes.gate import evaluate_gate, stop_at_gate, write_gate
 from spa.recipes.ppo_replay import replayed_data
@@ -27,9 +26,10 @@ from spa.recipes.stage import (
     run_context,
     stage_identity,
 )
-from spa.signals import stoppable
-from spa.tracking.logfile import LogFile
-from spa.training.checkpoint import find_checkpoint
+from spa.run.checkpoint import find_checkpoint
+from spa.run.fingerprint import Identity, differences
+from spa.run.logfile import LogFile
+from spa.run.signals import stoppable
 
 log = logging.getLogger(__name__)
 

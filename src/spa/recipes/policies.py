@@ -21,7 +21,7 @@ from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.stage import result_of
-from spa.training.checkpoint import find_checkpoint, latest_checkpoint, steps_in
+from spa.run.checkpoint import find_checkpoint, latest_checkpoint, steps_in
 
 SCRIPTED = ("random", "expert", "scout")
 API = "api"

@@ -28,7 +28,6 @@ from spa.envs.lost import LOST
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.evaluate.search import episode_search_metrics
-from spa.identity import Identity
 from spa.models.heap import limit_kernel_caches, release_memory
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
@@ -46,11 +45,12 @@ from spa.recipes.ppo_replay import drawn_rows, replayed_data
 from spa.recipes.resume import begin, recorder, saved_when_stopped
 from spa.recipes.stage import finished, mark_done, run_context, stage_identity, stop_together
 from spa.recipes.validation import validate
+from spa.run.checkpoint import last_checkpoint
+from spa.run.fingerprint import Identity
+from spa.run.recorder import Recorder
+from spa.run.signals import uninterrupted
 from spa.seeds import torch_stream
-from spa.signals import uninterrupted
-from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select, split_turns
-from spa.training.checkpoint import last_checkpoint
 from spa.training.loss_masks import answer_mask, loss_masks
 from spa.training.replay import with_replay
 from spa.training.token_scores import token_scores

@@ -23,7 +23,7 @@ from spa.recipes.parallel import parallelize
 from spa.recipes.ppo_replay import stored_rows
 from spa.recipes.published import note_published
 from spa.recipes.resume import Progress, save
-from spa.training.checkpoint import load_state
+from spa.run.checkpoint import load_state
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.replay import Replayed
 from spa.training.update import Scorer, Trainable

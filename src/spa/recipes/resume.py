@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spa.archive import archive_files
 from spa.config.schema import Config
 from spa.config.tree import to_plain
 from spa.distributed.world import current_world
 from spa.errors import ModelError
-from spa.identity import Identity
 from spa.prompts.template import ChatTemplate
 from spa.recipes.copies import mirror_of
 from spa.recipes.stage import DONE, archive_work, check_identity, record_identity, restore_record
-from spa.signals import StopRequested, uninterrupted
-from spa.tracking.recorder import Recorder
-from spa.training.checkpoint import (
+from spa.run.archive import archive_files
+from spa.run.checkpoint import (
     archive_later_checkpoints,
     damage,
     latest_checkpoint,
@@ -26,7 +23,10 @@ from spa.training.checkpoint import (
     save_checkpoint,
     step_of,
 )
-from spa.training.mirror import Mirror
+from spa.run.copies import Mirror
+from spa.run.fingerprint import Identity
+from spa.run.recorder import Recorder
+from spa.run.signals import StopRequested, uninterrupted
 from spa.types import Metrics
 
 

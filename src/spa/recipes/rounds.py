@@ -21,7 +21,7 @@ from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
 from spa.recipes.gate import GATE_FILE
 from spa.recipes.stage import restore_records, result_of
-from spa.tracking.encoding import write_atomic
+from spa.run.files import write_atomic
 
 ROUNDS_FILE = "rounds.json"
 

@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from spa import heartbeat
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.engines.base import Engine
@@ -43,8 +42,9 @@ from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.resume import recorder
+from spa.run import heartbeat
+from spa.run.files import write_atomic
 from spa.seeds import stream, stream_seed
-from spa.tracking.encoding import write_atomic
 from spa.types import Message, Prompt, SamplingParams, WorldModelRow
 from spa.worldmodel.rows import by_reason, write_parquet
 

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from spa import heartbeat
 from spa.config.schema import Config, EnvSpec, GroupsConfig
 from spa.distributed.episodes import pack, unpack
 from spa.distributed.world import ALONE, World, current_world
@@ -30,6 +29,7 @@ from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes.prompters import check_puzzles, first_puzzle, make_prompter
 from spa.rollout import check_room, collect, puzzle_hash
+from spa.run import heartbeat
 from spa.seeds import stream_seed
 from spa.types import Episode, SamplingParams
 

@@ -23,7 +23,6 @@ from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.evaluate.search import pooled_search_metrics
 from spa.evaluate.text import on_puzzles
-from spa.identity import Identity
 from spa.models.forward import token_logprobs
 from spa.models.heap import limit_kernel_caches, release_memory
 from spa.models.lora import ADAPTER
@@ -35,9 +34,10 @@ from spa.recipes.parallel import check_optimizer, parallelize
 from spa.recipes.published import data_files, note_published, original_folders
 from spa.recipes.resume import Progress, begin, recorder, save, saved_when_stopped
 from spa.recipes.stage import recorded_identity, result_of, run_context, stage_identity, stop_together
-from spa.signals import uninterrupted
-from spa.tracking.recorder import Recorder
-from spa.training.checkpoint import last_checkpoint, load_state
+from spa.run.checkpoint import last_checkpoint, load_state
+from spa.run.fingerprint import Identity
+from spa.run.recorder import Recorder
+from spa.run.signals import uninterrupted
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Trainable, forward_passes, train_step

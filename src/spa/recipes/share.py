@@ -14,8 +14,8 @@ from spa.errors import DataError, ModelError, SpaError, one_line
 from spa.models.hub import FILES, Kind, explained
 from spa.recipes.generate import SUMMARY, TRAIN_FILE, VAL_FILE
 from spa.recipes.stage import recorded_identity
-from spa.tracking.encoding import read_lines
-from spa.training.checkpoint import MARKER, damage, step_of
+from spa.run.checkpoint import MARKER, damage, step_of
+from spa.run.files import read_lines
 from spa.worldmodel.rows import by_reason
 
 PAPER = "https://arxiv.org/abs/2510.15047"

@@ -1,6 +1,6 @@
 """A stage's folder: whose work is in it, whether that is finished, and whether it may be gone on with.
 
-What a stage's results depend on is its identity (`spa.identity`). It stands in the folder from the beginning
+What a stage's results depend on is its identity (`spa.run.fingerprint`). It stands in the folder from the beginning
 (`identity.json`), in every checkpoint and in the mark of a finished stage (`done.json`), and is compared at every
 start. A run may be made longer, measured more or less often, moved to other hardware or cut into other micro-batches
 at any time.
@@ -20,14 +20,17 @@ from typing import Any
 
 import yaml
 
-from spa.archive import archive_files
 from spa.config.fields import flatten
 from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.distributed.world import World, current_world
 from spa.envs.lost import LOST
 from spa.errors import ConfigError, DataError, ModelError
-from spa.identity import (
+from spa.models.load import model_source
+from spa.run.archive import archive_files
+from spa.run.checkpoint import MARKER, RECORD, damage, kept_record, load_note, step_of, steps_in
+from spa.run.files import read_object, write_atomic
+from spa.run.fingerprint import (
     Identity,
     differences,
     file_content,
@@ -36,12 +39,9 @@ from spa.identity import (
     read_identity,
     rounded_differently,
 )
-from spa.models.load import model_source
-from spa.signals import stop_asked, stop_now, stoppable, uninterrupted
-from spa.tracking.encoding import read_object, write_atomic
-from spa.tracking.lock import run_lock
-from spa.tracking.recorder import read_metrics
-from spa.training.checkpoint import MARKER, RECORD, damage, kept_record, load_note, step_of, steps_in
+from spa.run.lock import run_lock
+from spa.run.recorder import read_metrics
+from spa.run.signals import stop_asked, stop_now, stoppable, uninterrupted
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spa.report.reading import Run, StageFolder, flatten
-from spa.tracking.encoding import read_object
-from spa.tracking.lock import LOCK
+from spa.run.files import read_object
+from spa.run.lock import LOCK
 
 _ORDER = ("generate", "data", "sft", "ppo", "eval")
 

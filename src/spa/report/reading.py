@@ -18,7 +18,7 @@ import yaml
 
 from spa.errors import DataError
 from spa.report.shape import is_head, is_summary
-from spa.tracking.encoding import read_lines
+from spa.run.files import read_lines
 
 log = logging.getLogger(__name__)
 

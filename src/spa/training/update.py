@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from spa import heartbeat
 from spa.algo.losses import LossAggMode, loss_units, loss_weights
 from spa.algo.world_losses import auxiliary_weights
 from spa.distributed.replicas import Replica
@@ -19,6 +18,7 @@ from spa.distributed.shards import norm_of
 from spa.errors import TrainingError
 from spa.models.forward import PLAIN, packs_rows, switch_off_dropout, token_logprobs, token_values
 from spa.models.lora import adapters_off
+from spa.run import heartbeat
 from spa.training.batch import select, to_device
 from spa.training.oom_retry import MicroBatching, oom_retry
 from spa.training.optim import Optimizer

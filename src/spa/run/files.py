@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from spa.archive import flush_directory
+from spa.run.archive import flush_directory
 
 
 def scalar(value: Any) -> int | float | str | bool | None:

@@ -9,8 +9,8 @@ import pytest
 from helpers.families import small_model, tokenizer
 
 from spa.errors import ConfigError, TrainingError
-from spa.training.checkpoint import MARKER, damage, latest_checkpoint, save_checkpoint, step_of
-from spa.training.mirror import Mirror
+from spa.run.checkpoint import MARKER, damage, latest_checkpoint, save_checkpoint, step_of
+from spa.run.copies import Mirror
 
 
 @pytest.fixture(params=["file", "memory"])

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spa.archive import archive_files
 from spa.errors import ConfigError, TrainingError
-from spa.training.checkpoint import MARKER, damage, digest, flush, step_of, steps_in
+from spa.run.archive import archive_files
+from spa.run.checkpoint import MARKER, damage, digest, flush, step_of, steps_in
 
 log = logging.getLogger(__name__)
 

@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from spa.archive import archive_files, flush_directory
 from spa.distributed.world import World
 from spa.errors import ModelError, TrainingError
 from spa.models.lora import save_model
+from spa.run.archive import archive_files, flush_directory
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Nothing waits for ever: a stage in which nothing moves says where it hangs and ends.
 
-What moves are the beats of `spa.heartbeat` (tokens, turns, answers, micro-batches), timers and lines. Time counts only
+What moves are the beats of `spa.run.heartbeat` (tokens, turns, answers, micro-batches), timers and lines. Time counts only
 while this process could have worked: of a gap between two looks, at most one look's length. So a process that was
 suspended (SIGSTOP, a machine that slept) goes on, and so does one that loses an episode to a time-out every minute.
 """
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import IO
 
-from spa import heartbeat
-from spa.signals import stacks_on_request
+from spa.run import heartbeat
+from spa.run.signals import stacks_on_request
 
 STATUS = 3
 """Exit status of a process that the watchdog ended."""

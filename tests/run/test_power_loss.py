@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from helpers.families import small_model, tokenizer
 
-from spa.tracking.recorder import Recorder, read_metrics
-from spa.training.checkpoint import kept_record, latest_checkpoint, save_checkpoint, step_of
+from spa.run.checkpoint import kept_record, latest_checkpoint, save_checkpoint, step_of
+from spa.run.recorder import Recorder, read_metrics
 
 STEPS = 3
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from spa.archive import archive_files, flush_directory
 from spa.errors import TrainingError
-from spa.tracking.console import ensure_logging
-from spa.tracking.encoding import dump_line, read_lines, save_config, scalar, write_atomic
-from spa.tracking.logfile import LogFile
-from spa.tracking.sinks import Sinks, check_names
-from spa.tracking.watchdog import Watchdog
+from spa.run.archive import archive_files, flush_directory
+from spa.run.console import ensure_logging
+from spa.run.files import dump_line, read_lines, save_config, scalar, write_atomic
+from spa.run.logfile import LogFile
+from spa.run.trackers import Sinks, check_names
+from spa.run.watchdog import Watchdog
 
 if TYPE_CHECKING:  # spa.types imports torch, which a viewer has no use for
     from spa.types import Episode, Metrics

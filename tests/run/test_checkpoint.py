@@ -12,7 +12,7 @@ from helpers.families import small_model, tokenizer
 
 from spa.errors import ModelError, TrainingError
 from spa.models.load import Critic, load_critic, load_policy, load_tokenizer
-from spa.training.checkpoint import (
+from spa.run.checkpoint import (
     MARKER,
     archive_later_checkpoints,
     damage,

@@ -15,11 +15,11 @@ import torch
 from spa.config.schema import Config
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.grid import Plan, Task, run_grid
-from spa.identity import Identity
-from spa.signals import stoppable
-from spa.tracking import console
-from spa.tracking.logfile import LogFile
-from spa.tracking.recorder import Recorder, read_metrics
+from spa.run import console
+from spa.run.fingerprint import Identity
+from spa.run.logfile import LogFile
+from spa.run.recorder import Recorder, read_metrics
+from spa.run.signals import stoppable
 from spa.types import Episode, ParsedReply, Stop, Turn
 
 
@@ -348,7 +348,7 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     screen = io.StringIO()
     monkeypatch.setattr(console, "get_console", lambda: terminal)
-    monkeypatch.setattr("spa.tracking.progress.get_console", lambda: terminal)
+    monkeypatch.setattr("spa.run.progress.get_console", lambda: terminal)
     terminal = Console(file=screen, force_terminal=True, width=160)
     with Recorder(tmp_path, stage="ppo [bold]", total_steps=4) as recorder:
         recorder.log(4, {"train/FrozenLake/success": 0.25, "train/FrozenLake/wm/pred_exact": 0.5}, tokens=700)
