@@ -16,7 +16,7 @@ from spa.config.schema import Config
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.grid import Plan, Task, run_grid
 from spa.run import console
-from spa.run.fingerprint import Identity
+from spa.run.fingerprint import Fingerprint
 from spa.run.logfile import LogFile
 from spa.run.recorder import Recorder, read_metrics
 from spa.run.signals import stoppable
@@ -214,8 +214,8 @@ def test_debug_says_how_long_each_part_took(verbosity, tmp_path: Path) -> None:
 @pytest.mark.parametrize("quiet", [False, True])
 def test_workers_say_as_much_as_their_parent(verbosity, capfd, quiet: bool) -> None:
     console.set_verbosity(quiet=quiet)
-    identity = Identity(stage="selfplay", settings={}, content={})
-    task = Task(stage="selfplay", folder=Path("nowhere"), config=Config(), identity=identity)
+    known = Fingerprint(stage="selfplay", settings={}, content={})
+    task = Task(stage="selfplay", folder=Path("nowhere"), config=Config(), fingerprint=known)
     assert run_grid(Plan(tasks=[task]), devices=["cpu"], work=_talk) == {7: 7}
     said = capfd.readouterr().err
     assert "warning: careful" in said and ("by the way" in said) is not quiet
@@ -364,7 +364,9 @@ def _record_in_a_worker(task: Task, device: str) -> tuple[int, int]:
 
 
 def test_workers_write_lines_with_their_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    task = Task(stage="ppo", folder=tmp_path, config=Config(), identity=Identity(stage="ppo", settings={}, content={}))
+    task = Task(
+        stage="ppo", folder=tmp_path, config=Config(), fingerprint=Fingerprint(stage="ppo", settings={}, content={})
+    )
     run_grid(Plan(tasks=[task]), devices=["cpu"], work=_record_in_a_worker)
     assert "[demo-spa ppo] step 1/1  loss 1.0000" in capfd.readouterr().err
 

@@ -59,13 +59,13 @@ def test_progress_keeps_it_quiet(tmp_path):
 WORKS = """
 import sys, time
 from pathlib import Path
-from spa.run import heartbeat
+from spa.run import watchdog
 from spa.run.recorder import Recorder
 with Recorder(Path(sys.argv[1]), stage="ppo", loggers=(), stall_timeout_s=float(sys.argv[2])) as rec:
     print("started", flush=True)
     for _ in range(int(sys.argv[3])):
         time.sleep(0.1)
-        heartbeat.beat()
+        watchdog.beat()
 """
 
 

@@ -27,7 +27,7 @@ from torch import nn
 from spa.engines.http import without_surrogates
 from spa.errors import ModelError
 from spa.install import install_hint
-from spa.run import heartbeat
+from spa.run import watchdog
 from spa.types import Completion, Message, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -248,7 +248,7 @@ class ApiEngine:
             raise Refused("the run was stopped before this was asked")
         self._count(requests=1)
         reply = self.client.ask(messages, settings)
-        heartbeat.beat()
+        watchdog.beat()
         self._count(prompt_tokens=reply.prompt_tokens, completion_tokens=reply.completion_tokens)
         return reply
 

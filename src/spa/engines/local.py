@@ -33,7 +33,7 @@ from spa.models.attention import attends_to_everything
 from spa.models.low_precision import low_precision_copy, refresh_copy
 from spa.models.vision import ImageReader
 from spa.prompts.template import ChatTemplate
-from spa.run import heartbeat
+from spa.run import watchdog
 from spa.types import Completion, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class _Batch:
         alive = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
         writing = [True] * len(self.rows)  # the same, known here
         for step in range(self.sampling.max_tokens):
-            heartbeat.beat()
+            watchdog.beat()
             ids, logprobs = sample_tokens(logits, self.uniforms[:, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
             told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()  # the only wait for a GPU
