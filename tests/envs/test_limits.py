@@ -23,7 +23,7 @@ from spa.envs.time_limits import time_limit
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.recipes import setup
-from spa.run.signals import StopRequested, stoppable
+from spa.signals import StopRequested, stoppable
 from spa.types import Episode, Stop
 
 FAULTS = {

@@ -24,10 +24,10 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 
+from spa import heartbeat
 from spa.engines.http import without_surrogates
 from spa.errors import ModelError
 from spa.install import install_hint
-from spa.run import watchdog
 from spa.types import Completion, Message, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -248,7 +248,7 @@ class ApiEngine:
             raise Refused("the run was stopped before this was asked")
         self._count(requests=1)
         reply = self.client.ask(messages, settings)
-        watchdog.beat()
+        heartbeat.beat()
         self._count(prompt_tokens=reply.prompt_tokens, completion_tokens=reply.completion_tokens)
         return reply
 

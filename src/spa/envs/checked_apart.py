@@ -14,7 +14,7 @@ from typing import Any
 from spa.envs.checker import MADE, Checks, Finding, run_checks
 from spa.envs.limits import boundary
 from spa.errors import EnvFault, SpaError
-from spa.run.signals import ignore_interrupts
+from spa.signals import ignore_interrupts
 
 ADVICE = "a run would end with it, unless es_manager.env_workers gives environments processes of their own"
 CHECK_S = 240.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from spa.envs.time_limits import time_limit
 from spa.errors import EnvFault, SpaError
-from spa.run.signals import ASKING, raise_if_asked, stop_asked, stops_by_signal
+from spa.signals import ASKING, raise_if_asked, stop_asked, stops_by_signal
 
 MOST_CHARACTERS = 200_000
 """Of one text that an environment returns. No model reads more, and tokenising megabytes takes minutes."""

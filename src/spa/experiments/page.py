@@ -10,7 +10,7 @@ from spa.evaluate.text import interval_text
 from spa.experiments.paper import NAMES, SCALES
 from spa.experiments.results import MARGIN
 from spa.report.charts import HEIGHT, WIDTH, Chart, Series, legend_mark, line_chart
-from spa.run.files import write_atomic
+from spa.tracking.encoding import write_atomic
 
 COLORS = ("#0072b2", "#d55e00", "#007a59", "#a8517f", "#8a6d00", "#4d4dbf", "#5b6470", "#9c2f2f")
 STYLE = (
