@@ -31,6 +31,8 @@ def run() -> NoReturn:
     except BrokenPipeError:  # whoever read the output has stopped (`| head`)
         status = 0
     finally:
+        # The interpreter ends with the default handler in place: one more Ctrl-C would change the exit status.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading.Thread(target=_end, args=(status,), daemon=True, name="spa-end").start()
         _flush_streams()
     sys.exit(status)

@@ -67,6 +67,8 @@ class Faulty(FrozenLake):
             sys.exit(0)
         if self.fault_kind == "interrupt":
             raise KeyboardInterrupt
+        if self.fault_kind == "generator":
+            raise GeneratorExit
         if self.fault_kind == "base":
             raise Unprintable
         if self.fault_kind == "memory":

@@ -38,6 +38,7 @@ FAULTS = {
     "exit": "the turn called sys.exit(0)",
     "die": "the turn called sys.exit(7)",
     "interrupt": "the turn raised KeyboardInterrupt though nobody interrupted it",
+    "generator": "GeneratorExit",
     "base": "Unprintable: (its text cannot be read)",
     "memory": "MemoryError",
     "huge": "state_text returned a text of 21,000,000 characters; at most 200,000 are read",
@@ -321,7 +322,7 @@ def test_what_ends_its_process_is_marked_and_not_played_again(workers, tmp_path)
     assert LostEpisodes(path).is_unmakeable("train/0/0/0")
 
 
-@pytest.mark.parametrize("fault", ["exit", "interrupt", "base", "huge", "bytes", "objects"])
+@pytest.mark.parametrize("fault", ["exit", "interrupt", "generator", "base", "huge", "bytes", "objects"])
 def test_no_fault_there_ends_the_process_or_sends_objects_here(workers, fault):
     episodes = outcomes("", make=lambda tag: workers.make(MODULE, {"fault": fault}), lanes=2)
     lost = [False] * 4 if fault == "objects" else [True, False, False, True]
@@ -373,3 +374,9 @@ def test_closed_workers_leave_no_process_behind(workers):
     process = env._worker.process
     workers.close()
     assert not process.is_alive()
+
+
+def test_a_boundary_that_an_ending_interpreter_closes_is_no_fault_of_the_environment():
+    opened = boundary.__wrapped__("the turn")  # type: ignore[attr-defined]
+    next(opened)
+    opened.close()  # what becomes of a generator that is thrown away

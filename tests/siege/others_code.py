@@ -22,7 +22,7 @@ from invariant import (
 )
 
 IN_PROCESS = (
-    "raise", "exit", "interrupt", "base", "memory", "huge", "bytes", "nan", "overflow", "words", "none",
+    "raise", "exit", "interrupt", "generator", "base", "memory", "huge", "bytes", "nan", "overflow", "words", "none",
     "four", "info", "reset", "hang",
 )  # fmt: skip
 HARMLESS = {"objects": "plain"}

@@ -15,6 +15,8 @@ GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo",
 TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
 ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
 POLICY_LOSSES = ("ppo",)
+MOST_EPISODES = 1_000_000
+"""Of one step, or of one validation: all of them are held in memory."""
 ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
 
 
@@ -129,6 +131,11 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
             f"{path}.env_configs.n_groups",
             f"{list(counts)} adds up to {sum(counts)}, but env_groups is {groups.env_groups}; "
             f"change one of them, or set n_groups=null",
+        )
+    elif groups.env_groups * groups.group_size > MOST_EPISODES:
+        problems.add(
+            f"{path}.group_size",
+            f"{groups.env_groups} groups x {groups.group_size} episodes are more than {MOST_EPISODES:,} at a time",
         )
     elif min(counts) < 1:
         problems.add(f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags")

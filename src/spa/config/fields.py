@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
-from urllib.parse import parse_qsl, urlsplit
 
 import pydantic.dataclasses
 from pydantic import AfterValidator, ConfigDict, Field, Strict
@@ -15,6 +14,9 @@ T = TypeVar("T")
 Affects = Literal["result", "rounding", "place", "display"]
 """`result`: the numbers or the precision of a stage. `rounding`: memory and speed, and so at most the last digits.
 `place`: where things are, which copies are kept, who starts what. `display`: what is measured, logged and shown."""
+
+MOST_INT, MOST_FLOAT = 2**53, 1e9
+"""Numbers beyond these are slips of the keyboard: tensors, timers and JSON would fail on them, each in its own way."""
 
 Content = Literal["value", "model", "file", "data", "checkpoint"]
 """What of a key's value counts: the value itself, or the content of the model, file, data set or checkpoint that it
@@ -35,22 +37,28 @@ def _not_blank(separator: str) -> str:
     return separator
 
 
-def _local_folder(path: str) -> str:
+def _output_folder(path: str) -> str:
     if "://" in path:
         raise ValueError(f"must be a local folder, got {path}; trainer.default_hdfs_dir=URL copies checkpoints")
-    if path.lstrip().startswith("-") or not path.strip():
-        raise ValueError(f"must be a folder, got {path!r}; a name that begins with - would be taken for an option")
+    if re.search(r"[\x00-\x1f]", path):
+        raise ValueError(f"must be a folder, got {path!r}; control characters do not belong into its name")
     return path
 
 
+def _run_folder(path: str) -> str:
+    if re.match(r"\s*(-|$)", path):
+        raise ValueError(f"must be a folder, got {path!r}; a name that begins with - would be taken for an option")
+    return _output_folder(path)
+
+
 def is_secret(name: str) -> bool:
-    """Whether the value of a setting, header or URL parameter of this name is a secret."""
+    """Whether the value of a setting, header or environment variable of this name is a secret."""
     pattern = r"api.?key|secret|passw|authori[sz]ation|credential|headers|(^|[._-])(token|key|sig)$"
     return re.search(pattern, name, re.IGNORECASE) is not None
 
 
 def _without_secret(address: str, login: str, instead: str) -> str:
-    if re.match(login, address) or any(is_secret(name) for name, _ in parse_qsl(urlsplit(address).query)):
+    if re.match(login, address) or re.search(r"[?&][^=&]*(key|token|secret|passw|sig)[^=&]*=", address, re.IGNORECASE):
         raise ValueError(f"holds a password or key, which would be saved with every run; {instead}")
     return address
 
@@ -71,7 +79,8 @@ Name = Annotated[str, Field(coerce_numbers_to_str=True)]
 """A text that may be written without quotes when it looks like a number, such as the tag 2048."""
 
 Separator = Annotated[str, AfterValidator(_not_blank)]
-Folder = Annotated[Name, AfterValidator(_local_folder)]
+OutputFolder = Annotated[Name, AfterValidator(_output_folder)]
+Folder = Annotated[Name, AfterValidator(_run_folder)]
 CopyURL = Annotated[str, AfterValidator(_copy_url)]
 ServerURL = Annotated[str, AfterValidator(_server_url)]
 
@@ -118,13 +127,16 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 def section(cls: type[T]) -> type[T]:
     """A frozen dataclass that pydantic validates: no unknown keys, no infinities, a list becomes a tuple.
 
-    Numbers and truth values are not converted: neither `true` to 1 nor `"3"` to 3.
+    Numbers and truth values are not converted, neither `true` to 1 nor `"3"` to 3, and numbers have an end.
     """
     for name, hint in cls.__annotations__.items():
-        inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        members = get_args(inner) if isinstance(inner, UnionType) else (inner,)
-        if {*members} <= {int, float, bool, NoneType}:
-            cls.__annotations__[name] = Annotated[hint, Strict()]
+        inner, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        members = {*(get_args(inner) if isinstance(inner, UnionType) else (inner,))} - {NoneType}
+        if members <= {int, float, bool}:
+            most = MOST_INT if int in members else MOST_FLOAT
+            ends = () if bool in members else (Field(ge=-most, le=most),)
+            # A key's own bounds come last: they take the place of the general ones.
+            cls.__annotations__[name] = Annotated[(inner, Strict(), *ends, *extras)]
     settings = ConfigDict(extra="forbid", allow_inf_nan=False)
     decorate: Any = pydantic.dataclasses.dataclass(frozen=True, slots=True, kw_only=True, config=settings)
     return decorate(cls)

@@ -202,6 +202,8 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
     section = tree
     for depth, parent in enumerate(parents):
         if section.get(parent) is None:
+            if parsed.type == OverrideType.DEL:
+                return problems.add(path, f"nothing to remove{suggestion(path)}")
             section[parent] = {}
         section = section[parent]
         if not isinstance(section, dict):
@@ -259,7 +261,9 @@ def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
     """One line per problem, without those of keys that only repeat another key's value."""
     blamed = {key for key, _ in problems.items}
     lines = zip(problems.items, problems.lines, strict=True)
-    return [line for (key, _), line in lines if (source := _source(key, raw)) == key or source not in blamed]
+    kept = [(key, line) for (key, _), line in lines if (source := _source(key, raw)) == key or source not in blamed]
+    # What is made of another key comes after it: `run_dir` before the folders inside it.
+    return [line for _, line in sorted(kept, key=lambda item: "${" in str(raw.get(item[0])))]
 
 
 def _source(key: str, raw: Mapping[str, Any]) -> str:

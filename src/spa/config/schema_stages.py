@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from spa.config.fields import CopyURL, Folder, Invalid, Key, Name, section
+from spa.config.fields import CopyURL, Folder, Invalid, Key, Name, OutputFolder, section
 from spa.config.schema_models import FSDPConfig, ModelConfig, Strategy
 
 Policy = Literal["self", "random", "branched", "expert", "scout"]
@@ -161,7 +161,7 @@ class GenerateConfig:
             affects="result",
         ),
     ] = "all_rounds"
-    output_dir: Annotated[Folder | None, Key("null: `<trainer.run_dir>/data`", affects="place")] = None
+    output_dir: Annotated[OutputFolder | None, Key("null: `<trainer.run_dir>/data`", affects="place")] = None
     val_fraction: Annotated[float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)] = 0.2
     split_seed: Annotated[int, Key("of the split by puzzle", affects="result", ge=0)] = 42
     shuffle_next_states: Annotated[bool, Key("control: true next states of other turns", affects="result")] = False

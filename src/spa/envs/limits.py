@@ -43,10 +43,9 @@ class EnvCrash(EnvFault):
 def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     """Around every call of an environment's code: whatever it raises becomes an EnvFault that names `what`.
 
-    That includes SystemExit and a KeyboardInterrupt of its own making. What passes is an EnvFault, a SpaError (for the
-    user to solve), the GeneratorExit of an interpreter that ends, and a stop that somebody really asked for, even if
-    the code swallowed it. What the code changes around it is put back, in the main thread: threads that overlap would
-    put back each other's changes.
+    That includes SystemExit, GeneratorExit and a KeyboardInterrupt of its own making. What passes is an EnvFault, a
+    SpaError (for the user to solve) and a stop that somebody really asked for, even if the code swallowed it. What the
+    code changes around it is put back, in the main thread: threads that overlap would put back each other's changes.
     """
     try:
         if threading.current_thread() is threading.main_thread():
@@ -54,7 +53,7 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
                 yield
         else:
             yield
-    except (EnvFault, SpaError, GeneratorExit):
+    except (EnvFault, SpaError):
         raise
     except KeyboardInterrupt as error:
         if stop_asked() or not stops_by_signal():
@@ -63,6 +62,9 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     except SystemExit as error:
         raise EnvFault(f"{what} called sys.exit({error.code!r})") from error
     except BaseException as error:
+        # Raised here and not in the code: an interrupted interpreter ends and closes this generator.
+        if isinstance(error, GeneratorExit) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise
         raise EnvFault(f"{type(error).__name__}: {_said(error)}") from error
     raise_if_asked()
 
