@@ -13,7 +13,7 @@ SOURCE = ROOT / "src"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 MOST_FUNCTION_LINES = 80
 
-READS_ENVIRONMENT = {"spa.engines.openai", "spa.cli"}
+READS_ENVIRONMENT = {"spa.engines.api", "spa.cli"}
 """Modules that read the environment's variables: API keys, and how much is said (SPA_LOG)."""
 NUMPY_RANDOM = {"Generator", "PCG64", "SeedSequence", "BitGenerator"}
 TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}

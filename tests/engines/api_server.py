@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks two chat protocols and misbehaves on request."""
+"""A real HTTP server that speaks the chat protocol and misbehaves on request."""
 
 import json
 import threading
@@ -85,31 +85,20 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def reply(self, text: str, finish: str, **message: str) -> bytes:
-        if self.path.endswith("/messages"):
-            answer = {
-                "id": "m",
-                "type": "message",
-                "role": "assistant",
-                "model": "m",
-                "content": [{"type": "text", "text": text}],
-                "stop_reason": {"stop": "end_turn", "length": "max_tokens"}.get(finish, finish),
-                "usage": {"input_tokens": 11, "output_tokens": 5},
-            }
-        else:
-            answer = {
-                "id": "c",
-                "object": "chat.completion",
-                "created": 0,
-                "model": "m",
-                "choices": [
-                    {
-                        "index": 0,
-                        "finish_reason": finish,
-                        "message": {"role": "assistant", "content": text, **message},
-                    }
-                ],
-                "usage": {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16},
-            }
+        answer = {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "m",
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": finish,
+                    "message": {"role": "assistant", "content": text, **message},
+                }
+            ],
+            "usage": {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16},
+        }
         return json.dumps(answer).encode()
 
 

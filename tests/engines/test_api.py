@@ -2,22 +2,20 @@ import logging
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from api_server import Server, cut_off, failing, good, raw, slow
 
 from spa.config.schema import APIModelConfig
-from spa.engines.anthropic import AnthropicClient
-from spa.engines.api import ApiEngine, ApiReply, Pacer, without_opener
-from spa.engines.openai import OpenAIClient
+from spa.engines.api import ApiEngine, ApiResponse, Pacer, without_opener
 from spa.errors import ModelError
 from spa.types import Prompt, SamplingParams
 
 KEY = "sk-very-secret-0123456789"
 SAMPLING = SamplingParams(temperature=0.5, max_tokens=64)
-BOTH = pytest.mark.parametrize("provider", ["custom", "anthropic"])
+SOON = {"retry_after_ms": "1"}
+"""Asks the SDK to repeat a request at once."""
 
 
 def prompt(number: int = 0) -> Prompt:
@@ -30,16 +28,15 @@ def prompt(number: int = 0) -> Prompt:
     )
 
 
-def engine(server: Server, provider: str = "custom", *, timeout_s: float = 10.0, **settings) -> ApiEngine:
+def engine(server: Server, **settings) -> ApiEngine:
     entry = APIModelConfig(
-        provider_name=provider,
+        provider_name="custom",
         model_name="m",
         base_url=server.address,
         api_key_env="SPA_TEST_KEY",
         generation_kwargs=settings.pop("generation_kwargs", {}),
     )
-    client = (AnthropicClient if provider == "anthropic" else OpenAIClient)(entry, timeout_s=timeout_s)
-    return ApiEngine(client, first_pause_s=0.001, **settings)
+    return ApiEngine(entry, **{"timeout_s": 10.0, **settings})
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +44,9 @@ def key(monkeypatch):
     monkeypatch.setenv("SPA_TEST_KEY", KEY)
 
 
-@BOTH
-def test_a_reply_arrives_without_its_opener_and_nothing_but_the_messages_is_sent(provider):
+def test_a_reply_arrives_without_its_opener_and_nothing_but_the_messages_is_sent():
     with Server() as server:
-        [completion] = engine(server, provider).generate([prompt()], SAMPLING)
+        [completion] = engine(server).generate([prompt()], SAMPLING)
     assert completion.text == "go</think><answer>Up</answer>"
     assert (completion.finish_reason, completion.token_ids, completion.logprobs) == ("stop", None, None)
     [request] = server.requests
@@ -58,31 +54,30 @@ def test_a_reply_arrives_without_its_opener_and_nothing_but_the_messages_is_sent
     assert (body["temperature"], body["max_tokens"], body["model"]) == (0.5, 64, "m")
     assert [m["content"] for m in body["messages"] if m["role"] == "user"] == ["state 0"]
     assert all(m["role"] != "assistant" for m in body["messages"])
-    if provider == "anthropic":
-        assert body["system"] == "rules"
-    else:
-        assert body["messages"][0] == {"role": "system", "content": "rules"}
+    assert body["messages"][0] == {"role": "system", "content": "rules"}
     assert request["headers"]["authorization"] == f"Bearer {KEY}"
 
 
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (ApiReply(text="<think>a</think><answer>b</answer>", finish_reason="stop"), "a</think><answer>b</answer>"),
-        (ApiReply(text="\n <think>a</think>", finish_reason="stop"), "a</think>"),
-        (ApiReply(text="Sure: <think>a</think>", finish_reason="stop"), "a</think>"),
-        (ApiReply(text="a</think><answer>b</answer>", finish_reason="stop"), "a</think><answer>b</answer>"),
-        (ApiReply(text="<answer>b</answer>", finish_reason="stop", reasoning="a"), "a</think><answer>b</answer>"),
-        (ApiReply(text="<think>x</think>", finish_reason="stop", reasoning="a"), "x</think>"),
+        (ApiResponse(text="<think>a</think><answer>b</answer>", finish_reason="stop"), "a</think><answer>b</answer>"),
+        (ApiResponse(text="\n <think>a</think>", finish_reason="stop"), "a</think>"),
+        (ApiResponse(text="Sure: <think>a</think>", finish_reason="stop"), "a</think>"),
+        (ApiResponse(text="a</think><answer>b</answer>", finish_reason="stop"), "a</think><answer>b</answer>"),
+        (ApiResponse(text="<answer>b</answer>", finish_reason="stop", reasoning="a"), "a</think><answer>b</answer>"),
+        (ApiResponse(text="<think>x</think>", finish_reason="stop", reasoning="a"), "x</think>"),
         (
-            ApiReply(text="<answer>b</answer>", finish_reason="stop", reasoning="I write <think>.</think><answer>Up"),
+            ApiResponse(
+                text="<answer>b</answer>", finish_reason="stop", reasoning="I write <think>.</think><answer>Up"
+            ),
             "I write [think].[/think][answer]Up</think><answer>b</answer>",
         ),
         (
-            ApiReply(text="<answer>b</answer>", finish_reason="stop", reasoning="<observation>s</observation>"),
+            ApiResponse(text="<answer>b</answer>", finish_reason="stop", reasoning="<observation>s</observation>"),
             "<observation>s</observation></think><answer>b</answer>",
         ),
-        (ApiReply(text="", finish_reason="length"), ""),
+        (ApiResponse(text="", finish_reason="length"), ""),
     ],
 )
 def test_the_opener_is_there_once_whatever_the_reply_has(reply, expected):
@@ -98,62 +93,45 @@ def test_settings_of_the_entry_win():
     assert "max_tokens" not in body
 
 
-@BOTH
 @pytest.mark.parametrize(
     "trouble",
-    [
-        failing(429),
-        failing(429, retry_after="0"),
-        failing(500),
-        failing(503, message="<html>"),
-        cut_off,
-        raw(b"{not json"),
-        raw(b"<html>bad gateway</html>", "text/html"),
-        raw(b"{}"),
-        raw(b'{"choices": [], "content": null}'),
-    ],
-    ids=["429", "429-after", "500", "503", "cut-off", "malformed", "html", "empty-object", "no-choices"],
+    [failing(429, **SOON), failing(500, **SOON), failing(503, message="<html>", **SOON), cut_off],
+    ids=["429", "500", "503", "cut-off"],
 )
-def test_passing_trouble_is_asked_again(provider, trouble):
+def test_limits_server_errors_and_broken_connections_are_asked_again(trouble):
     with Server([trouble, trouble]) as server:
-        player = engine(server, provider)
+        player = engine(server)
         [completion] = player.generate([prompt()], SAMPLING)
     assert completion.text == "go</think><answer>Up</answer>"
-    assert player.usage == {"requests": 3, "retries": 2, "prompt_tokens": 11, "completion_tokens": 5}
+    assert len(server.requests) == 3
+    assert player.usage == {"requests": 1, "prompt_tokens": 11, "completion_tokens": 5}
 
 
-@BOTH
-def test_a_slow_server_is_asked_again(provider):
+def test_a_slow_server_is_asked_again():
     with Server([slow(5)]) as server:
-        player = engine(server, provider, timeout_s=0.2)
-        [completion] = player.generate([prompt()], SAMPLING)
+        [completion] = engine(server, timeout_s=0.2).generate([prompt()], SAMPLING)
     assert completion.finish_reason == "stop"
-    assert player.usage["retries"] == 1
+    assert len(server.requests) == 2
 
 
-def test_a_rate_limit_holds_everybody():
-    pauses = []
-    with Server([failing(429, retry_after="0.05")]) as server:
-        player = engine(server)
-        hold = player.pacer.hold
-        player.pacer.hold = lambda seconds: (pauses.append(seconds), hold(seconds))[0]
-        player.generate([prompt(0), prompt(1)], SAMPLING)
-    assert pauses == [0.05]
+def test_a_server_that_never_answers_in_time_costs_its_episode():
+    with Server([good(), slow(60)]) as server:
+        player = engine(server, timeout_s=0.2, max_retries=0, max_concurrency=1)
+        completions = player.generate([prompt(0), prompt(1)], SAMPLING)
+    assert [c.finish_reason for c in completions] == ["stop", "error"]
+    assert "timed out" in completions[1].text
 
 
 def test_the_pacer_gives_slots_at_the_asked_rate(monkeypatch):
     waits = []
     monkeypatch.setattr("spa.engines.api.time.monotonic", lambda: 100.0)
-    never = SimpleNamespace(wait=waits.append)
+    monkeypatch.setattr("spa.engines.api.time.sleep", waits.append)
     pacer = Pacer(per_minute=120)
     for _ in range(3):
-        pacer.wait(never)
-    pacer.hold(10)
-    pacer.wait(never)
-    assert waits == pytest.approx([0, 0.5, 1.0, 10.0])
+        pacer.wait()
+    assert waits == pytest.approx([0, 0.5, 1.0])
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("trouble", "words"),
     [
@@ -166,9 +144,9 @@ def test_the_pacer_gives_slots_at_the_asked_rate(monkeypatch):
     ],
     ids=["401", "403", "404", "402", "400-credit", "400"],
 )
-def test_trouble_that_only_the_user_can_end_stops_at_once(provider, trouble, words):
+def test_trouble_that_only_the_user_can_end_stops_at_once(trouble, words):
     with Server([trouble] * 50) as server, pytest.raises(ModelError) as error:
-        engine(server, provider, max_concurrency=1).generate([prompt(i) for i in range(20)], SAMPLING)
+        engine(server, max_concurrency=1).generate([prompt(i) for i in range(20)], SAMPLING)
     assert len(server.requests) <= 2
     for word in words:
         assert word in str(error.value)
@@ -176,21 +154,20 @@ def test_trouble_that_only_the_user_can_end_stops_at_once(provider, trouble, wor
 
 
 def test_a_used_up_quota_is_not_asked_again():
-    quota = failing(429, "quota", code="insufficient_quota")
+    quota = failing(429, "quota", code="insufficient_quota", x_should_retry="false")
     with Server([quota] * 5) as server, pytest.raises(ModelError, match="credit"):
         engine(server).generate([prompt()], SAMPLING)
     assert len(server.requests) == 1
 
 
-@BOTH
 @pytest.mark.parametrize(
     "trouble",
     [failing(400, "This model's maximum context length is 4096 tokens"), good(finish="content_filter")],
     ids=["too-long", "content-filter"],
 )
-def test_a_refused_request_costs_one_episode(provider, trouble):
+def test_a_refused_request_costs_one_episode(trouble):
     with Server([trouble]) as server:
-        completions = engine(server, provider, max_concurrency=1).generate([prompt(i) for i in range(3)], SAMPLING)
+        completions = engine(server, max_concurrency=1).generate([prompt(i) for i in range(3)], SAMPLING)
     assert [c.finish_reason for c in completions] == ["error", "stop", "stop"]
     assert len(server.requests) == 3
 
@@ -208,17 +185,11 @@ def test_reasoning_beside_the_text_becomes_the_think_block():
 
 
 def test_one_request_without_an_answer_does_not_end_the_others():
-    with Server([failing(500)] * 3) as server:
+    with Server([failing(500, **SOON)] * 3) as server:
         player = engine(server, max_concurrency=1, max_retries=2)
         completions = player.generate([prompt(i) for i in range(3)], SAMPLING)
     assert [c.finish_reason for c in completions] == ["error", "stop", "stop"]
     assert "500" in completions[0].text
-
-
-def test_a_reply_that_a_busy_server_broke_off_is_asked_again():
-    with Server([good("half", "insufficient_system_resource")]) as server:
-        [completion] = engine(server).generate([prompt()], SAMPLING)
-    assert completion.finish_reason == "stop" and len(server.requests) == 2
 
 
 def test_servers_have_other_names_for_a_reply_that_ended():
@@ -245,7 +216,7 @@ def test_nothing_is_sent_after_an_interruption(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("spa.engines.api.wait", interrupted)
-    with Server([failing(500)] * 50) as server:
+    with Server([failing(500, **SOON)] * 50) as server:
         player = engine(server, max_concurrency=2, max_retries=20)
         with pytest.raises(KeyboardInterrupt):
             player.generate([prompt(i) for i in range(4)], SAMPLING)
@@ -267,7 +238,7 @@ def test_replies_are_kept_and_not_asked_for_twice(tmp_path):
     store = tmp_path / "run" / "replies.jsonl"
     with Server([good("<think>first</think>"), failing(401)]) as server:
         player = engine(server, max_concurrency=1, store=store)
-        with pytest.raises(ModelError, match="1 replies are kept"):
+        with pytest.raises(ModelError, match="1 responses are kept"):
             player.generate([prompt(0), prompt(1)], SAMPLING)
         with store.open("a") as file:
             file.write('{"key": "cut o')
@@ -310,31 +281,27 @@ def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(monkeypatch, wr
 def test_a_proxy_that_cannot_be_used_is_named_without_its_password(monkeypatch, proxy):
     monkeypatch.setenv("http_proxy", proxy)
     monkeypatch.setenv("no_proxy", "")
-    with Server() as server, pytest.raises(ModelError, match=r"proxy\.corp.*cannot be used") as error:
+    with Server() as server, pytest.raises(ModelError, match=r"the proxy .* cannot be used") as error:
         engine(server)
     assert "secret" not in str(error.value)
 
 
-@BOTH
-def test_the_key_is_never_logged(provider, caplog):
+def test_the_key_is_never_logged(caplog):
     caplog.set_level(logging.DEBUG)
-    trouble = failing(500, f"key {KEY} is in trouble")
-    with Server([trouble, trouble]) as server:
-        engine(server, provider, max_retries=3).generate([prompt()], SAMPLING)
-        player = engine(server, provider)
+    trouble = failing(500, f"key {KEY} is in trouble", **SOON)
+    with Server([good(), trouble, trouble]) as server:
+        player = engine(server, max_retries=1, max_concurrency=1)
+        player.generate([prompt(0), prompt(1)], SAMPLING)
         player.close()
     assert "trouble" in caplog.text
     assert KEY not in caplog.text
 
 
-@BOTH
-def test_a_key_that_the_server_repeats_is_kept_nowhere(provider, tmp_path, caplog):
+def test_a_key_that_the_server_repeats_is_kept_nowhere(tmp_path, caplog):
     store = tmp_path / "replies.jsonl"
     long = failing(400, "x" * 370 + KEY + " context length")  # where it would be cut in the middle
     with Server([good(f"the key is {KEY}"), good("x", finish=KEY), long]) as server:
-        found = engine(server, provider, max_concurrency=1, store=store).generate(
-            [prompt(n) for n in range(3)], SAMPLING
-        )
+        found = engine(server, max_concurrency=1, store=store).generate([prompt(n) for n in range(3)], SAMPLING)
     assert [completion.finish_reason for completion in found] == ["stop", "error", "error"]
     said = caplog.text + store.read_text() + "".join(completion.text for completion in found)
     assert "the key is ***" in said and KEY[:8] not in said
@@ -347,16 +314,6 @@ def test_an_api_model_cannot_be_trained(tmp_path):
 
 def body(content: str) -> bytes:
     return ('{"choices": [{"index": 0, "finish_reason": "stop", "message": ' + content + "}]}").encode()
-
-
-def dripping(handler) -> None:
-    handler.send_response(200)
-    handler.send_header("content-type", "application/json")
-    handler.send_header("content-length", "100000")
-    handler.end_headers()
-    while not handler.server_state.stop.wait(0.05):
-        handler.wfile.write(b" ")
-        handler.wfile.flush()
 
 
 def half(handler) -> None:
@@ -374,19 +331,6 @@ def no_answer(handler) -> None:
 def not_http(handler) -> None:
     handler.wfile.write(b"\x00\xff\x00\xff\r\n\r\n")
     handler.close_connection = True
-
-
-def dripping_headers(handler) -> None:
-    line = b"HTTP/1.1 200 OK\r\nx: " + b"y" * 30_000
-    for start in range(len(line)):
-        if handler.server_state.stop.wait(0.05):
-            return
-        handler.wfile.write(line[start : start + 1])
-
-
-def never_more_than_a_promise(handler) -> None:
-    while not handler.server_state.stop.wait(0.02):
-        handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def endless_headers(handler) -> None:
@@ -417,14 +361,10 @@ MISBEHAVIOUR = {
     "content a mapping": raw(body('{"content": {"a": 1}}')),
     "finish a number": raw(b'{"choices": [{"finish_reason": 7, "message": {"content": "x"}}]}'),
     "finish a list": raw(b'{"choices": [{"finish_reason": [1], "message": {"content": "x"}}]}'),
-    "huge": raw(body('{"content": "' + "x" * 9_000_000 + '"}')),
-    "dripping": dripping,
     "half": half,
     "no answer": no_answer,
     "not HTTP": not_http,
     "endless headers": endless_headers,
-    "dripping headers": dripping_headers,
-    "nothing but 100 Continue": never_more_than_a_promise,
     "status 418": failing(418, "I am a teapot"),
     "too long": failing(400, "maximum context length exceeded"),
     "unknown 400": failing(400, "Input must be shorter, says this server in words of its own"),
@@ -454,17 +394,6 @@ def test_requests_go_through_the_proxy_that_the_system_names(monkeypatch):
         engine(server).generate([prompt()], SAMPLING)
     assert [request["path"] for request in proxy.requests] == [f"{server.address}/chat/completions"] * 2
     assert [request["path"] for request in server.requests] == ["/chat/completions"]
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [b"{}", b"[]", b"null", b'{"content": 3}', b'{"content": [null]}', b'{"content": [{"type": "text", "text": 4}]}'],
-)
-def test_an_odd_answer_of_the_other_protocol_costs_its_own_episode(odd, tmp_path):
-    with Server(acts=[good(), raw(odd)]) as server:
-        one = engine(server, "anthropic", max_retries=0, max_concurrency=1, store=tmp_path / "replies.jsonl")
-        endings = [completion.finish_reason for completion in one.generate([prompt(n) for n in range(3)], SAMPLING)]
-    assert endings == ["stop", "error", "stop"]
 
 
 def test_a_lone_surrogate_is_neither_kept_nor_sent(tmp_path):

@@ -1,59 +1,67 @@
-"""Play with a model behind an API: many requests at a time, patience with servers, nothing paid for twice.
+"""Play with a model behind an API: OpenAI, Anthropic, and every server that speaks the chat protocol of OpenAI.
 
-What differs between providers is in `spa.engines.openai` and `spa.engines.anthropic`; they tell apart
+The `openai` SDK sends the requests, repeats them after rate limits, broken connections and server errors, and waits as
+long as the server asks. What is left of trouble is told apart here:
 
-* `Temporary` trouble (a limit, a broken connection, a server error, an unreadable answer), which is asked again after a
-  growing pause, or after the pause that the server names;
-* a `Refused` request, which costs its own episode (the conversation is too long, the content filter stopped it);
-* `ModelError`: nothing will work before the user changes something (key, model name, quota).
+* `Unanswered`: the server failed this request. If it fails all of them, the run ends.
+* `Refused`: this request will not be answered (too long, a content filter), others may be. Its episode fails.
+* `ModelError`: nothing works before the user changes something (key, model name, quota).
 
-Every reply is written to a file as it arrives. The same command started again takes replies from there.
+Every response is written to a file as it arrives. The same command, started again, takes responses from there.
 """
 
 import hashlib
 import json
 import logging
+import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from torch import nn
 
 from spa import heartbeat
-from spa.engines.http import without_surrogates
-from spa.errors import ModelError
+from spa.config.schema import APIModelConfig
+from spa.errors import ModelError, one_line
 from spa.install import install_hint
 from spa.types import Completion, Message, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE_S = 60.0
+ADDRESSES = {
+    "openai": "https://api.openai.com/v1",
+    "deepseek": "https://api.deepseek.com",
+    "together": "https://api.together.xyz/v1",
+    "anthropic": "https://api.anthropic.com/v1",
+}
+KEYS = {
+    "openai": "OPENAI_API_KEY",
+    "deepseek": "DEEPSEEK_API_KEY",
+    "together": "TOGETHER_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+}
+FINISH_REASONS: dict[Any, Literal["stop", "length"]] = {"stop": "stop", "eos": "stop", "length": "length"}
+LENGTH_LIMITS = ("max_tokens", "max_completion_tokens")
+REFUSALS = ("context", "too long", "too large", "content_filter", "content_policy")
+"""Words of an error that concerns one conversation."""
 
 
-class Temporary(Exception):
-    """Worth asking again; `after_s` is the pause that the server asks for, `limited` marks a rate limit."""
-
-    def __init__(self, text: str, *, after_s: float | None = None, limited: bool = False) -> None:
-        super().__init__(text)
-        self.after_s, self.limited = after_s, limited
+class Unanswered(Exception):
+    """A request that the server failed, retries included."""
 
 
-class Refused(Exception):
-    """This request will never be answered; others may be."""
-
-
-class BadRequest(ModelError):
-    """The server does not take the request: the user's settings are wrong, unless others were answered with them."""
+class Refused(Unanswered):
+    """A request that will never be answered; others may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiReply:
-    """What a server answered. `reasoning` is what some servers return beside the text."""
+class ApiResponse:
+    """What a server answered. `reasoning` is what some servers return separately from the text."""
 
     text: str
     finish_reason: Literal["stop", "length"]
@@ -62,53 +70,30 @@ class ApiReply:
     completion_tokens: int = 0
 
 
-class ApiClient(Protocol):
-    """One provider. Used from several threads at a time."""
-
-    name: str  # of the model, as the provider calls it
-    address: str
-
-    def ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiReply:
-        """One request. Raises Temporary, Refused or ModelError."""
-        ...
-
-    def settings(self, sampling: SamplingParams) -> dict[str, Any]:
-        """The sampling fields of a request."""
-        ...
-
-    def close(self) -> None:
-        """Close connections."""
-        ...
-
-
 class Pacer:
-    """Keeps requests apart: a rate, and a pause for everybody when the server says that it is too much."""
+    """Spaces requests of several threads evenly, `per_minute` of them; None sets no limit."""
 
     def __init__(self, per_minute: float | None = None) -> None:
         self._gap = 60.0 / per_minute if per_minute else 0.0
         self._next = 0.0
         self._lock = threading.Lock()
 
-    def wait(self, stopped: threading.Event) -> None:
-        """Return when the next request may be sent, or when nobody wants it any more."""
+    def wait(self) -> None:
+        """Return when the next request may be sent."""
         with self._lock:
             now = time.monotonic()
             slot = max(now, self._next)
             self._next = slot + self._gap
-        stopped.wait(max(0.0, slot - now))
-
-    def hold(self, seconds: float) -> None:
-        """Nobody sends for so long."""
-        with self._lock:
-            self._next = max(self._next, time.monotonic() + seconds)
+        time.sleep(slot - now)
 
 
-class ReplyStore:
-    """Replies by request, in a JSON-lines file that only grows. A line cut off by a crash is left out."""
+class ResponseStore:
+    """Responses by request, in a JSON-lines file that only grows. A line cut off by a crash is skipped."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self._lock = path, threading.Lock()
-        self._replies: dict[str, ApiReply] = {}
+        self.path = path
+        self._lock = threading.Lock()
+        self._responses: dict[str, ApiResponse] = {}
         if path is None or not path.is_file():
             return
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -116,25 +101,25 @@ class ReplyStore:
             try:
                 record = json.loads(line)
                 key = record.pop("key")
-                self._replies[key] = _checked(ApiReply(**record))
+                self._responses[key] = _checked(ApiResponse(**record))
             except (ValueError, KeyError, TypeError, AttributeError):
-                log.warning("%s: left out a line that cannot be read", path)
+                log.warning("%s: skipped a line that cannot be read", path)
         if text and not text.endswith("\n"):
-            self._append("")  # the next reply begins on a line of its own
-        log.info("%d replies come from %s; delete it to ask again", len(self._replies), path)
+            self._append("")  # the next response begins on a line of its own
+        log.info("%d responses come from %s; delete it to ask again", len(self._responses), path)
 
     def __len__(self) -> int:
-        return len(self._replies)
+        return len(self._responses)
 
-    def get(self, key: str) -> ApiReply | None:
-        """The reply to this request, if there is one."""
-        return self._replies.get(key)
+    def get(self, key: str) -> ApiResponse | None:
+        """The response to this request, if there is one."""
+        return self._responses.get(key)
 
-    def put(self, key: str, reply: ApiReply) -> None:
-        """Keep a reply."""
+    def put(self, key: str, response: ApiResponse) -> None:
+        """Keep a response."""
         with self._lock:
-            self._replies[key] = reply
-            self._append(json.dumps({"key": key, **asdict(reply)}))
+            self._responses[key] = response
+            self._append(json.dumps({"key": key, **asdict(response)}))
 
     def _append(self, line: str) -> None:
         if self.path is not None:
@@ -144,29 +129,49 @@ class ReplyStore:
 
 
 class ApiEngine:
-    """An engine over an `ApiClient`. Replies are text: they have no token ids and cannot be trained on.
+    """An engine over one entry of `model_info`. Its responses have no token ids and cannot be trained on.
 
-    max_concurrency: requests at a time; max_retries: how often a request is repeated; first_pause_s: before the first
-    repetition, doubled at each; per_minute: requests per minute, all threads together; store: file of the replies.
+    timeout_s: of connecting and of every read; max_concurrency: requests at a time; max_retries: the SDK's;
+    per_minute: requests per minute, all threads together; store: file of the responses.
+
+    Raises ModelError if the SDK or the key is missing, or if the proxy of the environment cannot be used.
     """
 
     template = None
 
     def __init__(
         self,
-        client: ApiClient,
+        entry: APIModelConfig,
         *,
+        timeout_s: float = 120.0,
         max_concurrency: int = 16,
         max_retries: int = 6,
-        first_pause_s: float = 1.0,
         per_minute: float | None = None,
         store: Path | None = None,
     ) -> None:
-        self.client, self.max_concurrency = client, max_concurrency
-        self.store, self.pacer = ReplyStore(store), Pacer(per_minute)
-        self.usage = {"requests": 0, "retries": 0, "prompt_tokens": 0, "completion_tokens": 0}
+        try:
+            import openai
+        except ImportError as error:
+            raise ModelError(f"models behind APIs need the api extra: {install_hint('api')}") from error
+        self.entry = entry
+        self.name = entry.model_name
+        self.address = entry.base_url or ADDRESSES[entry.provider_name]
+        self.max_concurrency = max_concurrency
+        self.store = ResponseStore(store)
+        self.usage = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
         self._usage_lock = threading.Lock()
-        self._retrying = _retrying(max_retries, first_pause_s, self._before_pause)
+        self._pacer = Pacer(per_minute)
+        self._key = api_key(entry)
+        self._sdk_error = openai.APIError
+        try:
+            self._client = openai.OpenAI(
+                api_key=self._key or "none", base_url=self.address, timeout=timeout_s, max_retries=max_retries
+            )
+        except Exception:  # noqa: BLE001 - its text would show the password of a proxy
+            raise ModelError(
+                f"the proxy for {self.address} (from the environment) cannot be used. Name it as http://host:port, "
+                "https://host:port or, with the package socksio, socks5://host:port. Or set no_proxy."
+            ) from None
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt; those that got no answer have `finish_reason` "error".
@@ -174,31 +179,29 @@ class ApiEngine:
         Raises ModelError if nothing can work: the server answers none of several prompts, or never answered any.
         """
         if any(prompt.images for prompt in prompts):
-            raise ModelError(f"{self.client.name} is sent text, not pictures: set render_mode: text in custom_envs")
-        settings = self.client.settings(sampling)
-        stopped = threading.Event()  # an interrupted run sends nothing more
+            raise ModelError(f"{self.name} reads text, not pictures: set render_mode: text in custom_envs")
+        settings = self._settings(sampling)
         pool = ThreadPoolExecutor(max_workers=self.max_concurrency, thread_name_prefix="spa-api")
         try:
-            futures = [pool.submit(self._complete, prompt, settings, stopped) for prompt in prompts]
+            futures = [pool.submit(self._complete, prompt, settings) for prompt in prompts]
             wait(futures, return_when=FIRST_EXCEPTION)
             fatal = next((f.exception() for f in futures if f.done() and f.exception() is not None), None)
             if fatal is not None:
-                stopped.set()
-                pool.shutdown(wait=True, cancel_futures=True)  # requests on their way are answered and kept
+                pool.shutdown(wait=True, cancel_futures=True)  # requests under way are answered and kept
                 raise ModelError(f"{fatal}\n{self._kept()}") from fatal
-            replies = [future.result() for future in futures]
+            answers = [future.result() for future in futures]
+        except BaseException:
+            self._client.close()  # an interrupted run sends nothing more, retries included
+            raise
         finally:
-            stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
-        completions = [completion for completion, _ in replies]
+        completions = [completion for completion, _ in answers]
         failed = [c.text for c in completions if c.finish_reason == "error"]
-        silent = len(failed) > 1 and all(temporary for _, temporary in replies)
+        silent = len(failed) > 1 and not any(refused for _, refused in answers)
         if failed and len(failed) == len(completions) and (silent or not len(self.store)):
-            raise ModelError(
-                f"{self.client.address} answered none of {len(failed)} requests: {failed[0]}\n{self._kept()}"
-            )
+            raise ModelError(f"{self.address} answered none of {len(failed)} requests: {failed[0]}\n{self._kept()}")
         for text in dict.fromkeys(failed):
-            log.warning("no reply for %d of %d prompts: %s", failed.count(text), len(prompts), text)
+            log.warning("no response to %d of %d prompts: %s", failed.count(text), len(prompts), text)
         return completions
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
@@ -209,54 +212,106 @@ class ApiEngine:
         """Nothing is cached by episode."""
 
     def close(self) -> None:
-        """Close connections and say what was used."""
-        self.client.close()
-        log.info("%s: %s", self.client.name, ", ".join(f"{value} {name}" for name, value in self.usage.items()))
+        """Close connections and log what was used."""
+        self._client.close()
+        log.info("%s: %s", self.name, ", ".join(f"{value} {name}" for name, value in self.usage.items()))
+
+    def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
+        """The sampling fields of a request; `generation_kwargs` of the entry win."""
+        given = dict(self.entry.generation_kwargs)
+        fields: dict[str, Any] = {"temperature": sampling.temperature}
+        if sampling.top_p < 1:
+            fields["top_p"] = sampling.top_p
+        if sampling.top_k > 0:
+            fields["top_k"] = sampling.top_k
+        if not any(name in given for name in LENGTH_LIMITS):
+            fields["max_tokens"] = sampling.max_tokens
+        return fields | given
 
     def _kept(self) -> str:
         if self.store.path is None or not len(self.store):
-            return "No reply had arrived yet."
-        return f"{len(self.store)} replies are kept in {self.store.path}; the same command goes on from them."
+            return "No response had arrived yet."
+        return f"{len(self.store)} responses are kept in {self.store.path}; the same command resumes from them."
 
-    def _complete(
-        self, prompt: Prompt, settings: Mapping[str, Any], stopped: threading.Event
-    ) -> tuple[Completion, bool]:
-        """The completion, and whether trouble that others have too is why there is none."""
-        key = request_key(self.client, prompt, settings)
-        reply = self.store.get(key)
-        if reply is None:
+    def _complete(self, prompt: Prompt, settings: Mapping[str, Any]) -> tuple[Completion, bool]:
+        """The completion, and whether the server refused this request alone."""
+        key = request_key(self.address, self.name, prompt, settings)
+        response = self.store.get(key)
+        if response is None:
+            self._pacer.wait()
             try:
-                retrying = self._retrying.copy(sleep=stopped.wait)
-                reply = retrying(self._ask, _sendable(prompt.messages), settings, stopped)
-            except (Temporary, Refused) as error:
-                return _no_reply(str(error)), isinstance(error, Temporary)
-            except BadRequest as error:
-                if not len(self.store):
-                    raise
-                return _no_reply(str(error)), False
-            except ModelError:
-                raise
-            except Exception as error:  # noqa: BLE001 - an answer that nobody has thought of costs its own episode
-                return _no_reply(f"{self.client.address}: {type(error).__name__} while the answer was read"), False
-            self.store.put(key, reply)
-        text = without_opener(reply, prompt.opener)
-        return Completion(text=text, token_ids=None, logprobs=None, finish_reason=reply.finish_reason), False
+                response = self._ask(prompt.messages, settings)
+            except Unanswered as error:
+                failed = Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
+                return failed, isinstance(error, Refused)
+            self.store.put(key, response)
+        text = without_opener(response, prompt.opener)
+        return Completion(text=text, token_ids=None, logprobs=None, finish_reason=response.finish_reason), False
 
-    def _ask(self, messages: Sequence[Message], settings: Mapping[str, Any], stopped: threading.Event) -> ApiReply:
-        self.pacer.wait(stopped)
-        if stopped.is_set():
-            raise Refused("the run was stopped before this was asked")
+    def _ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiResponse:
+        """One chat completion. Raises Unanswered, Refused or ModelError."""
         self._count(requests=1)
-        reply = self.client.ask(messages, settings)
+        sendable: Any = [{**message, "content": _without_surrogates(message["content"])} for message in messages]
+        try:
+            answer = self._client.chat.completions.create(model=self.name, messages=sendable, extra_body=dict(settings))
+            response = self._read(answer)
+        except self._sdk_error as error:
+            raise self._failure(error) from None
+        except Unanswered:
+            raise
+        except Exception as error:  # noqa: BLE001 - the SDK checks nothing: an answer can be anything
+            raise Unanswered(f"{self.address}: {type(error).__name__} while the answer was read") from None
         heartbeat.beat()
-        self._count(prompt_tokens=reply.prompt_tokens, completion_tokens=reply.completion_tokens)
-        return reply
+        self._count(prompt_tokens=response.prompt_tokens, completion_tokens=response.completion_tokens)
+        return response
 
-    def _before_pause(self, error: Temporary, pause_s: float) -> None:
-        self._count(retries=1)
-        if error.limited:
-            self.pacer.hold(pause_s)
-        log.info("retrying in %.1f s: %s", pause_s, error)
+    def _read(self, answer: Any) -> ApiResponse:
+        """The response in an answer of the server, as it may be kept. Raises Unanswered or Refused."""
+        choice = answer.choices[0]
+        text = choice.message.content
+        if not isinstance(text, str | None):
+            raise Unanswered(f"{self.address}: the answer has no message")
+        if choice.finish_reason not in FINISH_REASONS:
+            raise Refused(f"{self.name} ended its response with {self._readable(str(choice.finish_reason))[:80]!r}")
+        reasoning = getattr(choice.message, "reasoning_content", None) or getattr(choice.message, "reasoning", None)
+        return ApiResponse(
+            text=self._readable(text or ""),
+            finish_reason=FINISH_REASONS[choice.finish_reason],
+            reasoning=self._readable(reasoning) if isinstance(reasoning, str) else "",
+            prompt_tokens=getattr(answer.usage, "prompt_tokens", 0),
+            completion_tokens=getattr(answer.usage, "completion_tokens", 0),
+        )
+
+    def _failure(self, error: Any) -> Exception:
+        """An error of the SDK as Unanswered, Refused or ModelError, without the key."""
+        text = self._readable(one_line(error))[:400]
+        status = getattr(error, "status_code", None)
+        where = f"{self.entry.provider_name} ({self.name})"
+        lower = text.lower()
+        if (
+            getattr(error, "code", None) == "insufficient_quota"
+            or status == 402
+            or "credit balance is too low" in lower
+        ):
+            return ModelError(f"{where}: the account has no credit left. {text}")
+        if status in (401, 403):
+            variable = self.entry.api_key_env or KEYS.get(self.entry.provider_name, "the variable named by api_key_env")
+            return ModelError(f"{where}: the key in {variable} is wrong, has expired or may not do this. {text}")
+        if status == 404:
+            return ModelError(
+                f"{where}: there is no such model or address. Check model_name and base_url of its entry in "
+                f"model_info. {text}"
+            )
+        if status is None or status < 400 or status >= 500 or status in (408, 409, 425, 429):
+            return Unanswered(f"{where}: {text}" if status is None else f"{where}: status {status}: {text}")
+        # Settings that were accepted before are not what is wrong.
+        if len(self.store) or any(word in lower for word in REFUSALS):
+            return Refused(f"{where}: {text}")
+        return ModelError(f"{where}: the server does not take the request; check its generation_kwargs. {text}")
+
+    def _readable(self, text: str) -> str:
+        """What a server said, as it may be kept and shown: without the key, which it knows, and as UTF-8."""
+        return _without_surrogates(text.replace(self._key, "***") if self._key else text)
 
     def _count(self, **amounts: int) -> None:
         with self._usage_lock:
@@ -264,60 +319,55 @@ class ApiEngine:
                 self.usage[name] += amount
 
 
-def _checked(reply: ApiReply) -> ApiReply:
-    """A stored reply as it may be used. Raises TypeError for one with other kinds of values."""
-    if not isinstance(reply.text, str) or reply.finish_reason not in ("stop", "length"):
-        raise TypeError
-    return replace(reply, text=without_surrogates(reply.text))
+def api_key(entry: APIModelConfig) -> str | None:
+    """The key from the environment; None for a server of one's own that asks for none.
+
+    Raises ModelError if the variable is not set or cannot be sent.
+    """
+    variable = entry.api_key_env or KEYS.get(entry.provider_name)
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ModelError(f"{entry.model_name}: no API key. Set the environment variable {variable}.")
+    if not (key.isascii() and key.isprintable()):
+        raise ModelError(
+            f"{entry.model_name}: the key in the environment variable {variable} has a line break or letters that no "
+            "key has. Copy it again."
+        )
+    return key
 
 
-def _sendable(messages: Sequence[Message]) -> list[Message]:
-    return [{**message, "content": without_surrogates(message["content"])} for message in messages]
-
-
-def _no_reply(reason: str) -> Completion:
-    return Completion(text=reason, token_ids=None, logprobs=None, finish_reason="error")
-
-
-def request_key(client: ApiClient, prompt: Prompt, settings: Mapping[str, Any]) -> str:
-    """Identifies a request: server, model, settings, messages, and the row's own seed."""
-    parts = [client.address, client.name, dict(settings), list(prompt.messages), prompt.seed]
+def request_key(address: str, name: str, prompt: Prompt, settings: Mapping[str, Any]) -> str:
+    """Identifies a request: server, model, settings, messages, and the prompt's own seed."""
+    parts = [address, name, dict(settings), list(prompt.messages), prompt.seed]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def without_opener(reply: ApiReply, opener: str) -> str:
-    """The reply as it follows `opener`, which is never sent to an API and which the rollout writes before every reply.
+def without_opener(response: ApiResponse, opener: str) -> str:
+    """The response as it follows `opener`, which is never sent to an API and which the rollout writes before every
+    response.
 
-    A reply that has the opener loses it, with anything before it; one that has not stays as it is. Reasoning that the
-    server returns beside the text becomes the think block of a text that has none; where it quotes the blocks that the
-    reply consists of, their markers are written with square brackets.
+    A response that has the opener loses it, with anything before it; one that has not stays as it is. Reasoning that
+    the server returns separately becomes the think block of a text that has none; where it quotes the blocks that the
+    response consists of, their markers are written with square brackets.
     """
-    _, found, after = reply.text.partition(opener)
+    _, found, after = response.text.partition(opener)
     if found:
         return after
-    if reply.reasoning and opener == "<think>":
-        reasoning = re.sub(r"<(/?(?:think|answer))>", r"[\1]", reply.reasoning)
-        return f"{reasoning}</think>{reply.text}"
-    return reply.text
+    if response.reasoning and opener == "<think>":
+        reasoning = re.sub(r"<(/?(?:think|answer))>", r"[\1]", response.reasoning)
+        return f"{reasoning}</think>{response.text}"
+    return response.text
 
 
-def _retrying(max_retries: int, first_pause_s: float, before_pause: Callable[[Temporary, float], None]) -> Any:
-    """Calls a function again while it raises Temporary: after the server's pause, or after a doubling, jittered one."""
-    try:
-        import tenacity
-    except ImportError as error:
-        raise ModelError(f"models behind APIs need the api extra: {install_hint('api')}") from error
-    doubling = tenacity.wait_exponential(multiplier=first_pause_s, max=LONGEST_PAUSE_S)
-    jittered = doubling + tenacity.wait_random(0, min(1.0, first_pause_s))
+def _checked(response: ApiResponse) -> ApiResponse:
+    """A stored response as it may be used. Raises TypeError for one with other kinds of values."""
+    if not isinstance(response.text, str) or response.finish_reason not in ("stop", "length"):
+        raise TypeError
+    return replace(response, text=_without_surrogates(response.text))
 
-    def pause(state: Any) -> float:
-        asked = getattr(state.outcome.exception(), "after_s", None)
-        return min(jittered(state) if asked is None else asked, LONGEST_PAUSE_S)
 
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(Temporary),
-        stop=tenacity.stop_after_attempt(max_retries + 1),
-        wait=pause,
-        before_sleep=lambda state: before_pause(state.outcome.exception(), state.next_action.sleep),  # type: ignore[union-attr, arg-type]
-        reraise=True,
-    )
+def _without_surrogates(text: str) -> str:
+    """`text` as UTF-8 can hold it: lone surrogates become U+FFFD, so that it can be sent on and kept."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

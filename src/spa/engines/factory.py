@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from spa.config.hardware import clamp_to_hardware
-from spa.config.schema import APIModelConfig, Config
+from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.engines.scripted import random_engine
@@ -226,19 +226,10 @@ def api_engine(cfg: Config, name: str, *, store: Path | None = None) -> PlayingE
         raise ConfigError(f"model_info has no model {name!r} (there are: {known})")
     choice = cfg.model_config
     return ApiEngine(
-        _client(entry, choice.timeout_s),
+        entry,
+        timeout_s=choice.timeout_s,
         max_concurrency=choice.max_concurrency,
         max_retries=choice.max_retries,
         per_minute=choice.requests_per_minute,
         store=store or Path(cfg.trainer.run_dir) / REPLIES,
     )
-
-
-def _client(entry: APIModelConfig, timeout_s: float) -> Any:
-    if entry.provider_name == "anthropic":
-        from spa.engines.anthropic import AnthropicClient
-
-        return AnthropicClient(entry, timeout_s=timeout_s)
-    from spa.engines.openai import OpenAIClient
-
-    return OpenAIClient(entry, timeout_s=timeout_s)
