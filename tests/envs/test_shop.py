@@ -9,7 +9,7 @@ from shop_example import GOAL, HOSTILE, LAMP, SHIRT, example_shop
 from spa.envs.shop.catalogue import NO_PRICE_LIMIT, clean_text, price_limit, price_phrase
 from spa.envs.shop.generate import generated_goals, generated_products
 from spa.envs.shop.pages import SUBPAGES, View, render
-from spa.envs.shop.reward import judge, normalise_colour, similar, title_nouns, type_match
+from spa.envs.shop.reward import judge, meets, normalise_colour, similar, title_nouns, type_match
 from spa.envs.shop.search import MAX_HITS, SearchIndex, match_expression
 from spa.envs.shop.shop import SPLITS, build_shop, open_shop
 from spa.errors import ConfigError, DataError
@@ -20,6 +20,21 @@ SHOP = example_shop()
 def test_reward_of_the_perfect_purchase_is_one():
     verdict = judge(GOAL, SHIRT, SHIRT, (("color", "navy blue"), ("size", "large")))
     assert verdict.reward == verdict.r_type == verdict.r_attributes == verdict.r_options == verdict.r_price == 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "wish", "fits"),
+    [
+        ("50 feet", ("length", "40 feet"), False),
+        ("40 feet", ("length", "40 feet"), True),
+        ("50 feet", ("", "40 feet"), True),  # a person's wish: the words alone are 86 % alike
+        ("dark blue", ("color", "navy blue"), True),
+        ("dark blue", ("color", "blue"), True),
+        ("white", ("color", "blue"), False),
+    ],
+)
+def test_an_option_fits_by_its_name_and_value(value: str, wish: tuple[str, str], fits: bool):
+    assert meets(value, wish) is fits
 
 
 def test_rewards_by_hand():

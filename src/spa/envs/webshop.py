@@ -210,7 +210,7 @@ class WebShop(TextEnv):
         chosen: dict[str, str] = {}
         views = []
         for name, wish in self.goal.options:
-            meant = [pair for pair in offered if pair[1] == wish or meets(pair[1], wish)]
+            meant = [pair for pair in offered if pair[1] == wish or meets(pair[1], (name, wish))]
             if meant:
                 option, value = min(meant, key=lambda pair: (pair[1] != wish, pair[0] != name))
                 chosen[option] = value

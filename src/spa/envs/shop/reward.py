@@ -39,7 +39,7 @@ def judge(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[OptionC
     r_type, title, query, category = type_match(bought, wanted)
     attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
     values = [value for _, value in chosen]
-    options = sum(any(meets(value, wish) for value in values) for _, wish in goal.options)
+    options = sum(any(meets(value, wish) for value in values) for wish in goal.options)
     affordable = bought.price <= goal.price_upper
     parts = len(goal.attributes) + len(goal.options) + 1
     return Verdict(
@@ -89,9 +89,15 @@ def has_attribute(product: Product, attribute: str) -> bool:
     return any(attribute.lower() in text.lower() for text in texts)
 
 
-def meets(value: str, wish: str) -> bool:
-    """Whether an option value is what was asked for."""
-    return similar(normalise_colour(value), normalise_colour(wish))
+def meets(value: str, wish: OptionChoice) -> bool:
+    """Whether an option value is what was asked for.
+
+    As in the original, a value is compared with the name and the value of the wish together ("length 40 feet"), but
+    with the colour alone if the wish is one, and with the value alone if a person wished it, who names no option.
+    """
+    name, wanted = wish
+    alone = not name or wanted in vocabulary().colour_words
+    return similar(normalise_colour(value), normalise_colour(wanted) if alone else f"{name} {wanted}")
 
 
 def similar(one: str, other: str) -> bool:
