@@ -124,6 +124,33 @@ def test_a_game_that_breaks_costs_both_seats():
     assert all("torn board" in episode.error for episode in episodes)
 
 
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "much", 10**400])
+def test_a_reward_of_another_player_has_to_be_a_finite_number(reward):
+    class Odd(Nim):
+        def step(self, action):
+            text, own, terminated, truncated, info = super().step(action)
+            return text, own, terminated, truncated, {**info, "rewards": [reward, reward]}
+
+    _, episodes = play(make=Odd, size=1)
+    assert {episode.stop for episode in episodes} == {Stop.ERROR}
+    assert all("step returned the reward" in episode.error for episode in episodes)
+
+
+def test_an_opponent_that_keeps_the_turn_costs_the_episode_and_not_the_run():
+    class Greedy(Nim):
+        def current_player(self):
+            return 1
+
+        def step(self, action):
+            text, reward, _, _, info = super().step(action)
+            self.reset(seed=0)
+            return text, reward, False, False, {**info, "rewards": [0, 0]}
+
+    _, episodes = play(make=Greedy, self_play=False, size=1, groups=1)
+    assert [episode.stop for episode in episodes] == [Stop.ERROR]
+    assert "still not our turn" in episodes[0].error
+
+
 class Blind(Nim):
     """Each player sees only whose move it is, from his side."""
 

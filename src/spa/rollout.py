@@ -14,7 +14,7 @@ from typing import Any
 from spa import heartbeat
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_step, checked_text
+from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_reward, checked_step, checked_text
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 MakeEnv = Callable[[str], TextEnv]
 SHOWN_FAULTS = 3
+MOST_OPPONENT_MOVES = 1000
 
 
 def collect(
@@ -189,7 +190,11 @@ class _Game:
     def _let_opponent_move(self) -> None:
         """Random moves until it is the turn of a seat, or the game is over."""
         seats = {seat.number: seat for seat in self.seats}
+        moves = 0
         while (mover := self.env.current_player()) not in seats:
+            moves += 1
+            if moves > MOST_OPPONENT_MOVES:
+                raise EnvFault(f"the opponent has moved {MOST_OPPONENT_MOVES:,} times, and it is still not our turn")
             self.env.look_as(mover)
             action = self.env.to_action(self.env.random_action(self.chance))
             if action is None:
@@ -206,7 +211,7 @@ class _Game:
     def _pay(self, info: Mapping[str, Any], but: Seat | None = None) -> None:
         for seat in self.seats:
             if seat is not but and seat.number is not None:
-                seat.receive(float(info["rewards"][seat.number]))
+                seat.receive(checked_reward(info["rewards"][seat.number]))
 
     def _end(self, info: Mapping[str, Any], but: Seat | None = None) -> None:
         for seat in self.seats:

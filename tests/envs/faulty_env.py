@@ -87,6 +87,8 @@ class Faulty(FrozenLake):
                     continue
         if self.fault_kind == "die":
             os._exit(7)
+        if self.fault_kind == "kill_group":
+            os.killpg(os.getpgrp(), signal.SIGKILL)
         if self.fault_kind == "surroundings":
             change_surroundings()
         text, reward, terminated, truncated, info = super().step(action)

@@ -304,7 +304,11 @@ def test_environments_in_other_processes_play_as_they_would_here(workers):
 def test_what_hangs_or_dies_there_is_replaced_and_the_others_go_on(workers, caplog):
     # Seeds 9 and 11 share a process, as 10 and 12 do: the first of each pair is healthy or not.
     healthy = outcomes("")
-    for fault, told in (("hang", "step took more than 3 s"), ("die", "its process ended in step (exit status 7)")):
+    for fault, told in (
+        ("hang", "step took more than 3 s"),
+        ("die", "its process ended in step (exit status 7)"),
+        ("kill_group", "its process ended in step (exit status -9)"),
+    ):
         episodes = outcomes(fault, make=lambda tag, fault=fault: workers.make(MODULE, {"fault": fault}), lanes=2)
         assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True], fault
         assert told in episodes[0].error and told in episodes[3].error

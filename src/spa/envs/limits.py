@@ -139,16 +139,22 @@ def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
     """(reward, whether the episode is over, info) of what `step` returned; raises EnvFault for nonsense."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise EnvFault(f"step returned {_short(result)} instead of (text, reward, terminated, truncated, info)")
-    _, reward, terminated, truncated, info = result
-    try:
-        reward = float(reward)
-    except (TypeError, ValueError):
-        raise EnvFault(f"step returned the reward {_short(reward)} instead of a number") from None
-    if not abs(reward) <= MOST_REWARD:  # NaN too
-        raise EnvFault(f"step returned the reward {reward}; rewards must be finite and at most {MOST_REWARD:g} in size")
+    _, given, terminated, truncated, info = result
+    reward = checked_reward(given)
     if not isinstance(info, dict):
         raise EnvFault(f"step returned the info {_short(info)} instead of a dict")
     return reward, bool(terminated) or bool(truncated), {str(key): plain(item) for key, item in info.items()}
+
+
+def checked_reward(value: Any) -> float:
+    """A reward that `step` returned, as a float; raises EnvFault if it is not a number or not finite."""
+    try:
+        reward = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise EnvFault(f"step returned the reward {_short(value)} instead of a number") from None
+    if not abs(reward) <= MOST_REWARD:  # NaN too
+        raise EnvFault(f"step returned the reward {reward}; rewards must be finite and at most {MOST_REWARD:g} in size")
+    return reward
 
 
 def checked_answer(value: Any) -> Any:

@@ -193,6 +193,7 @@ def _close(workers: list[_Worker]) -> None:
 
 def _serve(pipe: Connection) -> None:
     """The loop of a process."""
+    os.setsid()  # an environment that signals its process group must not meet the trainer
     ignore_interrupts()
     _limit_memory()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
