@@ -1,6 +1,5 @@
 """An environment that goes wrong as it is told, for tests that need a module that other processes can import."""
 
-import io
 import os
 import signal
 import sys
@@ -17,19 +16,6 @@ class Unprintable(BaseException):
         raise SystemExit(0)
 
     __repr__ = __str__
-
-
-def change_surroundings() -> None:
-    """What careless libraries do to the process that they are in."""
-    import torch  # here, because processes of environments import this module
-
-    os.chdir("/")
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout = sys.stderr = io.StringIO()
-    torch.set_default_dtype(torch.float64)
-    torch.set_grad_enabled(False)
-    torch.set_num_threads(torch.get_num_threads() + 1)
 
 
 class Faulty(FrozenLake):
@@ -89,8 +75,6 @@ class Faulty(FrozenLake):
             os._exit(7)
         if self.fault_kind == "kill_group":
             os.killpg(os.getpgrp(), signal.SIGKILL)
-        if self.fault_kind == "surroundings":
-            change_surroundings()
         text, reward, terminated, truncated, info = super().step(action)
         return {
             "nan": (text, float("nan"), terminated, truncated, info),

@@ -23,8 +23,8 @@ def main(args: list[str]) -> int:
     parser.add_argument("--steps", type=int, default=200, help="actions of the longest episode that is tried")
     options = parser.parse_args(args)
 
-    from spa.envs.checked_apart import run_apart
-    from spa.envs.checker import all_checks
+    from spa.envs.checker import all_checks, run_checks
+    from spa.envs.limits import boundary
     from spa.envs.registry import make_env
 
     env_type, config = _resolve(options.env, options.config)
@@ -33,10 +33,12 @@ def main(args: list[str]) -> int:
     def make() -> "TextEnv":
         return make_env(env_type, config)
 
-    passed = [_told(finding) for finding in run_apart(make, all_checks(make, steps=options.steps))]
+    with boundary("making it"):
+        make()
+    passed = [_told(finding) for finding in run_checks(all_checks(make, steps=options.steps))]
     if all(passed):
         last = {"a whole episode is played and stored": lambda: _play(env_type, config)}
-        passed += [_told(finding) for finding in run_apart(make, last)]
+        passed += [_told(finding) for finding in run_checks(last)]
     failed = passed.count(False)
     write_out(f"{options.env}: {f'{failed} of {len(passed)} checks failed' if failed else 'all checks passed'}\n")
     return 1 if failed else 0

@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 
 from spa.envs.base import TextEnv
 from spa.envs.branch import Past, branch
-from spa.envs.limits import EnvFault
+from spa.envs.limits import EnvFault, TimedOut, time_limit
 from spa.envs.options import STATE_TEXTS
 from spa.prompts.parse import contains_marker
 from spa.prompts.render import Prompter
@@ -49,6 +49,8 @@ class Flaw(Exception):
 Checks = Mapping[str, Callable[[], str | None]]
 """By name, in order: raises `Flaw`, or returns what is to be said of a check that passes."""
 MADE = "can be made"
+CHECK_S = 240.0
+"""How long one check may take."""
 
 
 def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
@@ -88,7 +90,10 @@ def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
 def run_check(name: str, run: Callable[[], str | None]) -> Finding:
     """The finding of one check: a `Flaw`, any other exception of the environment, or success, with what `run` says."""
     try:
-        message = run()
+        with time_limit(CHECK_S, "it"):
+            message = run()
+    except TimedOut as error:
+        return Finding(name, False, str(error), "a run would wait, or lose the turn")
     except Flaw as flaw:
         return Finding(name, False, flaw.message, flaw.advice)
     except SystemExit as error:

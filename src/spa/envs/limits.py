@@ -1,19 +1,21 @@
-"""Environments are other people's code: one boundary around it, time limits, and checks of what it returns."""
+"""Environments are other people's code: one boundary around it, a time limit, and checks of what it returns.
 
-import multiprocessing
-import os
+In the trainer's process an exception or a time-out fails the episode. What ends the process, or hangs in a C library,
+needs `es_manager.env_workers`: processes of its own (`spa.envs.workers`).
+"""
+
 import signal
-import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from spa.envs.time_limits import time_limit
 from spa.errors import EnvFault, SpaError
-from spa.signals import ASKING, raise_if_asked, stop_asked, stops_by_signal
+from spa.signals import raise_if_asked, stop_asked, stops_by_signal
 
 MOST_CHARACTERS = 200_000
 """Of one text that an environment returns. No model reads more, and tokenising megabytes takes minutes."""
@@ -22,7 +24,7 @@ MOST_BYTES = 64 * 2**20
 """Of one picture."""
 
 MOST_DEPTH = 8
-"""Of lists and mappings in what a step tells beside the reward."""
+"""Of lists and mappings in what a step returns besides the reward."""
 
 MAKING_S = 120.0
 """More than a turn may take: an environment may load data when it is made."""
@@ -39,22 +41,25 @@ class EnvCrash(EnvFault):
         self.call = call
 
 
+class TimedOut(BaseException):
+    """A call took too long. No Exception, so that an environment's own `except Exception` does not swallow it."""
+
+
 @contextmanager
 def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     """Around every call of an environment's code: whatever it raises becomes an EnvFault that names `what`.
 
     That includes SystemExit, GeneratorExit and a KeyboardInterrupt of its own making. What passes is an EnvFault, a
-    SpaError (for the user to solve) and a stop that somebody really asked for, even if the code swallowed it. What the
-    code changes around it is put back, in the main thread: threads that overlap would put back each other's changes.
+    SpaError (for the user to solve) and a stop that somebody really asked for, even if the code swallowed it.
+    `seconds`: its time limit, see `time_limit`.
     """
     try:
-        if threading.current_thread() is threading.main_thread():
-            with surroundings_kept(), time_limit(seconds, what), _exits_are_raised():
-                yield
-        else:
+        with time_limit(seconds, what):
             yield
     except (EnvFault, SpaError):
         raise
+    except TimedOut as error:
+        raise EnvFault(str(error)) from None
     except KeyboardInterrupt as error:
         if stop_asked() or not stops_by_signal():
             raise
@@ -70,60 +75,28 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def surroundings_kept() -> Iterator[None]:
-    """Put back what libraries are known to change in the process that they are in and what a run depends on: working
-    folder, standard output, what SIGTERM, Ctrl-C and an alarm do and when it comes, and how PyTorch computes, if it is
-    there. For the main thread."""
-    folder, out, err = _working_folder(), sys.stdout, sys.stderr
-    handlers = {number: signal.getsignal(number) for number in (*ASKING, signal.SIGALRM)}
-    alarm, _ = signal.getitimer(signal.ITIMER_REAL)
-    torch = sys.modules.get("torch")
-    computing = torch and (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
+def time_limit(seconds: float | None, what: str) -> Iterator[None]:
+    """Raise TimedOut in `what` after `seconds`, with the place where it hung. None, and other threads than the main
+    one, have no limit.
+
+    It is an alarm (SIGALRM): Python code, sleeping and waiting are interrupted; a loop inside a C library, and code
+    that sets alarms of its own, are not.
+    """
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expired(number: int, frame: FrameType | None) -> NoReturn:
+        stack = "".join(traceback.format_stack(frame, limit=3))
+        raise TimedOut(f"{what} took more than {seconds:g} s (es_manager.env_timeout_s); it was here:\n{stack}")
+
+    handler = signal.signal(signal.SIGALRM, expired)
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = out, err
-        if folder and _working_folder() != folder:
-            os.chdir(folder)
-        if (alarm > 0) is not (signal.getitimer(signal.ITIMER_REAL)[0] > 0):
-            signal.setitimer(signal.ITIMER_REAL, alarm)
-        for number, handler in handlers.items():
-            if handler is not None and signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
-        if torch and computing:
-            dtype, grad, threads = computing
-            if torch.get_default_dtype() != dtype:
-                torch.set_default_dtype(dtype)
-            if torch.is_grad_enabled() != grad:
-                torch.set_grad_enabled(grad)
-            if torch.get_num_threads() != threads:
-                torch.set_num_threads(threads)
-
-
-@contextmanager
-def _exits_are_raised() -> Iterator[None]:
-    """`os._exit` raises SystemExit, too: otherwise an environment would end the run with whatever status it likes. Not
-    in other threads (the watchdog), in children that were forked, and in processes of environments (replaced)."""
-    ends, process = os._exit, os.getpid()
-
-    def raises(status: int) -> NoReturn:
-        if os.getpid() == process and threading.current_thread() is threading.main_thread():
-            raise SystemExit(status)
-        ends(status)
-
-    if not multiprocessing.current_process().daemon:
-        os._exit = raises
-    try:
-        yield
-    finally:
-        os._exit = ends
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return ""
+        signal.setitimer(signal.ITIMER_REAL, outer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def checked_text(value: Any, what: str) -> str:
