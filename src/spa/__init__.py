@@ -1,3 +1,59 @@
-"""spa: agents that learn how their world works before they learn to win in it."""
+"""spa: train LLM agents that learn a world model from self-play before reinforcement learning.
+
+Example:
+    >>> import spa
+    >>> env = spa.make("FrozenLake", size=4)
+    >>> episode = spa.play("builtin:tiny", env, seed=0)
+    >>> run = spa.train("demo", output_dir="runs/demo")
+
+Names are imported when you first use them, so `import spa` is fast and loads no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spa.api.environments import make as make
+    from spa.api.playing import Model as Model
+    from spa.api.playing import load_model as load_model
+    from spa.api.playing import play as play
+    from spa.api.runs import Run as Run
+    from spa.api.runs import compare as compare
+    from spa.api.runs import load_run as load_run
+    from spa.api.runs import train as train
+    from spa.config.load import load_config as load_config
+    from spa.envs.base import TextEnv as TextEnv
+    from spa.errors import SpaError as SpaError
+    from spa.types import Episode as Episode
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "make": "spa.api.environments",
+    "load_model": "spa.api.playing",
+    "play": "spa.api.playing",
+    "train": "spa.api.runs",
+    "compare": "spa.api.runs",
+    "load_run": "spa.api.runs",
+    "load_config": "spa.config.load",
+    "TextEnv": "spa.envs.base",
+    "Episode": "spa.types",
+    "Run": "spa.api.runs",
+    "Model": "spa.api.playing",
+    "SpaError": "spa.errors",
+}
+"""The public names and the modules that define them."""
+
+__all__ = ["__version__", *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'spa' has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,6 +7,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from spa.api import let_waiting_threads_sleep
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": (
         "spa.commands.recipe:run",
@@ -98,13 +100,6 @@ def usage() -> str:
             "`spa COMMAND --help` explains a command. Arguments with = override the configuration.",
         ]
     )
-
-
-def let_waiting_threads_sleep() -> None:
-    """OpenMP threads that wait for each other sleep instead of spinning: on cores that are shared, spinning ones make
-    training twenty times slower. Read when torch is loaded, so this comes first; what the user has set stays."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -201,6 +201,12 @@ class Episode:
             out[item.name] = value
         return out
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the replay as static HTML."""
+        from spa.api.html import episode_html
+
+        return episode_html(self)
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""

@@ -78,7 +78,7 @@ def load_config(
     notes += compat.translate(plain, problems, written)
     config = _validate(plain, problems)
     if config is not None and not problems:
-        config = _spread_groups(config)
+        config = spread_groups(config)
         check(config, problems, stages)
     if problems or config is None:
         lines = _without_echoes(problems, flatten(tree))
@@ -275,7 +275,7 @@ def _source(key: str, raw: Mapping[str, Any]) -> str:
     return key
 
 
-def _spread_groups(cfg: Config) -> Config:
+def spread_groups(cfg: Config) -> Config:
     """`n_groups` written out where it is null: as even as possible, the first tags get the rest."""
 
     def spread(groups: GroupsConfig) -> GroupsConfig:

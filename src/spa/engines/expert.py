@@ -14,10 +14,13 @@ from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
 from spa.types import Completion, Prompt, SamplingParams
 
+FAR = 64
+"""Actions ahead in which a solver is asked for a way: on slippery ice there is none within the first few."""
+
 
 def require_solver(env: TextEnv, tag: str) -> None:
     """Raises ConfigError if the environment, after `reset`, has no expert actions to offer."""
-    if not env.expert_actions(1):
+    if not env.expert_actions(FAR):
         raise ConfigError(
             f"the environment {tag} has no solver, so there is no expert to play it; use the random policy or a model"
         )

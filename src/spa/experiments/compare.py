@@ -1,7 +1,7 @@
-"""Trainings side by side on the same puzzles, with one table: `spa compare`, `spa try` and `spa ablate`.
+"""Trainings on the same puzzles with one table: `spa compare`.
 
-All of them are a few arms of one configuration. Methods of `spa compare` play the same number of PPO episodes; those
-without self-play then go on until they have played as many in all as SPA, which is a line of its own.
+Methods, or the values of a sweep, are a few arms of one configuration. Methods play the same number of PPO episodes.
+Those without self-play then continue until they have played as many episodes in all as SPA: a line of its own.
 """
 
 import itertools
@@ -112,16 +112,24 @@ def longer(cfg: Config) -> Config:
 
 
 def methods_compared(
-    preset: str, overrides: Sequence[str], *, names: Sequence[str] = (), seeds: int | None = None
+    preset: str,
+    overrides: Sequence[str],
+    *,
+    names: Sequence[str] = (),
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    root: Path | None = None,
 ) -> Comparison:
-    """`spa compare`: the methods of `compare.arms`, and `names` too."""
+    """`spa compare`: the methods of `compare.arms` and `names` too, in the run's own folder; or `only` some methods, in
+    a folder beside it. `root` is another folder for them."""
     cfg = configured(preset, tuple(overrides))
-    found = {name: method(name) for name in dict.fromkeys((*cfg.compare.arms, *names))}
+    chosen = (*(only or cfg.compare.arms), *names)
+    found = {name: method(name) for name in dict.fromkeys(chosen)}
     arms = [Arm(name=label(name), method=one, longer=not one.fine_tuned) for name, one in found.items()]
     reference = REFERENCE if REFERENCE in found else arms[0].name
-    root = Path(cfg.trainer.run_dir)
+    home = beside(cfg, "-".join(["compare", *map(label, only)])[:100]) if only else Path(cfg.trainer.run_dir)
     seeds = cfg.compare.seeds if seeds is None else seeds
-    return comparison(preset, overrides, arms, root=root, reference=reference, seeds=seeds)
+    return comparison(preset, overrides, arms, root=root or home, reference=reference, seeds=seeds)
 
 
 def ablation(name: str, preset: str, overrides: Sequence[str], *, seeds: int = 1) -> Comparison:
@@ -134,8 +142,8 @@ def ablation(name: str, preset: str, overrides: Sequence[str], *, seeds: int = 1
 def values_tried(
     preset: str, overrides: Sequence[str], *, name: str = REFERENCE, root: Path | None = None, seeds: int = 1
 ) -> Comparison:
-    """`spa try`: one method with several values of some keys, every combination of them, in a folder beside the run's
-    own.
+    """`spa compare --sweep`: one method with several values of some keys, every combination of them, in a folder beside
+    the run's own.
 
     Raises ConfigError if no key has several values, or if two arms are the same training.
     """

@@ -30,6 +30,7 @@ from spa.evaluate.search import episode_scores
 from spa.identity import Identity, identity_of
 from spa.models.heap import release_memory
 from spa.models.precision import precision_of, with_precision
+from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.imagination import imagination, imagining, recorder_of
 from spa.recipes.policies import SCRIPTED, Target, behind_api, open_target, training_hashes
@@ -63,10 +64,12 @@ def main(
     output: Path,
     ks: Sequence[int] = KS,
     prices: tuple[float, float] | None = None,
+    loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> dict[str, Any]:
     """Play the validation groups as `target`, write the result to `output` and return it.
 
-    prices: of an API, per million tokens read and written.
+    prices: of an API, per million tokens read and written. loaded: the engine that plays as `target`, if there is one
+    already; it stays open.
 
     Raises ConfigError for an impossible k, DataError if no puzzle is left to play, ModelError if no episode could be
     played to its end.
@@ -85,7 +88,7 @@ def main(
     replies = output.with_suffix(".replies.jsonl")
     watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
     try:
-        groups = play_puzzles(cfg, target, player, puzzles, kept, replies=replies, imagined=record)
+        groups = play_puzzles(cfg, target, player, puzzles, kept, replies=replies, imagined=record, loaded=loaded)
     finally:
         watchdog.close()
     result: dict[str, Any] = {
@@ -192,6 +195,7 @@ def play_puzzles(
     *,
     replies: Path,
     imagined: Path,
+    loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> list[Group]:
     """The groups of all puzzles, in order: from `kept` where they are finished, else played now. `imagined`: the file
     that takes what `imagine` imagines."""
@@ -205,7 +209,7 @@ def play_puzzles(
             finished = kept.find(chunk)
             if finished is None:
                 if engine is None:
-                    engine, player = open_target(cfg, target, player, replies=replies)
+                    engine, player = open_target(cfg, target, player, replies=replies, loaded=loaded)
                     if cfg.imagine.on:
                         tags = cfg.es_manager.val.env_configs.tags
                         record, reply = recorder_of(imagined), cfg.actor_rollout_ref.rollout.response_length
@@ -219,7 +223,7 @@ def play_puzzles(
             groups += finished
             speed = tokens / (time.monotonic() - started)
             progress.update(len(groups), so_far(groups, speed, states=believes(cfg, target)))
-    if engine is not None:
+    if engine is not None and loaded is None:
         engine.close()
     return groups
 

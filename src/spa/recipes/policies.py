@@ -118,25 +118,44 @@ def _recorded_hashes(path: Path) -> Iterator[str]:
                 yield match.group(1).decode()
 
 
-def open_target(cfg: Config, target: Target, player: setup.Player, *, replies: Path) -> tuple[Engine, setup.Player]:
-    """The engine that plays as `target`, and the player with the chat template that belongs to it.
+def open_target(
+    cfg: Config,
+    target: Target,
+    player: setup.Player,
+    *,
+    replies: Path,
+    loaded: tuple[Engine, ChatTemplate | None] | None = None,
+) -> tuple[Engine, setup.Player]:
+    """The engine that plays as `target`, which may be `loaded`, and the player with its chat template.
 
     `replies` is the file in which replies of an API are kept. Raises ModelError for a model that cannot be loaded, and
     ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot copy.
     """
-    most, tags = cfg.agent_proxy.max_actions_per_turn, cfg.es_manager.val.env_configs.tags
-    if target.name == "random":
-        return random_engine(max_actions=most), player
+    tags = cfg.es_manager.val.env_configs.tags
     if target.name == "scout":
         setup.check_puzzles(cfg, tags, require_copies)
-        return Scout(max_actions=most, most=setup.most_actions(cfg)), player
     if target.name == "expert":
         setup.check_puzzles(cfg, tags, require_solver)
-        return expert_engine(max_actions=most), player
+    engine, template = loaded or engine_of(cfg, target, replies=replies)
+    return engine, replace(player, template=template)
+
+
+def engine_of(cfg: Config, target: Target, *, replies: Path | None = None) -> tuple[Engine, ChatTemplate | None]:
+    """The engine that plays as `target`, and the chat template that belongs to it; None for text without tokens.
+
+    `replies` is the file that keeps the responses of an API. Raises ModelError for a model that cannot be loaded.
+    """
+    most = cfg.agent_proxy.max_actions_per_turn
+    if target.name == "random":
+        return random_engine(max_actions=most), None
+    if target.name == "scout":
+        return Scout(max_actions=most, most=setup.most_actions(cfg)), None
+    if target.name == "expert":
+        return expert_engine(max_actions=most), None
     if target.api is not None:
-        return factory.api_engine(cfg, target.api, store=replies), player
+        return factory.api_engine(cfg, target.api, store=replies), None
     engine = factory.make_engine(cfg, str(target.model), device=setup.pick_device(cfg))
-    return engine, replace(player, template=engine.template)
+    return engine, engine.template
 
 
 def behind_api(cfg: Config, target: Target) -> Target:

@@ -1,7 +1,7 @@
 """What a configuration tells a model about an environment tag. Needs no torch: people who play use it too."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from spa.config.schema import Config, EnvSpec
@@ -15,8 +15,9 @@ from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.sample import sample_reply
 
 
-def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode) -> Prompter:
-    """The prompter of one tag. In the world-model format it shows a sample reply if `ctx_manager.example` says so."""
+def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode, *, env: TextEnv | None = None) -> Prompter:
+    """The prompter of one tag. In the world-model format it shows a sample reply if `ctx_manager.example` says so:
+    of `env`, which is reset, or of a new environment."""
     proxy = cfg.agent_proxy
     instruction = spec.env_instruction
     if mode == "add_worldmodel":
@@ -39,8 +40,8 @@ def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode) -> Prompter:
     }
     # Instructions that show the format themselves, as the original's do, are not contradicted by another sample.
     if mode == "add_worldmodel" and cfg.ctx_manager.example and not contains_marker(instruction or ""):
-        with first_puzzle(cfg, spec) as env:
-            settings["example"] = sample_reply(env, Prompter(**settings))
+        with first_puzzle(cfg, spec) if env is None else nullcontext(env) as game:
+            settings["example"] = sample_reply(game, Prompter(**settings))
     return Prompter(**settings)
 
 

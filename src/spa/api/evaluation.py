@@ -1,0 +1,133 @@
+"""Success of a model on unseen puzzles."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spa.api.playing import Model, open_config
+from spa.api.settings import Overrides
+from spa.config.load import spread_groups
+from spa.config.schema import Config
+from spa.errors import ConfigError
+from spa.evaluate.aggregate import KS
+from spa.evaluate.statistics import Interval
+from spa.evaluate.text import interval_text
+from spa.recipes import evaluate as recipe
+from spa.recipes.policies import Target, slug
+
+if TYPE_CHECKING:
+    from spa.api.runs import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What an evaluation measured. `result` holds every figure, as the JSON file at `path` does."""
+
+    result: Mapping[str, Any]
+    path: Path
+
+    def pass_at(self, k: int, tag: str | None = None) -> Interval:
+        """Unbiased Pass@k with its 95 % bootstrap interval over puzzles; `n` counts puzzles.
+
+        `tag` names one of several environments. Raises ConfigError if it is missing, or if k attempts were not played.
+        """
+        tags = self.result["tags"]
+        if tag is None and len(tags) > 1:
+            raise ConfigError(f"name one environment: {', '.join(tags)}")
+        name = tag or next(iter(tags))
+        found = tags.get(name, {}).get(f"pass@{k}")
+        if found is None:
+            raise ConfigError(f"there is no Pass@{k} of {name}: evaluate with samples={k} or more")
+        return Interval(mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"])
+
+    @property
+    def pass_at_1(self) -> Interval:
+        """Pass@1; see `pass_at`."""
+        return self.pass_at(1)
+
+    @property
+    def pass_at_8(self) -> Interval:
+        """Pass@8; see `pass_at`."""
+        return self.pass_at(8)
+
+    def __repr__(self) -> str:
+        lines = []
+        for tag, found in self.result["tags"].items():
+            shares = [
+                f"{name.replace('pass', 'Pass')} {interval_text(value)} %"
+                for name, value in found.items()
+                if name in ("pass@1", "pass@8")
+            ]
+            lines.append(f"{self.result['policy']} on {tag}, {found['puzzles']} puzzles: {', '.join(shares)}")
+        return "\n".join([*lines, "Brackets: 95 % CI over puzzles."])
+
+
+def evaluate(
+    model: "str | Path | Run | Model",
+    config: str | Path | Config | None = None,
+    *,
+    samples: int | None = 8,
+    puzzles: int | None = None,
+    overrides: Overrides = (),
+    ks: Sequence[int] | None = None,
+    prices: tuple[float, float] | None = None,
+    output: str | Path | None = None,
+) -> Evaluation:
+    """Play validation puzzles and return Pass@1 and unbiased Pass@k with 95 % CI over puzzles.
+
+    Puzzles that the model was trained on are left out. The same call resumes an interrupted evaluation.
+
+    Args:
+        model: what `load_model` takes, a run (its newest checkpoint), or a loaded model.
+        config: the configuration with puzzles, prompts and limits. Default: the model's own, as in `load_model`.
+        samples: attempts per puzzle; None takes `es_manager.val.group_size`.
+        puzzles: how many puzzles; None takes `es_manager.val.env_groups`.
+        overrides: changes of the configuration.
+        ks: the k of Pass@k. Default: 1, 2, 4 and so on up to 64.
+        prices: of an API, per million tokens read and written. The result then has the cost.
+        output: the JSON file. Default: in `eval/` of the run.
+
+    Raises SpaError if the model cannot be used, or if no episode could be played to its end.
+    """
+    engine = (model.engine, model.template) if isinstance(model, Model) else None
+    target, cfg, path = plan_evaluation(
+        model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
+    )
+    result = recipe.main(cfg, target, output=path, ks=KS if ks is None else ks, prices=prices, loaded=engine)
+    return Evaluation(result=result, path=path)
+
+
+def plan_evaluation(
+    model: "str | Path | Run | Model",
+    config: str | Path | Config | None = None,
+    *,
+    samples: int | None = None,
+    puzzles: int | None = None,
+    overrides: Overrides = (),
+    output: str | Path | None = None,
+    suffix: str = "",
+) -> tuple[Target, Config, Path]:
+    """Which model is evaluated, its configuration, and the file of the result. Raises ConfigError or ModelError."""
+    if isinstance(model, Model):
+        target, cfg = open_config(model.target.name, config or model.config, overrides)
+    else:
+        target, cfg = open_config(model, config, overrides)
+    cfg = _sized(cfg, samples, puzzles)
+    root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
+    own = root / f"{target.label}-{slug(cfg.trainer.experiment_name)}{suffix}.json"
+    return target, cfg, Path(output) if output else own
+
+
+def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
+    """The configuration with so many validation puzzles, and attempts at each."""
+    for name, count in (("samples", samples), ("puzzles", puzzles)):
+        if count is not None and count < 1:
+            raise ConfigError(f"{name} is {count}; it must be at least 1")
+    val = cfg.es_manager.val
+    if samples is not None:
+        val = replace(val, group_size=samples)
+    if puzzles is not None:
+        val = replace(val, env_groups=puzzles, env_configs=replace(val.env_configs, n_groups=None))
+    return spread_groups(replace(cfg, es_manager=replace(cfg.es_manager, val=val)))

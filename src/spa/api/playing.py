@@ -1,0 +1,150 @@
+"""Models that play, and single episodes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spa.api.environments import find_spec, spec_of
+from spa.api.settings import Overrides, as_texts
+from spa.config.load import load_config
+from spa.config.schema import Config
+from spa.engines.base import Engine
+from spa.engines.expert import require_solver
+from spa.envs.base import TextEnv
+from spa.envs.pool import EpisodeSpec
+from spa.envs.registry import make_env
+from spa.errors import ConfigError, EnvFault
+from spa.models.load import BUILTIN
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.policies import API, Target, behind_api, engine_of, find_target
+from spa.recipes.prompters import make_prompter
+from spa.rollout import check_room, collect
+from spa.seeds import stream_seed
+from spa.types import Episode
+
+if TYPE_CHECKING:
+    from spa.api.runs import Run
+
+API_CONFIG = "evaluate_api_llm"
+"""The configuration that names models behind APIs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model, or a policy without one, that is ready to play. `load_model` makes it.
+
+    `config` holds the prompts, limits and sampling that `play` uses. `template` is None for engines that return text
+    without tokens.
+    """
+
+    name: str
+    config: Config
+    target: Target
+    engine: Engine
+    template: ChatTemplate | None
+
+    def close(self) -> None:
+        """Free memory, processes and connections."""
+        self.engine.close()
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, config={self.config.trainer.experiment_name!r})"
+
+
+def load_model(
+    name: "str | Path | Run", *, config: str | Path | Config | None = None, overrides: Overrides = ()
+) -> Model:
+    """Load a model that plays.
+
+    Args:
+        name: `builtin:tiny`, a Hugging Face Hub name, the folder of a model, checkpoint or run, a run, the name of a
+            model behind an API (a key of `model_info`), or the policy `random` or `expert`.
+        config: the configuration with prompts, limits and sampling. Default: the checkpoint's own, `tiny` for
+            `builtin:tiny`, `evaluate_api_llm` for its models, otherwise `base`.
+        overrides: changes of the configuration.
+
+    Raises ModelError if there is no such model, ConfigError for an impossible configuration.
+    """
+    target, cfg = open_config(name, config, overrides)
+    engine, template = engine_of(cfg, target)
+    return Model(name=target.name, config=cfg, target=target, engine=engine, template=template)
+
+
+def open_config(
+    name: "str | Path | Run", config: str | Path | Config | None = None, overrides: Overrides = ()
+) -> tuple[Target, Config]:
+    """What `name` names, and the configuration that belongs to it. Raises ModelError or ConfigError."""
+    target = find_target(str(getattr(name, "path", name)))
+    texts = as_texts(overrides)
+    if isinstance(config, Config):
+        if texts:
+            raise ConfigError("overrides change a configuration that is named; this one is loaded already")
+        cfg = config
+    else:
+        cfg = load_config(config or target.config or _default_config(target), texts)
+    return behind_api(cfg, target), cfg
+
+
+def _default_config(target: Target) -> str:
+    if target.name == BUILTIN:
+        return "tiny"
+    if target.name == API or target.name in load_config(API_CONFIG).model_info:
+        return API_CONFIG
+    return "base"
+
+
+def play(
+    model: "str | Path | Run | Model",
+    env: str | TextEnv,
+    seed: int = 0,
+    *,
+    config: str | Path | Config | None = None,
+) -> Episode:
+    """Play one episode and return it. A notebook shows it as a replay.
+
+    Args:
+        model: a loaded model, or a name that `load_model` takes. Load it once to play many episodes.
+        env: an environment, or a name that `make` takes. A tag is that of the model's configuration.
+        seed: of the puzzle, of chance and of sampling.
+        config: the configuration of a model that is given by name.
+
+    Raises SpaError if the model or the environment cannot be used. If the environment or an API fails during the
+    episode, `Episode.error` holds the reason.
+    """
+    ready = model if isinstance(model, Model) else load_model(model, config=config)
+    cfg = ready.config
+    spec = spec_of(env) if isinstance(env, TextEnv) else find_spec(env, cfg)
+    tag = env if isinstance(env, str) else type(env).__name__
+    try:
+        game = env if isinstance(env, TextEnv) else make_env(spec.env_type, spec.env_config)
+        if ready.target.name == "expert":
+            game.reset(seed=seed)
+            require_solver(game, tag)
+        prompter = make_prompter(cfg, spec, cfg.ctx_manager.mode, env=game)
+    except EnvFault as error:
+        raise ConfigError(f"{tag}: {error}") from error
+    sampling = setup.val_sampling(cfg)
+    max_model_len = cfg.actor_rollout_ref.rollout.max_model_len
+    episodes = collect(
+        [
+            EpisodeSpec(
+                episode_id=f"play/{seed}/0/0",
+                tag=tag,
+                group=0,
+                member=0,
+                puzzle_seed=seed,
+                noise_seed=stream_seed(seed, "play/noise"),
+                sample_seed=stream_seed(seed, "play/sample"),
+            )
+        ],
+        make_env=lambda _: game,
+        prompters={tag: prompter},
+        template=ready.template,
+        engine=ready.engine,
+        sampling=sampling,
+        format_penalty=cfg.es_manager.format_penalty,
+        max_model_len=max_model_len,
+    )
+    check_room(episodes, sampling.max_tokens, max_model_len)
+    return episodes[0]

@@ -1,0 +1,293 @@
+"""Runs: train them, compare methods, read what they recorded."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from spa.api.settings import Overrides, as_texts, value_text
+from spa.config.load import load_config
+from spa.config.schema import Config
+from spa.errors import ConfigError, DataError
+from spa.evaluate.text import interval_text
+from spa.report.reading import StageFolder, open_run
+from spa.tracking.encoding import read_lines
+from spa.types import Episode
+
+if TYPE_CHECKING:
+    from spa.experiments.compare import Comparison
+    from spa.launch.job import Job
+
+Stage = Literal["selfplay", "sft", "ppo"]
+STAGES: tuple[Stage, ...] = ("selfplay", "sft", "ppo")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run or of a comparison. What it holds is read when you ask for it."""
+
+    path: Path
+
+    @cached_property
+    def stages(self) -> tuple[StageFolder, ...]:
+        """The stages that have recorded something."""
+        return open_run(self.path).stages
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dict per stage and step: `stage`, `step`, and the metrics by name.
+
+        A comparison adds `method` and, with several seeds, `seed`. Values that were not finite are left out.
+        """
+        rows = []
+        for stage in open_run(self.path).stages:
+            head: dict[str, Any] = {"method": stage.arm} if stage.arm else {}
+            head |= {} if stage.seed is None else {"seed": stage.seed}
+            rows += [{"stage": stage.name, **head, "step": step, **values} for step, values in stage.metrics.items()]
+        return rows
+
+    def to_pandas(self) -> Any:
+        """`metrics` as a pandas DataFrame. Raises ConfigError if pandas is not installed."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError(f"Run.to_pandas needs pandas: pip install pandas ({error})") from error
+        return pandas.DataFrame(self.metrics)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The results of a comparison (`summary.json`); empty for a single run."""
+        return open_run(self.path).summary or {}
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest checkpoint, a Hugging Face folder. Raises ModelError if there is none."""
+        from spa.recipes.policies import find_target
+
+        target = find_target(str(self.path))
+        return Path(str(target.model))
+
+    def episodes(
+        self, stage: str = "ppo", split: str = "val", step: int | None = None, method: str | None = None
+    ) -> list[Episode]:
+        """The recorded episodes of one step.
+
+        Args:
+            stage: `data` (self-play), `sft` or `ppo`.
+            split: `val` or `train`, as in the names of the files in `trajectories/`.
+            step: None takes the newest step of the split.
+            method: of a comparison, for example `spa`.
+
+        Raises DataError if there are none.
+        """
+        files = [
+            file
+            for folder in open_run(self.path).find(stage, method)
+            for file in folder.trajectory_files()
+            if file.split == split
+        ]
+        wanted = max((file.step for file in files), default=None) if step is None else step
+        paths = [file.path for file in files if file.step == wanted]
+        if not paths:
+            raise DataError(f"{self.path} has no episodes of {stage}, {split}, step {step}.{self._there()}")
+        return [episode for path in paths for episode in _read(path)]
+
+    def _there(self) -> str:
+        found = {
+            f"{folder.name}: {file.split}"
+            for folder in open_run(self.path).stages
+            for file in folder.trajectory_files()
+        }
+        return f" There are {'; '.join(sorted(found))}." if found else " Nothing was recorded."
+
+    def report(self, path: str | Path | None = None, *, format: Literal["html", "md", "png"] = "html") -> Path:
+        """Write one self-contained page about the run and return its path. Default: `report.html` in the run."""
+        from spa.report.build import write_report
+
+        file = Path(path) if path else self.path / f"report.{format}"
+        write_report([self.path], file, format)
+        return file
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the results of a comparison, or the last metrics of each stage."""
+        rows = [
+            (name, f"{when} Pass@1", interval_text(values.get(when, {}).get("pass@1")))
+            for name, values in self.summary.get("methods", {}).items()
+            for when in ("before", "after")
+        ]
+        if not rows:
+            rows = [
+                (stage.name, key, f"{value:.4g}")
+                for stage in open_run(self.path).stages
+                for key, value in list(stage.metrics.values())[-1].items()
+                if stage.metrics
+            ]
+        cells = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+        return f"<p>Run <code>{escape(str(self.path))}</code></p><table>{cells}</table>"
+
+
+def _read(path: Path) -> Iterator[Episode]:
+    for _, row in read_lines(path):
+        try:
+            yield Episode.from_json(row)
+        except (KeyError, TypeError, ValueError):
+            continue  # a damaged line costs its episode
+
+
+def load_run(path: str | Path) -> Run:
+    """The run in a folder. Raises DataError if the folder holds no run."""
+    folder = Path(path).expanduser()
+    open_run(folder)
+    return Run(folder)
+
+
+def train(
+    config: str | Path | Config,
+    *,
+    output_dir: str | Path | None = None,
+    overrides: Overrides = (),
+    stages: Sequence[Stage] = STAGES,
+    ckpt: str | int | None = None,
+    from_scratch: bool = False,
+) -> Run:
+    """Train, and return the run. Finished stages are reused and interrupted ones resume.
+
+    Args:
+        config: a shipped name (`spa config list`), a YAML file, a folder with one, or a loaded configuration.
+        output_dir: the folder of the run. Default: `trainer.run_dir`.
+        overrides: changes of the configuration: `{"trainer.total_training_steps": 20}` or `key=value` texts.
+        stages: `selfplay`, `sft`, `ppo`: all of them, or neighbours.
+        ckpt: for PPO alone, the SFT checkpoint of this run to start from: `last` or a step. None: `model_path`.
+        from_scratch: archive earlier work of these stages instead of reusing it.
+
+    Raises SpaError with a message that names the key, file or model to change.
+    """
+    cfg = configuration(config, output_dir, overrides, stages=stages)
+    cfg, jobs = plan_training(cfg, stages, ckpt=ckpt, from_scratch=from_scratch)
+    from spa.launch.start import launch
+
+    for job in jobs:
+        launch(cfg, job)
+    return Run(Path(cfg.trainer.run_dir))
+
+
+def plan_training(
+    cfg: Config, stages: Sequence[Stage], *, ckpt: str | int | None = None, from_scratch: bool = False
+) -> "tuple[Config, list[Job]]":
+    """The jobs that train some stages, and their configuration. Raises ConfigError for stages that do not go together.
+
+    The recipe of a run whose folder holds a comparison is that comparison's.
+    """
+    from spa.experiments.methods import of_comparison
+    from spa.launch.job import Job
+
+    chosen = tuple(stages)
+    if ckpt is not None and chosen != ("ppo",):
+        raise ConfigError("a checkpoint to start from belongs to PPO alone: other stages make their own")
+    if chosen == STAGES:
+        return of_comparison(cfg), [Job(stage="run", generate_data=True if from_scratch else None)]
+    if from_scratch:
+        cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="disable"))
+    if chosen == ("ppo",) and ckpt is not None:
+        return of_comparison(cfg), [Job(stage="run", ckpt=str(ckpt), generate_data=False)]
+    jobs = {
+        ("selfplay",): [Job(stage="generate")],
+        ("sft",): [Job(stage="sft")],
+        ("ppo",): [Job(stage="ppo")],
+        ("selfplay", "sft"): [Job(stage="generate"), Job(stage="sft")],
+        ("sft", "ppo"): [Job(stage="sft"), Job(stage="run", generate_data=False)],
+    }
+    if chosen not in jobs:
+        raise ConfigError(
+            f"stages are {', '.join(map(str, chosen))}; choose neighbours of {', '.join(STAGES)}, in order"
+        )
+    return cfg, jobs[chosen]
+
+
+def compare(
+    config: str | Path,
+    *,
+    methods: Sequence[str] = (),
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int | None = None,
+    controls: bool = False,
+    method: str = "spa",
+    output_dir: str | Path | None = None,
+    overrides: Overrides = (),
+    parallel: int | None = None,
+) -> Run:
+    """Train several methods, or several values of a setting, on the same puzzles. `Run.summary` has the results.
+
+    Args:
+        config: a shipped name (`spa config list`), a YAML file, or a folder with one.
+        methods: names (`spa config list methods`), or your own as `module:name`. Default: `compare.arms`.
+        sweep: values by key. Every combination is trained with `method`; stages that a key does not change are shared.
+        seeds: full pipelines of each method.
+        controls: add the baseline in the world-model format and SPA with shuffled next states.
+        method: what a sweep trains.
+        output_dir: the folder of the comparison.
+        overrides: changes of the configuration, for all methods.
+        parallel: CPU processes at a time.
+
+    Raises SpaError with a message that names what to change.
+    """
+    from spa.experiments.compare import run_comparison
+
+    made = plan_comparison(
+        config,
+        methods=methods,
+        sweep=[f"{key}={','.join(map(value_text, values))}" for key, values in (sweep or {}).items()],
+        seeds=seeds,
+        controls=controls,
+        method=method,
+        output_dir=output_dir,
+        overrides=overrides,
+    )
+    run_comparison(made, parallel=parallel)
+    return Run(made.root)
+
+
+def plan_comparison(
+    config: str | Path,
+    *,
+    methods: Sequence[str] = (),
+    sweep: Sequence[str] = (),
+    seeds: int | None = None,
+    controls: bool = False,
+    method: str = "spa",
+    output_dir: str | Path | None = None,
+    overrides: Overrides = (),
+) -> "Comparison":
+    """The trainings of `compare`, with `sweep` as `key=v1,v2` texts. Raises ConfigError."""
+    from spa.experiments.compare import methods_compared, values_tried
+    from spa.experiments.methods import CONTROLS
+
+    name = str(config)
+    texts = as_texts(overrides)
+    folder = None if output_dir is None else Path(output_dir)
+    if sweep:
+        if methods or controls:
+            raise ConfigError("compare either methods or the values of a sweep; `method` names what a sweep trains")
+        return values_tried(name, [*texts, *sweep], name=method, root=folder, seeds=1 if seeds is None else seeds)
+    added = CONTROLS if controls else ()
+    return methods_compared(name, texts, names=added, only=methods, seeds=seeds, root=folder)
+
+
+def configuration(
+    config: str | Path | Config,
+    output_dir: str | Path | None,
+    overrides: Overrides,
+    *,
+    stages: Sequence[Stage] = STAGES,
+) -> Config:
+    """The configuration of a run in `output_dir`. Raises ConfigError that lists every problem."""
+    texts = as_texts(overrides)
+    if output_dir is not None:
+        texts.append(f"trainer.run_dir={value_text(str(output_dir))}")
+    if not isinstance(config, Config):
+        return load_config(config, texts, stages=stages)
+    if texts:
+        raise ConfigError("name the configuration to change it: overrides and output_dir do not change a loaded one")
+    return config

@@ -1,0 +1,28 @@
+"""Overrides as Python values, as `key=value` texts of the configuration."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Overrides = Sequence[str] | Mapping[str, Any]
+"""`["trainer.total_training_steps=20"]` or `{"trainer.total_training_steps": 20}`."""
+
+
+def as_texts(overrides: Overrides) -> list[str]:
+    """The overrides as `key=value` texts."""
+    if not isinstance(overrides, Mapping):
+        return [overrides] if isinstance(overrides, str) else list(overrides)
+    return [f"{key}={value_text(value)}" for key, value in overrides.items()]
+
+
+def value_text(value: Any) -> str:
+    """A Python value in the grammar of overrides: `None` is null, a text is quoted where it needs to be."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{value_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(value_text, value)) + "]"
+    if isinstance(value, int | float):
+        return str(value)
+    escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

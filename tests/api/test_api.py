@@ -1,0 +1,222 @@
+"""The public API: names that load lazily, environments, single episodes, and whole runs at small size."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+from helpers.tiny_preset import SMALL
+
+import spa
+from spa.types import Stop
+
+HEAVY = ("torch", "transformers", "numpy", "hydra", "omegaconf", "pyarrow", "rich", "gymnasium", "pydantic")
+
+
+def in_a_new_process(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_spa_loads_nothing_heavy():
+    code = f"import sys, spa; print([name for name in {HEAVY!r} if name in sys.modules])"
+    assert in_a_new_process(code) == "[]"
+
+
+def test_an_environment_needs_no_torch():
+    code = "import sys, spa; spa.make('FrozenLake').reset(seed=0); print('torch' in sys.modules)"
+    assert in_a_new_process(code) == "False"
+
+
+@pytest.mark.parametrize("name", spa.__all__)
+def test_every_public_name_exists_and_is_documented(name: str):
+    value = getattr(spa, name)
+    assert name in dir(spa)
+    if callable(value):
+        assert inspect.getdoc(value)
+    if inspect.isfunction(value):
+        hints = inspect.signature(value)
+        assert hints.return_annotation is not inspect.Signature.empty
+        assert all(each.annotation is not inspect.Parameter.empty for each in hints.parameters.values())
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'mak'"):
+        _ = spa.mak
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "frozen_lake", "spa.envs.frozen_lake:FrozenLake"])
+def test_a_tag_a_type_and_a_class_make_a_gymnasium_environment(name: str):
+    env = spa.make(name, size=3)
+    assert isinstance(env, spa.TextEnv) and isinstance(env, gymnasium.Env)
+    state, _ = env.reset(seed=0)
+    assert len(state.splitlines()) == 3
+    assert env.step(env.action_names()[0]) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("FrozenLak", {}, "did you mean 'FrozenLake'"),
+        ("FrozenLake", {"sise": 4}, "did you mean 'size'"),
+        ("FrozenLake", {"size": 0}, "'size'"),
+        ("nowhere:Game", {}, "nowhere"),
+    ],
+)
+def test_what_cannot_be_made_is_one_message(name: str, options: dict[str, int], words: str):
+    with pytest.raises(spa.SpaError, match=words):
+        spa.make(name, **options)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> spa.Model:
+    return spa.load_model("builtin:tiny")
+
+
+def test_the_same_seed_plays_the_same_episode(tiny: spa.Model):
+    env = spa.make("FrozenLakeNoSlip", size=3)
+    first = spa.play(tiny, env, seed=3)
+    again = spa.play(tiny, env, seed=3)
+    assert first.to_json() == again.to_json()
+    assert first.puzzle_hash != spa.play(tiny, env, seed=4).puzzle_hash
+    assert first.turns and first.token_ids is not None
+
+
+def test_names_and_objects_play_alike(tiny: spa.Model):
+    by_name = spa.play("builtin:tiny", "FrozenLakeNoSlip", seed=1)
+    by_object = spa.play(tiny, spa.make("FrozenLakeNoSlip", config="tiny"), seed=1)
+    assert by_name.turns == by_object.turns
+
+
+def test_policies_without_a_model_play():
+    assert spa.play("random", "FrozenLake").turns
+    assert spa.play("expert", "SimpleSokoban", seed=2).stop is Stop.SUCCESS
+
+
+@pytest.mark.parametrize("name", ["no/folder/here", "/"])
+def test_a_model_that_is_not_there_is_one_message(name: str):
+    with pytest.raises(spa.SpaError):
+        spa.load_model(name)
+
+
+class Hostile(spa.TextEnv):
+    """A game whose texts are markup. The first action ends it."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.over = False
+        return self.state_text("grid"), {}
+
+    def step(self, action):
+        self.over = True
+        info = {"action_is_valid": True, "action_is_effective": True, "success": True}
+        return self.state_text("grid"), 1.0, True, False, info
+
+    def state_text(self, mode):
+        return "<script>alert(1)</script>" if self.over else "<b>start</b>"
+
+    def to_action(self, text):
+        return text
+
+    def action_names(self):
+        return ("<i>go</i>",)
+
+    def instruction(self, mode):
+        return "Go."
+
+    def puzzle_text(self):
+        return "one"
+
+
+def test_the_expert_needs_a_solver():
+    with pytest.raises(spa.SpaError, match="no solver"):
+        spa.play("expert", Hostile())
+
+
+def test_an_environment_of_ones_own_plays_and_its_replay_is_escaped():
+    episode = spa.play("random", Hostile())
+    assert episode.success
+    html = episode._repr_html_()
+    for text in ("<script", "<b>start", "<i>go", "onerror="):
+        assert text not in html
+    assert "&lt;script&gt;" in html and "success" in html
+
+
+def test_a_replay_marks_wrong_predictions(tiny: spa.Model):
+    for seed in range(8):
+        episode = spa.play(tiny, "FrozenLakeNoSlip", seed=seed)
+        if "predicted ≠" in episode._repr_html_():
+            return
+    raise AssertionError("the base model predicted every state right")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> spa.Run:
+    folder = tmp_path_factory.mktemp("api") / "a run"
+    return spa.train("tiny", output_dir=folder, overrides=SMALL)
+
+
+def test_a_run_has_metrics_episodes_a_checkpoint_and_a_report(run: spa.Run):
+    stages = {row["stage"] for row in run.metrics}
+    assert {"data", "sft", "ppo"} <= stages
+    assert all(isinstance(row["step"], int) for row in run.metrics)
+    episodes = run.episodes()
+    assert len(episodes) == 8 and all(isinstance(episode, spa.Episode) for episode in episodes)
+    assert run.episodes(split="train", step=1)
+    assert (run.checkpoint / "config.json").is_file()
+    assert run.report().read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "<table>" in run._repr_html_()
+
+
+def test_missing_episodes_are_one_message(run: spa.Run):
+    with pytest.raises(spa.SpaError, match=r"no episodes of ppo, test.*ppo: val"):
+        run.episodes(split="test")
+
+
+def test_training_again_reuses_the_run(run: spa.Run):
+    before = (run.checkpoint / "model.safetensors").stat().st_mtime_ns
+    again = spa.train("tiny", output_dir=run.path, overrides=[f"{key}={text(value)}" for key, value in SMALL.items()])
+    assert again.path == run.path
+    assert (run.checkpoint / "model.safetensors").stat().st_mtime_ns == before
+
+
+def text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_a_run_loads_from_its_folder_and_plays(run: spa.Run, tmp_path: Path):
+    loaded = spa.load_run(str(run.path))
+    assert loaded.metrics == run.metrics
+    assert spa.play(loaded, "FrozenLakeNoSlip").turns
+    with pytest.raises(spa.SpaError, match="holds no run"):
+        spa.load_run(tmp_path)
+
+
+def test_metrics_as_a_table(run: spa.Run):
+    try:
+        import pandas
+    except ImportError:
+        with pytest.raises(spa.SpaError, match="pip install pandas"):
+            run.to_pandas()
+    else:
+        assert isinstance(run.to_pandas(), pandas.DataFrame)
+
+
+def test_one_stage_at_a_time(tmp_path: Path):
+    run = spa.train("tiny", output_dir=tmp_path, overrides=SMALL, stages=["selfplay"])
+    assert {row["stage"] for row in run.metrics} == {"data"}
+    with pytest.raises(spa.SpaError, match="neighbours"):
+        spa.train("tiny", output_dir=tmp_path, overrides=SMALL, stages=["selfplay", "ppo"])
+    with pytest.raises(spa.SpaError, match="total_training_steps"):
+        spa.train("tiny", overrides={"trainer.total_trainig_steps": 1})
+
+
+def test_methods_and_values_are_compared(tmp_path: Path):
+    made = spa.compare(
+        "tiny", methods=["vanilla"], seeds=1, output_dir=tmp_path / "methods", overrides=SMALL, parallel=1
+    )
+    assert "vanilla" in made.summary["methods"]
+    assert {row["method"] for row in made.metrics} == {"vanilla"}
+    with pytest.raises(spa.SpaError, match="either methods or the values"):
+        spa.compare("tiny", methods=["vanilla"], sweep={"algorithm.gamma": [1, 0.9]})
