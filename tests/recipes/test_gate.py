@@ -29,7 +29,7 @@ def judged(changes: dict, *overrides: str, before: dict | None = None):
     return gate.judge(cfg, [*lines, GOOD | changes])
 
 
-# Rows of docs/log.md and of the issue that asked for the diagnosis: measured on real models.
+# Rows of experiments/ and of the issue that asked for the diagnosis: measured on real models.
 @pytest.mark.parametrize(
     ("measured", "diagnosis"),
     [

@@ -25,7 +25,7 @@ from spa.types import Message
 
 OPENER = "<think>"
 SCHEDULE = 3000  # steps that the learning rate's cosine is laid out for
-STEPS = 1300  # steps that are trained: a base that was annealed to the end fine-tunes worse (docs/log.md)
+STEPS = 1300  # steps that are trained: a base that was annealed to the end fine-tunes worse (experiments/0003)
 WORDS = (
     "Left", "Right", "Up", "Down", "rows", "columns", "From", "to",
     "by", "row", "column", "the", "a", "is", "are", "at",
