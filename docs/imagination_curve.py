@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from spa.config.load import load_config
-from spa.experiments.page import standing_chart
 from spa.recipes import evaluate
 from spa.recipes.policies import find_target
 from spa.report.charts import Chart, Series
+from spa.report.figures import save_chart
 from spa.tracking.console import set_verbosity
 
 SPOILT = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -68,7 +68,7 @@ def main(out: Path, n: int = 8) -> None:
 def write(out: Path, numbers: dict[str, Any]) -> None:
     """imagination.json and .svg of these numbers."""
     (out / "imagination.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
-    (out / "imagination.svg").write_text(standing_chart(chart(numbers)), encoding="utf-8")
+    save_chart(chart(numbers), out / "imagination.svg")
 
 
 def chart(numbers: dict[str, Any]) -> Chart:

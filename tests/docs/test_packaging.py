@@ -102,6 +102,8 @@ def test_every_package_that_is_needed_has_hashes_of_the_tested_version():
 def test_the_licence_and_the_citation_are_there():
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert metadata.metadata(NAME)["License-Expression"] == PROJECT["project"]["license"] == "Apache-2.0"
+    uplot = "src/spa/report/templates/uplot.LICENSE.txt"  # of the one library that is part of the package
+    assert uplot in PROJECT["project"]["license-files"] and "MIT License" in (ROOT / uplot).read_text(encoding="utf-8")
     assert "2510.15047" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from spa.commands import runs as runs_command
 from spa.report import charts
-from spa.report.build import html
+from spa.report.build import html, template
 from spa.report.content import build
 from spa.report.reading import open_run
 from spa.report.replay import replay
@@ -23,7 +23,7 @@ from spa.report.text import markdown
 from spa.tracking import progress
 from spa.tracking.console import printable
 
-SOURCES = [*Path(charts.__file__).parent.glob("*.py"), *Path(charts.__file__).parent.glob("templates/report.html.j2")]
+SOURCES = [*Path(charts.__file__).parent.glob("*.py"), *Path(charts.__file__).parent.glob("templates/*.j2")]
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 PIECES = st.sampled_from(
     ["<script>", "</script>", "<img src=x onerror=a()>", "</textarea>", "&lt;", "]]>", "<!--", "`", "```", "|", "**", "[a](b)",
@@ -73,7 +73,7 @@ def fill(run: Path, text: str) -> None:
     (run / "summary.json").write_text(json.dumps({"versions": {"key": text}}), encoding="utf-8")
 
 
-ELEMENTS = set(re.findall(r"<([a-z]+\d?)", "".join(path.read_text() for path in SOURCES))) - {"script"}
+ELEMENTS = set(re.findall(r"<([a-z]+\d?)", "".join(path.read_text() for path in SOURCES)))
 """What our own templates write."""
 SLOW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -88,6 +88,7 @@ def test_report_and_markdown(written: Path, text: str):
     assert not UNSAFE.search(page)
     tags = Tags(page)
     assert {name for name in tags.names if "." not in name} <= ELEMENTS
+    assert re.findall("<script>(.*?)</script>", page, re.S) == [template("uplot.js"), template("charts.js")]
     assert not {name for name in tags.names if re.search(r"\.(on|style|src|action)", name)}
     if text.strip():
         assert "".join(printable(text).split()) in "".join(tags.text.split())

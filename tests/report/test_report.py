@@ -1,5 +1,7 @@
 """The report says what the runs say, to a person who has not seen them, and shows hostile text as text."""
 
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -13,7 +15,7 @@ from report_fixtures import TAG, write_demo, write_sft, write_stage
 from spa.commands import report as command
 from spa.commands import runs as runs_command
 from spa.errors import DataError
-from spa.report.build import html, write_report
+from spa.report.build import html, template, write_report
 from spa.report.content import build
 from spa.report.facts import Behaviour, behaviour_and_wins, difference, what_went_wrong
 from spa.report.overview import list_runs
@@ -205,9 +207,14 @@ def test_differences_are_paired_by_puzzle():
     assert difference({1: {"a": 1.0}}, {2: {"b": 1.0}}) is None
 
 
-def test_the_page_loads_nothing_and_runs_nothing(demo: Path):
-    page = Page(html(build([open_run(demo)])))
-    assert not [tag for tag, _ in page.tags if tag in ("script", "iframe", "object", "embed", "img", "base", "form")]
+def test_the_page_loads_nothing_and_runs_only_its_own_scripts(demo: Path):
+    text = html(build([open_run(demo)]))
+    page = Page(text)
+    assert not [tag for tag, _ in page.tags if tag in ("iframe", "object", "embed", "img", "base", "form")]
+    scripts = re.findall("<script>(.*?)</script>", text, re.S)
+    assert scripts == [template("uplot.js"), template("charts.js")]
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert f"script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}';" in text
     addresses = [v for _, attrs in page.tags for k, v in attrs.items() if k in ("src", "href", "action", "srcset")]
     assert all(address == "data:," or (address or "").startswith("#") for address in addresses)
     assert not [attrs for _, attrs in page.tags if any(name == "style" or name.startswith("on") for name in attrs)]
@@ -217,10 +224,12 @@ def test_the_page_loads_nothing_and_runs_nothing(demo: Path):
     assert all(address[1:] in anchors for address in addresses if address and address.startswith("#"))
 
 
-def test_every_part_of_the_page_is_there(three_seeds: Path):
-    page = Page(html(build([open_run(three_seeds)])))
-    headings = ["Result", "What went wrong", "Episodes", "What it knows of its world", "Training", "Time"]
-    for heading in [*headings, "Differences between the configurations", "What was run", "Pass@1", "Pass@8", "Entropy"]:
+def test_every_part_of_the_page_is_there_in_order(three_seeds: Path):
+    text = html(build([open_run(three_seeds)]))
+    page = Page(text)
+    headings = ["Result", "Learning curves", "World model", "Episodes", "Failures", "Configuration"]
+    assert re.findall("<h2>(.*?)</h2>", text) == headings
+    for heading in ["Differences between the configurations", "Pass@1", "Pass@8", "Entropy", "Where the time went"]:
         assert heading in page.text
     assert "versions.torch" in page.text and "2.13.0" in page.text
 
@@ -251,7 +260,7 @@ def test_hostile_text_stays_text(tmp_path: Path):
     text = html(report)
     text.encode("utf-8")  # no lone surrogate is left
     page = Page(text)
-    assert not [tag for tag, _ in page.tags if tag in ("script", "img", "b") and tag != "b"]
+    assert [tag for tag, _ in page.tags if tag in ("script", "img")] == ["script", "script"]
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", text)
     assert "<script>alert(1)</script>" in page.text  # visible, as text
     assert len(text) < 10_000_000
@@ -355,5 +364,5 @@ def test_metrics_of_several_environments_are_averaged(tmp_path: Path):
         {"step": 5, f"val-env/{TAG}/pass@1": 0.6},
     ]
     (stage / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    points = build([open_run(tmp_path / "run")]).curves[0].series[0].points
+    points = build([open_run(tmp_path / "run")]).sections[0].charts[0].series[0].points
     assert points == ((0.0, pytest.approx(0.3)), (5.0, 0.6))

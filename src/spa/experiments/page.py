@@ -1,23 +1,17 @@
 """The page of a reproduction: tables beside the paper's numbers, verdicts, curves, and the command behind every row."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from spa.errors import SpaError
 from spa.evaluate.statistics import MANY_SEEDS
 from spa.evaluate.text import interval_text
 from spa.experiments.paper import NAMES, SCALES
 from spa.experiments.results import MARGIN
-from spa.report.charts import HEIGHT, WIDTH, Chart, Series, legend_mark, line_chart
+from spa.report.charts import Chart, Series
+from spa.report.figures import save_chart
 from spa.tracking.encoding import write_atomic
-
-COLORS = ("#0072b2", "#d55e00", "#007a59", "#a8517f", "#8a6d00", "#4d4dbf", "#5b6470", "#9c2f2f")
-STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#444}.end{text-anchor:end}.middle{text-anchor:middle}"
-    ".grid{stroke:#ddd}.line{fill:none;stroke-width:2.4}.band{opacity:.14}.dot{stroke:#fff}"
-) + "".join(f".line.c{i}{{stroke:{color}}}.band.c{i},g.c{i}{{fill:{color}}}" for i, color in enumerate(COLORS))
-LEGEND_ROW = 20
 
 
 def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None) -> None:
@@ -155,8 +149,10 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
             title = f"Pass@{k} over training, {environment}, {model.rpartition('/')[2]}"
             stem = "".join(c if c.isalnum() else "-" for c in f"{name}-{environment}-{model}-pass{k}".lower())
             path = images / f"{stem}.svg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, [standing_chart(curve_chart(title, rows, k))])
+            try:
+                save_chart(curve_chart(title, rows, k), path, "--page")
+            except SpaError as error:  # matplotlib is not installed: the tables are worth having without curves
+                return [f"No curves: {error}", ""]
             lines += [f"![{title}]({path.relative_to(page.parent).as_posix()})", ""]
     return lines
 
@@ -169,22 +165,6 @@ def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
         bands = tuple((float(part["low"]), float(part["high"])) for part in row["curve"]) if k == 1 else ()
         series.append(Series(label=row["method"], points=points, bands=bands, color=index))
     return Chart(title=title, help="", series=tuple(series), percent=True)
-
-
-def standing_chart(chart: Chart) -> str:
-    """A chart as an SVG file of its own, with its style, title and legend."""
-    top = 26 + LEGEND_ROW * len(chart.series)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + top}" width="{WIDTH}" '
-        f'height="{HEIGHT + top}"><style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>',
-        f'<text x="8" y="18">{escape(chart.title)}</text>',
-    ]
-    for index, series in enumerate(chart.series):
-        y = 26 + LEGEND_ROW * index
-        mark = str(legend_mark(series.color)).replace("<svg ", f'<svg x="8" y="{y}" ', 1)
-        parts += [mark, f'<text x="44" y="{y + 12}">{escape(series.label)}</text>']
-    inner = str(line_chart(chart)).replace("<svg ", f'<svg y="{top}" width="{WIDTH}" height="{HEIGHT}" ', 1)
-    return "".join([*parts, inner, "</svg>\n"])
 
 
 def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:

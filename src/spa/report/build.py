@@ -1,8 +1,9 @@
-"""`spa report`: the content of a report as one self-contained HTML file, as Markdown or as a picture."""
+"""`spa report`: the content of a report as one self-contained HTML file, as Markdown or as pictures."""
 
+import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from markupsafe import Markup
 
 from spa import __version__
 from spa.errors import DataError, SpaError
-from spa.report.charts import Bars, Chart, bar_chart, legend_mark, line_chart, number, thin
+from spa.report.charts import Chart, number, thin
 from spa.report.content import Report, build
 from spa.report.facts import ENDINGS
 from spa.report.reading import open_run, problem_text
@@ -34,7 +35,7 @@ def write_report(runs: Sequence[Path], path: Path, form: str) -> Report:
     """
     report = _build_readable(runs)
     if form == "png":
-        from spa.report.picture import save_picture
+        from spa.report.figures import save_picture
 
         save_picture(report, path)
         return report
@@ -81,42 +82,32 @@ def write_text(path: Path, text: str, option: str) -> None:
 
 
 def html(report: Report) -> str:
-    """The report as one HTML page that loads nothing and runs no script."""
-    return render_page(
-        "report.html.j2", report=report, contents=_contents(report), endings=ENDINGS, cell_class=cell_class, cut=cut
-    )
+    """The report as one HTML page that loads nothing; its only scripts draw the charts."""
+    return render_page("report.html.j2", report=report, endings=ENDINGS, cell_class=cell_class, cut=cut)
 
 
-def render_page(template: str, **content: Any) -> str:
+def template(name: str) -> str:
+    """The text of a file in `templates/`."""
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def render_page(name: str, **content: Any) -> str:
     """A template of this package with the report's style and charts. Every text in `content` is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
-    return environment.get_template(template).render(
+    styles = [template("uplot.css"), template("report.css")]
+    scripts = [template("uplot.js"), template("charts.js")]
+    return environment.get_template(name).render(
         **content,
-        style=Markup(style),
-        policy=Markup(page_policy(styles=[style])),
+        styles=map(Markup, styles),
+        scripts=map(Markup, scripts),
+        policy=Markup(page_policy(styles=styles, scripts=scripts)),
         version=__version__,
-        line_chart=line_chart,
-        bar_chart=bar_chart,
-        legend_mark=legend_mark,
         number=number,
         table_of=table_of,
+        chart_json=lambda chart: json.dumps(asdict(chart), separators=(",", ":")),
     )
-
-
-def _contents(report: Report) -> list[tuple[str, str]]:
-    entries: list[tuple[str, str, Any]] = [
-        ("result", "Result", report.rows),
-        ("failures", "What went wrong", report.endings),
-        ("episodes", "Episodes", report.gallery),
-        *((s.title.lower().replace(" ", "-"), s.title, True) for s in report.sections),
-        ("time", "Time", report.time),
-        ("differences", "Differences", report.columns),
-        ("run", "What was run", True),
-    ]
-    return [(anchor, name) for anchor, name, there in entries if there]
 
 
 def table_of(chart: Chart) -> list[tuple[float, list[float | None]]]:
@@ -136,6 +127,3 @@ def cell_class(text: str, differs: int) -> str:
 def cut(text: str, limit: int = MAX_REPLY) -> str:
     """A text, cut where a report has no room for more."""
     return text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"
-
-
-__all__ = ["Bars", "Report", "html", "render_page", "write_report", "write_text"]

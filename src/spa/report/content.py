@@ -6,10 +6,10 @@ from typing import Any
 
 from spa.report import facts, results
 from spa.report.charts import Bars, Chart, number
-from spa.report.curves import HEALTH, PASS_1, WORLD, RunArm, chart, time_bars
+from spa.report.curves import HEALTH, PASS_1, PREDICTION, WORLD, RunArm, Wanted, chart, time_bars
 from spa.report.gallery import Picture, choose
 from spa.report.progress import in_progress, shown_step
-from spa.report.reading import Run, StageFolder, flatten, told_apart
+from spa.report.reading import Run, StageFolder, flatten, made_with, told_apart
 from spa.report.results import Row
 from spa.tracking.console import printable
 
@@ -18,6 +18,7 @@ from spa.tracking.console import printable
 class Section:
     """Charts under a heading."""
 
+    anchor: str
     title: str
     charts: tuple[Chart, ...]
 
@@ -35,7 +36,6 @@ class Report:
     when: str
     """When the rows were measured: `after PPO`, or the step while a method is in progress."""
     seeds: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
-    curves: tuple[Chart, ...]
     endings: Bars | None
     failures: tuple[str, ...]
     sections: tuple[Section, ...]
@@ -47,8 +47,8 @@ class Report:
     configs: tuple[tuple[str, str], ...]
 
 
-def build(runs: Sequence[Run]) -> Report:
-    """The report on one run, or on several beside each other."""
+def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
+    """The report on one run, or on several; without `episodes` it replays none."""
     runs = told_apart(runs)
     methods = results.list_methods(runs)
     steps = results.common_steps(methods)
@@ -61,11 +61,10 @@ def build(runs: Sequence[Run]) -> Report:
     wanted_k = results.which_k(methods, summaries)
     rows = results.rows(methods, outcomes, steps, summaries, wanted_k)
     bars, failures = _failures(methods, outcomes)
-    curves = [found for wanted in (PASS_1, wanted_k) if wanted and (found := chart(wanted, methods))]
-    sections = []
-    for title, group in (("What it knows of its world", WORLD), ("Training", HEALTH)):
-        if charts := [found for wanted in group if (found := chart(wanted, methods))]:
-            sections.append(Section(title, tuple(charts)))
+    sections = [
+        Section("curves", "Learning curves", _charts((PASS_1, wanted_k, PREDICTION, *HEALTH), methods)),
+        Section("world-model", "World model", _charts(WORLD, methods)),
+    ]
     columns, differences = _differences(methods)
     verdict, certainty = results.verdict(rows, runs)
     order = list(dict.fromkeys(row.label for row in rows if row.label in steps))
@@ -78,17 +77,20 @@ def build(runs: Sequence[Run]) -> Report:
         rows=tuple(rows),
         when=shown_step([*steps.values()]) if going else "after PPO",
         seeds=() if going else results.seed_table(runs),
-        curves=tuple(curves),
         endings=bars,
         failures=failures,
-        sections=tuple(sections),
+        sections=tuple(section for section in sections if section.charts),
         time=time_bars(methods),
-        gallery=tuple(choose(methods, order, steps)),
+        gallery=tuple(choose(methods, order, steps)) if episodes else (),
         columns=columns,
         differences=differences,
         provenance=_provenance(runs, summaries),
         configs=_configs(methods),
     )
+
+
+def _charts(group: Sequence[Wanted | None], methods: list[RunArm]) -> tuple[Chart, ...]:
+    return tuple(found for wanted in group if wanted and (found := chart(wanted, methods)))
 
 
 def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
@@ -143,11 +145,13 @@ def _short(value: Any) -> str:
 
 
 def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What a run was made with and by: versions, hardware, commit, time, and how far each stage went."""
     rows: list[tuple[str, str]] = []
     for run in runs:
         prefix = f"{run.name}: " if len(runs) > 1 else ""
-        for key, value in flatten(summaries[run.name]).items():
-            if not key.startswith(("methods.", "difference.", "episodes.", "seeds")):
+        found = {**made_with(run), **flatten(summaries[run.name])}
+        for key, value in found.items():
+            if not key.startswith(("methods.", "difference.", "episodes.", "seeds", "descriptions.")):
                 rows.append((printable(prefix + key), _short(value)))
         steps = [f"{_place(stage)} to step {max(stage.metrics, default=0)}" for stage in run.stages]
         rows.append((printable(f"{prefix}stages"), printable("; ".join(steps))))

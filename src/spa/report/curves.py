@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spa.report.charts import Bars, Chart, Series
+from spa.report import facts
+from spa.report.charts import Bars, Chart, Point, Series
 from spa.report.reading import StageFolder
 
 
@@ -42,11 +43,17 @@ PASS_1 = Wanted(
     r"val-env/.+/pass@1",
     percent=True,
 )
+PREDICTION = Wanted(
+    "Prediction exact, during PPO",
+    "Share of turns whose predicted state is exactly the next state. PPO rewards winning, so it may fall.",
+    r"(val-env|train)/.+/wm/(pred_exact|prediction_em)",
+    percent=True,
+)
 WORLD = (
     Wanted(
         "Prediction exact, during fine-tuning",
         "Share of turns in which the model names the state that its actions lead to, exactly (held-out puzzles).",
-        r"(.+/)?wm/pred_exact|(.+/)?prediction_exact",
+        r"(.+/)?wm/(pred_exact|prediction_em)|(.+/)?prediction_exact",
         percent=True,
         stage="sft",
         x_label="fine-tuning step",
@@ -58,12 +65,6 @@ WORLD = (
         percent=True,
         stage="sft",
         x_label="fine-tuning step",
-    ),
-    Wanted(
-        "Prediction exact, during PPO",
-        "The same share while the model learns to win. It may fall: PPO rewards winning, not predicting.",
-        r"(val-env|train)/.+/wm/pred_exact",
-        percent=True,
     ),
     Wanted(
         "Changed cells predicted, during PPO",
@@ -109,7 +110,7 @@ HEALTH = (
     Wanted(
         "KL between trainer and sampler",
         "How far the engine's log-probs are from the trainer's for the same weights. Should stay near 0.",
-        r"rollout/kl_trainer_sampler",
+        r"rollout/(kl_trainer_sampler|mismatch_kl)",
     ),
 )
 
@@ -127,15 +128,20 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
 
 def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
     """The chart, or None if no method has recorded its metric."""
-    series = []
+    series, band = [], ""
     for method in methods:
-        rows = [_values(stage, wanted.pattern) for stage in method.of(wanted.stage)]
-        rows = [row for row in rows if row]
-        if rows:
-            series.append(_average(method, rows))
+        stages = [(stage, values) for stage in method.of(wanted.stage) if (values := _values(stage, wanted.pattern))]
+        if stages:
+            points, bands = _average([values for _, values in stages])
+            band = "range over seeds" if bands else band
+            if wanted is PASS_1 and len(stages) == 1:
+                bands = _puzzle_bands(stages[0][0], points)
+                band = "95 % CI over puzzles" if bands else band
+            episodes, tokens = _budget(method, points) if wanted.stage == "ppo" else ((), ())
+            series.append(Series(method.label, points, bands, method.color, episodes, tokens))
     if not series:
         return None
-    return Chart(wanted.title, wanted.help, tuple(series), x_label=wanted.x_label, percent=wanted.percent)
+    return Chart(wanted.title, wanted.help, tuple(series), wanted.x_label, wanted.percent, band)
 
 
 def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
@@ -151,15 +157,47 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
     return table
 
 
-def _average(method: RunArm, rows: Sequence[dict[int, float]]) -> Series:
+Bands = tuple[tuple[float, float], ...]
+
+
+def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], Bands]:
     at: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         for step, value in row.items():
             at[step].append(value)
     steps = sorted(step for step, values in at.items() if len(values) == len(rows)) or sorted(at)
     points = tuple((float(step), sum(at[step]) / len(at[step])) for step in steps)
-    bands = tuple((min(at[step]), max(at[step])) for step in steps) if len(rows) > 1 else ()
-    return Series(method.label, points, bands, method.color)
+    return points, tuple((min(at[step]), max(at[step])) for step in steps) if len(rows) > 1 else ()
+
+
+def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> Bands:
+    """Intervals over the puzzles of each validation; empty if a step has no recorded episodes."""
+    files = {file.step: file.path for file in stage.trajectory_files() if file.split == "val"}
+    wins = [facts.validation(files[int(step)])[1] if step in files else {} for step, _ in points]
+    intervals = [facts.rate({None: puzzles}) for puzzles in wins if puzzles]
+    return tuple((found.low, found.high) for found in intervals if found) if all(wins) else ()
+
+
+def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Episodes and tokens sampled for training up to each point, per seed, self-play included; empty if unknown."""
+    per_seed = max(len(method.of("ppo")), 1)
+    played = [_sampled(row, "selfplay") for stage in method.stages for row in stage.metrics.values()]
+    episodes, tokens = (sum(part) / per_seed for part in zip((0.0, 0.0), *played, strict=True))
+    stage, found = method.of("ppo")[0], dict[int, tuple[float, float]]()
+    for step, row in stage.metrics.items():
+        more_episodes, more_tokens = _sampled(row, r"train/[^/]+")
+        episodes += more_episodes
+        tokens += more_tokens
+        found[step] = (episodes, tokens)
+    at = [found.get(int(step), (0.0, 0.0)) for step, _ in points]
+    return (tuple(e for e, _ in at), tuple(t for _, t in at)) if episodes else ((), ())
+
+
+def _sampled(row: dict[str, float], prefix: str) -> tuple[float, float]:
+    """Episodes of a step of metrics, over its environments, and their tokens."""
+    counts = {name: row[name] for name in row if re.fullmatch(prefix + "/episodes", name)}
+    lengths = (count * row.get(name.replace("/episodes", "/response_length"), 0.0) for name, count in counts.items())
+    return sum(counts.values()), sum(lengths)
 
 
 def ends(wanted: Wanted, method: RunArm, step: int | None = None) -> tuple[float | None, float | None]:

@@ -5,7 +5,9 @@ Works on trajectory files of the last validation (`val`), which holds the same p
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from spa.evaluate.statistics import Interval, paired_by_puzzle, rate_interval
@@ -48,6 +50,11 @@ class Behaviour:
         """Count `name` over count `of`; None if there was nothing to count."""
         return getattr(self, name) / getattr(self, of) if getattr(self, of) else None
 
+    def merge(self, other: "Behaviour") -> None:
+        """Add the counts of other episodes."""
+        for part in fields(self):
+            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
+
     def add(self, episode: dict[str, Any]) -> None:
         """Count one episode. Claims about states count where they were asked for."""
         self.endings[str(episode.get("stop", "error"))] += 1
@@ -77,23 +84,40 @@ def behaviour_and_wins(stages: Sequence[StageFolder], step: int | None = None) -
     behaviour = Behaviour()
     wins: Wins = {}
     for stage in stages:
-        file = last_validation(stage, step)
-        if file is None:
-            continue
-        of_puzzle: dict[str, list[bool]] = defaultdict(list)
-        for episode in heads(file.path):
-            behaviour.add(episode)
-            if episode.get("stop") != "error":
-                names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))  # a seed alone has others
-                of_puzzle["/".join(map(str, names))].append(bool(episode.get("success")))  # in other settings
-        if of_puzzle:
-            wins[stage.seed] = {puzzle: sum(won) / len(won) for puzzle, won in of_puzzle.items()}
+        if file := last_validation(stage, step):
+            counts, of_puzzle = validation(file.path)
+            behaviour.merge(counts)
+            if of_puzzle:
+                wins[stage.seed] = of_puzzle
     return behaviour, wins
+
+
+def validation(path: Path) -> tuple[Behaviour, dict[str, float]]:
+    """Counts over the episodes of a file, and puzzle -> share of its episodes that succeeded. Not to be changed."""
+    status = path.stat()
+    return _validation(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)  # the viewer asks again and again while a run grows by one file
+def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[str, float]]:
+    behaviour = Behaviour()
+    of_puzzle: dict[str, list[bool]] = defaultdict(list)
+    for episode in heads(path):
+        behaviour.add(episode)
+        if episode.get("stop") != "error":
+            names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))  # a seed alone has others
+            of_puzzle["/".join(map(str, names))].append(bool(episode.get("success")))  # in other settings
+    return behaviour, {puzzle: sum(won) / len(won) for puzzle, won in of_puzzle.items()}
 
 
 def rate(wins: Wins) -> Interval | None:
     """Pass@1 with its interval over puzzles, and over seeds from three on; None without episodes."""
-    return rate_interval([list(puzzles.values()) for puzzles in wins.values()], seed=SEED) if wins else None
+    return _rate(tuple(tuple(puzzles.values()) for puzzles in wins.values())) if wins else None
+
+
+@lru_cache(maxsize=4096)
+def _rate(values: tuple[tuple[float, ...], ...]) -> Interval:
+    return rate_interval(values, seed=SEED)
 
 
 def difference(first: Wins, second: Wins) -> Interval | None:

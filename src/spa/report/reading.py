@@ -18,7 +18,7 @@ import yaml
 
 from spa.errors import DataError
 from spa.report.shape import is_head, is_summary
-from spa.tracking.encoding import read_lines
+from spa.tracking.encoding import read_lines, read_object
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +244,16 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
+
+
+def made_with(run: Run) -> dict[str, Any]:
+    """Versions and hardware of the run's last stage as dotted keys; empty if it recorded none."""
+    found: Any = {}
+    for stage in run.stages:
+        record = read_object(stage.path / "manifest.json") or read_object(stage.path / "identity.json")
+        fingerprint = record.get("fingerprint") or record.get("identity")
+        found = fingerprint.get("environment") or found if isinstance(fingerprint, dict) else found
+    return flatten({"environment": found}) if isinstance(found, dict) and found else {}
 
 
 def parse_head(line: bytes) -> dict[str, Any]:

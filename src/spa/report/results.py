@@ -54,6 +54,7 @@ class Row:
     ppo_episodes: int | None
     all_episodes: int | None
     seconds: float | None
+    before_interval: Interval | None = None
     lead: Interval | None = None
     """Pass@1 of the first method minus this one; None for the first method itself."""
 
@@ -138,6 +139,7 @@ def _row(method: RunArm, wins: facts.Wins, step: int | None, summary: dict[str, 
     k = wanted_k.title.lower() if wanted_k else ""
     interval = facts.rate(wins)
     found = ends(PASS_1, method, step)
+    start = None
     if interval is not None:  # of the episodes themselves: metrics are averaged over tags
         start = facts.rate(facts.behaviour_and_wins(method.of("ppo"), 0)[1]) if step else None
         found = start.mean if start else None, interval.mean
@@ -160,6 +162,7 @@ def _row(method: RunArm, wins: facts.Wins, step: int | None, summary: dict[str, 
         ppo_episodes=played.get("ppo"),
         all_episodes=played.get("ppo", 0) + played.get("self_play", 0) if played else None,
         seconds=sum(seconds) if seconds else None,
+        before_interval=start,
     )
 
 

@@ -16,21 +16,21 @@ def markdown(report: Report) -> str:
     parts += [_safe(f"{report.setting}.")] if report.setting else []
     parts += ["\n".join(f"* {_safe(text)}" for text in report.certainty)] if report.certainty else []
     parts += _result(report)
-    if report.endings:
-        parts += ["## What went wrong", *map(_safe, report.failures), _bars(report.endings)]
+    for section in report.sections:
+        parts += [f"## {_safe(section.title)}", _curve_table(section.charts)]
     if report.gallery:
         parts.append("## Episodes")
         for picture in report.gallery:
             parts += _episode(picture)
-    for section in report.sections:
-        parts += [f"## {_safe(section.title)}", _curve_table(section.charts)]
-    if report.time:
-        parts += ["## Time", _bars(report.time)]
+    if report.endings:
+        parts += ["## Failures", *map(_safe, report.failures), _bars(report.endings)]
+    parts.append("## Configuration")
     if report.columns:
-        parts.append("## Differences between the configurations")
         rows = ([key, *values] for key, values in report.differences)
-        parts.append(_table(["Key", *report.columns], rows) if report.differences else "None.")
-    parts += ["## What was run", _table(["", ""], report.provenance)]
+        table = _table(["Key", *report.columns], rows) if report.differences else "None."
+        parts += ["### Differences between the configurations", table]
+    parts += ["### Environment, hardware and versions", _table(["", ""], report.provenance)]
+    parts += [_bars(report.time)] if report.time else []
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -38,25 +38,23 @@ def _result(report: Report) -> list[str]:
     if not report.rows:
         return []
     several = len(report.rows) > 1
-    head = ["Method", f"Pass@1 {report.when}", *([f"{report.rows[0].label} minus it"] if several else [])]
-    head += [
-        "Pass@1 before PPO",
-        *([f"Pass@{report.k} {report.when}", f"Pass@{report.k} before PPO"] if report.k else []),
-    ]
+    head = ["Method", "Pass@1 before PPO", f"Pass@1 {report.when}"]
+    head += [f"{report.rows[0].label} minus it"] if several else []
+    head += [f"Pass@{report.k} before PPO", f"Pass@{report.k} {report.when}"] if report.k else []
     counted = any(row.all_episodes for row in report.rows)
     head += ["PPO episodes", "All episodes"] if counted else []
     rows = []
     for row in report.rows:
         lead = [points(row.lead) if row.lead else ""] if several else []
-        rates = [row.before, *([row.after_k, row.before_k] if report.k else [])]
+        rates = [row.before_k, row.after_k] if report.k else []
         played = [f"{n:,}" if n else "–" for n in (row.ppo_episodes, row.all_episodes)] if counted else []
-        rows.append([row.label, _percent(row.after), *lead, *map(_percent, rates), *played])
+        ends = (_percent(row.before), _percent(row.after))
+        rows.append([row.label, *ends, *lead, *map(_percent, rates), *played])
     parts = ["## Result", _table(head, rows)]
     parts += [f"* {_safe(row.label)}: {_safe(row.what)}" for row in report.rows if row.what]
     if report.seeds:
         seeds = ([name, *(f"{label} {_percent(value)}" for label, value in values)] for name, values in report.seeds)
         parts.append(_table(["Seed", *([""] * len(report.seeds[0][1]))], seeds))
-    parts.append(_curve_table(report.curves))
     return parts
 
 
