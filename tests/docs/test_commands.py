@@ -236,7 +236,7 @@ def test_the_readme_is_short_and_has_its_two_commands():
     page = ROOT / "README.md"
     assert len(page.read_text(encoding="utf-8").splitlines()) < 150
     lines = [shlex.join(command.words) for command in commands(page)]
-    assert lines[:2] == ["make demo", "spa compare tiny --seeds 3 --controls"]
+    assert {"make demo", "spa compare tiny --seeds 3 --controls"} <= set(lines)
 
 
 VARIABLES = {
