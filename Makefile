@@ -5,7 +5,7 @@
 #   make smol            SPA and its baseline with SmolLM2 on the 4x4 lake, then planning; one seed, two hours, resumes
 #   make hashed          .venv from scratch, from files with the hashes of the tested ones (torch differs by index)
 #   make test            all tests that need nothing beyond .venv
-#   make lint            ruff and pyright
+#   make lint            ruff, pyright, and the words of README and docs
 #   make golden BASE=REV whether the working tree computes what commit REV computed, to the last bit; five minutes
 #   make docs            the documentation site, in site/
 #   make test-wheel      the wheel in a bare environment, up to a training step (1.4 GB)
@@ -104,6 +104,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/python tools/words.py
 
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]' --constraint constraints-cpu.txt

@@ -1,0 +1,104 @@
+"""Refuse private words and long sentences in the documentation: `python tools/words.py [PAGE ...]`.
+
+Without pages it reads README.md and docs/*.md. It prints `file:line: problem` for each refused word and for each
+sentence of more than 35 words. The exit status is 1 if a finished page (`DONE`) or a named page has a problem; of other
+pages it prints only the number. It skips code blocks, inline code, tables, comments and generated pages.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+GENERATED = ("configuration.md", "cli.md", "metrics.md")
+# Pages that were rewritten by these rules. The tuple grows until it has all.
+DONE = ("README.md",)
+LIMIT = 35
+REFUSED = {
+    "anew": "from scratch, again",
+    "beside": "alongside, next to",
+    r"stands(?! for)": "is",
+    "goes on": "resumes, continues",
+    "whoever": "you, the user",
+    "is said": "name who says it",
+    "is told": "name who tells it",
+    "what binds": "the bottleneck is",
+    "nobody": "no one, or name who",
+    "by itself": "alone, or name the actor",
+    "spoilt": "corrupted",
+    r"hears?": "reads, receives",
+    "in one breath": "together",
+}
+WORDS = {re.compile(rf"\b{word}\b", re.I): advice for word, advice in REFUSED.items()}
+
+
+def prose(text: str) -> Iterator[list[tuple[int, str]]]:
+    """Paragraphs, headings and list items of a page, each as (line number, text) pairs."""
+    text = re.sub(r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.S)
+    fenced = False
+    block: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+            line = ""
+        skipped = fenced or line.startswith(("|", "    ")) or not line.strip()
+        if block and (skipped or re.match(r"\s*([*#-]|\d+\.) ?", line)):
+            yield block
+            block = []
+        if not skipped:
+            block.append((number, line))
+    if block:
+        yield block
+
+
+def plain(line: str) -> str:
+    """A line without inline code (one word each), link targets and marks."""
+    line = re.sub(r"`[^`]*`", "CODE", line)
+    line = re.sub(r"\]\([^)]*\)", "", line)
+    return re.sub(r"^\s*([*#>-]+|\d+\.) |[*\[\]!]{1,3}(?=\S)|(?<=\S)\*+", "", line)
+
+
+def problems(text: str) -> Iterator[tuple[int, str]]:
+    """(line number, problem) of each refused word and long sentence."""
+    for block in prose(text):
+        sentence: list[str] = []
+        start = block[0][0]
+        for number, line in block:
+            for word, advice in WORDS.items():
+                for found in word.findall(plain(line)):
+                    yield number, f"refused word {found!r}: write {advice}"
+            for word in plain(line).split():
+                start = start if sentence else number
+                sentence.append(word)
+                if re.search(r"[.?!][\"')]*$", word) and not re.search(r"\b(e\.g|i\.e|vs|etc)\.$", word):
+                    yield from long(start, sentence)
+                    sentence = []
+        yield from long(start, sentence)
+
+
+def long(start: int, sentence: list[str]) -> Iterator[tuple[int, str]]:
+    """The problem of a sentence that is too long, if it is."""
+    count = sum(bool(re.search(r"\w", word)) for word in sentence)
+    if count > LIMIT:
+        yield start, f"sentence of {count} words: {' '.join(sentence[:6])} …"
+
+
+def main(names: list[str]) -> int:
+    """Print the problems of pages; 1 if a finished or named page has any."""
+    pages = [Path(name).resolve() for name in names] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    status = 0
+    for page in pages:
+        listed = list(problems(page.read_text(encoding="utf-8"))) if page.name not in GENERATED else []
+        place = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
+        if names or page.name in DONE:
+            for line, problem in listed:
+                print(f"{place}:{line}: {problem}")
+            status |= bool(listed)
+        elif listed:
+            print(f"{place}: {len(listed)} problems, not finished yet")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
