@@ -24,6 +24,36 @@ def test_every_tag_conforms(tag, capsys):
     assert "a whole episode is played and stored" in capsys.readouterr().out
 
 
+class HalfPuzzleText(FrozenLake):
+    def puzzle_text(self):
+        return str(len(super().puzzle_text()) % 2)
+
+
+class OddValue(FrozenLake):
+    def appraise(self, text):
+        return 7.0
+
+
+def test_a_puzzle_text_that_leaves_something_out_is_found():
+    assert "begin in different states" in failures(HalfPuzzleText)["seeds give different puzzles"]
+
+
+def test_values_of_states_lie_between_minus_one_and_one():
+    assert "the value of a state is 7.0" in failures(OddValue)["states are valued by their text"]
+
+
+def test_it_is_said_how_much_of_the_target_no_message_shows():
+    class Hidden(FrozenLake):
+        def world_state_text(self, mode):
+            return f"{self.state_text(mode)} secret{self.np_random_seed}"
+
+    findings = {finding.check: finding for finding in check(lambda: Hidden(), seeds=2, steps=30)}
+    told = findings["what should be known was shown"]
+    assert told.ok and "are in no message of the episode" in told.message
+    findings = {finding.check: finding for finding in check(lambda: FrozenLake(), seeds=2, steps=30)}
+    assert findings["what should be known was shown"].message == ""
+
+
 def test_every_type_has_a_tag():
     assert {spec.env_type for spec in SPECS.values()} == set(ENVS)
 
@@ -217,7 +247,7 @@ def test_a_check_that_hangs_is_named_and_the_others_are_run(capsys, monkeypatch)
     assert main([f"{__name__}:Hangs", "--steps", "20"]) == 1
     out = capsys.readouterr().out
     assert "FAIL a copy goes on alone\n     what: it took more than 2 s" in out
-    assert "ok   prompts are complete and short" in out and "1 of 14 checks failed" in out
+    assert "ok   prompts are complete and short" in out and "1 of 16 checks failed" in out
 
 
 class Leaves(FrozenLake):

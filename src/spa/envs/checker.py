@@ -5,6 +5,7 @@
 
 import json
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class Flaw(Exception):
 Checks = Mapping[str, Callable[[], str | None]]
 """By name, in order: raises `Flaw`, or returns what is to be said of a check that passes."""
 MADE = "can be made"
+_WORD = re.compile(r"\w+")
 CHECK_S = 240.0
 """How long one check may take."""
 
@@ -79,6 +81,8 @@ def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
         "actions are read alike in every state": lambda: _reading(make, seeds),
         "nonsense is an invalid turn": lambda: _nonsense(make),
         "states are text in every state": lambda: _states(make, seeds, steps),
+        "what should be known was shown": lambda: _known(make, seeds, steps),
+        "states are valued by their text": lambda: _valued(make, seeds, steps),
         "legal actions are legal": lambda: _legal(make, seeds),
         "a copy goes on alone": lambda: _clones(make, seeds),
         "step returns what it should": lambda: _steps(make, seeds, steps),
@@ -175,13 +179,15 @@ def _noise(make: Make, seeds: int) -> None:
 
 def _puzzles(make: Make) -> str | None:
     """One puzzle alone is a seed that is not read, unless the environment has said that it has few."""
-    env, texts = make(), set()
-    for seed in range(30):
-        env.reset(seed=seed)
-        texts.add(env.puzzle_text())
+    env, texts = make(), {}
     advice = (
         "make the puzzle from the seed, and let puzzle_text write all of it: train and validation are split by it; "
     )
+    for seed in range(30):
+        env.reset(seed=seed)
+        start = env.world_state_text(env.default_state_text)
+        same = texts.setdefault(env.puzzle_text(), start) == start
+        _require(same, "two seeds have the same puzzle_text and begin in different states", advice)
     advice += "a game with so few puzzles that these share them says finite_puzzles = True"
     _require(len(texts) > 1 or env.finite_puzzles, "30 seeds give one puzzle", advice)
     before = env.puzzle_text()
@@ -272,6 +278,50 @@ def _check_state(env: TextEnv, shown: str) -> None:
         )
     advice = "reset and step return state_text(self.default_state_text)"
     _require(shown == env.state_text(env.default_state_text), "the observation is not the state text", advice)
+
+
+def _known(make: Make, seeds: int, steps: int) -> str | None:
+    """Which share of the words of `world_state_text` no message has shown when it is asked for as observation."""
+    env, words, hidden = make(), 0, 0
+    mode = env.default_state_text
+    for seed in range(seeds):
+        env.reset(seed=seed)
+        shown = set(_WORD.findall(f"{env.instruction(mode)} {env.state_text(mode)}"))
+        states = [env.world_state_text(mode)]
+        for text, _ in episode(env, seed, steps):
+            shown.update(_WORD.findall(f"{text} {env.state_text(mode)}"))
+            states.append(env.world_state_text(mode))
+        target = [word for state in states for word in _WORD.findall(state)]
+        words += len(target)
+        hidden += sum(word not in shown for word in target)
+    if not hidden:
+        return None
+    return (
+        f"{hidden / words:.0%} of the words of world_state_text are in no message of the episode: the model would "
+        "learn to guess them. Return only what an agent can know, unless you want to measure guesses"
+    )
+
+
+def _valued(make: Make, seeds: int, steps: int) -> str | None:
+    """Planners compare these values; they read them from states that a model wrote."""
+    env = make()
+    mode = env.default_state_text
+    advice = "1: the goal is reached, -1: it is out of reach, 0: neither can be read; None if the game cannot say"
+    valued = False
+    for seed in range(seeds):
+        env.reset(seed=seed)
+        for text, (_, _, _, _, info) in episode(env, seed, steps):
+            state = env.world_state_text(mode)
+            value = env.appraise(state)
+            if value is None:
+                continue
+            valued = True
+            _require(-1 <= value <= 1, f"the value of a state is {value!r} (after {text!r})", advice)
+            _require(not (info["success"] and value < 0), f"a state that wins has the value {value!r}", advice)
+    for nonsense in NONSENSE:
+        value = env.appraise(nonsense)
+        _require(value is None or -1 <= value <= 1, f"the value of {nonsense[:20]!r} is {value!r}", advice)
+    return None if valued else "it gives no value: planning needs one"
 
 
 def _is_utf8(text: str) -> bool:
