@@ -71,7 +71,7 @@ def main() -> None:
         size = Size(4, 2, 2, 6, 16, 5, 2, 256)
     config = common.model_config(options)
     actor, critic = trainable(common.random_model(config)), trainable(Critic(common.random_model(config).base_model))
-    engine = LocalEngine(actor.model, common.BareTemplate(), autocast=torch.bfloat16, static=True)  # type: ignore[arg-type]
+    engine = LocalEngine(actor.model, common.BareTemplate(), autocast=torch.bfloat16)  # type: ignore[arg-type]
     step(engine, actor, critic, config, size, seed=0)
     common.report(options, step(engine, actor, critic, config, size, seed=1))
 

@@ -23,7 +23,7 @@ def main() -> None:
     rows, length, new = (8, 32, 12) if options.tiny else (ROWS, PROMPT, NEW)
     config = common.model_config(options)
     model = common.random_model(config)
-    engine = LocalEngine(model, common.BareTemplate(), autocast=torch.bfloat16, static=True)  # type: ignore[arg-type]
+    engine = LocalEngine(model, common.BareTemplate(), autocast=torch.bfloat16)  # type: ignore[arg-type]
     bandwidth = common.copy_bandwidth()
     result: dict[str, Any] = {
         "correctness": check(engine, model, config, length),

@@ -13,7 +13,6 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-from torch import nn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 _GONE = torch.empty(0)
@@ -74,23 +73,9 @@ class GrowingLayer(DynamicLayer):
     def __init__(self) -> None:
         super().__init__()
         self.length = 0
-        self.cursor: torch.Tensor | None = None
-
-    def reserve(self, columns: int, cursor: torch.Tensor, dtype: torch.dtype) -> None:
-        """Make room for `columns` columns, held in `dtype`. From now on every update writes one column, at `cursor`
-        (int64 [1], on the device), and returns the whole buffer: nothing depends on Python numbers, so that a step can
-        be recorded."""
-        extra = columns - self.length
-        self._keys = nn.functional.pad(self._keys[:, :, : self.length].to(dtype), (0, 0, 0, extra)).contiguous()
-        self._values = nn.functional.pad(self._values[:, :, : self.length].to(dtype), (0, 0, 0, extra)).contiguous()
-        self.cursor = cursor
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Append [B, H, q, D] keys and values; returns all of them, [B, H, length, D] views of the buffer."""
-        if self.cursor is not None:
-            self._keys.index_copy_(2, self.cursor, key_states.to(self._keys.dtype))
-            self._values.index_copy_(2, self.cursor, value_states.to(self._values.dtype))
-            return self._keys, self._values
         end = self.length + key_states.shape[-2]
         if not self.is_initialized:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
@@ -134,7 +119,6 @@ class GrowingLayer(DynamicLayer):
 
     def select_rows(self, rows: torch.Tensor) -> None:
         """Keep only these rows of the batch."""
-        self.cursor = None
         self._keys, self._values = self._keys[rows], self._values[rows]
         self.keys, self.values = self._keys[:, :, : self.length], self._values[:, :, : self.length]
 
@@ -206,16 +190,6 @@ class GrowingCache(DynamicCache):
         columns in use. Products over a part of a buffer would copy it first."""
         self._growing[layer].update(keys, values)
         return self._growing[layer].buffers()
-
-    def reserve(self, columns: int, cursor: torch.Tensor, dtype: torch.dtype) -> None:
-        """Room for `columns` columns in every layer; see `GrowingLayer.reserve`."""
-        for layer in self._growing:
-            layer.reserve(columns, cursor, dtype)
-
-    def advance(self) -> None:
-        """One more column of a reserved cache has been written."""
-        for layer in self._growing:
-            layer.length += 1
 
     def select_rows(self, rows: torch.Tensor) -> None:
         """Keep only these rows of the batch (repeats allowed)."""

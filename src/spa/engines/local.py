@@ -6,8 +6,8 @@
   and what some of them begin with beyond that is read once.
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention) take the safe path:
-  the whole conversation is read again at every turn and rows stay until the end. So do those that cannot be read from
-  where they stopped, which a few tokens show when the engine is made. It is announced once.
+  the whole conversation is read again at every turn and rows stay until the end. It is announced once.
+* Architectures that are not known to be read right are tried with a few tokens when the engine is made.
 * Models that see pictures do too, in the generation loop of transformers (`spa.engines.vision`).
 """
 
@@ -26,12 +26,10 @@ from spa import heartbeat
 from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
 from spa.engines.sampling import sample_tokens
-from spa.engines.static_step import StaticStep
 from spa.engines.tried import is_known, reads_right
 from spa.engines.vision import sample_seeing
 from spa.errors import ModelError
 from spa.models.attention import attends_to_everything
-from spa.models.low_precision import low_precision_copy, refresh_copy
 from spa.models.vision import ImageReader
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
@@ -39,8 +37,6 @@ from spa.types import Completion, Prompt, SamplingParams
 log = logging.getLogger(__name__)
 
 _SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them still write
-_STATIC_SHRINK_AT = 0.5  # the same where every move costs a new recording,
-_STATIC_ROWS = 64  # and only from more rows than a GPU reads in the time of one
 _MUCH_LESS = 0.75  # beginnings are read apart if no more than this share of the tokens, padding included, is read then
 _HELD_ONCE = 2**20  # bytes of keys and values per row from which what all rows begin with is held once
 
@@ -49,9 +45,10 @@ class LocalEngine:
     """The default engine. Shares the model with the trainer, so `load_weights` with that model only drops the caches.
 
     `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows` bounds one batch;
-    `autocast` is the precision of the forward pass if it is not that of the weights. `static`: decode on fixed buffers,
-    recorded as a CUDA graph, with matrices held in the autocast precision; None does so on a GPU. On a CPU, models that
+    `autocast` is the precision of the forward pass if it is not that of the weights. On a CPU, models that
     `spa.engines.fused` knows are read by it.
+
+    Raises ModelError for an architecture whose log-probs, token by token, are not those of one forward pass.
     """
 
     def __init__(
@@ -63,40 +60,26 @@ class LocalEngine:
         max_rows: int = 1024,
         autocast: torch.dtype | None = None,
         version: int = 0,
-        static: bool | None = None,
     ) -> None:
         self.model, self.template, self.version = model, template, version
         self.safe = template.images is not None or not attends_to_everything(model.config)
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
-        self.max_rows, self.autocast, self.static = max_rows, None, False
+        self.max_rows = max_rows
         self.sampler: Any = model
-        if template.images is None and not is_known(model.config):
-            self._choose_path()
-        on_gpu = next(model.parameters()).device.type == "cuda"
+        self.autocast: torch.dtype | None = None
+        if template.images is None and not is_known(model.config) and not reads_right(model, partial(_Batch, self)):
+            raise ModelError(
+                f"the local engine cannot sample from this architecture ({model.config.model_type}): token by token it "
+                "computes something else than at once. Take another model, or actor_rollout_ref.rollout.name=vllm."
+            )
+        self._episodes.clear()
         self.autocast = autocast
-        self.static = not self.safe and (on_gpu if static is None else static)
-        if self.static and autocast is not None:
-            self.sampler = low_precision_copy(model, autocast)
-        elif not self.static and not self.safe and can_fuse(model, autocast or next(model.parameters()).dtype):
+        if not self.safe and can_fuse(model, autocast or next(model.parameters()).dtype):
             self.sampler = FusedModel(model, autocast or next(model.parameters()).dtype)
         if self.safe and template.images is None:
             log.warning(
-                "this model has windowed or linear attention layers, or counts positions by columns: conversations are "
-                "read anew at every turn"
-            )
-
-    def _choose_path(self) -> None:
-        """The safe path if the fast one does not give the model's own numbers. Raises ModelError if neither does."""
-        make_batch = partial(_Batch, self)
-        if not self.safe and not reads_right(self.model, make_batch):
-            self.safe, self.keep_cache = True, False
-        self._episodes.clear()
-        if self.safe and not reads_right(self.model, make_batch):
-            raise ModelError(
-                f"the local engine cannot sample from this architecture ({self.model.config.model_type}): token by "
-                "token it computes something else than at once. Take another model, or "
-                "actor_rollout_ref.rollout.name=vllm."
+                "this model has windowed or linear attention layers: conversations are read again at every turn"
             )
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
@@ -147,8 +130,6 @@ class LocalEngine:
             self.model.load_state_dict(source.state_dict())
         if isinstance(self.sampler, FusedModel):
             self.sampler.refresh(self.model)
-        elif self.sampler is not self.model:
-            refresh_copy(self.sampler, self.model)
         self._episodes.clear()
         self.version = version
         if torch.cuda.is_available():
@@ -180,7 +161,6 @@ class _Batch:
         self.ids: list[list[int]] = [[] for _ in prompts]
         self.logprobs: list[list[float]] = [[] for _ in prompts]
         self.rows = list(range(len(prompts)))  # batch row -> prompt
-        self.step: StaticStep | None = None
 
     def run(self) -> list[Completion]:
         logits = self._read_prompts()
@@ -205,7 +185,7 @@ class _Batch:
                 self._leave([i for i, writes in enumerate(writing) if not writes])
                 self._keep_rows(keep)
                 ids, alive, writing = ids[keep], alive[keep], [True] * len(keep)
-            logits = self._read_next(ids, alive, room=self.sampling.max_tokens - step - 1)
+            logits = self._read_next(ids, alive)
         self._leave(range(len(self.rows)), last=True)
         return [
             self.engine._completion(np.asarray(ids, dtype=np.int32), np.asarray(logprobs, dtype=np.float32))
@@ -214,9 +194,7 @@ class _Batch:
 
     def _too_few(self, writing: int) -> bool:
         """Whether so few rows still write that moving them together pays."""
-        if self.engine.safe or (self.engine.static and len(self.rows) <= _STATIC_ROWS):
-            return False
-        return writing < len(self.rows) * (_STATIC_SHRINK_AT if self.engine.static else _SHRINK_AT)
+        return not self.engine.safe and writing < len(self.rows) * _SHRINK_AT
 
     def _read_prompts(self) -> torch.Tensor:
         """Read every prompt's new tokens; returns the logits [B, V] after each prompt."""
@@ -311,14 +289,10 @@ class _Batch:
         logits = self._forward(ids, positions, allowed, self.cache)
         return logits, torch.cat([valid, real], dim=-1)
 
-    def _read_next(self, ids: torch.Tensor, alive: torch.Tensor, *, room: int) -> torch.Tensor:
-        """Read the token just sampled in every row, `room` more of which may follow; returns logits [B, V]."""
-        if self.engine.static and self.step is None:
-            self.step = StaticStep(self.engine.sampler, self.cache, self.valid, self.positions, room, self.dtype)
+    def _read_next(self, ids: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
+        """Read the token just sampled in every row; returns logits [B, V]."""
         self.valid = torch.cat([self.valid, alive[:, None]], dim=-1)
-        if self.step is not None:
-            logits = self.step(ids)
-        elif self.engine.safe:
+        if self.engine.safe:
             out = self.engine.sampler(
                 input_ids=ids[:, None],
                 attention_mask=self.valid.long(),
@@ -385,13 +359,11 @@ class _Batch:
             np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[: self.cache.shared + length]
             for prompt, reply, length in zip(prompts, written, lengths, strict=True)
         ]
-        self.step = None if last else self.step  # it holds on to the cache
         for prompt, taken in zip(prompts, self.cache.take_rows(rows, columns, ids, last=last), strict=True):
             self.engine._episodes[prompt.episode_id] = taken
 
     def _keep_rows(self, keep: torch.Tensor) -> None:
         self.cache.select_rows(keep)
-        self.step = None
         self.valid, self.positions, self.uniforms = self.valid[keep], self.positions[keep], self.uniforms[keep]
         self.rows = [self.rows[i] for i in keep.tolist()]
 

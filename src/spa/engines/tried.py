@@ -57,7 +57,7 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
         found = [batch._read_prompts()]
         batch.ids = [[int(talk[length])] for talk, length in zip(talks, lengths, strict=True)]
         written = torch.tensor(batch.ids, device=device)[:, 0]
-        found.append(batch._read_next(written, torch.ones(2, dtype=torch.bool, device=device), room=1))
+        found.append(batch._read_next(written, torch.ones(2, dtype=torch.bool, device=device)))
         batch._leave([0, 1], last=True)
         for later, logits in enumerate(found):
             for row, length in enumerate(lengths):
