@@ -350,6 +350,8 @@ def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path
     drawn = second["imagination"]["tokens_per_episode"] * second["played"]["episodes"]
     assert spent(spa)[0] == pytest.approx((sum(own), drawn))
     assert spent(plain)[0] == pytest.approx((own[0], 0.0))
+    end = spa.ppo.trainer.total_training_steps
+    assert summary["sampled_tokens"]["spa"] == {"after": round(spent(spa)[end].tokens)}
     steps = {name: len(lines_of(spa.folder / name / "metrics.jsonl")) for name in ("round_1/sft", "sft")}
     assert sum(steps.values()) == len(lines_of(plain.folder / "sft/metrics.jsonl")) == 4
     learnt = [lines_of(spa.folder / name / "metrics.jsonl") for name in steps]
@@ -429,7 +431,7 @@ def test_the_line_of_who_trained_longer_counts_what_it_played(tmp_path, capsys):
     }
     print_table(summary)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "trained longer" in line]
-    assert line.count("17,408") == 2
+    assert line.count("17,408") == 2 and "50.0 → 50.0" in line
     del played["vanilla"]["ppo_longer"]  # as older summaries are
     print_table(summary)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "trained longer" in line]

@@ -12,6 +12,7 @@ from spa.evaluate.aggregate import interval_json
 from spa.evaluate.passk import pass_at_k
 from spa.evaluate.statistics import Interval, iqm_interval, paired_by_puzzle, rate_interval, sentence
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
+from spa.experiments.spent import spent
 from spa.recipes.stage import check_validation, read_mark, restore_records
 from spa.recipes.versions import versions
 from spa.tracking.encoding import read_lines, read_object
@@ -187,6 +188,10 @@ def summarise(made: "Comparison", *, seconds: float, peak_bytes: int, before: Ma
         "world_model": mean_over_seeds([entry["world_model"] for entry in seeds]),
         "difference": _differences(made, found),
         "episodes": {name: episodes_played(trainings[0]) for name, trainings in made.trainings.items()},
+        "sampled_tokens": {
+            name: tokens_sampled([one for one in trainings if _began_ppo(one)])
+            for name, trainings in made.trainings.items()
+        },
         "seconds": {**stage_seconds(made), "total": round(old_total + seconds, 1)},
         "peak_memory_gb": max(round(peak_bytes / 2**30, 2), before.get("peak_memory_gb", 0.0)),
         "versions": versions(),
@@ -227,6 +232,23 @@ def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) 
             if name != made.reference and gap is not None:
                 out[key] = {**{part: round(getattr(gap, part), 4) for part in ("mean", "low", "high")}, "n": gap.n}
     return out
+
+
+def _began_ppo(training: Training) -> bool:
+    return (training.folder / FOLDERS["ppo"] / "metrics.jsonl").is_file()
+
+
+def tokens_sampled(trainings: Sequence[Training]) -> dict[str, int]:
+    """Tokens that the model sampled in self-play and PPO, mean over the seeds: up to the moment `after`, and, where PPO
+    continued, up to its end (`longer`)."""
+    totals: dict[str, list[float]] = {}
+    for training in trainings:
+        used = {step: so_far.tokens for step, so_far in spent(training).items()}
+        after = training.ppo.trainer.also_test_at or training.ppo.trainer.total_training_steps
+        for name, step in (("after", after), ("longer", training.ppo.trainer.total_training_steps)):
+            if step in used and (name == "after" or step > after):
+                totals.setdefault(name, []).append(used[step])
+    return {name: round(float(np.mean(values))) for name, values in totals.items()}
 
 
 def episodes_played(training: Training) -> dict[str, int]:

@@ -14,17 +14,18 @@ def print_table(summary: dict[str, Any]) -> None:
     """Print a comparison's summary as a table and a few plain sentences."""
     console = results_console()
     table = Table(title=f"{summary['name']}: success on held-out puzzles, in percent")
-    for name in ("method", "PPO episodes", "all episodes", "Pass@1 before", "after", "Pass@8 before", "after "):
+    for name in ("method", "PPO episodes", "in all", "sampled tokens", "Pass@1", "Pass@8"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for arm, moments in summary["methods"].items():
         played = summary["episodes"][arm]
         total = played["ppo"] + played["self_play"]
-        table.add_row(arm, *_cells(moments, "after", played["ppo"], total))
+        tokens = summary.get("sampled_tokens", {}).get(arm, {})
+        table.add_row(arm, *_cells(moments, "after", played["ppo"], total, tokens.get("after")))
         if "after_total" in moments:
             # Older summaries do not say it; then the method with most self-play is the measure.
             most = max(other["ppo"] + other["self_play"] for other in summary["episodes"].values())
             extra = played.get("ppo_longer", most)
-            table.add_row(f"{arm}, trained longer", *_cells(moments, "after_total", extra, extra))
+            table.add_row(f"{arm}, trained longer", *_cells(moments, "after_total", extra, extra, tokens.get("longer")))
     console.print(table)
     for arm, description in summary["descriptions"].items():
         console.print(f"  {arm}: {description}", markup=False)
@@ -71,10 +72,9 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     return out
 
 
-def _cells(moments: dict[str, dict[str, float]], after: str, ppo: int, total: int) -> list[str]:
-    cells = [f"{ppo:,}", f"{total:,}"]
+def _cells(moments: dict[str, dict[str, float]], after: str, ppo: int, total: int, tokens: int | None) -> list[str]:
+    cells = [f"{ppo:,}", f"{total:,}", "–" if tokens is None else f"{tokens:,}"]
     for k in ("pass@1", "pass@8"):
-        for moment in ("before", after):
-            value = moments.get(moment, {}).get(k)
-            cells.append("–" if value is None else f"{100 * value:.1f}")
+        values = (moments.get(moment, {}).get(k) for moment in ("before", after))
+        cells.append(" → ".join("–" if value is None else f"{100 * value:.1f}" for value in values))
     return cells
