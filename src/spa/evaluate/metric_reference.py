@@ -29,7 +29,8 @@ def metrics_page() -> str:
         "# Metrics",
         "<!-- Made by `python -m spa.evaluate.metric_reference docs`; edit src/spa/evaluate/metric_tables.py. -->",
         "Each stage writes one JSON line per step to `metrics.jsonl` and `timings.jsonl` in its folder. This page "
-        "explains every key. `*` stands for a number or an environment tag. NaN is written as `null`, an infinity as text.",
+        "explains every key. `*` stands for a number or an environment tag. NaN is written as `null`, an "
+        "infinity as text.",
         "Ranges are rules of thumb for the shipped configurations, except where they name a setting. A dash: "
         "not applicable.",
         "Results of `spa eval` have their own keys: see [evaluation](evaluation.md).",
