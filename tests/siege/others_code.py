@@ -85,24 +85,6 @@ TEMPLATES = {
     + GOOD,
     "raises at every puzzle": "{% if 'is at (' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}"
     + GOOD,
-    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
-    "{% endfor %}" + GOOD,
-    "loops at some puzzles": "{% if 'is at (2,' in messages[-1]['content'] %}{% for a in range(99999) %}"
-    "{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}" + GOOD,
-    "calls itself": "{% macro again(n) %}{{ again(n + 1) }}{% endmacro %}{{ again(0) }}" + GOOD,
-    "writes 100 MB": GOOD
-    + "{% for a in range(1000) %}{% for b in range(1000) %}"
-    + "x" * 100
-    + "{% endfor %}{% endfor %}",
-    "writes 100 MB at once": GOOD + "{{ 'x' * 100000000 }}",
-    "writes 100 GB at once": GOOD + "{{ 'x' * 100000000000 }}",
-    "writes 100 MB at some puzzles": GOOD
-    + "{% if 'is at (2,' in messages[-1]['content'] %}{{ 'x' * 100000000 }}{% endif %}",
-    "pads by a format": GOOD + "{{ '%0999999999d' % 7 }}",
-    "multiplies a number": "{{ 9 ** 99999999 }}" + GOOD,
-    "draws": GOOD.replace("assistant", "{{ ['assistant', 'helper'] | random }}"),
-    "draws now and then": "{{ '' if range(50) | random else 'x' }}" + GOOD,
-    "makes words up": "{{ lipsum(1, false, 2, 5) }}" + GOOD,
     "drops messages": GOOD.replace("in messages", "in messages[-1:]"),
     "turns messages around": GOOD.replace("in messages", "in messages | reverse"),
     "writes nothing": "",
