@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from helpers.fake_hub import FakeHub
@@ -17,10 +18,12 @@ from spa.models.lora import add_adapters
 from spa.recipes import share
 from spa.recipes.stage import IDENTITY
 from spa.training.checkpoint import save_checkpoint
+from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.rows import read_parquet, write_parquet
 
 CONFIG = """model_path: Qwen/Qwen2.5-1.5B-Instruct
 state_text: coords
+generate: {policy: self}
 ctx_manager: {mode: add_worldmodel}
 es_manager: {train: {env_configs: {tags: [FrozenLake]}}}
 agent_proxy: {max_turn: 5}
@@ -116,6 +119,14 @@ def test_what_of_a_data_set_is_shared(data):
     assert set(upload.files) == {"wm_train.parquet", "wm_val.parquet", "summary.json"}
     assert front(upload.card)["configs"][0]["data_files"][0] == {"split": "train", "path": "wm_train.parquet"}
     assert "| turns left out | 3 malformed |" in upload.card
+    assert "| `generate.policy` | self |" in upload.card
+    assert "chosen no licence" in upload.card
+
+
+def test_the_card_of_a_data_set_explains_its_columns(data):
+    card = share.pack(data, "me/data").card
+    for name in pq.read_schema(data / "wm_train.parquet").names:
+        assert f"| `{name}` | {COLUMNS[name]} |" in card
 
 
 def test_a_checkpoint_comes_back_as_it_went(checkpoint, tmp_path):

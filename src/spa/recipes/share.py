@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi
 
@@ -16,11 +17,12 @@ from spa.recipes.generate import SUMMARY, TRAIN_FILE, VAL_FILE
 from spa.recipes.stage import recorded_identity
 from spa.tracking.encoding import read_lines
 from spa.training.checkpoint import MARKER, damage, step_of
+from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.rows import by_reason
 
 PAPER = "https://arxiv.org/abs/2510.15047"
 DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
-SHOWN = ("state_text", "ctx_manager.mode", "es_manager.train.env_configs.tags", "agent_proxy.max_turn", "seed.train")
+SHOWN = ("generate.policy", "state_text", "ctx_manager.mode", "es_manager.train.env_configs.tags", "agent_proxy.max_turn", "seed.train")
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -111,12 +113,18 @@ def data_card(folder: Path, name: str) -> str:
         **_settings(folder / "config.yaml"),
     }
     text = (
-        f"World-model data for language agents, made by self-play as in SPA ([arXiv 2510.15047]({PAPER})): in every "
-        "reply the model's own account of the state and of what follows was replaced by what the environment says. "
-        "Splits share no puzzle. `prompt` is the conversation before a reply, `response` the corrected reply."
+        f"World-model data for language agents, made by self-play as in SPA ([arXiv 2510.15047]({PAPER})). In each "
+        "response the environment's true state and next state replace those that the model wrote. The splits share no "
+        "puzzle. The author has chosen no licence: ask before you use the data."
     )
     use = f"spa sft CONFIG data.train_files={name} data.val_files={name}"
-    return _card(head, name, text, facts, use)
+    return f"{_card(head, name, text, facts, use)}\n{_columns(folder / TRAIN_FILE)}"
+
+
+def _columns(file: Path) -> str:
+    """The columns of a data file with their meanings."""
+    rows = [f"| `{name}` | {COLUMNS[name]} |" for name in pq.read_schema(file).names if name in COLUMNS]
+    return "\n".join(["## Columns", "", "| column | meaning |", "|---|---|", *rows]) + "\n"
 
 
 def model_card(folder: Path, name: str) -> str:
