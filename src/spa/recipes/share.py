@@ -22,7 +22,14 @@ from spa.worldmodel.rows import by_reason
 
 PAPER = "https://arxiv.org/abs/2510.15047"
 DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
-SHOWN = ("generate.policy", "state_text", "ctx_manager.mode", "es_manager.train.env_configs.tags", "agent_proxy.max_turn", "seed.train")
+SHOWN = (
+    "generate.policy",
+    "state_text",
+    "ctx_manager.mode",
+    "es_manager.train.env_configs.tags",
+    "agent_proxy.max_turn",
+    "seed.train",
+)
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
