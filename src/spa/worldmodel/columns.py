@@ -5,7 +5,7 @@ COLUMNS = {
     "prompt": "the conversation before the response, as chat messages",
     "response": "the response with the true state and next state: what SFT trains on",
     "ability": 'always "world_model"',
-    "reward_model": 'JSON in the original\'s shape; `ground_truth` is the next state',
+    "reward_model": "JSON in the original's shape; `ground_truth` is the next state",
     "extra_info": "JSON: `state_text`, `noise_seed`, `group`, `member`, `penalty` of the turn, `score` of the episode",
     "episode_id": "the episode in `trajectories/`",
     "turn": "turn of the episode, from 0",
