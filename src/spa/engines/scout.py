@@ -32,7 +32,8 @@ def require_copies(env: TextEnv, tag: str) -> None:
     except NotImplementedError:
         raise ConfigError(
             f"the environment {tag} cannot be copied, so there is no scout to play it; let it live in the trainer's "
-            "process (es_manager.env_workers=0), give it `changes` (docs/environment-reference.md), or take another policy"
+            "process (es_manager.env_workers=0), give it `changes` (docs/environment-reference.md), or take another "
+            "policy"
         ) from None
     if not env.legal_actions():
         raise ConfigError(f"the environment {tag} does not list its actions, so there is no scout to play it")
