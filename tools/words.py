@@ -16,8 +16,11 @@ GENERATED = ("configuration.md", "cli.md", "metrics.md")
 DONE = (
     "README.md",
     "add-an-environment.md",
+    "compare.md",
     "concepts.md",
     "environment-reference.md",
+    "evaluation.md",
+    "formats.md",
     "index.md",
 )
 LIMIT = 35

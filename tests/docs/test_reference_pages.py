@@ -12,7 +12,8 @@ from spa.config.load import load_config
 from spa.evaluate.metric_reference import PAGE, find_metric, metrics_page
 from spa.evaluate.metric_tables import GROUPS
 from spa.planning.written_search import SearchScore, search_metrics
-from spa.recipes import pipeline
+from spa.recipes import evaluate, pipeline
+from spa.recipes.policies import find_target
 from spa.types import Episode, ParsedReply, Turn
 from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.parquet import IMAGES, SCHEMA
@@ -96,3 +97,12 @@ def test_the_blocks_of_the_formats_page_run(root, monkeypatch, capsys):
     for block in re.findall(r"```python\n(.*?)```", FORMATS, re.S):
         exec(block, {})
     assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
+def test_the_formats_page_has_every_field_of_an_evaluation(root):
+    run = root / "runs" / "demo" / "spa"
+    cfg = load_config("tiny", ["es_manager.val.env_groups=2", "es_manager.val.group_size=2", "trainer.device=cpu"])
+    result = evaluate.main(cfg, find_target(str(run / "ppo")), output=root / "eval.json")
+    text = FORMATS.partition("## Evaluation results")[2]
+    for key in {key for tag in result["tags"].values() for key in tag} | {"tags", "not_computed", "versions"}:
+        assert f"`{re.sub(r'^pass@[0-9]+$', 'pass@K', key)}`" in text

@@ -33,7 +33,7 @@ def metrics_page() -> str:
         "infinity as text.",
         "Ranges are rules of thumb for the shipped configurations, except where they name a setting. A dash: "
         "not applicable.",
-        "Results of `spa eval` have their own keys: see [evaluation](evaluation.md).",
+        "Results of `spa eval` have their own keys: see [evaluation results](formats.md#evaluation-results).",
     ]
     for group in GROUPS:
         parts += [f"## {group.title}", group.about, _table(group)]
