@@ -29,7 +29,7 @@ from spa.config.stages import stages_of, values_of
 from spa.config.tree import schema_keys, to_plain
 from spa.errors import ConfigError
 from spa.models.precision import precision_of, with_precision
-from spa.recipes import stage
+from spa.run import manifest
 from spa.seeds import stream
 
 SHORT = (
@@ -82,7 +82,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 def given(words: Sequence[str]) -> tuple[int, str]:
     """Exit status of a command, and what it said."""
-    stage._say.cache_clear()  # each command stands for a process of its own
+    manifest._warn_once.cache_clear()  # each command stands for a process of its own
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         status = cli.main([*words, "--quiet"])

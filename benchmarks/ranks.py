@@ -52,7 +52,7 @@ def worker(strategy: str, groups: int, folder: Path) -> None:
     from spa.config.load import load_config
     from spa.distributed.world import joined
     from spa.recipes import ppo
-    from spa.tracking.recorder import Recorder
+    from spa.run.recorder import Recorder
 
     seconds: dict[str, list[float]] = defaultdict(list)
 

@@ -17,7 +17,7 @@ from spa.recipes import evaluate
 from spa.recipes.policies import find_target
 from spa.report.charts import Chart, Series
 from spa.report.figures import save_chart
-from spa.tracking.console import set_verbosity
+from spa.run.console import set_verbosity
 
 SPOILT = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 PUZZLES, SAMPLES = 64, 2

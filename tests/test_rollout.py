@@ -19,7 +19,7 @@ from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.prompts.template import ChatTemplate
 from spa.rollout import check_room
-from spa.tracking.encoding import dump_line
+from spa.run.files import dump_line
 from spa.types import Completion, Episode, Prompt, Stop
 
 GAMES: dict[str, dict[str, Any]] = {

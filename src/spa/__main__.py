@@ -9,7 +9,7 @@ from types import FrameType
 from typing import NoReturn
 
 from spa.cli import main
-from spa.signals import stacks_on_request
+from spa.run.signals import stacks_on_request
 
 GRACE_S = 20.0
 """A process that has done its work may take so long to end: for threads, processes and exit handlers of other people's

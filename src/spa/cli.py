@@ -123,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     module, _, function = COMMANDS[args[0]][0].partition(":")
     from spa.errors import EnvFault, SpaError
-    from spa.signals import stoppable
-    from spa.tracking.console import is_debug, printable, verbosity_from
+    from spa.run.console import is_debug, printable, verbosity_from
+    from spa.run.signals import stoppable
 
     try:
         verbosity_from(os.environ)
@@ -170,7 +170,7 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
     import shlex
     import signal
 
-    from spa.signals import StopRequested
+    from spa.run.signals import StopRequested
 
     name, saved = (stop.name, stop.saved) if isinstance(stop, StopRequested) else ("SIGINT", "")
     lines = [f"stopped by {name}." + (f" Saved: {saved}." if saved else "")]

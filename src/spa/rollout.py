@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
-from spa import heartbeat
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_reward, checked_step, checked_text
@@ -21,6 +20,7 @@ from spa.errors import ConfigError
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.prompts.template_parts import TemplateFault
+from spa.run import watchdog
 from spa.seats import Seat
 from spa.seeds import stream
 from spa.types import Completion, Episode, SamplingParams, Stop
@@ -131,7 +131,7 @@ class _Game:
         lost: LostEpisodes,
         env_timeout_s: float | None = None,
     ) -> None:
-        heartbeat.beat()
+        watchdog.beat()
         first, self.lost, self.env_timeout_s = specs[0], lost, env_timeout_s
         self.seats = [Seat(spec, prompters[spec.tag], template) for spec in specs]
         self.turn: Seat | None = self.seats[0]
@@ -160,7 +160,7 @@ class _Game:
 
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:
         """Take the reply that was asked for: record its tokens, execute its actions, ask for the next one or stop."""
-        heartbeat.beat()
+        watchdog.beat()
         seat = self.turn
         if seat is None:
             raise ValueError("the game is over")

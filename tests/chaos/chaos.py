@@ -187,7 +187,13 @@ def newest(folder: Path, stage: str) -> Path:
 def stages(folder: Path) -> str:
     """Which stage a run is in."""
     run = folder / RUN
-    return "ppo" if (run / "sft/done.json").exists() else "sft" if (run / "data/done.json").exists() else "data"
+    return "ppo" if is_finished(run / "sft") else "sft" if is_finished(run / "data") else "data"
+
+
+def is_finished(stage: Path) -> bool:
+    """Whether a stage is recorded as finished."""
+    path = stage / "manifest.json"
+    return path.exists() and json.loads(path.read_text())["result"] is not None
 
 
 def is_saving(folder: Path) -> bool:
@@ -223,14 +229,6 @@ def torn(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def flipped(folder: Path) -> None:
-    """One bit of the newest checkpoint's optimiser state has changed."""
-    path = newest(folder, "ppo") / "state" / "tensors.safetensors"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def deleted(folder: Path) -> None:
     """The newest checkpoint is gone."""
     shutil.rmtree(newest(folder, "ppo"))
@@ -242,15 +240,14 @@ def deleted_sft(folder: Path) -> None:
 
 
 def torn_records(folder: Path) -> None:
-    """A mark is empty, and the last line of the record was cut off."""
-    (folder / RUN / "sft" / "done.json").write_text("")
+    """A manifest is empty, and the last line of the record was cut off."""
+    (folder / RUN / "sft" / "manifest.json").write_text("")
     with (folder / RUN / "ppo" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 99, "train/')
 
 
 FAULTS: dict[str, Callable[[Path], None]] = {
     "torn": torn,
-    "flipped": flipped,
     "deleted": deleted,
     "deleted_sft": deleted_sft,
     "torn_records": torn_records,

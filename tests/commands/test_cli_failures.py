@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from spa import cli
-from spa.signals import StopRequested
+from spa.run.signals import StopRequested
 
 
 @pytest.fixture

@@ -1,6 +1,11 @@
 import pytest
+from helpers.families import small_model, tokenizer
 
+from spa import cli
 from spa.commands import doctor
+from spa.run.checkpoint import save_checkpoint
+from spa.run.fingerprint import Fingerprint
+from spa.run.manifest import Manifest, sizes_of
 
 
 def test_it_names_every_dependency_and_what_will_be_used(capsys):
@@ -34,3 +39,22 @@ def test_a_missing_or_unfit_dependency_is_marked(monkeypatch, capsys, requiremen
     assert (line.state, line.hint, line.ok) == (state, hint, False)
     assert doctor.main([]) == 1
     assert f"Needs attention: {line.name}" in capsys.readouterr().out
+
+
+def test_damage_to_a_run_is_found_on_demand(tmp_path, capsys):
+    folder = save_checkpoint(tmp_path / "ppo", 1, model=small_model("qwen2"), tokenizer=tokenizer("qwen2"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "wm_train.parquet").write_text("rows")
+    known = Fingerprint(stage="selfplay", settings={}, content={})
+    Manifest(fingerprint=known, sizes=sizes_of(tmp_path / "data", "*.parquet")).write(tmp_path / "data")
+    assert cli.main(["doctor", str(tmp_path)]) == 0
+    assert "2 checkpoints and data files were checked: all are as they were written." in capsys.readouterr().out
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    (tmp_path / "data" / "wm_train.parquet").unlink()
+    assert cli.main(["doctor", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert f"! {folder}: model.safetensors has changed since it was written" in shown
+    assert "wm_train.parquet is missing" in shown and "2 damaged" in shown
+    assert cli.main(["doctor", str(tmp_path / "nowhere")]) == 2

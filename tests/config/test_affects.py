@@ -1,4 +1,4 @@
-"""Every key of the schema says what it affects, and an identity changes with the keys that say `result` alone."""
+"""Every key of the schema says what it affects, and a fingerprint changes with the keys that say `result` alone."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -15,7 +15,7 @@ from spa.config.load import load_config
 from spa.config.schema import APIModelConfig, Config
 from spa.config.stages import SECTIONS, STAGES, stages_of
 from spa.config.tree import schema_keys
-from spa.identity import Identity, differences, identity_of, rounded_differently
+from spa.run.fingerprint import Fingerprint, differences, fingerprint_of, numerical_differences
 
 LEAVES = {name: (kind, key) for name, kind, key in schema_keys() if not is_dataclass(kind)}
 CHANGED = [name for name in LEAVES if name not in ("custom_envs", "model_info")]
@@ -34,8 +34,8 @@ def cfg() -> Config:
 
 
 @pytest.fixture(scope="module")
-def before(cfg: Config) -> dict[str, Identity]:
-    return {stage: identity_of(cfg, stage) for stage in STAGES}
+def before(cfg: Config) -> dict[str, Fingerprint]:
+    return {stage: fingerprint_of(cfg, stage) for stage in STAGES}
 
 
 def other(kind: Any, key: Key | None, value: Any) -> Any:
@@ -103,19 +103,19 @@ def test_an_identity_changes_with_the_results_of_its_stage_alone(name: str, cfg:
 
     now = changed(cfg, path.split("."), value)
     for stage in STAGES:
-        after, counts = identity_of(now, stage), stage in stages_of(name)
+        after, counts = fingerprint_of(now, stage), stage in stages_of(name)
         result = counts and key.affects == "result" and name != "trainer.total_training_steps"
         assert (after.digest != before[stage].digest) == result, stage
         assert any(found.startswith(path) for found in differences(before[stage], after)) == result, stage
-        noted = any(found.startswith(path) for found in rounded_differently(before[stage], after))
+        noted = any(found.startswith(path) for found in numerical_differences(before[stage], after))
         assert noted == (counts and key.affects == "rounding"), stage
-    assert Identity.from_json(before["ppo"].to_json()) == before["ppo"]
+    assert Fingerprint.from_json(before["ppo"].to_json()) == before["ppo"]
 
 
 def test_only_played_environments_and_chosen_models_count(cfg: Config, before):
     now = changed(cfg, ["custom_envs", "Bandit", "max_tokens"], lambda old: old + 1)
     now = changed(now, ["model_info", "other", "model_name"], lambda old: "y")
-    assert {stage: identity_of(now, stage).digest for stage in STAGES} == {s: i.digest for s, i in before.items()}
+    assert {stage: fingerprint_of(now, stage).digest for stage in STAGES} == {s: i.digest for s, i in before.items()}
 
 
 def test_replay_counts_where_rows_are_replayed_and_their_states_where_they_are_of_rollouts(cfg: Config):
@@ -124,11 +124,11 @@ def test_replay_counts_where_rows_are_replayed_and_their_states_where_they_are_o
     data = changed(cfg, [*replay, "source"], lambda old: "data")
 
     def moves(cfg: Config, path: list[str], value: object) -> bool:
-        return identity_of(changed(cfg, path, lambda old: value), "ppo").digest != identity_of(cfg, "ppo").digest
+        return fingerprint_of(changed(cfg, path, lambda old: value), "ppo").digest != fingerprint_of(cfg, "ppo").digest
 
     for path, value in (([*replay, "coef"], 0.7), ([*replay, "source"], "data")):
         assert moves(cfg, path, value) and not moves(off, path, value)
-    record = identity_of(off, "ppo")  # as older versions wrote them
+    record = fingerprint_of(off, "ppo")  # as older versions wrote them
     older = {f"{'.'.join(replay)}.{name}": value for name, value in {"rows": 0, "coef": 1.0}.items()}
     assert differences(replace(record, settings={**record.settings, **older}), record) == {}
     assert moves(cfg, ["generate", "states"], "believed") and not moves(data, ["generate", "states"], "believed")
@@ -139,20 +139,20 @@ def test_the_number_of_steps_counts_where_a_learning_rate_ends(cfg: Config):
     for section in (["actor_rollout_ref", "actor", "optim"], ["critic", "optim"]):
         for name, ending in (("warmup_style", "cosine"), ("lr_warmup_steps_ratio", 0.5)):
             pair = [changed(c, [*section, name], lambda old, ending=ending: ending) for c in (cfg, longer)]
-            assert differences(*(identity_of(c, "ppo") for c in pair)) == {
+            assert differences(*(fingerprint_of(c, "ppo") for c in pair)) == {
                 "trainer.total_training_steps": (cfg.trainer.total_training_steps, 9999)
             }
 
 
 def test_a_setting_that_an_older_record_does_not_know_has_its_default():
-    now = identity_of(Config(), "ppo")
+    now = fingerprint_of(Config(), "ppo")
     older = replace(now, settings={k: v for k, v in now.settings.items() if k != "algorithm.gamma"})
-    assert differences(older, now) == {}
+    assert differences(older, now) == {} and older.digest == now.digest
     key = "custom_envs.FrozenLakeNoSlip.show_legal_actions"
-    played = identity_of(load_config("demo"), "ppo")
+    played = fingerprint_of(load_config("demo"), "ppo")
     older = replace(played, settings={k: v for k, v in played.settings.items() if k != key})
     assert key in played.settings and differences(older, played) == {}
-    shown = identity_of(load_config("demo", [f"{key}=true"]), "ppo")
+    shown = fingerprint_of(load_config("demo", [f"{key}=true"]), "ppo")
     assert differences(replace(shown, settings=older.settings), shown) == {key: (False, True)}
     older = replace(now, settings={k: v for k, v in now.settings.items() if k != "algorithm.gamma"})
     other_gamma = replace(now, settings={**now.settings, "algorithm.gamma": 0.5})
@@ -161,23 +161,26 @@ def test_a_setting_that_an_older_record_does_not_know_has_its_default():
 
 def test_the_words_of_the_asked_format_count_in_self_play_whose_older_records_do_not_say_them():
     key, tiny = "ctx_manager.placeholders", load_config("tiny")
-    words, brackets = (identity_of(c, "selfplay") for c in (tiny, load_config("tiny", [f"{key}=brackets"])))
+    words, brackets = (fingerprint_of(c, "selfplay") for c in (tiny, load_config("tiny", [f"{key}=brackets"])))
     assert differences(words, brackets) == {key: ("words", "brackets")}
     assert words.settings[key] == "words" and words.digest != brackets.digest
     older = replace(words, settings={k: v for k, v in words.settings.items() if k != key})
     assert differences(older, words) == differences(older, brackets) == {}
     moved = replace(words, settings={**words.settings, "state_text": "grid"})
     assert differences(older, moved).keys() == {"state_text"}
-    asked = identity_of(tiny, "ppo")
+    asked = fingerprint_of(tiny, "ppo")
     older = replace(asked, settings={k: v for k, v in asked.settings.items() if k != key})
     assert differences(older, asked) == {key: ("brackets", "words")}
 
 
-def test_parent_and_revision_are_part_of_an_identity():
-    cfg = Config()
-    first, second = identity_of(cfg, "ppo", parent="a"), identity_of(cfg, "ppo", parent="b")
-    assert first.digest != second.digest
-    assert differences(first, second) == {"the stage before it": ("a", "b")}
+def test_the_stage_before_and_the_revision_are_part_of_a_fingerprint():
+    sft = [fingerprint_of(load_config("tiny", [f"sft.optim.lr={rate}"]), "sft") for rate in (0.1, 0.2)]
+    first, second = (fingerprint_of(Config(), "ppo", parent=parent) for parent in sft)
+    alone = fingerprint_of(Config(), "ppo")
+    assert len({first.digest, second.digest, alone.digest}) == 3
+    assert differences(first, second) == {"sft.optim.lr": (0.1, 0.2)}
+    assert differences(first, replace(first, parent=None)) == {"the stage before it": (sft[0].digest, None)}
+    assert Fingerprint.from_json(first.to_json()) == first
     assert differences(first, replace(first, revision=99)).keys() == {"revision of ppo in this version of spa"}
 
 
@@ -196,11 +199,11 @@ def test_swapped_model_files_under_the_same_path_are_seen(tmp_path: Path, file: 
     ):
         (tmp_path / name).write_text("{}")
     cfg = replace(Config(), model_path=str(tmp_path))
-    old = identity_of(cfg, "selfplay")
+    old = fingerprint_of(cfg, "selfplay")
     (tmp_path / "complete.json").write_text("not part of the model")
-    assert identity_of(cfg, "selfplay") == old
+    assert fingerprint_of(cfg, "selfplay") == old
     (tmp_path / file).write_text("{ }")
-    assert differences(old, identity_of(cfg, "selfplay")).keys() == {f"model_path ({part})"}
+    assert differences(old, fingerprint_of(cfg, "selfplay")).keys() == {f"model_path ({part})"}
 
 
 def test_a_model_and_data_may_move_but_not_change(tmp_path: Path):
@@ -215,10 +218,10 @@ def test_a_model_and_data_may_move_but_not_change(tmp_path: Path):
         model = replace(base.sft.model, partial_pretrain=str(folder))
         cfgs.append(replace(base, sft=replace(base.sft, data=data, model=model)))
     for stage in STAGES:
-        assert identity_of(cfgs[0], stage).digest == identity_of(cfgs[1], stage).digest
-    old = identity_of(cfgs[1], "sft")
+        assert fingerprint_of(cfgs[0], stage).digest == fingerprint_of(cfgs[1], stage).digest
+    old = fingerprint_of(cfgs[1], "sft")
     (tmp_path / "b" / "wm_train.parquet").write_text("swapped")
-    assert differences(old, identity_of(cfgs[1], "sft")).keys() == {"sft.data.train_files", "sft.data.val_files"}
+    assert differences(old, fingerprint_of(cfgs[1], "sft")).keys() == {"sft.data.train_files", "sft.data.val_files"}
 
 
 def test_files_among_an_environments_options_count_by_content(tmp_path: Path):
@@ -227,6 +230,6 @@ def test_files_among_an_environments_options_count_by_content(tmp_path: Path):
     demo = load_config("demo")
     spec = replace(demo.custom_envs[TAG], env_config={"path": str(file)})
     cfg = replace(demo, custom_envs={**demo.custom_envs, TAG: spec})
-    old = identity_of(cfg, "selfplay")
+    old = fingerprint_of(cfg, "selfplay")
     file.write_text("2")
-    assert differences(old, identity_of(cfg, "selfplay")).keys() == {f"custom_envs.{TAG}.env_config.path"}
+    assert differences(old, fingerprint_of(cfg, "selfplay")).keys() == {f"custom_envs.{TAG}.env_config.path"}

@@ -8,9 +8,9 @@ from api_server import Server, failing, good
 from spa import cli
 from spa.config.load import load_config
 from spa.errors import ModelError
-from spa.identity import Identity
 from spa.recipes import evaluate, generate
 from spa.recipes.policies import find_target
+from spa.run.fingerprint import Fingerprint
 from spa.worldmodel.rows import read_parquet
 
 BAD_KEY = failing(401, "bad key")
@@ -120,7 +120,7 @@ def test_an_alias_with_two_runs_keeps_both_results(tmp_path, monkeypatch, capsys
     played = [json.loads(path.read_text())["puzzles"]["played"] for path in (*one, *two)]
     assert sorted(played) == [2, 3, 4]
     assert {path.parent.name for path in one} == {"eval", "1"}  # the first result of run one is archived
-    identities = [Identity.from_json(json.loads(path.read_text())["identity"]) for path in (*one, *two)]
+    identities = [Fingerprint.from_json(json.loads(path.read_text())["identity"]) for path in (*one, *two)]
     assert len({identity.digest for identity in identities}) == 3
     assert all(identity.stage == "eval" for identity in identities)
     assert not (tmp_path / "runs").exists()

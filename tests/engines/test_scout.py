@@ -14,6 +14,7 @@ from spa.envs.metamathqa import MetamathQA
 from spa.errors import ConfigError
 from spa.recipes import generate, q_learning, setup
 from spa.recipes.policies import find_target, open_target
+from spa.run.manifest import SUMMARY
 from spa.worldmodel.rows import read_parquet
 
 
@@ -66,7 +67,7 @@ def test_a_table_plays_at_random_where_it_knows_nothing(tmp_path):
 def test_scout_data_are_rows_of_the_scouts_play(base, tmp_path):
     cfg = small_config(base, tmp_path, "generate.policy=scout", "generate.num_batches=1")
     out = generate.main(cfg)
-    summary = json.loads((out / generate.SUMMARY).read_text())
+    summary = json.loads((out / SUMMARY).read_text())
     assert summary["actions_elsewhere"] == STEPS * summary["puzzles"]  # what it tried is paid for
     rows = read_parquet(out / generate.TRAIN_FILE)
     assert rows and all(row.success for row in rows)

@@ -19,7 +19,7 @@ from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.recipes import setup
-from spa.signals import StopRequested, stoppable
+from spa.run.signals import StopRequested, stoppable
 from spa.types import Episode, Stop
 
 FAULTS = {

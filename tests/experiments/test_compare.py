@@ -177,28 +177,15 @@ def test_puzzles_are_called_unseen_only_where_they_were_counted(compared, known,
     assert any(line.endswith(told) for line in sentences(compared[1] | {"world_model": world}))
 
 
-def test_what_a_finished_comparison_counts_is_restored_before_it_is_counted(compared, base):
-    root, summary = compared
-    for name in ("sft/gate.json", "ppo/metrics.jsonl", "data/summary.json"):
-        path = root / "spa" / name
-        whole = path.read_text()
-        path.write_text(re.sub(r":( ?)0", r":\g<1>7", whole))
-        assert path.read_text() != whole
-        made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
-        assert json.loads(json.dumps(run_small(made))) == summary
-        assert path.read_text() == whole
-
-
-@pytest.mark.parametrize("harm", ["changed", "gone"])
+@pytest.mark.parametrize("harm", ["torn", "gone"])
 def test_validation_episodes_that_are_not_those_of_the_stage_are_not_counted(compared, base, harm):
     root, _ = compared
     path = root / "spa" / "ppo" / "trajectories" / "val-000001.jsonl"
     whole = path.read_text()
     try:
-        path.write_text(whole.replace('"success":false', '"success":true', 1)) if harm == "changed" else path.unlink()
-        assert harm == "gone" or path.read_text() != whole
+        path.write_text(whole[: len(whole) // 2]) if harm == "torn" else path.unlink()
         made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
-        with pytest.raises(SpaError, match=rf"(?s){path}.*Put (that|the file) back"):
+        with pytest.raises(SpaError, match=rf"(?s){path}.*[Pp]ut the file back"):
             run_small(made)
     finally:
         path.write_text(whole)
@@ -303,22 +290,8 @@ def test_a_data_file_that_was_changed_is_not_learnt_from(base, tmp_path):
     run_grid(Plan(tasks=made.grid.tasks[:1]), devices=["cpu"], pool=in_this_process)
     (made.trainings["spa"][0].folder / "data" / "wm_train.parquet").write_bytes(b"PAR1")
     assert [task.stage for task in made.grid.missing] == ["selfplay", "sft", "ppo"]
-    with pytest.raises(TrainingError, match="not the file that the stage wrote"):
+    with pytest.raises(TrainingError, match="bytes, and the stage wrote"):
         run_small(methods_compared("base", asked))
-
-
-@pytest.mark.parametrize("harm", ["gone", "damaged"])
-def test_records_of_an_early_round_are_restored_before_a_later_one_is_made_of_them(base, tmp_path, harm):
-    rounds = ("generate.rounds=2", "generate.policy=random", "compare.arms=[spa]")
-    made = methods_compared("base", overrides(base, tmp_path, *rounds))
-    run_grid(Plan(tasks=made.grid.tasks[:3]), devices=["cpu"], pool=in_this_process)
-    first = made.trainings["spa"][0].folder / "round_1"
-    texts = {path: path.read_text() for path in (first / "data/summary.json", first / "sft/gate.json")}
-    for path in texts:
-        path.unlink() if harm == "gone" else path.write_text("{")
-    run_grid(Plan(tasks=made.grid.tasks[:4]), devices=["cpu"], pool=in_this_process)
-    assert {path: path.read_text() for path in texts} == texts
-    assert [part["round"] for part in json.loads((first.parent / "sft/rounds.json").read_text())] == [1, 2]
 
 
 def test_an_ablation_uses_what_the_comparison_has_done(compared, base):

@@ -5,16 +5,18 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.grids import in_this_process
+from helpers.stages import mark_finished
 
 from spa.errors import ConfigError, ModelError, TrainingError
 from spa.experiments.compare import Arm, comparison
 from spa.experiments.grid import Plan, Task, finished_stages, free_devices, plan_grid, run_grid, tasks_of
 from spa.experiments.methods import METHODS, method
-from spa.recipes.stage import DONE, result_of
+from spa.run.manifest import MANIFEST, Manifest, result_of
 
 TINY = "model_path=builtin:tiny"
 
@@ -42,7 +44,7 @@ class Worker:
             self.order.append(task.folder)
             self.devices.add(device)
         if task.source is not None:
-            assert (task.source / DONE).is_file()
+            assert result_of(task.source) is not None
         if self.fails and self.fails in str(task.folder):
             raise ModelError("out of luck")
         finish(task)
@@ -55,8 +57,7 @@ def finish(task: Task) -> None:
     trainer = task.config.trainer
     for step in {trainer.total_training_steps, trainer.also_test_at or 0}:
         (task.folder / "trajectories" / f"val-{step:06d}.jsonl").touch()
-    mark = {"result": ".", "seconds": 1.0, "identity": task.identity.to_json()}
-    (task.folder / DONE).write_text(json.dumps(mark))
+    mark_finished(task.folder, task.fingerprint)
 
 
 @pytest.mark.parametrize("preset", ["demo", "tiny", "_2_sokoban"])
@@ -150,10 +151,9 @@ def test_what_was_planned_before_its_source_was_linked_to_an_older_record_stays_
     data, sft, _ = tasks_of(made)
     finish(sft)  # as planned, before there was anything in the place of its data set
     finish(data)
-    mark = json.loads((data.folder / DONE).read_text())
-    del mark["identity"]["settings"]["generate.epsilon"]  # which was not there yet
-    mark.pop("digest", None)
-    (data.folder / DONE).write_text(json.dumps(mark))
+    mark = json.loads((data.folder / MANIFEST).read_text())
+    del mark["fingerprint"]["settings"]["generate.epsilon"]  # which was not there yet
+    (data.folder / MANIFEST).write_text(json.dumps(mark))
     assert [task.done for task in tasks_of(made)][:2] == [True, True]
 
 
@@ -183,7 +183,7 @@ def test_every_stage_is_done_once_after_its_source(tmp_path):
     assert work.devices == {"cpu", "gpu"} and peaks == {1: 6}
     run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker(fails="x"))  # nothing is left to do
     link = tmp_path / "masked_states" / "data"
-    assert link.is_symlink() and (link / DONE).is_file() and not Path(link.readlink()).is_absolute()
+    assert link.is_symlink() and (link / MANIFEST).is_file() and not Path(link.readlink()).is_absolute()
 
 
 def test_a_failure_costs_what_depends_on_it_and_is_tried_again(tmp_path):
@@ -200,8 +200,9 @@ def test_a_failure_costs_what_depends_on_it_and_is_tried_again(tmp_path):
 
 def lose_result(folder: Path) -> None:
     """What a finished stage made is gone, its mark is not."""
-    mark = json.loads((folder / DONE).read_text())
-    (folder / DONE).write_text(json.dumps({**mark, "result": "global_step_2"}))
+    known = Manifest.read(folder)
+    assert known is not None
+    replace(known, result="global_step_2").write(folder)
 
 
 def test_lost_checkpoints_are_made_again_as_far_back_as_they_are_needed(tmp_path):
@@ -308,5 +309,5 @@ def test_results_are_found_after_the_grid_was_moved(tmp_path):
     folder = tmp_path / "new" / "sft-abc"
     (folder / "extra_1" / "global_step_3").mkdir(parents=True)
     (folder / "extra_1" / "global_step_3" / "complete.json").write_text('{"sha256": {}}')
-    (folder / DONE).write_text(json.dumps({"result": "/elsewhere/sft-abc/extra_1/global_step_3"}))
+    mark_finished(folder, result="extra_1/global_step_3")
     assert result_of(folder) == folder / "extra_1" / "global_step_3"

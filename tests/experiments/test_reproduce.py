@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from helpers.grids import in_this_process
+from helpers.stages import mark_finished
 
 from spa import cli
 from spa.errors import ConfigError, ModelError, TrainingError
@@ -15,7 +16,6 @@ from spa.experiments.methods import METHODS
 from spa.experiments.page import write_page
 from spa.experiments.paper import NAMES, SCALES, Finding, paper_table
 from spa.experiments.results import SeedResult, difference, interquartile_means, judge, mean_curve, rates
-from spa.recipes.stage import DONE
 
 
 def seed_result(seed: int, successes: Sequence[int], before: Sequence[int] | None = None) -> SeedResult:
@@ -152,7 +152,7 @@ def finish(stage: Task, device: str) -> tuple[int, int]:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
             lines.append({"step": step, "val-env/t/pass@1": won / 8, "val-env/t/pass@8": 1.0})
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / DONE).write_text(json.dumps({"result": ".", "seconds": 1.0, "identity": stage.identity.to_json()}))
+    mark_finished(folder, stage.fingerprint)
     return 1, 1
 
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from spa.tracking.lock import LOCK, held
+from spa.run.files import MANIFEST, read_object
+from spa.run.lock import LOCK, held
 
 SMALLEST = (
     "generate.num_batches=1",
@@ -30,6 +31,11 @@ def steps_of(stage: Path) -> int:
     """How many lines of metrics a stage has written."""
     path = stage / "metrics.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def is_finished(stage: Path) -> bool:
+    """Whether a stage is recorded as finished."""
+    return read_object(stage / MANIFEST).get("result") is not None
 
 
 def kill_comparison(run: Path, *overrides: str, when: Callable[[], bool]) -> Path:

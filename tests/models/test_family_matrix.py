@@ -14,7 +14,7 @@ from spa.errors import DataError
 from spa.models.choose import load_actor
 from spa.recipes import evaluate, generate, ppo, sft
 from spa.recipes.policies import find_target
-from spa.training.checkpoint import latest_checkpoint
+from spa.run.checkpoint import latest_checkpoint
 
 SETTINGS = (
     "state_text=coords",

@@ -15,6 +15,7 @@ from spa.models.load import load_tokenizer
 from spa.prompts.parse import parse_reply
 from spa.prompts.template import ChatTemplate
 from spa.recipes import generate, ppo, setup
+from spa.run.manifest import SUMMARY
 from spa.worldmodel.rows import read_parquet
 
 
@@ -26,7 +27,7 @@ def data(cfg, folder):
 def test_expert_data_solve_their_puzzles(tmp_path):
     rows = data(small_config("none", tmp_path, "generate.policy=expert"), tmp_path / "data")
     assert all(row.success for row in rows)
-    summary = json.loads((tmp_path / "data" / generate.SUMMARY).read_text())
+    summary = json.loads((tmp_path / "data" / SUMMARY).read_text())
     assert summary["played"]["success"] == 1.0 and summary["states"] == "truth"
 
 

@@ -13,8 +13,8 @@ import pytest
 from helpers.runs import SMALL
 
 from spa.recipes import generate
-from spa.tracking.lock import run_lock
-from spa.training.checkpoint import latest_checkpoint, step_of
+from spa.run.checkpoint import latest_checkpoint, step_of
+from spa.run.lock import run_lock
 
 LIMIT_S = 300.0  # of a busy machine; a run that is asked to stop has 30 s on a quiet one
 

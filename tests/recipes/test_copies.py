@@ -9,7 +9,7 @@ from helpers.runs import SMALL, small_config
 from spa.errors import DataError
 from spa.experiments.compare import methods_compared
 from spa.recipes import generate, pipeline, sft
-from spa.recipes.copies import copies_of
+from spa.run.copies import copies_of
 
 
 def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
@@ -21,7 +21,7 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     copy = tmp_path / "copies" / "sft"
     assert sorted(path.name for path in copy.glob("global_step_*")) == ["global_step_2", "global_step_4"]
     (copy / "global_step_4" / "complete.json").unlink()
-    monkeypatch.delattr(generate, "play_batches")  # nothing is played again
+    monkeypatch.delattr(generate, "self_play")  # nothing is played again
     again = generate.main(other, directory=places[1] / "data")
     assert (again / "wm_train.parquet").read_bytes() == (data / "wm_train.parquet").read_bytes()
     steps, real = [], sft.update
@@ -45,15 +45,15 @@ def test_another_machine_plays_the_second_round_with_the_rows_of_the_first(base,
     pipeline.run(small_config(base, one, *asked))
     for part in ("data", "sft", "ppo"):
         shutil.rmtree(tmp_path / "copies" / part)
-    played, real = [], generate.play_batches
-    monkeypatch.setattr(generate, "play_batches", lambda *args: played.append(args[1]) or real(*args))
+    played, real = [], generate.self_play
+    monkeypatch.setattr(generate, "self_play", lambda *args: played.append(args[1].folder) or real(*args))
     (other / "round_1/data/trajectories").mkdir(parents=True)
     (other / "round_1/data/trajectories/generate-000001.jsonl").write_text("of a batch that was begun")
     pipeline.run(small_config(base, other, *asked))
     assert played == [other / "data"]
     for name in (
         "data/wm_train.parquet",
-        "round_1/data/played.json",
+        "round_1/data/summary.json",
         "round_1/data/trajectories/generate-000001.jsonl",
     ):
         assert (other / name).read_bytes() == (one / name).read_bytes(), name

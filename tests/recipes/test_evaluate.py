@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.stages import mark_finished
 
 from spa import cli
 from spa.commands.evaluate import remarks
@@ -229,7 +230,7 @@ def test_the_model_of_a_stage_is_its_result_also_after_extra_steps(tmp_path):
         (tmp_path / "r" / "sft" / name).mkdir(parents=True)
         (tmp_path / "r" / "sft" / name / "complete.json").write_text('{"sha256": {}}')
     assert find_target(str(tmp_path / "r")).model == str(tmp_path / "r" / "sft" / "global_step_2")
-    (tmp_path / "r" / "sft" / "done.json").write_text(json.dumps({"result": "extra_1/global_step_3"}))
+    mark_finished(tmp_path / "r" / "sft", result="extra_1/global_step_3")
     assert find_target(str(tmp_path / "r")).model == str(tmp_path / "r" / "sft" / "extra_1" / "global_step_3")
 
 

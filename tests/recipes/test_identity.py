@@ -10,12 +10,13 @@ import pytest
 from helpers.runs import small_config
 
 from spa.errors import ConfigError, DataError, ModelError
-from spa.identity import model_content, read_identity
 from spa.launch.job import Job
 from spa.launch.start import launch
 from spa.recipes import generate, pipeline, ppo, sft
-from spa.recipes.stage import recorded_identity, stage_identity
-from spa.training.checkpoint import load_note
+from spa.run.checkpoint import load_note
+from spa.run.fingerprint import Fingerprint, differences, model_content
+from spa.run.manifest import MANIFEST, Manifest
+from spa.run.stage import Stage, stage_fingerprint
 
 STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "generate.num_batches=1")
 
@@ -38,9 +39,16 @@ def run(finished, tmp_path) -> tuple[Path, Path]:
 @pytest.fixture
 def no_work(monkeypatch) -> Iterator[None]:
     """Whatever would play or train fails the test."""
-    for module, name in ((generate, "begun"), (sft, "main"), (ppo, "begin")):
-        monkeypatch.setattr(module, name, lambda *args, **kwargs: pytest.fail("work was begun"))
+    for target, name in ((Stage, "_prepare"), (generate, "self_play"), (sft, "train_sft"), (ppo, "train_ppo")):
+        monkeypatch.setattr(target, name, lambda *args, **kwargs: pytest.fail("work was begun"))
     yield
+
+
+def recorded(folder: Path) -> Fingerprint:
+    """The fingerprint of the work in a folder."""
+    known = Manifest.read(folder)
+    assert known is not None
+    return known.fingerprint
 
 
 def sums(folder: Path) -> dict[str, str]:
@@ -60,7 +68,7 @@ def test_ppo_depends_on_what_makes_the_rows_that_it_replays(base, tmp_path, repl
     on = [f"{section}.{each}" for each in ("rows=2", *replay)] if replay else []
 
     def digest(*more: str) -> str:
-        return stage_identity(small_config(base, tmp_path, *on, *more), "ppo").digest
+        return stage_fingerprint(small_config(base, tmp_path, *on, *more), "ppo").digest
 
     for name, key in (("sft", "sft.data.max_length=99"), ("sft", "sft.data.loss_on=states_only")):
         assert (digest(key) != digest()) == (name in counts)
@@ -100,7 +108,20 @@ def test_a_changed_setting_is_refused_and_changes_no_file(finished, no_work, ove
         pipeline.run(small_config(model, root, *STEPS, override))
     text = str(refused.value)
     assert named in text and "spa try CONFIG" in text and "trainer.run_dir=FOLDER" in text
-    assert "the stage before it" not in text or text.count("holds the work") == 1
+    assert "the stage before it" not in text and text.count(named) == 1
+    assert sums(root) == before
+
+
+@pytest.mark.parametrize("gone", [("data",), ("data", "sft")])
+def test_a_change_of_an_earlier_stage_whose_folder_is_gone_is_named(run, no_work, gone):
+    model, root = run
+    for stage in gone:
+        shutil.rmtree(root / stage)
+    before = sums(root)
+    with pytest.raises(ConfigError, match=r"generate\.split_seed: 42 → 7") as refused:
+        pipeline.run(small_config(model, root, *STEPS, "generate.split_seed=7"))
+    assert str(refused.value).startswith(str(root / ("ppo" if "sft" in gone else "sft")))
+    assert "spa try CONFIG generate.split_seed=42,7" in str(refused.value)
     assert sums(root) == before
 
 
@@ -172,7 +193,7 @@ def test_swapped_data_are_refused_and_lost_data_are_made_again(run, monkeypatch)
     true = file.read_bytes()
     file.write_bytes((root / "data" / generate.VAL_FILE).read_bytes())
     for start in (lambda: pipeline.run(cfg), lambda: launch(cfg, Job(stage="sft"))):
-        with pytest.raises(DataError, match=r"is not the file that the stage wrote.*data\.train_files=FILE"):
+        with pytest.raises(DataError, match=r"bytes, and the stage wrote.*data\.train_files=FILE"):
             start()
     file.unlink()
     monkeypatch.setattr(generate.setup, "training_specs", lambda *args, **kwargs: pytest.fail("played again"))
@@ -192,7 +213,7 @@ def test_configured_data_count_by_their_content(base, finished, tmp_path):
         launch(cfg, Job(stage="sft"))
 
 
-@pytest.mark.parametrize("harm", ["truncated config.yaml", "no identity.json", "torn done.json"])
+@pytest.mark.parametrize("harm", ["truncated config.yaml", "no manifest.json", "torn manifest.json"])
 def test_a_damaged_record_does_not_switch_the_guard_off(run, no_work, harm):
     model, root = run
     path = root / "ppo" / harm.split()[-1]
@@ -206,20 +227,18 @@ def test_a_damaged_record_does_not_switch_the_guard_off(run, no_work, harm):
 
 def test_a_record_is_restored_from_the_checkpoint(run):
     model, root = run
-    identity = recorded_identity(root / "ppo")
-    (root / "ppo" / "done.json").write_text("{")
-    (root / "ppo" / "identity.json").unlink()
+    known = recorded(root / "ppo")
+    (root / "ppo" / MANIFEST).write_text("{")
     before = (root / "ppo" / "config.yaml").stat().st_mtime_ns
     last = pipeline.run(small_config(model, root, *STEPS))
-    assert read_identity(root / "ppo" / "done.json") == read_identity(root / "ppo" / "identity.json") == identity
-    assert load_note(last, "identity") == json.loads(json.dumps(identity.to_json() if identity else None))
+    assert recorded(root / "ppo") == known
+    assert load_note(last, "fingerprint") == json.loads(json.dumps(known.to_json()))
     assert (root / "ppo" / "config.yaml").stat().st_mtime_ns == before
 
 
 def test_work_without_any_record_is_refused(run, no_work):
     model, root = run
-    for name in ("done.json", "identity.json"):
-        (root / "data" / name).unlink()
+    (root / "data" / MANIFEST).unlink()
     with pytest.raises(ConfigError, match="its record: missing or damaged"):
         pipeline.run(small_config(model, root, *STEPS))
 
@@ -234,14 +253,14 @@ def test_anew_does_what_changed_again_and_archives_the_old(run):
         name.replace("ppo/", "ppo/previous/1/", 1): value for name, value in before.items() if "log.txt" not in name
     }
     assert kept.items() <= after.items()
-    assert recorded_identity(root / "ppo").settings["actor_rollout_ref.actor.optim.lr"] == 0.001  # type: ignore[union-attr]
+    assert recorded(root / "ppo").settings["actor_rollout_ref.actor.optim.lr"] == 0.001
     pipeline.run(small_config(model, root, *STEPS, changed[0]))
     assert sums(root) == after
 
 
 def test_seconds_of_a_longer_run_are_those_of_both_parts(run):
     model, root = run
-    mark = root / "ppo" / "done.json"
+    mark = root / "ppo" / MANIFEST
     content = json.loads(mark.read_text())
     mark.write_text(json.dumps(content | {"seconds": 1000.0}))
     pipeline.run(small_config(model, root, *STEPS, "trainer.total_training_steps=2"))
@@ -251,8 +270,8 @@ def test_seconds_of_a_longer_run_are_those_of_both_parts(run):
 def test_ppo_from_another_checkpoint_of_the_same_stage_is_another_result(finished, tmp_path, monkeypatch):
     model, root = finished
     cfg = small_config(model, root, *STEPS)
-    last, named = (pipeline.ppo_identity(cfg, root / "sft" / f"global_step_{n}", root / "sft") for n in (2, 1))
-    assert last.parent == recorded_identity(root / "sft").digest  # type: ignore[union-attr]
-    assert named.parent == f"{last.parent} global_step_1"
-    foreign = pipeline.ppo_identity(cfg, model, root / "sft")
+    last, named = (pipeline.ppo_fingerprint(cfg, root / "sft" / f"global_step_{n}", root / "sft") for n in (2, 1))
+    assert last.parent == named.parent == recorded(root / "sft")
+    assert differences(last, named) == {"the checkpoint it starts from": (None, "global_step_1")}
+    foreign = pipeline.ppo_fingerprint(cfg, model, root / "sft")
     assert foreign.parent is None and "model_path (weights)" in foreign.content

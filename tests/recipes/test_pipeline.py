@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from helpers.runs import small_config
 from spa.errors import ModelError
 from spa.models.load import load_policy
 from spa.recipes import generate, pipeline
-from spa.recipes.stage import DONE, IDENTITY
+from spa.run.manifest import Manifest
 
 STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "sft.trainer.eval_episodes=4")
 
@@ -30,7 +31,7 @@ def test_all_three_stages_leave_what_the_next_one_needs(finished):
     load_policy(str(finished / "ppo" / "global_step_1"))
     assert json.loads((finished / "sft" / "gate.json").read_text())["prediction_exact"] == 0
     for stage in ("data", "sft", "ppo"):
-        assert {"config.yaml", "metrics.jsonl", "timings.jsonl", "done.json"} <= {
+        assert {"config.yaml", "metrics.jsonl", "timings.jsonl", "manifest.json"} <= {
             path.name for path in (finished / stage).iterdir()
         }
 
@@ -43,54 +44,24 @@ def test_what_is_done_is_not_done_again(base, finished):
     } == files
 
 
-@pytest.mark.parametrize("harm", ["torn", "flipped", "gone"])
-def test_lines_of_finished_self_play_are_named_and_restored(base, finished, harm, caplog):
-    path = finished / "data" / "metrics.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes({"torn": whole[:50], "flipped": whole.replace(b"1", b"3", 1), "gone": b""}[harm])
-    pipeline.run(small_config(base, finished, *STEPS))
-    assert path.read_bytes() == whole
-    assert "damaged or lost" in caplog.text
-
-
-@pytest.mark.parametrize("harm", ["changed", "torn", "gone"])
-@pytest.mark.parametrize("name", ["sft/gate.json", "data/summary.json"])
-def test_a_record_that_no_checkpoint_has_a_copy_of_is_restored_from_the_mark(base, finished, name, harm, caplog):
-    path = finished / name
-    whole = path.read_text()
-    at = next(i for i, character in enumerate(whole) if character == "0")
-    changed = {"changed": f"{whole[:at]}1{whole[at + 1 :]}", "torn": whole[:50], "gone": None}[harm]
-    path.write_text(changed) if changed is not None else path.unlink()
-    if harm == "changed":
-        json.loads(path.read_text())  # so nobody sees it by its form
-    pipeline.run(small_config(base, finished, *STEPS))
-    assert path.read_text() == whole
-    assert f"{path} was changed or lost; restored from {DONE}" in caplog.text
-
-
-def test_a_mark_that_was_changed_restores_nothing(base, finished, tmp_path):
-    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    mark = json.loads((tmp_path / "data" / DONE).read_text())
-    kept = mark["kept"]["metrics.jsonl"]
-    kept["text"] = kept["text"].replace("1", "7", 1)
-    (tmp_path / "data" / DONE).write_text(json.dumps(mark))
-    pipeline.run(small_config(base, tmp_path, *STEPS))
-    assert (tmp_path / "data" / "metrics.jsonl").read_bytes() == (finished / "data" / "metrics.jsonl").read_bytes()
-
-
-@pytest.mark.parametrize("harm", ["episodes", "line", "checksums"])
-def test_episodes_that_were_changed_before_data_are_made_of_them_are_played_again(base, finished, tmp_path, harm):
+@pytest.mark.parametrize("harm", ["torn", "gone", "record"])
+def test_episodes_that_were_lost_before_data_are_made_of_them_are_played_again(base, finished, tmp_path, harm, caplog):
     data = tmp_path / "data"
     shutil.copytree(finished / "data", data)
-    for name in (DONE, "wm_train.parquet"):
-        (data / name).unlink()
-    path = {"episodes": "trajectories/generate-000002.jsonl", "line": "metrics.jsonl", "checksums": "played.json"}[harm]
-    text = (data / path).read_text()
-    (data / path).write_text(text.replace("Down", "Left") if harm == "episodes" else text.replace("1", "7", 1))
-    assert (data / path).read_text() != text
+    known = Manifest.read(data)
+    assert known is not None
+    kept = {name: size for name, size in known.sizes.items() if harm != "record" and name.startswith("trajectories")}
+    replace(known, result=None, sizes=kept).write(data)  # as it was before the data set was written
+    (data / "wm_train.parquet").unlink()
+    path = data / "trajectories/generate-000002.jsonl"
+    if harm == "torn":
+        path.write_text(path.read_text()[:-100])
+    elif harm == "gone":
+        path.unlink()
     generate.main(small_config(base, tmp_path, *STEPS))
     for name in ("wm_train.parquet", "wm_val.parquet", "metrics.jsonl", "trajectories/generate-000002.jsonl"):
         assert (data / name).read_bytes() == (finished / "data" / name).read_bytes()
+    assert ("it is played again" in caplog.text) == (harm != "record")
 
 
 def test_stages_lie_where_the_configuration_says(base, tmp_path):
@@ -120,7 +91,7 @@ def test_running_anew_keeps_the_old_stages(base, finished, tmp_path, monkeypatch
 def test_ppo_starts_from_the_fine_tuned_checkpoint_that_is_named(base, finished, tmp_path, monkeypatch):
     starts = []
 
-    def started(cfg, *, model_path, directory, identity):
+    def started(cfg, *, model_path, directory, fingerprint):
         starts.append(model_path)
         raise KeyboardInterrupt
 
@@ -139,10 +110,11 @@ def test_a_stage_that_fails_is_not_marked_as_done(base, tmp_path, monkeypatch):
     def fails(*args):
         raise ModelError("no")
 
-    monkeypatch.setattr(pipeline.generate, "play_batches", fails)
+    monkeypatch.setattr(pipeline.generate, "self_play", fails)
     with pytest.raises(ModelError):
         pipeline.run(small_config(base, tmp_path, *STEPS))
-    assert (tmp_path / "data" / IDENTITY).is_file() and not (tmp_path / "data" / DONE).exists()
+    known = Manifest.read(tmp_path / "data")
+    assert known is not None and known.result is None
 
 
 GATE = (

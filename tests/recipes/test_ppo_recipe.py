@@ -236,18 +236,18 @@ def test_turn_scores_survive_normalisation(base, tmp_path):
     assert ((by_turn.rewards != 0) & (at_the_end.rewards == 0)).any()
 
 
-def test_from_the_command_to_the_backward_pass_are_six_calls(base, tmp_path, monkeypatch):
+def test_from_the_command_to_the_backward_pass_are_seven_calls(base, tmp_path, monkeypatch):
     source, real, chains = str(Path(ppo.__file__).parents[1]), torch.Tensor.backward, set()
 
     def backward(self, *args, **settings):
         frames = [frame for frame in inspect.stack()[1:] if frame.filename.startswith(source)]
-        chains.add(tuple(frame.function for frame in frames[: [f.function for f in frames].index("main", 3) + 1]))
+        chains.add(tuple(frame.function for frame in frames[: [f.function for f in frames].index("main", 4) + 1]))
         return real(self, *args, **settings)
 
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     words = [*SMALL, *ONE, f"model_path={base}", f"trainer.run_dir={tmp_path}"]
     assert cli.main(["ppo", "base", *words]) == 0
-    assert chains == {("train_step", "update", "main", "launch", "_stage", "main")}
+    assert chains == {("train_step", "update", "train_ppo", "main", "launch", "_stage", "main")}
 
 
 def test_shorter_replies_may_count_more(base, tmp_path):

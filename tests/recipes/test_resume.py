@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +11,17 @@ import pytest
 from helpers.runs import small_config
 
 from spa.config.load import load_config
-from spa.config.schema import Config
-from spa.config.stages import Stage
+from spa.config.stages import Stage as StageName
 from spa.errors import ConfigError, ModelError
-from spa.identity import Identity, differences, identity_of
 from spa.launch.job import Job
 from spa.launch.ray_train import attempt
 from spa.recipes import generate, ppo, setup, sft
-from spa.recipes.resume import resume_point
-from spa.recipes.stage import DONE, IDENTITY, check_identity, finished, mark_done, record_identity, recorded_identity
-from spa.signals import StopRequested
-from spa.training.checkpoint import MARKER, latest_checkpoint, load_note, save_checkpoint
+from spa.recipes.ppo_models import Models
+from spa.run.checkpoint import MARKER, latest_checkpoint, save_checkpoint
+from spa.run.fingerprint import differences, fingerprint_of
+from spa.run.manifest import MANIFEST, Manifest, refuse_other_work, result_of
+from spa.run.signals import StopRequested
+from spa.run.stage import Stage
 
 FOUR = (
     "trainer.total_training_steps=4",
@@ -90,7 +89,7 @@ def test_sigterm_in_ppo_saves_and_the_run_goes_on(base, whole, tmp_path, monkeyp
             "update": (ppo, "update"),
             "validation": (ppo, "validate"),
             "first validation": (ppo, "validate"),
-            "save": (ppo, "save_models"),
+            "save": (Models, "snapshot"),
         }[where]
         asking_at(patch, target, name, call)
         with pytest.raises(StopRequested) as stop:
@@ -99,7 +98,6 @@ def test_sigterm_in_ppo_saves_and_the_run_goes_on(base, whole, tmp_path, monkeyp
     assert (newest.name if newest else None) == (f"global_step_{saved}" if saved else None)
     if where in ("rollout", "update", "validation"):
         assert stop.value.saved == str(newest)
-        assert newest is not None and (load_note(newest, "unlogged") is not None) is (where != "rollout")
     ppo.main(cfg)
     assert content(tmp_path / "ppo") == content(whole / "ppo")
 
@@ -130,38 +128,26 @@ def test_sigterm_in_self_play(base, whole, tmp_path, monkeypatch):
     assert content(tmp_path / "data") == content(whole / "data")
 
 
-def test_a_batch_whose_episodes_are_damaged_is_played_again(base, whole, tmp_path, monkeypatch):
-    cfg = small_config(base, tmp_path)
-    generate.main(cfg, directory=tmp_path / "data")
-    path = tmp_path / "data" / "trajectories" / "generate-000002.jsonl"
-    path.write_bytes(path.read_bytes()[:-100])
-    (tmp_path / "data" / DONE).unlink()  # as after a crash
-    generate.main(cfg, directory=tmp_path / "data")
-    assert content(tmp_path / "data") == content(whole / "data")
+def unfinish(stage: Path) -> None:
+    """As when the process was killed before its stage was marked as finished."""
+    known = Manifest.read(stage)
+    assert known is not None
+    replace(known, result=None).write(stage)
 
 
-@pytest.mark.parametrize("harm", ["broken", "missing", "gone", "torn", "again"])
 @pytest.mark.parametrize("stage", ["sft", "ppo"])
-def test_lines_that_a_checkpoint_counts_on_are_named_and_restored(base, whole, tmp_path, stage, harm, caplog):
+def test_lines_that_a_checkpoint_counts_on_and_that_are_gone_are_named(base, whole, tmp_path, stage, caplog):
     shutil.copytree(whole / stage, tmp_path / stage)
+    unfinish(tmp_path / stage)
     path = tmp_path / stage / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
-    changed = {
-        "broken": [lines[0][:-9] + "x" + lines[0][-8:], *lines[1:]],
-        "missing": lines[1:],
-        "gone": [],
-        "torn": [*lines[:-1], lines[-1][:20]],
-        "again": [*lines, lines[-1]],
-    }[harm]
-    path.write_text("".join(changed)) if changed else path.unlink()
+    path.write_text("".join(line for line in lines if '"step":2,' not in line))
     cfg = small_config(base, tmp_path, *FOUR)
     if stage == "ppo":
         ppo.main(cfg)
     else:
         sft.main(cfg, directory=tmp_path / "sft", data=whole / "data")
-    assert content(tmp_path / stage) == content(whole / stage)
-    said = [record.getMessage() for record in caplog.records if "damaged or lost" in record.getMessage()]
-    assert len(said) == (0 if harm == "again" else 1)
+    assert f"{stage}/metrics.jsonl has lost lines that were there when global_step_4 was saved" in caplog.text
 
 
 def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(base, whole, tmp_path):
@@ -174,28 +160,19 @@ def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(base, whole, tmp_p
     assert (tmp_path / "ppo" / "previous" / "1" / "global_step_4").is_dir()
 
 
-def test_an_identity_in_a_damaged_checkpoint_is_not_believed(base, whole, tmp_path, caplog):
-    shutil.copytree(whole / "ppo", tmp_path / "ppo")
-    (tmp_path / "ppo" / DONE).unlink()  # as when it was killed before the end
-    state = tmp_path / "ppo" / "global_step_4" / "state" / "state.json"
-    state.write_text(state.read_text().replace("actor_rollout_ref.actor.optim.lr", "actor_rollout_rdf.actor.optim.lr"))
+def test_what_a_killed_process_left_is_removed_when_the_stage_is_opened(base, whole, tmp_path):
+    stage = Path(shutil.copytree(whole / "ppo", tmp_path / "ppo"))
+    unfinish(stage)
+    for step in (1, 3):  # killed between the rename of the newest and the removal of those beyond the limit
+        shutil.copytree(whole / "ppo" / "global_step_2", stage / f"global_step_{step}")
+    mark = stage / "global_step_3" / MARKER
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"preemption": True}))
+    shutil.copytree(stage / "global_step_4", stage / ".saving_global_step_4")
+    (stage / "trajectories" / ".train-000004.jsonl.77.tmp").write_text("half")
     ppo.main(small_config(base, tmp_path, *FOUR))
-    assert content(tmp_path / "ppo") == content(whole / "ppo")
-    assert "global_step_4 is not usable (state/state.json has changed since it was written)" in caplog.text
-
-
-@pytest.mark.parametrize("mark", [DONE, IDENTITY])
-def test_an_identity_with_a_changed_bit_is_no_identity(tmp_path, mark):
-    identity = identity_of(Config(), "selfplay")
-    (tmp_path / "x.parquet").touch()
-    mark_done(tmp_path, identity, tmp_path, since=time.monotonic())
-    record_identity(tmp_path, identity, kept=False)
-    other = DONE if mark == IDENTITY else IDENTITY
-    (tmp_path / mark).write_text((tmp_path / mark).read_text().replace('"generate.', '"generatd.'))
-    assert recorded_identity(tmp_path) == Identity.from_json(json.loads(json.dumps(identity.to_json())))
-    (tmp_path / other).unlink()
-    with pytest.raises(ConfigError, match="its record: missing or damaged"):
-        check_identity([(tmp_path, identity)])
+    files = {str(path.relative_to(stage)) for path in stage.rglob("*") if path.name not in (".lock", "log.txt")}
+    expected = {str(path.relative_to(whole / "ppo")) for path in (whole / "ppo").rglob("*")}
+    assert files == expected - {".lock", "log.txt"}
 
 
 def test_a_run_may_become_longer(base, whole, tmp_path):
@@ -213,12 +190,18 @@ def test_resume_path_begins_there_and_goes_on_from_its_own(base, whole, tmp_path
     cfg = small_config(base, tmp_path, *FOUR, *named)
     three = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=3))
     ppo.main(three)
-    identity = identity_of(cfg, "ppo")
-    assert resume_point(identity, tmp_path / "ppo", named=str(start)) == tmp_path / "ppo" / "global_step_3"
-    other = str(whole / "ppo" / "global_step_4")
-    assert resume_point(identity, tmp_path / "ppo", named=other) == Path(other)
-    with pytest.raises(ModelError, match=r"training cannot resume from here \(complete\.json"):
-        resume_point(identity, tmp_path / "ppo", named=str(base))
+    own, known = tmp_path / "ppo", fingerprint_of(cfg, "ppo")
+    earlier = shutil.copytree(own / "global_step_3", own / "global_step_1")
+    for named, expected in ((start, own / "global_step_3"), (earlier, earlier)):
+        with Stage(cfg, own, known, resume_path=str(named), again=True) as stage:
+            assert stage.resume_from == expected
+    assert (own / "previous" / "1" / "global_step_3").is_dir()  # rolled back
+    shutil.rmtree(earlier)
+    with (
+        pytest.raises(ModelError, match=r"training cannot resume from here \(complete\.json"),
+        Stage(cfg, own, known, resume_path=str(base), again=True),
+    ):
+        pass
 
 
 def test_ppo_that_began_at_a_checkpoint_of_another_run_is_not_taken_for_one_from_the_beginning(base, whole, tmp_path):
@@ -239,15 +222,15 @@ def test_ppo_that_began_at_a_checkpoint_of_another_run_is_not_taken_for_one_from
 @pytest.mark.parametrize(("stage", "key"), [("ppo", "trainer.resume_from_path"), ("sft", "sft.trainer.resume_path")])
 def test_a_checkpoint_to_go_on_from_counts_by_its_content_if_it_is_another_runs(base, whole, tmp_path, stage, key):
     mode, own = "trainer.resume_mode=resume_path", whole / stage / "global_step_2"
-    plain = identity_of(small_config(base, whole), stage)
-    named = identity_of(small_config(base, tmp_path / "run", mode, f"{key}={own}", NO_OTHER[stage]), stage)
+    plain = fingerprint_of(small_config(base, whole), stage)
+    named = fingerprint_of(small_config(base, tmp_path / "run", mode, f"{key}={own}", NO_OTHER[stage]), stage)
     assert differences(plain, named).keys() == {key}
     moved = Path(shutil.copytree(own, tmp_path / "global_step_2"))
-    assert identity_of(small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage) == named
+    assert fingerprint_of(small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage) == named
     (moved / MARKER).write_text("another")
-    other = identity_of(small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage)
+    other = fingerprint_of(small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage)
     assert differences(named, other).keys() == {key}
-    rolled_back = identity_of(small_config(base, whole, mode, f"{key}={own}", NO_OTHER[stage]), stage)
+    rolled_back = fingerprint_of(small_config(base, whole, mode, f"{key}={own}", NO_OTHER[stage]), stage)
     assert rolled_back.digest == plain.digest
 
 
@@ -260,7 +243,7 @@ def test_disable_begins_anew_and_loses_nothing(base, tmp_path):
     again = ppo.main(small_config(base, tmp_path, *short, "seed.train=6", "trainer.resume_mode=disable"))
     assert again == tmp_path / "ppo" / "global_step_1"
     kept = sorted(str(path.relative_to(tmp_path / "ppo")) for path in (tmp_path / "ppo" / "previous").glob("*/*"))
-    assert {"previous/1/global_step_1", "previous/1/metrics.jsonl", "previous/1/identity.json"} <= set(kept)
+    assert {"previous/1/global_step_1", "previous/1/metrics.jsonl", "previous/1/manifest.json"} <= set(kept)
 
 
 def test_an_attempt_after_the_first_goes_on_with_what_the_first_began_anew(tmp_path, monkeypatch):
@@ -268,7 +251,7 @@ def test_an_attempt_after_the_first_goes_on_with_what_the_first_began_anew(tmp_p
     generate.main(small_config("none", tmp_path, *before))
     cfg, note = small_config("none", tmp_path, *anew), tmp_path / "ray" / "begun"
     with monkeypatch.context() as once, pytest.raises(StopRequested):
-        asking_at(once, generate, "note_played", 1, after=True)
+        asking_at(once, Stage, "commit", 1, after=True)
         attempt(cfg, Job(stage="generate"), note)
     first = (tmp_path / "data" / "trajectories" / "generate-000001.jsonl").stat().st_mtime_ns
     assert attempt(cfg, Job(stage="generate"), note) == tmp_path / "data"
@@ -282,18 +265,16 @@ def test_ppo_does_not_go_on_from_another_model_and_sft_not_on_other_data(base, w
         ppo.main(cfg, model_path=str(whole / "sft" / "global_step_4"), directory=whole / "ppo")
     other = small_config(base, tmp_path, "seed.train=4242")
     generate.main(other, directory=tmp_path / "data")
-    with pytest.raises(ConfigError, match="the stage before it: "):
+    with pytest.raises(ConfigError, match=r"seed\.train: 10000 → 4242"):
         sft.main(small_config(base, whole, *FOUR), directory=whole / "sft", data=tmp_path / "data")
 
 
 BEGUN = ("_3_frozen_lake", ["trainer.run_dir=runs/x"])
 
 
-def begun(folder: Path, stage: Stage, name: str, overrides: list[str]) -> None:
-    """A folder in which a stage has left its record and a mark."""
-    identity = identity_of(load_config(name, overrides), stage)
-    record_identity(folder, identity, kept=False)
-    (folder / DONE).write_text(json.dumps({"result": ".", "identity": identity.to_json()}))
+def begun(folder: Path, stage: StageName, name: str, overrides: list[str]) -> None:
+    """The folder of a finished stage."""
+    Manifest(fingerprint=fingerprint_of(load_config(name, overrides), stage), result=".").write(folder)
 
 
 @pytest.mark.parametrize(
@@ -315,9 +296,9 @@ def test_a_change_that_results_depend_on_is_refused_and_named(tmp_path, stage, c
     name, overrides = BEGUN
     begun(tmp_path, stage, name, overrides)
     key = change.partition("=")[0]
-    changed = identity_of(load_config(name, [*overrides, change]), stage)
+    changed = fingerprint_of(load_config(name, [*overrides, change]), stage)
     with pytest.raises(ConfigError, match=rf"another configuration[\s\S]*{key}[\s\S]* → [\s\S]*spa try CONFIG"):
-        check_identity([(tmp_path, changed)])
+        refuse_other_work([(tmp_path, changed)])
 
 
 @pytest.mark.parametrize(
@@ -334,44 +315,50 @@ def test_a_change_that_results_depend_on_is_refused_and_named(tmp_path, stage, c
 def test_other_changes_are_welcome(tmp_path, stage, changes):
     name, overrides = BEGUN
     begun(tmp_path, stage, name, overrides)
-    check_identity([(tmp_path, identity_of(load_config(name, [*overrides, *changes]), stage))])
+    refuse_other_work([(tmp_path, fingerprint_of(load_config(name, [*overrides, *changes]), stage))])
 
 
 def test_what_only_rounds_differently_is_said(tmp_path, caplog):
     name, overrides = BEGUN
     begun(tmp_path, "ppo", name, overrides)
-    changed = identity_of(load_config(name, [*overrides, "actor_rollout_ref.model.packing=true"]), "ppo")
+    changed = fingerprint_of(load_config(name, [*overrides, "actor_rollout_ref.model.packing=true"]), "ppo")
     for _ in range(2):
-        check_identity([(tmp_path, replace(changed, environment={**changed.environment, "threads": 99}))])
+        refuse_other_work([(tmp_path, replace(changed, environment={**changed.environment, "threads": 99}))])
     assert ["actor_rollout_ref.model.packing: null → true" in message for message in caplog.messages] == [True]
     assert "threads: " in caplog.text and "the last digits differ" in caplog.text
 
 
 @pytest.mark.parametrize("mark", ["", "{", "[]", '{"seconds": 1}'])
-def test_a_torn_mark_means_that_the_stage_is_not_done(tmp_path, mark):
-    identity = identity_of(Config(), "ppo")
-    record_identity(tmp_path, identity, kept=False)
-    (tmp_path / DONE).write_text(mark)
-    assert finished(tmp_path, identity) is None
-    assert mark_done(tmp_path, identity, tmp_path / "x", since=time.monotonic()) == tmp_path / "x"
-    assert json.loads((tmp_path / DONE).read_text())["result"] == "x"
+def test_a_torn_mark_means_that_the_stage_is_not_finished(tmp_path, mark):
+    cfg = small_config("none", tmp_path)
+    known = fingerprint_of(cfg, "ppo")
+    Manifest(fingerprint=known, result=".").write(tmp_path)
+    (tmp_path / MANIFEST).write_text(mark)
+    with Stage(cfg, tmp_path, known) as stage:
+        assert stage.result is None
+        save_checkpoint(tmp_path, 1, model=Empty(), tokenizer=Empty())
+        stage.finish()
+    assert json.loads((tmp_path / MANIFEST).read_text())["result"] == "global_step_1"
 
 
-def test_a_stage_whose_result_is_gone_or_has_no_checksums_is_done_again(tmp_path, caplog):
-    stage, identity = tmp_path / "stage", identity_of(Config(), "sft")
+def test_a_stage_whose_result_is_gone_or_damaged_is_done_again(tmp_path, caplog):
+    folder, cfg = tmp_path / "stage", small_config("none", tmp_path)
+    known = fingerprint_of(cfg, "sft")
 
     def work() -> Path:
-        result = save_checkpoint(stage, 3, model=Empty(), tokenizer=Empty())
-        return mark_done(stage, identity, result, since=time.monotonic())
+        with Stage(cfg, folder, known) as stage:
+            assert stage.result is None
+            notes = {"fingerprint": known.to_json()}
+            save_checkpoint(folder, 3, model=Empty(), tokenizer=Empty(), state=notes)
+            return stage.finish()
 
     result = work()
-    assert result == stage / "global_step_3"
-    assert finished(stage, identity) == result
+    assert result == folder / "global_step_3" == result_of(folder)
     for harm in (lambda: shutil.rmtree(result), (result / MARKER).unlink, lambda: (result / MARKER).write_text("torn")):
         harm()
-        assert finished(stage, identity) is None
-        assert work() == finished(stage, identity) == result
-    assert "it is gone" in caplog.text and "complete.json is missing or unreadable" in caplog.text
+        assert result_of(folder) is None
+        assert work() == result_of(folder) == result
+    assert "it is missing" in caplog.text and "complete.json is missing or unreadable" in caplog.text
 
 
 class Empty:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,13 @@ from helpers.runs import small_config
 
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, ModelError
-from spa.identity import differences
 from spa.launch.job import Job, lost_episodes
 from spa.models.precision import KEYS, precision_of, with_precision
 from spa.recipes import generate, pipeline, sft
-from spa.recipes.rounds import first_round, rounds_of, write_rounds
-from spa.recipes.stage import recorded_identity
-from spa.tracking.encoding import save_config
+from spa.recipes.rounds import first_round, rounds_of
+from spa.run.files import save_config
+from spa.run.fingerprint import differences
+from spa.run.manifest import Manifest
 from spa.worldmodel.parquet import puzzles_in
 from spa.worldmodel.rows import read_parquet
 
@@ -30,6 +31,13 @@ STEPS = (
 
 def rows_of(folder):
     return [row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")]
+
+
+def unfinish(folder: Path) -> None:
+    """As when the process was killed before its stage was marked as finished."""
+    known = Manifest.read(folder)
+    assert known is not None
+    replace(known, result=None).write(folder)
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +85,6 @@ def test_what_each_round_added_is_told(run):
     assert first["played"]["format_rate"] == 1
 
 
-def test_records_of_early_rounds_that_were_lost_are_told_from_their_copies(run, base):
-    cfg = small_config(base, run, *STEPS, "generate.rounds=2")
-    before = (run / "sft/rounds.json").read_text()
-    for name in ("round_1/data/summary.json", "round_1/sft/gate.json", "data/summary.json"):
-        (run / name).unlink()
-    write_rounds(run / "sft", rounds_of(cfg, run / "data", run / "sft"))
-    assert (run / "sft/rounds.json").read_text() == before
-
-
 def test_a_run_in_its_first_round_keeps_its_precision(base, tmp_path):
     cfg = small_config(base, tmp_path, "generate.rounds=2", "actor_rollout_ref.model.dtype=auto")
     begun = with_precision(cfg, dict.fromkeys(KEYS, "bfloat16"))
@@ -100,7 +99,8 @@ def test_a_finished_run_of_rounds_is_left_alone_and_goes_on_after_a_loss(run, ba
     pipeline.run(cfg)
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == files
     before = rows_of(run / "data")
-    for name in ("done.json", "wm_train.parquet", "wm_val.parquet"):
+    unfinish(run / "data")
+    for name in ("wm_train.parquet", "wm_val.parquet"):
         (run / "data" / name).unlink()
     pipeline.run(cfg)
     assert rows_of(run / "data") == before
@@ -117,8 +117,8 @@ def test_from_the_second_round_on_the_model_plays_what_it_imagines_best(base, tm
     turns = {(episode["episode_id"], turn) for episode in played for turn in range(len(episode["turns"]))}
     assert {(line["episode_id"], line["turn"]) for line in lines} == turns and len(lines) == len(turns)
     assert last["imagination"]["tokens_per_episode"] > 2 * last["played"]["response_length"]
-    for name in ("done.json", "summary.json", "played.json"):
-        (tmp_path / "data" / name).unlink()
+    unfinish(tmp_path / "data")
+    (tmp_path / "data/summary.json").unlink()
     pipeline.run(small_config(base, tmp_path, *STEPS, *lake))
     again = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     assert again == lines and json.loads((tmp_path / "data/summary.json").read_text()) == last
@@ -207,8 +207,9 @@ def test_fine_tuning_by_itself_on_the_data_of_the_first_round_is_that_of_the_fir
 
 def test_the_base_model_on_rows_of_a_later_round_is_another_model(run, base):
     same_seed = small_config(base, run, *STEPS, "sft.trainer.seed=2")
-    known = recorded_identity(run / "sft")
-    assert differences(known, sft.sft_identity(same_seed, run / "data")).keys() == {
+    known = Manifest.read(run / "sft")
+    assert known is not None
+    assert differences(known.fingerprint, sft.sft_fingerprint(same_seed, run / "data")).keys() == {
         "the data set",
         "the stage before it",
     }

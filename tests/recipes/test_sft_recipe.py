@@ -18,7 +18,7 @@ from spa.models.load import load_policy, load_tokenizer
 from spa.prompts.template import ChatTemplate
 from spa.recipes import gate, generate, setup, sft
 from spa.rollout import puzzle_hash
-from spa.training.checkpoint import load_state
+from spa.run.checkpoint import load_state
 from spa.training.optim import Optimizer
 from spa.training.update import MicroBatching, Trainable
 from spa.worldmodel.rows import read_parquet

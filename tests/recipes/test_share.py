@@ -1,6 +1,5 @@
 """Data sets and checkpoints on their way to the Hub and back, against a small Hub of our own."""
 
-import json
 import shutil
 
 import pyarrow.parquet as pq
@@ -11,13 +10,13 @@ from helpers.model_folders import save_family
 
 from spa.cli import main
 from spa.errors import DataError, ModelError
-from spa.identity import Identity
 from spa.models.hub import download_data, download_model
 from spa.models.load import load_policy
 from spa.models.lora import add_adapters
 from spa.recipes import share
-from spa.recipes.stage import IDENTITY
-from spa.training.checkpoint import save_checkpoint
+from spa.run.checkpoint import save_checkpoint
+from spa.run.fingerprint import Fingerprint
+from spa.run.manifest import Manifest
 from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.rows import read_parquet, write_parquet
 
@@ -101,15 +100,15 @@ def test_what_of_a_checkpoint_is_shared(checkpoint):
 @pytest.mark.parametrize(
     ("stage", "parent", "told"),
     [
-        ("sft", "data", "fine-tuning on played games, and no reinforcement learning yet."),
+        ("sft", "selfplay", "fine-tuning on played games, and no reinforcement learning yet."),
         ("ppo", "sft", "fine-tuning on played games, then multi-turn PPO."),
         ("ppo", None, "): multi-turn PPO."),
     ],
 )
 def test_the_card_says_how_the_model_was_trained(checkpoint, tmp_path, stage, parent, told):
     own = shutil.copytree(checkpoint.parent, tmp_path / stage)
-    made = Identity(stage=stage, settings={}, content={}, parent=parent)
-    (own / IDENTITY).write_text(json.dumps({"identity": made.to_json()}))
+    before = parent and Fingerprint(stage=parent, settings={}, content={})
+    Manifest(fingerprint=Fingerprint(stage=stage, settings={}, content={}, parent=before)).write(own)
     assert told in share.model_card(own / checkpoint.name, "me/agent")
 
 
@@ -202,7 +201,9 @@ def test_a_torn_record_is_named_in_one_message(data, tmp_path, capsys, name, con
 
 def test_a_damaged_checkpoint_is_not_shared(checkpoint, tmp_path):
     torn = shutil.copytree(checkpoint, tmp_path / "global_step_30")
-    (torn / "model.safetensors").write_bytes(b"x")
+    weights = bytearray((torn / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (torn / "model.safetensors").write_bytes(weights)
     with pytest.raises(ModelError, match=r"is damaged: model\.safetensors has changed"):
         share.pack(torn, "me/agent")
 

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from spa.envs.frozen_lake import FrozenLake
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, world_model_reply
+from spa.run.recorder import Recorder
 from spa.seeds import stream
-from spa.tracking.recorder import Recorder
 from spa.types import Episode, Message, Stop, Turn
 
 TAG = "FrozenLake"

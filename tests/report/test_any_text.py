@@ -20,8 +20,8 @@ from spa.report.reading import open_run
 from spa.report.replay import replay
 from spa.report.security import script_json
 from spa.report.text import markdown
-from spa.tracking import progress
-from spa.tracking.console import printable
+from spa.run import progress
+from spa.run.console import printable
 
 SOURCES = [*Path(charts.__file__).parent.glob("*.py"), *Path(charts.__file__).parent.glob("templates/*.j2")]
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

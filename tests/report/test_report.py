@@ -21,7 +21,7 @@ from spa.report.facts import Behaviour, behaviour_and_wins, difference, what_wen
 from spa.report.overview import list_runs
 from spa.report.reading import open_run
 from spa.report.text import markdown
-from spa.tracking.lock import run_lock
+from spa.run.lock import run_lock
 
 
 class Page(HTMLParser):

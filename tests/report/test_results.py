@@ -13,7 +13,7 @@ from spa.report.content import build
 from spa.report.facts import Behaviour, behaviour_and_wins, difference, rate, what_went_wrong
 from spa.report.overview import list_runs
 from spa.report.reading import open_run
-from spa.tracking.lock import run_lock
+from spa.run.lock import run_lock
 
 
 def edit(path: Path, change) -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.killed import kill_comparison, steps_of
+from helpers.killed import is_finished, kill_comparison, steps_of
 
 from spa.commands import report as command
 from spa.report.content import build
@@ -34,7 +34,7 @@ def one_finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run,
         "trainer.total_training_steps=1",
         "sft.trainer.total_training_steps=100000",
-        when=lambda: (run / "vanilla" / "ppo" / "done.json").exists() and steps_of(run / "spa" / "sft") > 0,
+        when=lambda: is_finished(run / "vanilla" / "ppo") and steps_of(run / "spa" / "sft") > 0,
     )
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 from invariant import (
     LONGEST_S,
     RUN,
@@ -17,6 +16,7 @@ from invariant import (
     Siege,
     differences,
     ended,
+    is_finished,
     launch,
     moving_clock,
     result,
@@ -24,25 +24,25 @@ from invariant import (
     wrong_ending,
 )
 
-from spa.training.checkpoint import damage as found_damage
-from spa.training.checkpoint import step_of
+from spa.run.checkpoint import damage as found_damage
+from spa.run.checkpoint import step_of
 
-HOWS = ("truncate", "flip", "delete")
+HOWS = ("truncate", "delete")
 AT_A_TIME = 2
-FOR_PEOPLE = ("log.txt", "timings.jsonl", "config.yaml", "trajectories", "token_scores", "previous")
-"""Parts of a run that no stage goes on from: they are not made again, and nothing is trained on them."""
+FOR_PEOPLE = (
+    "log.txt", "timings.jsonl", "metrics.jsonl", "summary.json", "rounds.json", "config.yaml", "trajectories",
+    "token_scores", "previous",
+)  # fmt: skip
+"""Parts of a run that no stage resumes from: they are not made again, and nothing is trained on them."""
 
 
-def harm(path: Path, how: str, rng: np.random.Generator) -> None:
-    """Truncate, change a bit of, or delete a file."""
-    data = bytearray(path.read_bytes())
+def harm(path: Path, how: str) -> None:
+    """Truncate or delete a file."""
+    data = path.read_bytes()
     if how == "delete":
         path.unlink()
-    elif how == "truncate":
-        path.write_bytes(data[: len(data) // 2])
     else:
-        data[int(rng.integers(0, len(data)))] ^= 1 << int(rng.integers(0, 7))
-        path.write_bytes(data)
+        path.write_bytes(data[: len(data) // 2])
 
 
 def stopped_at(folder: Path, stage: str) -> Callable[[], bool]:
@@ -86,7 +86,7 @@ def damage(siege: Siege, limit: int) -> None:
     chosen = [*kinds.values(), *others][:limit]
     siege.counts["damage"] = {f"kinds of files at {len(moments)} moments": len(kinds)}
     for pair in (chosen[at : at + AT_A_TIME] for at in range(0, len(chosen), AT_A_TIME)):
-        started = [(case, harmed(siege, number, moments[case[0]], case, rng)) for number, case in enumerate(pair)]
+        started = [(case, harmed(siege, number, moments[case[0]], case)) for number, case in enumerate(pair)]
         for (moment, name, how), child in started:
             there = child.log.parent
             status, text = ended(child)
@@ -98,12 +98,12 @@ def damage(siege: Siege, limit: int) -> None:
             siege.judge("damage", f"{how} {name} ({moment})", outcome, problem)
 
 
-def harmed(siege: Siege, number: int, source: Path, case: tuple[str, str, str], rng: np.random.Generator) -> Child:
+def harmed(siege: Siege, number: int, source: Path, case: tuple[str, str, str]) -> Child:
     """A copy of a run with one file harmed, started again."""
     there = siege.folder / "damage" / f"harmed-{number}"
     shutil.rmtree(there, ignore_errors=True)
     shutil.copytree(source, there)
-    harm(there / case[1], case[2], rng)
+    harm(there / case[1], case[2])
     return launch(there, run_words(siege))
 
 
@@ -111,7 +111,7 @@ def kept_files(folder: Path, moment: str) -> list[str]:
     """The files of a run that it goes on from, or that something is said about; episodes while data are made of them."""
     paths = sorted(path for path in (folder / RUN).rglob("*") if path.is_file() and path.stat().st_size)
     names = [path.relative_to(folder) for path in paths]
-    unmade = moment == "data" and not (folder / RUN / "data" / "done.json").exists()
+    unmade = moment == "data" and not is_finished(folder / RUN / "data")
     apart = set(FOR_PEOPLE) - ({"trajectories"} if unmade else set())
     return [str(name) for name in names if not apart.intersection(name.parts)]
 
@@ -218,7 +218,7 @@ def negative_durations(run: Path) -> str:
             wrong = {key: value for key, value in values.items() if not 0 <= value < 1e9}
             if wrong:
                 return f"{path.relative_to(run)}: {wrong}"
-    for path in run.rglob("done.json"):
+    for path in run.rglob("manifest.json"):
         if not 0 <= json.loads(path.read_text())["seconds"] < 1e6:
             return f"{path.relative_to(run)}: {path.read_text()}"
     return ""

@@ -14,10 +14,10 @@ import numpy as np
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "envs"), str(TESTS / "chaos"), str(TESTS / "siege")]
 
-from chaos import RUN, Child, differences, launch, result  # noqa: E402 - found through the path above
+from chaos import RUN, Child, differences, is_finished, launch, result  # noqa: E402 - found through the path above
 from helpers.runs import SMALL, make_base  # noqa: E402
 
-__all__ = ["RUN", "TESTS", "Child", "differences", "launch", "result"]
+__all__ = ["RUN", "TESTS", "Child", "differences", "is_finished", "launch", "result"]
 
 LONGEST_S = 300
 STAGE_WORDS = (*SMALL, "trainer.total_training_steps=2", "trainer.save_freq=1", "trainer.threads=1")

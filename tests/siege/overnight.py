@@ -5,7 +5,7 @@
 
 Environments raise, exit, hang, die and return nonsense at drawn puzzles, the engine leaves drawn episodes without an
 answer; at drawn steps the run is killed, asked to stop, suspended for longer than it may stand still, started a second
-time, loses room on the disk, finds files of its newest checkpoint torn or its record damaged, and clocks jump. It is
+time, loses room on the disk, finds files of its newest checkpoint torn, and clocks jump. It is
 started again by the same command until it ends by itself. Then it must be equal, byte for byte, to a run without any of
 this in which the same episodes are declared lost (but for the last digits of the engine's log-probs, which depend on who
 shares a batch), and memory must not have grown. Prints its seed, what it did and the
@@ -51,7 +51,7 @@ STALL_S = 45
 SUSPENDED_S = 50
 LONGEST_LAUNCH_S = 4 * 3600  # its watchdog ends it long before
 ROOM = 10_000  # bytes that a file may have while the disk is full
-EVENTS = {"kill": 4, "stop": 2, "suspend": 2, "twice": 2, "disk": 3, "torn": 4, "record": 2, "clock": 6, "times": 2}
+EVENTS = {"kill": 4, "stop": 2, "suspend": 2, "twice": 2, "disk": 3, "torn": 6, "clock": 6, "times": 2}
 """How often what is done to the run from outside."""
 UNANSWERED = 6  # episodes
 FLAT = 1.05
@@ -165,18 +165,12 @@ class Night:
         resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (ROOM, resource.RLIM_INFINITY))
 
     def torn(self, child: Child) -> str:
-        """Killed; then a file of the newest checkpoint is torn, changed or gone."""
+        """Killed; then a file of the newest checkpoint is torn or gone."""
         self.kill(child)
         stage = self.folder / RUN / "ppo"
         if any(stage.glob("global_step_*")):
             files = sorted(path for path in newest_in(stage).rglob("*") if path.is_file() and path.stat().st_size)
-            harm(files[self.rng.integers(len(files))], str(self.rng.choice(HOWS)), self.rng)
-        return "gone"
-
-    def record(self, child: Child) -> str:
-        """Killed; then the lines about the steps are damaged."""
-        self.kill(child)
-        harm(self.folder / RUN / "ppo" / "metrics.jsonl", str(self.rng.choice(HOWS)), self.rng)
+            harm(files[self.rng.integers(len(files))], str(self.rng.choice(HOWS)))
         return "gone"
 
     def clock(self, child: Child) -> None:

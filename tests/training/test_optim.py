@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers.families import small_model
 
-from spa.training.checkpoint import load_state, save_checkpoint
+from spa.run.checkpoint import load_state, save_checkpoint
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 
 

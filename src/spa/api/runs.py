@@ -13,7 +13,7 @@ from spa.config.schema import Config
 from spa.errors import ConfigError, DataError
 from spa.evaluate.text import interval_text
 from spa.report.reading import StageFolder, open_run
-from spa.tracking.encoding import read_lines
+from spa.run.files import read_lines
 from spa.types import Episode
 
 if TYPE_CHECKING:

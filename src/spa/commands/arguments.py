@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spa.errors import ConfigError
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 if TYPE_CHECKING:
     from http.server import HTTPServer
@@ -49,7 +49,7 @@ def add_verbosity(parser: argparse.ArgumentParser) -> None:
 
 def apply_verbosity(options: argparse.Namespace) -> None:
     """Follow `--quiet` and `--debug`; without them it stays as the environment chose."""
-    from spa.tracking.console import set_verbosity
+    from spa.run.console import set_verbosity
 
     if options.quiet or options.debug:
         set_verbosity(quiet=options.quiet and not options.debug, debug=options.debug)

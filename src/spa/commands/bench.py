@@ -15,7 +15,7 @@ def main(args: list[str]) -> int:
     if options.controls < 0:
         raise ConfigError(f"--controls is {options.controls}; it must be at least 0")
     from spa.experiments import bench, leaderboard
-    from spa.tracking.encoding import write_atomic
+    from spa.run.files import write_atomic
 
     root = Path(options.root or f"runs/bench-{options.scale}")
     made = bench.make_bench(

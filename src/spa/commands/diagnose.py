@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spa.commands.arguments import result_file, split_overrides
 from spa.errors import ConfigError
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 if TYPE_CHECKING:
     from spa.evaluate.replay import Game

@@ -1,4 +1,4 @@
-"""`spa doctor`: what is installed, what is missing and how to get it, and what a run will use."""
+"""`spa doctor`: what is installed, what is missing and how to get it, and what a run will use; damage to a run."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from spa import __version__
 from spa.config.hardware import vllm_installed
 from spa.errors import ConfigError
 from spa.install import DISTRIBUTION
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 OPTIONAL = {
     "vllm": "fast rollouts on GPUs",
@@ -56,15 +56,19 @@ def main(args: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="spa doctor", description="What is installed, missing, and will be used.")
     parser.add_argument("--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration instead")
     parser.add_argument("--gpu-memory", type=float, metavar="GB", help="of the GPU to fit into (default: this one's)")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of CONFIG")
+    parser.add_argument(
+        "words", nargs="*", metavar="RUN | key=value", help="a run to check for damage; overrides of CONFIG"
+    )
     options = parser.parse_args(args)
     if options.gpu_memory is not None and not options.gpu_memory > 0:
         raise ConfigError(f"--gpu-memory is {options.gpu_memory:g}; it must be greater than 0")
     if options.fit is not None:
         from spa.commands import fit
 
-        return fit.main(options.fit, options.overrides, gpu_gb=options.gpu_memory)
-    if options.overrides or options.gpu_memory is not None:
+        return fit.main(options.fit, options.words, gpu_gb=options.gpu_memory)
+    if len(options.words) == 1 and "=" not in options.words[0] and options.gpu_memory is None:
+        return check_run(Path(options.words[0]))
+    if options.words or options.gpu_memory is not None:
         raise ConfigError(
             "without --fit CONFIG, spa doctor looks at this machine: overrides and --gpu-memory say nothing"
         )
@@ -79,6 +83,19 @@ def main(args: list[str]) -> int:
     broken = [line.name for lines in sections.values() for line in lines if not line.ok]
     write_out(f"Needs attention: {', '.join(broken)}\n" if broken else "Everything that spa needs is here.\n")
     return 1 if broken else 0
+
+
+def check_run(folder: Path) -> int:
+    """Compare the files of a run with what was recorded when they were written; 0 if all are whole, else 1."""
+    from spa.run.manifest import damaged_files
+
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; give the folder of a run, or of one of its stages")
+    files, problems = damaged_files(folder)
+    write_out("".join(f"! {problem}\n" for problem in problems))
+    verdict = f"{len(problems)} damaged" if problems else "all are as they were written"
+    write_out(f"{files} checkpoints and data files were checked: {verdict}.\n")
+    return 1 if problems else 0
 
 
 def required_packages() -> Iterator[Line]:

@@ -13,8 +13,8 @@ from spa.config.schema import Config
 from spa.envs.options import nearest
 from spa.errors import ConfigError
 from spa.install import install_hint
-from spa.tracking.console import write_out
-from spa.tracking.encoding import write_atomic
+from spa.run.console import write_out
+from spa.run.files import write_atomic
 
 
 def main(args: list[str]) -> int:

@@ -7,7 +7,7 @@ from spa.commands.arguments import result_file, split_overrides
 from spa.commands.evaluate import add_target, named_target
 from spa.errors import ConfigError
 from spa.evaluate.text import interval_text, percent
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 
 def main(args: list[str]) -> int:
@@ -49,7 +49,7 @@ def print_result(result: dict[str, Any]) -> None:
     """A table per environment tag, and what it says in words."""
     from rich.table import Table
 
-    from spa.tracking.console import results_console
+    from spa.run.console import results_console
 
     console = results_console()
     for tag, found in result["tags"].items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
 from spa.errors import ConfigError
 from spa.evaluate.text import interval_text, percent
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 if TYPE_CHECKING:  # `--help` has no use for them
     from spa.config.schema import Config
@@ -127,7 +127,7 @@ def print_result(result: dict[str, Any]) -> None:
     """A table with one column per environment tag, and what the table does not say by itself."""
     from rich.table import Table
 
-    from spa.tracking.console import results_console
+    from spa.run.console import results_console
 
     console = results_console()
     table = Table(title=f"{result['policy']} on unseen puzzles")

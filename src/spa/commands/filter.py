@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 from spa.worldmodel.rows import by_reason
 from spa.worldmodel.tag_filter import KEPT, FilterOptions, filter_files
 

@@ -11,7 +11,7 @@ from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
 from spa.models.shapes import known_config
 from spa.recipes.ppo_models import keys_of
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 GB = 1e9
 USABLE = 0.92  # of a GPU's memory; the rest is CUDA's own and lost between blocks

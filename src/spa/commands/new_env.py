@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 
 def main(args: list[str]) -> int:

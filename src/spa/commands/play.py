@@ -10,7 +10,7 @@ from spa.commands.arguments import whole_number
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 

@@ -6,7 +6,7 @@ from typing import Any
 from spa.commands.arguments import split_overrides, whole_number
 from spa.config.load import load_config
 from spa.envs.registry import make_env
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 from spa.types import Message
 
 BORDER = "│"

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 FORMATS = ("html", "md", "png")
 

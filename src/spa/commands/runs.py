@@ -4,7 +4,7 @@ import argparse
 import time
 from pathlib import Path
 
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 
 def main(args: list[str]) -> int:
@@ -19,7 +19,7 @@ def main(args: list[str]) -> int:
     from rich.text import Text
 
     from spa.report.overview import list_runs
-    from spa.tracking.console import results_console
+    from spa.run.console import results_console
 
     lines = list(list_runs(options.folder, time.time()))
     if not lines:

@@ -5,7 +5,7 @@ import sys
 
 from spa.errors import ConfigError
 from spa.install import install_hint
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 
 def main(args: list[str]) -> int:

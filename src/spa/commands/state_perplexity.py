@@ -6,7 +6,7 @@ from typing import Any
 
 from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
 from spa.errors import ConfigError
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
@@ -49,7 +49,7 @@ def print_result(result: dict[str, Any]) -> None:
     """One line per environment and text. The intervals are in the file."""
     from rich.table import Table
 
-    from spa.tracking.console import results_console
+    from spa.run.console import results_console
 
     console = results_console()
     table = Table(title=f"State perplexity under {result['model']}")

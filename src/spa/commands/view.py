@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from spa.commands.arguments import run_server
-from spa.tracking.console import write_out
+from spa.run.console import write_out
 
 
 def main(args: list[str]) -> int:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from spa.errors import ConfigError, TrainingError
-from spa.signals import StopRequested, uninterrupted
+from spa.run.signals import StopRequested, uninterrupted
 
 log = logging.getLogger(__name__)
 

@@ -25,10 +25,10 @@ from typing import Any, Literal
 
 from torch import nn
 
-from spa import heartbeat
 from spa.config.schema import APIModelConfig
 from spa.errors import ModelError, one_line
 from spa.install import install_hint
+from spa.run import watchdog
 from spa.types import Completion, Message, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class ApiEngine:
             raise
         except Exception as error:  # noqa: BLE001 - the SDK checks nothing: an answer can be anything
             raise Unanswered(f"{self.address}: {type(error).__name__} while the answer was read") from None
-        heartbeat.beat()
+        watchdog.beat()
         self._count(prompt_tokens=response.prompt_tokens, completion_tokens=response.completion_tokens)
         return response
 

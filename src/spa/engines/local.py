@@ -22,7 +22,6 @@ import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
-from spa import heartbeat
 from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
 from spa.engines.sampling import sample_tokens
@@ -32,6 +31,7 @@ from spa.errors import ModelError
 from spa.models.attention import attends_to_everything
 from spa.models.vision import ImageReader
 from spa.prompts.template import ChatTemplate
+from spa.run import watchdog
 from spa.types import Completion, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class _Batch:
         alive = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
         writing = [True] * len(self.rows)  # the same, known here
         for step in range(self.sampling.max_tokens):
-            heartbeat.beat()
+            watchdog.beat()
             ids, logprobs = sample_tokens(logits, self.uniforms[:, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
             told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()  # the only wait for a GPU

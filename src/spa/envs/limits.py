@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from spa.errors import EnvFault, SpaError
-from spa.signals import raise_if_asked, stop_asked, stops_by_signal
+from spa.run.signals import raise_if_asked, stop_asked, stops_by_signal
 
 MOST_CHARACTERS = 200_000
 """Of one text that an environment returns. No model reads more, and tokenising megabytes takes minutes."""

@@ -22,7 +22,7 @@ from spa.envs.base import TextEnv
 from spa.envs.limits import EnvCrash, EnvFault, boundary, checked_answer
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, SpaError
-from spa.signals import ignore_interrupts
+from spa.run.signals import ignore_interrupts
 
 START_S = 120.0
 """How long a new process may take until it answers: it imports the environment's module."""

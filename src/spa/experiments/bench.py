@@ -28,7 +28,8 @@ from spa.experiments.results import SeedResult, read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.recipes import setup
 from spa.recipes.versions import versions
-from spa.tracking.encoding import write_atomic
+from spa.run.files import write_atomic
+from spa.run.manifest import Manifest
 
 METHODS = (
     "vanilla", "spa", "spa_shuffled", "planned", "plan_first", "choose_plan", "branched_data", "scout_data", "echo",
@@ -109,8 +110,8 @@ class Bench:
         took: dict[tuple[Stage, str], list[float]] = {}
         for task in self.grid.tasks:
             if task.done:
-                seconds = json.loads((task.folder / "done.json").read_text(encoding="utf-8"))["seconds"]
-                took.setdefault((task.stage, _board(self, task)), []).append(float(seconds) / 3600)
+                known = Manifest.read(task.folder)
+                took.setdefault((task.stage, _board(self, task)), []).append(known.seconds / 3600 if known else 0.0)
         known = {key: float(np.mean(hours)) for key, hours in took.items()}
         usual = BENCHES[self.scale].hours
         return sum(known.get((task.stage, _board(self, task)), usual[task.stage]) for task in self.grid.missing)

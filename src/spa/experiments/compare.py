@@ -34,8 +34,8 @@ from spa.experiments.grid import (
 )
 from spa.experiments.methods import REFERENCE, Method, configured, label, method, placed
 from spa.experiments.results import summarise
-from spa.recipes.stage import run_context
-from spa.tracking.encoding import read_object, write_atomic
+from spa.run.files import read_object, write_atomic
+from spa.run.stage import locked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ def run_comparison(
 ) -> dict[str, Any]:
     """Do what is missing, write summary.json, return it. What is already done is kept; if all is, nothing is written
     that says the same as before."""
-    with run_context(made.root):
+    with locked(made.root):
         started = time.monotonic()
         path, old = made.root / "summary.json", read_object(made.root / "summary.json")
         fetch_models(one for trainings in made.trainings.values() for one in trainings)

@@ -17,19 +17,28 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from spa.archive import archive_files
 from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import Stage
 from spa.errors import ConfigError, DataError, ModelError, SpaError, TrainingError
-from spa.identity import Identity, differences, identity_of, read_identity
 from spa.models.load import model_source
 from spa.recipes import ppo
 from spa.recipes.imagination import check_planning
-from spa.recipes.pipeline import digest_of, learn, play
+from spa.recipes.pipeline import learn, play
 from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
-from spa.recipes.stage import DONE, archive_work, changes, check_identity, result_of
-from spa.signals import ignore_interrupts, stacks_on_request, stoppable, stopping_children
-from spa.tracking.console import same_verbosity
+from spa.run.console import same_verbosity
+from spa.run.files import archive_files
+from spa.run.fingerprint import Fingerprint, fingerprint_of
+from spa.run.manifest import (
+    MANIFEST,
+    Manifest,
+    archive_work,
+    changed_lines,
+    changes,
+    is_finished,
+    refuse_other_work,
+    result_of,
+)
+from spa.run.signals import ignore_interrupts, stacks_on_request, stoppable, stopping_children
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +72,7 @@ class Task:
     stage: Stage
     folder: Path
     config: Config
-    identity: Identity
+    fingerprint: Fingerprint
     round: Round | None = None
     source: Path | None = None
     episodes: Path | None = None
@@ -86,8 +95,8 @@ class Task:
 
     @property
     def digest(self) -> str:
-        """Of its identity."""
-        return self.identity.digest
+        """Of its fingerprint."""
+        return self.fingerprint.digest
 
     @property
     def name(self) -> str:
@@ -101,9 +110,9 @@ class Task:
         return self.there(self.folder)
 
     def there(self, folder: Path) -> bool:
-        """Whether a folder holds the result of this task: the same identity, validated at the steps that are read."""
-        known = read_identity(folder / DONE)
-        return known is not None and not differences(known, self.identity) and not self.unread(folder)
+        """Whether a folder holds the result of this task: the same fingerprint, validated at the steps that are
+        read."""
+        return is_finished(folder, self.fingerprint) and not self.unread(folder)
 
     def unread(self, folder: Path) -> list[Path]:
         """The files of validation episodes that are read of this task and are not in a folder."""
@@ -118,9 +127,9 @@ def validation(folder: Path, step: int) -> Path:
 
 
 def recorded_digest(folder: Path) -> str:
-    """The identity of a finished stage; empty if it is not finished."""
-    identity = read_identity(folder / DONE)
-    return identity.digest if identity else ""
+    """The digest of a finished stage; empty if it is not finished."""
+    known = Manifest.read(folder)
+    return known.fingerprint.digest if known is not None and known.result is not None else ""
 
 
 def tasks_of(training: Training) -> list[Task]:
@@ -129,22 +138,15 @@ def tasks_of(training: Training) -> list[Task]:
 
     def add(stage: Stage, folder: Path, cfg: Config, own: Round | None = None) -> None:
         before = tasks[-1] if tasks else None
-        identity = identity_of(cfg, stage, parent=_parent(folder, before) if before else None)
+        known = fingerprint_of(cfg, stage, parent=before.fingerprint if before else None)
         source = before and before.folder
-        tasks.append(Task(stage=stage, folder=folder, config=cfg, identity=identity, round=own, source=source))
+        tasks.append(Task(stage=stage, folder=folder, config=cfg, fingerprint=known, round=own, source=source))
 
     for own in training.rounds:
         for stage, folder in own.stages:
             add(stage, folder, own.cfg, own)
     add("ppo", training.folder / FOLDERS["ppo"], training.ppo)
     return tasks
-
-
-def _parent(folder: Path, before: Task) -> str:
-    """The digest by which the stage in `folder` knows the one before it: that of its record, which may be older than
-    some setting, or what it is today if it was linked only after the later stage was planned."""
-    recorded, known = digest_of(before.folder, before.identity), read_identity(folder / DONE)
-    return before.identity.digest if known and known.parent == before.identity.digest else recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,16 +226,16 @@ def fetch_models(trainings: Iterable[Training]) -> None:
 
 
 def _as_long(other: Task, task: Task) -> bool:
-    """Whether another task of the same identity gives everything that is read of this one."""
+    """Whether another task of the same fingerprint gives everything that is read of this one."""
     trainers = [part.config.trainer for part in (other, task)]
     steps = [(trainer.total_training_steps, trainer.also_test_at) for trainer in trainers]
     return task.stage != "ppo" or steps[0] == steps[1]
 
 
 def _selfplay_digest(cfg: Config) -> str:
-    """The identity of self-play alone, whatever rows are made of it."""
+    """The digest of self-play alone, whatever rows are made of it."""
     plain = {name: getattr(GenerateConfig(), name) for name in ROWS_ONLY}
-    return identity_of(replace(cfg, generate=replace(cfg.generate, **plain)), "selfplay").digest
+    return fingerprint_of(replace(cfg, generate=replace(cfg.generate, **plain)), "selfplay").digest
 
 
 def _episodes(task: Task, played: dict[str, Path]) -> Path | None:
@@ -246,9 +248,9 @@ def _first_play(task: Task) -> bool:
 
 
 def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
-    """The finished stages in and below a folder with their identities; links are followed by nobody."""
+    """The finished stages in and below a folder with their digests; links are not followed."""
     for pattern in ("", *_DEPTH):
-        for mark in sorted(root.glob(f"{pattern}{DONE}")):
+        for mark in sorted(root.glob(f"{pattern}{MANIFEST}")):
             if not mark.parent.is_symlink() and (digest := recorded_digest(mark.parent)):
                 yield mark.parent, digest
 
@@ -274,19 +276,19 @@ def _begin_worker(set_verbosity: Callable[[], None]) -> None:
 def do_task(task: Task, device: str) -> tuple[int, int]:
     """Do one stage in this process; returns its process id and peak memory in bytes. Asked to stop, it saves and raises
     StopRequested."""
-    folder, source, identity, own = task.folder, task.source, task.identity, task.round
+    folder, source, known, own = task.folder, task.source, task.fingerprint, task.round
     cfg = own.ready() if own else task.config
     cfg = replace(cfg, trainer=replace(cfg.trainer, device=device))
     with stoppable():
         if own and task.stage == "selfplay":
-            play(own, cfg, identity=identity, episodes=task.episodes)
+            play(own, cfg, fingerprint=known, episodes=task.episodes)
         elif own:
-            learn(own, cfg, identity=identity)
+            learn(own, cfg, fingerprint=known)
         else:
             start = result_of(source) if source else None
             if source and start is None:
                 raise TrainingError(lost_checkpoint(source))
-            ppo.main(cfg, model_path=start and str(start), directory=folder, identity=identity)
+            ppo.main(cfg, model_path=start and str(start), directory=folder, fingerprint=known)
             if gone := task.unread(folder):
                 raise TrainingError(
                     f"{gone[0]} is gone, and its episodes are what is counted. Put the file back, or remove {folder} "
@@ -359,18 +361,20 @@ def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = own_process, 
 
 
 def _settle(plan: Plan) -> None:
-    """Make room for what is to be done anew; refuse otherwise to replace work of another identity (ConfigError), linked
-    work too. What only rounds differently is said once."""
-    stages = {task.folder: task.identity for task in plan.tasks}
+    """Archive changed work if it is to begin from scratch, saying why; refuse it otherwise (ConfigError), linked work
+    too. What changes only the last digits is logged once."""
+    stages = {task.folder: task.fingerprint for task in plan.tasks}
     for task in plan.linked:
         target = plan.links[task.folder]
-        stages.setdefault(target, task.identity)
+        stages.setdefault(target, task.fingerprint)
         if task.folder.resolve() != target.resolve():
-            stages[task.folder] = task.identity
+            stages[task.folder] = task.fingerprint
     if any(task.config.trainer.resume_mode == "disable" for task in plan.tasks):
-        for folder in [folder for folder, identity in stages.items() if changes(folder, identity)]:
-            folder.unlink() if folder.is_symlink() else archive_work(folder)
-    check_identity(list(stages.items()))
+        for folder, fingerprint in stages.items():
+            if changed := changes(folder, fingerprint):
+                log.warning("%s begins from scratch: %s", folder, "; ".join(changed_lines(changed)))
+                folder.unlink() if folder.is_symlink() else archive_work(folder)
+    refuse_other_work(list(stages.items()))
     for task in plan.missing:
         if task.folder.is_symlink():  # to a part of what is wanted, which stays as it is
             task.folder.unlink()

@@ -11,7 +11,7 @@ from spa.experiments.paper import NAMES, SCALES
 from spa.experiments.results import MARGIN
 from spa.report.charts import Chart, Series
 from spa.report.figures import save_chart
-from spa.tracking.encoding import write_atomic
+from spa.run.files import write_atomic
 
 
 def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None) -> None:

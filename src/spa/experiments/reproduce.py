@@ -18,7 +18,7 @@ from spa.experiments.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTa
 from spa.experiments.results import SeedResult, interquartile_means, judge, mean_curve, rates, read_training
 from spa.recipes import state_perplexity
 from spa.recipes.versions import versions
-from spa.tracking.encoding import read_object, write_atomic
+from spa.run.files import read_object, write_atomic
 
 RESULTS = "results.json"
 PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spa.errors import DataError
 from spa.evaluate.aggregate import interval_json
 from spa.evaluate.passk import pass_at_k
 from spa.evaluate.statistics import Interval, iqm_interval, paired_by_puzzle, rate_interval, sentence
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
 from spa.experiments.spent import spent
-from spa.recipes.stage import check_validation, read_mark, restore_records
 from spa.recipes.versions import versions
-from spa.tracking.encoding import read_lines, read_object
+from spa.run.files import read_lines, read_object
+from spa.run.manifest import Manifest
 
 if TYPE_CHECKING:
     from spa.experiments.compare import Comparison
@@ -43,22 +44,25 @@ class SeedResult:
 
 
 def read_training(training: Training, seed: int) -> SeedResult | None:
-    """What training number `seed` gave; None if it is not finished. Records that were damaged since are restored.
+    """What training number `seed` gave; None if it is not finished.
 
-    Raises DataError if validation episodes were changed since.
+    Raises DataError if a file of validation episodes has another size than the stage wrote.
     """
     tasks = tasks_of(training)
     if not all(task.done for task in tasks):
         return None
-    for task in tasks:
-        restore_records(task.folder)
     ppo, trainer = tasks[-1].folder, training.ppo.trainer
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
     files = {name: path for name, step in steps.items() if (path := validation(ppo, step)).is_file()}
+    known = Manifest.read(ppo)
     for path in files.values():
-        check_validation(path)
+        if known and (problem := known.problem(path, ppo)):
+            raise DataError(
+                f"{problem}. Its episodes are what is counted: put the file back, or remove {ppo} and start the same "
+                "command again to train from scratch."
+            )
     return SeedResult(
         seed=seed,
         moments={name: puzzles_of(path) for name, path in files.items()},
@@ -280,8 +284,8 @@ def stage_seconds(made: "Comparison") -> dict[str, float]:
     for name, trainings in made.trainings.items():
         for task in [task for training in trainings for task in tasks_of(training)]:
             if not task.folder.is_symlink():
-                mark = read_mark(task.folder)
-                out[f"{name}/{task.folder.name}"] += float(mark["seconds"])
+                known = Manifest.read(task.folder)
+                out[f"{name}/{task.folder.name}"] += known.seconds if known else 0.0
     return {name: round(value, 1) for name, value in out.items()}
 
 

@@ -7,7 +7,7 @@ from spa.errors import DataError
 from spa.experiments.grid import FOLDERS, Training
 from spa.recipes import q_learning as table
 from spa.recipes.rounds import Round
-from spa.tracking.encoding import read_lines, read_object, write_atomic
+from spa.run.files import read_lines, read_object, write_atomic
 
 
 class Spent(NamedTuple):

@@ -7,7 +7,7 @@ from rich.table import Table
 from spa.evaluate.statistics import MANY_SEEDS
 from spa.evaluate.text import on_puzzles
 from spa.experiments.results import IN_PLAY
-from spa.tracking.console import results_console
+from spa.run.console import results_console
 
 
 def print_table(summary: dict[str, Any]) -> None:

@@ -14,8 +14,8 @@ from spa.errors import TrainingError
 from spa.models.precision import precision_of, with_precision
 from spa.recipes import generate, pipeline, ppo
 from spa.recipes.preflight import preflight
-from spa.recipes.stage import result_of
-from spa.tracking.recorder import read_metrics
+from spa.run.manifest import result_of
+from spa.run.recorder import read_metrics
 
 JobName = Literal["run", "generate", "sft", "ppo"]
 

@@ -20,7 +20,7 @@ from spa.errors import ConfigError, TrainingError
 from spa.install import install_hint
 from spa.launch.job import Job, prepared
 from spa.recipes.pipeline import archive_stages
-from spa.tracking.console import same_verbosity, set_verbosity
+from spa.run.console import same_verbosity, set_verbosity
 
 
 def launch_on_ray(cfg: Config, job: Job) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 from spa.config.schema import Config
 from spa.distributed.world import joined
 from spa.launch.job import Job, prepared
-from spa.tracking.console import set_verbosity
+from spa.run.console import set_verbosity
 
 
 def launch(cfg: Config, job: Job) -> Path | None:

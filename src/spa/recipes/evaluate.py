@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spa.archive import archive_files
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
@@ -27,7 +26,6 @@ from spa.evaluate.aggregate import KS, not_computed, play_report
 from spa.evaluate.episode_metrics import tokens_in
 from spa.evaluate.outcomes import Group, group_of
 from spa.evaluate.search import episode_scores
-from spa.identity import Identity, identity_of
 from spa.models.heap import release_memory
 from spa.models.precision import precision_of, with_precision
 from spa.prompts.template import ChatTemplate
@@ -35,9 +33,10 @@ from spa.recipes import setup
 from spa.recipes.imagination import imagination, imagining, recorder_of
 from spa.recipes.policies import SCRIPTED, Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
-from spa.tracking.encoding import dump_line, read_lines, write_atomic
-from spa.tracking.progress import ProgressLine
-from spa.tracking.watchdog import Watchdog
+from spa.run.files import archive_files, dump_line, read_lines, write_atomic
+from spa.run.fingerprint import Fingerprint, fingerprint_of
+from spa.run.progress import ProgressLine
+from spa.run.watchdog import Watchdog
 from spa.types import Episode
 
 log = logging.getLogger(__name__)
@@ -325,9 +324,9 @@ def settings(cfg: Config) -> dict[str, Any]:
     }
 
 
-def eval_identity(cfg: Config, target: Target) -> Identity:
+def eval_identity(cfg: Config, target: Target) -> Fingerprint:
     """What the result depends on; of the models behind an API only the one that is asked."""
-    found = identity_of(replace(cfg, model_path=target.model or target.name), "eval")
+    found = fingerprint_of(replace(cfg, model_path=target.model or target.name), "eval")
     asked = {name: value for name, value in found.settings.items() if _counts(name, target.api)}
     return replace(found, settings=asked)
 
@@ -341,7 +340,7 @@ def side_by_side(cfg: Config) -> int:
     return max(1, CHUNK // cfg.imagine.rows)
 
 
-def groups_key(identity: Identity, episodes: int) -> str:
+def groups_key(identity: Fingerprint, episodes: int) -> str:
     """A hash of everything that a group's outcome depends on, the number of groups aside, and how many `episodes` are
     played at a time."""
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}

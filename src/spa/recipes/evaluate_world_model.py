@@ -35,9 +35,9 @@ from spa.recipes import setup
 from spa.recipes.evaluate import settings
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
+from spa.run.files import write_atomic
+from spa.run.progress import ProgressLine
 from spa.seeds import stream_seed
-from spa.tracking.encoding import write_atomic
-from spa.tracking.progress import ProgressLine
 from spa.types import SamplingParams
 from spa.worldmodel.accuracy import is_exact
 

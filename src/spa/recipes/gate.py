@@ -11,8 +11,7 @@ from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.evaluate.text import on_puzzles
 from spa.models.load import BUILTIN, BUILTIN_GAMES
-from spa.recipes.stage import keep_record
-from spa.tracking.encoding import read_lines, write_atomic
+from spa.run.files import read_lines, write_atomic
 from spa.types import Metrics
 
 log = logging.getLogger(__name__)
@@ -217,7 +216,6 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     why = "judged by the limits of now" if told else "lost or damaged; judged again"
     log.warning("%s: %s", directory / GATE_FILE, why)
     write_gate(directory, gate)
-    keep_record(directory, GATE_FILE)
     return {"passed": gate.passed, "text": gate.text, "diagnosis": gate.diagnosis}
 
 

@@ -6,18 +6,15 @@ The policy writes what it believes to see and to cause; afterwards both are repl
 import json
 import logging
 import os
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spa import heartbeat
 from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.distributed.world import current_world
@@ -29,31 +26,20 @@ from spa.envs.limits import EnvFault, boundary
 from spa.envs.lost import LOST
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
-from spa.identity import Identity, file_sum
 from spa.models.heap import release_memory
 from spa.planning.moves import move_rows
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.copies import copies_of, mirror_of
 from spa.recipes.imagination import IMAGINED, Record, imagination, imagining
-from spa.recipes.resume import recorder
 from spa.recipes.rounds import first_round
 from spa.recipes.search_examples import write_examples
-from spa.recipes.stage import (
-    archive_work,
-    check_identity,
-    finished,
-    mark_done,
-    record_identity,
-    restore_records,
-    run_context,
-    stage_identity,
-    stop_together,
-)
+from spa.run import watchdog
+from spa.run.copies import copies_of
+from spa.run.files import dump_line, read_lines, read_object, write_atomic
+from spa.run.fingerprint import Fingerprint
+from spa.run.manifest import SUMMARY, Manifest, batch_file, whole_batches
+from spa.run.stage import Stage, stage_fingerprint
 from spa.seeds import stream
-from spa.signals import uninterrupted
-from spa.tracking.encoding import dump_line, read_lines, read_object, write_atomic
-from spa.tracking.recorder import read_metrics
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.branches import branch_rows, require_tries, turn_options
@@ -71,9 +57,7 @@ from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
 
-TRAIN_FILE, VAL_FILE, SUMMARY = "wm_train.parquet", "wm_val.parquet", "summary.json"
-PLAYED = "played.json"
-"""Checksums of the batches that are played: they are what the data set is made of."""
+TRAIN_FILE, VAL_FILE = "wm_train.parquet", "wm_val.parquet"
 
 
 def main(
@@ -83,7 +67,7 @@ def main(
     first_batch: int = 0,
     earlier: Sequence[tuple[Config, Path]] = (),
     before: Sequence[Path] = (),
-    identity: Identity | None = None,
+    fingerprint: Fingerprint | None = None,
     episodes: Path | None = None,
 ) -> Path:
     """Play `generate.num_batches` batches and write the data set; returns its folder.
@@ -92,10 +76,11 @@ def main(
     are left out of the data, so that nothing is fine-tuned on them. `earlier`: configuration and folder of rounds of
     self-play whose episodes make rows of this data set, too. `before`: the data sets of all rounds before, whose
     puzzles stay training or validation puzzles. `episodes`: a finished folder of the same self-play, of which other
-    rows are made. Without an `identity` it is a stage alone, which `trainer.resume_mode=disable` makes begin again when
-    it is finished, and has the first round of several.
+    rows are made. Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` makes begin again
+    when it is finished, and has the first round of several.
     """
-    if identity is None:
+    alone = fingerprint is None
+    if alone:
         if cfg.generate.rounds > 1 and current_world().is_main:
             log.warning(
                 "a stage alone plays the first of generate.rounds=%d, without plans: `spa run` does all of them, from "
@@ -104,90 +89,65 @@ def main(
             )
         cfg = first_round(cfg)
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
-    started, anew = time.monotonic(), identity is None and cfg.trainer.resume_mode == "disable"
-    known = identity or stage_identity(cfg, "selfplay")
-    if done := finished(out, known, anew=anew):
-        return done
-    with run_context(out):
-        fetched = current_world().broadcast(lambda: begun(cfg, out, known))
+    known = fingerprint or stage_fingerprint(cfg, "selfplay")
+    again = alone and cfg.trainer.resume_mode == "disable"
+    first = 0 if cfg.generate.policy == "search" else first_batch  # written searches play no batch
+    with Stage(cfg, out, known, first=first, again=again) as stage:
+        if stage.result is not None:
+            return stage.result
         if cfg.generate.policy == "search":
-            if not fetched:
-                write_examples(cfg, out, files=(TRAIN_FILE, VAL_FILE, SUMMARY))
-        elif not fetched and (episodes is None or not rows_from(cfg, episodes, out)):
-            play_batches(cfg, out, first_batch, earlier, before)
-        return mark_done(out, known, out, since=started)
+            write_examples(cfg, stage, files=(TRAIN_FILE, VAL_FILE, SUMMARY))
+        elif episodes is None or not rows_from(cfg, episodes, out):
+            self_play(cfg, stage, earlier, before)
+        return stage.finish()
 
 
-def begun(cfg: Config, out: Path, identity: Identity) -> bool:
-    """Make the folder ready; returns whether the data set was brought back from its copy, to a machine that has nothing
-    of it. Raises ConfigError if what is there has another identity."""
-    mirror, there = mirror_of(cfg, out), (out / "metrics.jsonl").exists()
-    anew = cfg.trainer.resume_mode == "disable"
-    if anew:
-        archive_work(out)
-    fetched = mirror is not None and not there and not anew and mirror.fetch_files(out)
-    check_identity([(out, identity)])
-    record_identity(out, identity, kept=there or fetched)
-    return fetched
-
-
-def play_batches(
-    cfg: Config,
-    out: Path,
-    first_batch: int,
-    earlier: Sequence[tuple[Config, Path]] = (),
-    before: Sequence[Path] = (),
+def self_play(
+    cfg: Config, stage: Stage, earlier: Sequence[tuple[Config, Path]] = (), before: Sequence[Path] = ()
 ) -> None:
     """Play what is not played yet and make rows of everything."""
-    device, world = setup.pick_device(cfg), current_world()
-    seen: list[dict[str, Any]] = []
-    engine = selfplay_engine(cfg, device, seen.append)
+    out, world = stage.folder, current_world()
+    imagined: list[dict[str, Any]] = []
+    engine = selfplay_engine(cfg, setup.pick_device(cfg), imagined.append)
     player = setup.make_player(cfg, engine.template, mode="add_worldmodel", lost=out / LOST)
     held_out = setup.validation_hashes(cfg, player)
-    last = first_batch + cfg.generate.num_batches
-    episodes, done = played_before(cfg, out, first_batch, last)
-    first = done if done > first_batch else 0
-    with recorder(cfg, out, "generate", first=first, total=last) as rec:
-        for batch in range(done, last):
-            with rec.timer("selfplay"):
-                specs = setup.training_specs(cfg, player, "selfplay", step=batch, held_out=held_out)
-                played = player.play(engine, specs, setup.selfplay_sampling(cfg))
-            imagined = world.gather(list(seen)) if cfg.generate.imagine.on else []
-            seen.clear()
-            with uninterrupted():
-                if imagined and world.is_main:
-                    write_imagined(out, batch + 1, [line for part in imagined for line in part])
-                rec.trajectories(batch + 1, "generate", played)
-                rec.log(batch + 1, play_metrics(cfg, played), tokens=tokens_in(played))
-                if world.is_main:
-                    note_played(out, batch + 1)
-            episodes += played
-            release_memory()
-            stop_together(world)
-        engine.close()
-        rows, counts = make_rows(cfg, episodes, held_out, player)
-        for own, folder in earlier:
-            found, dropped = make_rows(own, stored_episodes(own, folder), held_out, player)
-            rows, counts = [*found, *rows], counts + dropped
-        if not rows:
-            raise nothing_usable(cfg, len(episodes), counts)
-        if world.is_main:
-            summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out, before=before)
-            if mirror := mirror_of(cfg, out):
-                played_files = [str(_batch_file(out, batch + 1).relative_to(out)) for batch in range(first_batch, last)]
-                mirror.copy_files(out, (TRAIN_FILE, VAL_FILE, SUMMARY, PLAYED, *played_files))  # for later rounds
-            rec.message(
-                f"{summary['rows_train']} training and {summary['rows_val']} validation rows from "
-                f"{summary['episodes']} episodes; dropped: {by_reason(summary['dropped'])}"
-            )
-        world.barrier()
+    episodes = recorded_episodes(out, range(stage.first + 1, stage.step + 1))
+    for batch in stage.steps(stage.first + cfg.generate.num_batches):
+        with stage.interruptible("selfplay"):
+            specs = setup.training_specs(cfg, player, "selfplay", step=batch - 1, held_out=held_out)
+            played = player.play(engine, specs, setup.selfplay_sampling(cfg))
+        if cfg.generate.imagine.on:
+            lines = [line for part in world.gather(imagined) for line in part]
+            if lines and world.is_main:
+                write_imagined(out, batch, lines)
+        imagined.clear()
+        stage.commit(batch, play_metrics(cfg, played), played, tokens=tokens_in(played))
+        episodes += played
+        release_memory()
+    engine.close()
+    rows, counts = make_rows(cfg, episodes, held_out, player)
+    for own, folder in earlier:
+        found, dropped = make_rows(own, stored_episodes(own, folder), held_out, player)
+        rows, counts = [*found, *rows], counts + dropped
+    if not rows:
+        raise nothing_usable(cfg, len(episodes), counts)
+    if world.is_main:
+        summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out, before=before)
+        log.info(
+            "%d training and %d validation rows from %d episodes; dropped: %s",
+            summary["rows_train"],
+            summary["rows_val"],
+            summary["episodes"],
+            by_reason(summary["dropped"]),
+        )
 
 
 def rows_from(cfg: Config, source: Path, out: Path) -> bool:
     """Write the data set that this configuration makes of self-play in another folder; False if that is not whole."""
-    episodes, played = recorded_episodes(cfg, source, 0, cfg.generate.num_batches)
-    if played < cfg.generate.num_batches:
+    batches = cfg.generate.num_batches
+    if whole_batches(source) < batches:
         return False
+    episodes = recorded_episodes(source, range(1, batches + 1))
     player = setup.make_player(cfg, None, mode="add_worldmodel")
     held_out = setup.validation_hashes(cfg, player)
     rows, counts = make_rows(cfg, episodes, held_out, player)
@@ -198,58 +158,16 @@ def rows_from(cfg: Config, source: Path, out: Path) -> bool:
     return True
 
 
-def played_before(cfg: Config, out: Path, first: int, last: int) -> tuple[list[Episode], int]:
-    """The episodes of an interrupted call's finished batches, and the batch to go on with; (nothing, `first`) at a
-    beginning."""
-    logged = {line["step"] for line in read_metrics(out / "metrics.jsonl")}
-    if cfg.trainer.resume_mode == "disable" or first + 1 not in logged:
-        return [], first
-    return recorded_episodes(cfg, out, first, last)
-
-
-def recorded_episodes(cfg: Config, out: Path, first: int, last: int) -> tuple[list[Episode], int]:
-    """The episodes of the batches from `first` on that are whole, and the batch to go on with."""
-    known, episodes = _noted(out), list[Episode]()
-    for batch in range(first, last):
-        if known.get(str(batch + 1)) != sums_of(out, batch + 1):
-            return episodes, batch
-        rows = (row for _, row in read_lines(_batch_file(out, batch + 1)))
-        episodes += [Episode.from_json(row) for row in rows]
-    return episodes, last
+def recorded_episodes(folder: Path, batches: Iterable[int]) -> list[Episode]:
+    """The episodes of these batches of self-play."""
+    lines = (row for batch in batches for _, row in read_lines(folder / batch_file(batch)))
+    return [Episode.from_json(row) for row in lines]
 
 
 def write_imagined(out: Path, batch: int, lines: list[dict[str, Any]]) -> None:
     """What was imagined in a batch."""
     (out / IMAGINED).mkdir(exist_ok=True)
     write_atomic(out / IMAGINED / f"{batch:06d}.jsonl", [dump_line(line) for line in lines])
-
-
-def note_played(out: Path, batch: int) -> None:
-    """Note what a finished batch has left, so that one that was damaged since is played again."""
-    noted = {name: sums for name, sums in _noted(out).items() if int(name) < batch} if batch > 1 else {}
-    write_atomic(out / PLAYED, [json.dumps({**noted, str(batch): sums_of(out, batch)}, indent=1)])
-
-
-def sums_of(out: Path, batch: int) -> dict[str, str]:
-    """Checksums of a batch's episodes and of its line; empty if there is none of either."""
-    path, record = _batch_file(out, batch), out / "metrics.jsonl"
-    lines = [line for line, row in read_lines(record) if row.get("step") == batch] if record.is_file() else []
-    if not path.is_file() or len(lines) != 1:
-        return {}
-    return {"episodes": file_sum(path), "line": sha256(lines[0].encode()).hexdigest()}
-
-
-def _batch_file(out: Path, batch: int) -> Path:
-    return out / "trajectories" / f"generate-{batch:06d}.jsonl"
-
-
-def _noted(out: Path) -> dict[str, dict[str, str]]:
-    try:
-        found = json.loads((out / PLAYED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    whole = isinstance(found, dict) and all(name.isdecimal() and sums for name, sums in found.items())
-    return found if whole else {}
 
 
 def selfplay_engine(cfg: Config, device: torch.device, record: Record = lambda line: None) -> PlayingEngine:
@@ -333,7 +251,7 @@ def make_rows(
         if cfg.generate.success_only and not episode.success:
             counts["not_successful"] += len(episode.turns)
             continue
-        heartbeat.beat()
+        watchdog.beat()
         try:
             with boundary("playing the episode again", player.again_s(len(episode.turns))):
                 found, dropped = _episode_rows(cfg, episode, player, base)
@@ -381,22 +299,19 @@ def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataErro
 
 
 def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
-    """All episodes of a finished data set's self-play, which may lie elsewhere; its lost records are restored. Raises
-    DataError if a file of them is gone or was changed since."""
-    current_world().broadcast(lambda: restore_records(folder))
+    """All episodes of a finished data set's self-play, which may lie elsewhere. Raises DataError if a file of them is
+    missing or has another size."""
     played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
-    copied = copies_of(cfg, folder)
-    anew = f"remove {folder}{f' and its copy {copied}' if copied else ''} to play anew"
-    files, known = sorted((played / "trajectories").glob("generate-*.jsonl")), _noted(played)
+    files, known = sorted((played / "trajectories").glob("generate-*.jsonl")), Manifest.read(played)
+    problem = next((found for path in files if known and (found := known.problem(path, played))), "")
     if len(files) < cfg.generate.num_batches:
+        problem = f"{played}: {len(files)} of {cfg.generate.num_batches} batches of episodes are there"
+    if problem:
+        copied = copies_of(cfg, folder)
         raise DataError(
-            f"{played}: {len(files)} of {cfg.generate.num_batches} batches of episodes are there, of which rows are to "
-            f"be made. Put the others back, or {anew}."
+            f"{problem}. Rows are to be made of them: put the files back, or remove {folder}"
+            f"{f' and its copy {copied}' if copied else ''} to play again."
         )
-    for path in files:
-        noted = known.get(str(int(path.stem.rpartition("-")[2])))
-        if noted and noted.get("episodes") != file_sum(path):
-            raise DataError(f"{path} was changed since it was played. Put the file back, or {anew}.")
     return [Episode.from_json(row) for path in files for _, row in read_lines(path)]
 
 

@@ -13,7 +13,7 @@ from spa.envs.base import TextEnv
 from spa.errors import ConfigError
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.tracking.encoding import dump_line, read_lines
+from spa.run.files import dump_line, read_lines
 
 IMAGINED = "imagined"
 """What was imagined in self-play: a folder beside its data, with a file per batch."""

@@ -1,35 +1,23 @@
 """The three stages one after the other, with a look at the world model before PPO is spent on it."""
 
 import logging
-import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ModelError
-from spa.identity import Identity, differences
 from spa.recipes import generate, ppo, sft
 from spa.recipes.gate import evaluate_gate, stop_at_gate, write_gate
 from spa.recipes.ppo_replay import replayed_data
 from spa.recipes.published import original_folders
 from spa.recipes.rounds import Round, first_round, round_folders, rounds_of, write_rounds
-from spa.recipes.stage import (
-    archive_work,
-    changes,
-    check_identity,
-    finished,
-    mark_done,
-    recorded_identity,
-    result_of,
-    run_context,
-    stage_identity,
-)
-from spa.signals import stoppable
-from spa.tracking.logfile import LogFile
-from spa.training.checkpoint import find_checkpoint
+from spa.run.checkpoint import find_checkpoint
+from spa.run.fingerprint import Fingerprint
+from spa.run.manifest import Manifest, archive_work, changed_lines, changes, refuse_other_work, result_of
+from spa.run.signals import stoppable
+from spa.run.stage import locked, stage_fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -39,46 +27,49 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
     stage: `last` or a step number. Returns the last PPO checkpoint."""
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
-    with run_context(root) if inside else stoppable():  # each stage locks its own folder, too
+    with locked(root) if inside else stoppable():  # each stage locks its own folder, too
         if generate_data is True:
             archive_stages(cfg)
         if generate_data is False:
             start = find_sft_checkpoint(cfg, sft_dir, ckpt)
-            policy = ppo_identity(cfg, start, sft_dir)
-            return ppo.main(cfg, model_path=str(start), directory=ppo_dir, identity=policy)
+            policy = ppo_fingerprint(cfg, start, sft_dir)
+            return ppo.main(cfg, model_path=str(start), directory=ppo_dir, fingerprint=policy)
         rounds = rounds_of(cfg, data, sft_dir)
-        chain = identities(rounds)
-        policy = stage_identity(cfg, "ppo", parent=digest_of(*chain[-1]))
+        chain = fingerprints(rounds)
+        policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
         _settle(cfg, [*chain, (ppo_dir, policy)])
         known = dict(chain)
         made: list[Path] = []
         for own in rounds:
             ready = own.ready()
-            play(own, ready, identity=known[own.data])
-            made.append(learn(own, ready, identity=known[own.sft]))
+            play(own, ready, fingerprint=known[own.data])
+            made.append(learn(own, ready, fingerprint=known[own.sft]))
         stop_at_gate(cfg, sft_dir)
-        return ppo.main(cfg, model_path=str(made[-1]), directory=ppo_dir, identity=policy)
+        return ppo.main(cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy)
 
 
-def identities(rounds: Sequence[Round]) -> list[tuple[Path, Identity]]:
-    """The stages of all rounds in their order: folder and identity, each known to the next."""
-    chain: list[tuple[Path, Identity]] = []
+def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
+    """The stages of all rounds in their order: folder and fingerprint, each the parent of the next."""
+    chain: list[tuple[Path, Fingerprint]] = []
     for own in rounds:
         for stage, folder in own.stages:
-            parent = digest_of(*chain[-1]) if chain else None
-            chain.append((folder, stage_identity(own.cfg, stage, parent=parent)))
+            parent = chain[-1][1] if chain else None
+            chain.append((folder, stage_fingerprint(own.cfg, stage, parent=parent)))
     return chain
 
 
-def _settle(cfg: Config, chain: Sequence[tuple[Path, Identity]]) -> None:
-    """Archive changed work if the run is to begin anew, and refuse to go on with it otherwise (ConfigError)."""
-    if cfg.trainer.resume_mode == "disable":  # what is finished as it is asked for is kept
-        changed = current_world().broadcast(lambda: [bool(changes(*pair)) for pair in chain])
-        _archive([folder for (folder, _), differs in zip(chain, changed, strict=True) if differs])
-    current_world().broadcast(lambda: check_identity(chain))
+def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
+    """Archive changed work if the run is to begin from scratch, saying why; refuse it otherwise (ConfigError)."""
+    world = current_world()
+    if cfg.trainer.resume_mode == "disable" and world.is_main:  # what is finished as it is asked for is kept
+        for folder, fingerprint in chain:
+            if changed := changes(folder, fingerprint):
+                log.warning("%s begins from scratch: %s", folder, "; ".join(changed_lines(changed)))
+                archive_work(folder)
+    world.broadcast(lambda: refuse_other_work(chain))
 
 
-def play(own: Round, cfg: Config, *, identity: Identity, episodes: Path | None = None) -> Path:
+def play(own: Round, cfg: Config, *, fingerprint: Fingerprint, episodes: Path | None = None) -> Path:
     """Stage 1 of a round, with the model that `cfg` names; see `generate.main`."""
     return generate.main(
         cfg,
@@ -86,46 +77,31 @@ def play(own: Round, cfg: Config, *, identity: Identity, episodes: Path | None =
         first_batch=own.first_batch,
         earlier=own.earlier,
         before=[done.data for done in own.before],
-        identity=identity,
+        fingerprint=fingerprint,
         episodes=episodes,
     )
 
 
-def learn(own: Round, cfg: Config, *, identity: Identity) -> Path:
+def learn(own: Round, cfg: Config, *, fingerprint: Fingerprint) -> Path:
     """Stage 2 of a round, from the model that `cfg` names; returns the checkpoint."""
-    return world_model(cfg, own.data, own.sft, identity=identity, rounds=(*own.before, own))
+    return world_model(cfg, own.data, own.sft, fingerprint=fingerprint, rounds=(*own.before, own))
 
 
 def archive_stages(cfg: Config) -> None:
-    """Make room for all stages of a run to be done anew."""
-    _archive(every_folder(cfg))
-
-
-def _archive(folders: Sequence[Path]) -> None:
+    """Make room for all stages of a run to begin from scratch."""
     if current_world().is_main:
-        for folder in folders:
+        for folder in every_folder(cfg):
             archive_work(folder)
     current_world().barrier()
 
 
-def digest_of(folder: Path, identity: Identity) -> str:
-    """The digest that the next stage knows a stage by: the recorded one, if the work in its folder is the same."""
-    known = current_world().broadcast(lambda: _digest(folder, identity))
-    return known or identity.digest
-
-
-def _digest(folder: Path, identity: Identity) -> str | None:
-    known = recorded_identity(folder)
-    return known.digest if known is not None and not differences(known, identity) else None
-
-
-def ppo_identity(cfg: Config, start: Path, sft_dir: Path) -> Identity:
-    """The identity of PPO from a checkpoint: known by the stage that made it, or by its content if that is not ours."""
-    made = recorded_identity(sft_dir) if start.is_relative_to(sft_dir) else None
+def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
+    """The fingerprint of PPO from a checkpoint: known by the stage that made it, or by content if that is not ours."""
+    made = Manifest.read(sft_dir) if start.is_relative_to(sft_dir) else None
     if made is None:
-        return stage_identity(replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg))
-    last = result_of(sft_dir) == start
-    return stage_identity(cfg, "ppo", parent=made.digest if last else f"{made.digest} {start.name}")
+        return stage_fingerprint(replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg))
+    other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
+    return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
 
 
 def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
@@ -168,47 +144,47 @@ def world_model(
     data: Path | None = None,
     directory: Path | None = None,
     *,
-    identity: Identity | None = None,
+    fingerprint: Fingerprint | None = None,
     rounds: Sequence[Round] = (),
 ) -> Path:
     """Stage 2, with the gate's verdict on it; returns the checkpoint for PPO.
 
-    The data set is in `data`, or where the configuration says. What each of several `rounds` added is told. Without an
-    `identity` it is a stage alone, which `trainer.resume_mode=disable` and `sft.trainer.resume_path` make begin again
-    when it is finished; it is that of the last round where that has made the data set, else of the first.
+    The data set is in `data`, or where the configuration says. What each of several `rounds` added is told. Without a
+    `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` and `sft.trainer.resume_path` make begin
+    again when it is finished; it is that of the last round where that has made the data set, else of the first.
     """
-    started, (own_data, own_directory, _) = time.monotonic(), stage_folders(cfg)
-    data, directory = data or own_data, directory or own_directory
-    anew = identity is None and (cfg.trainer.resume_mode == "disable" or cfg.sft.trainer.resume_path is not None)
-    if identity is None and cfg.generate.rounds > 1:
+    own_data, own_directory, _ = stage_folders(cfg)
+    data = data or own_data
+    directory = directory or own_directory
+    again = fingerprint is None and (cfg.trainer.resume_mode == "disable" or cfg.sft.trainer.resume_path is not None)
+    if fingerprint is None and cfg.generate.rounds > 1:
         rounds = _last_round(cfg, data, directory)
         if not rounds and cfg.generate.policy == "search":
             cfg = first_round(cfg)  # its moves are cut into other steps
-    if identity is None and rounds:
-        chain = identities(rounds)
-        current_world().broadcast(lambda: check_identity(chain[:-1]))
-        cfg, identity = rounds[-1].ready(), chain[-1][1]
-    identity = identity or sft.sft_identity(cfg, data)
-    if done := finished(directory, identity, anew=anew):
-        return done
-    with LogFile(directory / "log.txt") if current_world().is_main else nullcontext():
-        before = [done.data for done in rounds[:-1]]
-        checkpoint = sft.main(cfg, directory=directory, data=data, identity=identity, before=before)
+    if fingerprint is None and rounds:
+        chain = fingerprints(rounds)
+        current_world().broadcast(lambda: refuse_other_work(chain[:-1]))
+        cfg, fingerprint = rounds[-1].ready(), chain[-1][1]
+    fingerprint = fingerprint or sft.sft_fingerprint(cfg, data)
+    with sft.open_stage(cfg, directory, fingerprint, again=again) as stage:
+        if stage.result is not None:
+            return stage.result
+        sft.train_sft(cfg, stage, data, before=[done.data for done in rounds[:-1]])
         gate = evaluate_gate(cfg, directory)
         if current_world().is_main:
             write_gate(directory, gate)
             if len(rounds) > 1:
                 write_rounds(directory, rounds)
         log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
-        return mark_done(directory, identity, checkpoint, since=started)
+        return stage.finish()
 
 
 def _last_round(cfg: Config, data: Path, directory: Path) -> list[Round]:
     """All rounds, if the data set is that of the last one; empty for that of the first, which is said."""
 
     def goes_on() -> bool:
-        made = recorded_identity(data)
-        return made is not None and made.parent is not None
+        made = Manifest.read(data)
+        return made is not None and made.fingerprint.parent is not None
 
     if current_world().broadcast(goes_on):
         return rounds_of(cfg, data, directory)

@@ -20,8 +20,8 @@ from spa.models.load import BUILTIN
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
-from spa.recipes.stage import result_of
-from spa.training.checkpoint import find_checkpoint, latest_checkpoint, steps_in
+from spa.run.checkpoint import checkpoints_in, find_checkpoint, latest_checkpoint
+from spa.run.manifest import result_of
 
 SCRIPTED = ("random", "expert", "scout")
 API = "api"
@@ -61,7 +61,7 @@ def find_target(name: str) -> Target:
     if not (folder / "config.json").is_file():
         stages = [folder / stage for stage in STAGES if latest_checkpoint(folder / stage)]
         place = stages[0] if stages else folder
-        if not steps_in(place):
+        if not checkpoints_in(place):
             raise ModelError(
                 f"{folder} holds neither a model (config.json) nor checkpoints (global_step_N).{_near(folder)}"
             )

@@ -1,14 +1,12 @@
 """Stage 3: multi-turn PPO (arXiv 1707.06347; SPA, arXiv 2510.15047).
 
-One step: play, keep the groups that differ, score, estimate advantages, update critic and policy. Read `main` from
+One step: play, keep the groups that differ, score, estimate advantages, update critic and policy. Read `train_ppo` from
 top to bottom; everything it calls is a pure function or one of the things it holds: an engine and two models.
 """
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,10 @@ from spa.algo.masked import explained_variance, masked_mean, mean_per_row, white
 from spa.algo.rewards import normalize_rewards, normalize_scores
 from spa.algo.sampled import rollout_weights
 from spa.config.schema import ActorConfig, Config, CriticConfig
-from spa.distributed.world import current_world
 from spa.envs.lost import LOST
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.evaluate.search import episode_search_metrics
-from spa.identity import Identity
 from spa.models.heap import limit_kernel_caches, release_memory
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
@@ -41,16 +37,13 @@ from spa.recipes.ppo_losses import (
     weighed_by_uncertainty,
     world_weights,
 )
-from spa.recipes.ppo_models import Models, load_models, named_estimator, save_models
+from spa.recipes.ppo_models import Models, load_models, named_estimator
 from spa.recipes.ppo_replay import drawn_rows, replayed_data
-from spa.recipes.resume import begin, recorder, saved_when_stopped
-from spa.recipes.stage import finished, mark_done, run_context, stage_identity, stop_together
 from spa.recipes.validation import validate
+from spa.run.fingerprint import Fingerprint
+from spa.run.stage import Stage, stage_fingerprint
 from spa.seeds import torch_stream
-from spa.signals import uninterrupted
-from spa.tracking.recorder import Recorder
 from spa.training.batch import batch_episodes, select, split_turns
-from spa.training.checkpoint import last_checkpoint
 from spa.training.loss_masks import answer_mask, loss_masks
 from spa.training.replay import with_replay
 from spa.training.token_scores import token_scores
@@ -75,81 +68,80 @@ SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept fo
 
 
 def main(
-    cfg: Config, *, model_path: str | None = None, directory: Path | None = None, identity: Identity | None = None
+    cfg: Config,
+    *,
+    model_path: str | None = None,
+    directory: Path | None = None,
+    fingerprint: Fingerprint | None = None,
 ) -> Path:
     """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint.
 
-    The loop: play, keep, score, estimate, update, hand the weights over, look, save. With several ranks each plays,
-    scores and trains on its share; everything that stands here is the same on all. Without an `identity` it is a stage
-    alone, which `trainer.resume_mode` makes begin again when it is finished. Raises StopRequested, when it has saved
-    what there is, if the process is asked to stop.
+    Without a `fingerprint` it is a stage alone, which `trainer.resume_mode` makes begin again when it is finished.
     """
-    out, path = directory or Path(cfg.trainer.default_local_dir), model_path or cfg.model_path
-    started, total, world = time.monotonic(), cfg.trainer.total_training_steps, current_world()
-    anew = identity is None and cfg.trainer.resume_mode != "auto"
-    identity = identity or stage_identity(replace(cfg, model_path=path), "ppo", data=replayed_data(cfg))
-    if done := finished(out, identity, steps=total, anew=anew):
-        return done
-    with run_context(out):
-        limit_kernel_caches()
-        device, sampling = setup.pick_device(cfg), setup.train_sampling(cfg)
-        named = cfg.trainer.resume_from_path if cfg.trainer.resume_mode == "resume_path" else None
-        progress, resume = begin(cfg, out, identity, named=named)
-        if resume is not None and resume.parent == out and progress.finished(total):
-            return mark_done(out, identity, resume, since=started)
-        require_worths(cfg)
-        models = load_models(cfg, path, resume, device)
-        models.progress = progress
-        models.engine.load_weights(models.actor.full_model(), version=progress.step)
-        player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode, lost=out / LOST)
-        held_out = setup.validation_hashes(cfg, player)
-        with (
-            recorder(cfg, out, "ppo", first=progress.step, total=total) as rec,
-            saved_when_stopped(progress, partial(save_models, cfg, out, models)),
-        ):
-            look_at_the_beginning(cfg, models, player, rec)
-            barren = 0
-            for step in range(progress.step + 1, total + 1):
-                with rec.timer("rollout"):
-                    specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
-                    episodes = player.play(models.engine, specs, sampling)
-                barren = barren_steps(episodes, barren)
-                with uninterrupted():  # from here on the step is one piece
-                    metrics = episode_metrics(episodes, "train")
-                    metrics |= episode_search_metrics(episodes, player.make_env, "train")
-                    pad = models.template.tokenizer.pad_token_id or 0
-                    kept, found = keep_groups(cfg, to_batch(cfg, episodes, pad, models.template))
-                    metrics |= found
-                    if kept is not None:
-                        with rec.timer("score"):
-                            scored, found = score(cfg, models, kept, device)
-                        metrics |= found
-                        check_sampler(cfg, found["rollout/kl_trainer_sampler"], models, step, rec)
-                        batch, found = with_advantages(cfg, models, scored)
-                        metrics |= found
-                        with rec.timer("update"):
-                            for name, part, shown, how in updates(cfg, models, batch, episodes, step):
-                                found = update(part, shown, **how, device=device)
-                                metrics |= {f"{name}/{key}": value for key, value in found.items()}
-                                metrics[f"{name}/lr"] = part.optimizer.lr
-                                if shown.replay is not None:
-                                    metrics[f"{name}/replay_tokens"] = float(shown.replay.sum())
-                        rec.token_scores(step, "train", token_scores(batch, episodes[:SHOWN_EPISODES]))
-                    models.engine.load_weights(models.actor.full_model(), version=step)
-                    release_memory()
-                    rec.trajectories(step, "train", episodes)
-                    progress.made(step, metrics)
-                finish_step(cfg, models, player, rec, metrics, tokens=tokens_in(episodes))
-                stop_together(world)
-        return mark_done(out, identity, last_checkpoint(out, world), since=started)
+    trainer, path = cfg.trainer, model_path or cfg.model_path
+    with Stage(
+        cfg,
+        directory or Path(trainer.default_local_dir),
+        fingerprint or stage_fingerprint(replace(cfg, model_path=path), "ppo", data=replayed_data(cfg)),
+        total=trainer.total_training_steps,
+        keep=trainer.max_actor_ckpt_to_keep,
+        resume_path=trainer.resume_from_path if trainer.resume_mode == "resume_path" else None,
+        again=fingerprint is None and trainer.resume_mode != "auto",
+    ) as stage:
+        return stage.result or train_ppo(cfg, stage, path)
 
 
-def look_at_the_beginning(cfg: Config, models: Models, player: setup.Player, rec: Recorder) -> None:
-    """Validate the policy that a run begins with, or finish the step that it was stopped in."""
-    if models.progress.step == 0 and cfg.trainer.val_before_train:
-        rec.log(0, validate(cfg, player, models.engine, rec, 0))
-    if models.progress.unlogged is not None:  # stopped while its last step was validated
-        finish_step(cfg, models, player, rec, models.progress.unlogged)
+def train_ppo(cfg: Config, stage: Stage, path: str) -> Path:
+    """Multi-turn PPO: rollout -> keep groups -> score -> advantages -> critic, actor -> sync weights.
+
+    With several ranks each plays, scores and trains on its share; everything here is the same on all. Raises
+    StopRequested, when it has saved what there is, if the process is asked to stop.
+    """
+    limit_kernel_caches()
+    device, sampling = setup.pick_device(cfg), setup.train_sampling(cfg)
+    require_worths(cfg)
+    models = load_models(cfg, path, stage.resume_from, device)
+    models.engine.load_weights(models.actor.full_model(), version=stage.step)
+    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode, lost=stage.folder / LOST)
+    held_out = setup.validation_hashes(cfg, player)
+    if stage.step == 0 and cfg.trainer.val_before_train:
+        with stage.interruptible("validate"):
+            metrics = validate(cfg, player, models.engine, stage.recorder, 0)
+        stage.recorder.log(0, metrics)
+    barren = 0
+    for step in stage.steps(cfg.trainer.total_training_steps, save_every=cfg.trainer.save_freq):
+        with stage.interruptible("rollout"):
+            specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
+            episodes = player.play(models.engine, specs, sampling)
+        barren = barren_steps(episodes, barren)
+        metrics = episode_metrics(episodes, "train")
+        metrics |= episode_search_metrics(episodes, player.make_env, "train")
+        pad = models.template.tokenizer.pad_token_id or 0
+        kept, found = keep_groups(cfg, to_batch(cfg, episodes, pad, models.template))
+        metrics |= found
+        if kept is not None:
+            with stage.timer("score"):
+                scored, found = score(cfg, models, kept, device)
+            metrics |= found
+            check_sampler(cfg, found["rollout/kl_trainer_sampler"], models, step)
+            batch, found = with_advantages(cfg, models, scored)
+            metrics |= found
+            with stage.timer("update"):
+                for name, part, shown, how in updates(cfg, models, batch, episodes, step):
+                    found = update(part, shown, **how, device=device)
+                    metrics |= {f"{name}/{key}": value for key, value in found.items()}
+                    metrics[f"{name}/lr"] = part.optimizer.lr
+                    if shown.replay is not None:
+                        metrics[f"{name}/replay_tokens"] = float(shown.replay.sum())
+            stage.recorder.token_scores(step, "train", token_scores(batch, episodes[:SHOWN_EPISODES]))
+        models.engine.load_weights(models.actor.full_model(), version=step)
+        release_memory()
+        if stage.due(step, cfg.trainer.test_freq) or step == cfg.trainer.also_test_at:
+            with stage.timer("validate"):
+                metrics |= validate(cfg, player, models.engine, stage.recorder, step)
+        warn_of_health(models, step, metrics)
+        stage.commit(step, metrics, episodes, models, tokens=tokens_in(episodes))
+    return stage.finish()
 
 
 def barren_steps(episodes: list[Episode], before: int) -> int:
@@ -165,23 +157,13 @@ def barren_steps(episodes: list[Episode], before: int) -> int:
     return before + 1
 
 
-def finish_step(
-    cfg: Config, models: Models, player: setup.Player, rec: Recorder, metrics: Metrics, *, tokens: int | None = None
-) -> None:
-    """Validate if it is time, write the line of the step that the models have made, save if it is time."""
-    step, total = models.progress.step, cfg.trainer.total_training_steps
-    if is_due(step, cfg.trainer.test_freq, total) or step == cfg.trainer.also_test_at:
-        with rec.timer("validate"):
-            metrics = metrics | validate(cfg, player, models.engine, rec, step)
-    with uninterrupted():
-        before, models.health = models.health.reasons, models.health.observe(step_health(metrics))
-        for name, reason in models.health.reasons.items():
-            if name not in before:
-                log.warning("step %d: %s: %s", step, name, reason)
-        rec.log(step, metrics, tokens=tokens)
-        models.progress.unlogged = None
-        if is_due(step, cfg.trainer.save_freq, total):
-            save_models(cfg, rec.directory, models)
+def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
+    """Warn of what begins to go wrong with learning at this step."""
+    before = models.health.reasons
+    models.health = models.health.observe(step_health(metrics))
+    for name, reason in models.health.reasons.items():
+        if name not in before:
+            log.warning("step %d: %s: %s", step, name, reason)
 
 
 def step_health(metrics: Metrics) -> StepHealth:
@@ -349,7 +331,7 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
     return replace(batch, rewards=batch.rewards + last * (following * batch.truncated)[:, None])
 
 
-def check_sampler(cfg: Config, kl: float, models: Models, step: int, rec: Recorder) -> None:
+def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
     """Warn if the engine samples from other numbers than the trainer computes; stop if that is so from the start."""
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
@@ -359,7 +341,7 @@ def check_sampler(cfg: Config, kl: float, models: Models, step: int, rec: Record
             "temperature, top_k and top_p."
         )
     if kl > cfg.trainer.kl_warn:
-        rec.message(f"step {step}: KL(sampler || trainer) is {kl:.3g} per token, above {cfg.trainer.kl_warn}")
+        log.warning("step %d: KL(sampler || trainer) is %.3g per token, above %g", step, kl, cfg.trainer.kl_warn)
 
 
 def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PPOBatch, Metrics]:
@@ -432,8 +414,3 @@ def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:
     if cfg.use_dynamic_bsz:
         return MicroBatching(max_tokens=cfg.ppo_max_token_len_per_gpu)
     return MicroBatching(rows=rows)
-
-
-def is_due(step: int, every: int, total: int) -> bool:
-    """Whether something that happens every `every` steps, and at the end, happens at `step`."""
-    return step == total or (every > 0 and step % every == 0)

@@ -22,8 +22,8 @@ from spa.recipes import setup
 from spa.recipes.parallel import parallelize
 from spa.recipes.ppo_replay import stored_rows
 from spa.recipes.published import note_published
-from spa.recipes.resume import Progress, save
-from spa.training.checkpoint import load_state
+from spa.run.checkpoint import load_state
+from spa.run.stage import Snapshot
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.replay import Replayed
 from spa.training.update import Scorer, Trainable
@@ -40,8 +40,16 @@ class Models:
     template: ChatTemplate
     kl: KLController
     replay: list[Replayed] = field(default_factory=list)  # rows of stage 2 to draw from
-    progress: Progress = field(default_factory=Progress)
     health: Health = field(default_factory=Health)
+
+    def snapshot(self) -> Snapshot:
+        """What PPO needs to resume."""
+        state = {"actor": self.actor.state(), "kl_coef": self.kl.coef, "health": self.health.state()}
+        model, critic = self.actor.full_model(), None
+        if self.critic is not None:
+            state["critic"] = self.critic.state()
+            critic = self.critic.full_model()
+        return Snapshot(model=model, tokenizer=self.template, critic=critic, state=state)
 
 
 def keys_of(section: Any) -> set[str]:
@@ -158,24 +166,3 @@ def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
     else:
         schedule = warmup_constant(warmup)
     return make_optimizer(model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=schedule)
-
-
-def save_models(cfg: Config, directory: Path, models: Models, *, preemption: bool = False) -> Path:
-    """A checkpoint of what PPO needs to go on."""
-    actor, critic = models.actor, models.critic
-    state = {"actor": actor.state(), "kl_coef": models.kl.coef, "health": models.health.state()}
-    whole, whole_critic = actor.full_model(), None
-    if critic is not None:
-        state["critic"] = critic.state()
-        whole_critic = critic.full_model()
-    return save(
-        cfg,
-        directory,
-        models.progress,
-        model=whole,
-        template=models.template,
-        state=state,
-        keep=cfg.trainer.max_actor_ckpt_to_keep,
-        critic=whole_critic,
-        preemption=preemption,
-    )

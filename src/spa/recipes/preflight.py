@@ -30,7 +30,7 @@ from spa.recipes.imagination import check_planning
 from spa.recipes.ppo_models import check_trained
 from spa.recipes.published import data_files
 from spa.recipes.rounds import first_round, rounds_of
-from spa.training.checkpoint import damage
+from spa.run.checkpoint import damage
 from spa.worldmodel.branches import require_tries
 
 

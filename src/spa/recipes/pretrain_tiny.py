@@ -18,8 +18,8 @@ from spa.models.heap import release_memory
 from spa.models.pretrain_documents import Documents, prompt_texts
 from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
 from spa.prompts.template import ChatTemplate
+from spa.run.progress import ProgressLine
 from spa.seeds import stream, stream_seed
-from spa.tracking.progress import ProgressLine
 from spa.training.optim import make_optimizer, warmup_cosine
 from spa.types import Message
 

@@ -20,8 +20,8 @@ from spa.config.stages import Stage
 from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
 from spa.recipes.gate import GATE_FILE
-from spa.recipes.stage import restore_records, result_of
-from spa.tracking.encoding import write_atomic
+from spa.run.files import write_atomic
+from spa.run.manifest import result_of
 
 ROUNDS_FILE = "rounds.json"
 
@@ -194,7 +194,5 @@ def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, 
 
 
 def write_rounds(directory: Path, rounds: Sequence[Round]) -> None:
-    """rounds.json beside the checkpoints of the last round. Lost records of finished stages are restored for it."""
-    for folder in [folder for each in rounds for _, folder in each.stages if folder != directory]:
-        restore_records(folder)
+    """rounds.json beside the checkpoints of the last round."""
     write_atomic(directory / ROUNDS_FILE, [json.dumps(told(rounds), indent=1)])

@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from spa import heartbeat
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.engines.base import Engine
@@ -42,10 +41,11 @@ from spa.planning.written_search import (
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.resume import recorder
+from spa.run import watchdog
+from spa.run.files import write_atomic
+from spa.run.stage import Stage
 from spa.seeds import stream, stream_seed
-from spa.tracking.encoding import write_atomic
-from spa.types import Message, Prompt, SamplingParams, WorldModelRow
+from spa.types import Message, Metrics, Prompt, SamplingParams, WorldModelRow
 from spa.worldmodel.rows import by_reason, write_parquet
 
 log = logging.getLogger(__name__)
@@ -78,43 +78,49 @@ class Question:
         return key
 
 
-def write_examples(cfg: Config, out: Path, *, files: tuple[str, str, str]) -> None:
-    """Write the training and validation examples and a summary to `files` in `out`.
+def write_examples(cfg: Config, stage: Stage, *, files: tuple[str, str, str]) -> None:
+    """Write the training and validation examples and a summary to `files` in the stage's folder.
 
     Raises ConfigError for a game that does not name its states, DataError if too few puzzles give an example.
     """
-    world = current_world()
-    with recorder(cfg, out, "generate", first=0, total=1) as rec:
-        if world.is_main:
-            player = setup.make_player(cfg, None, mode="base")
-            dynamics = make_dynamics(cfg)
-            with rec.timer("examples"):
-                rows, lines, dropped = make_examples(cfg, player, dynamics)
-            train = rows[: cfg.generate.search.examples]
-            write_parquet(out / files[0], train)
-            write_parquet(out / files[1], rows[len(train) :])
-            summary = {
-                "episodes": 0,
-                "played": {"episodes": 0.0, "num_actions": 0.0},
-                "rows_train": len(train),
-                "rows_val": len(rows) - len(train),
-                "puzzles": len(rows),
-                "dropped": dict(sorted(dropped.items())),
-                "search": {
-                    "thoughts": cfg.generate.search.thoughts,
-                    "dynamics": cfg.generate.search.dynamics,
-                    "lines": dict(sorted(Counter(lines).items())),
-                    **dynamics.counts,
-                },
-            }
-            write_atomic(out / files[2], [json.dumps(summary, indent=1)])
-            measured = {f"search/{name}": float(value) for name, value in dynamics.counts.items()}
-            rec.log(1, {"search/rows": float(len(rows)), "search/dropped": float(sum(dropped.values())), **measured})
-            rec.message(
-                f"{len(train)} training and {len(rows) - len(train)} validation examples of written searches; "
-                f"dropped: {by_reason(dropped)}"
-            )
-        world.barrier()
+    for step in stage.steps(1):
+        metrics: Metrics = {}
+        with stage.interruptible("examples"):
+            if current_world().is_main:
+                metrics = _write_examples(cfg, stage.folder, files)
+        stage.commit(step, metrics)
+
+
+def _write_examples(cfg: Config, out: Path, files: tuple[str, str, str]) -> Metrics:
+    dynamics = make_dynamics(cfg)
+    rows, lines, dropped = make_examples(cfg, setup.make_player(cfg, None, mode="base"), dynamics)
+    train = rows[: cfg.generate.search.examples]
+    validation = rows[len(train) :]
+    write_parquet(out / files[0], train)
+    write_parquet(out / files[1], validation)
+    summary = {
+        "episodes": 0,
+        "played": {"episodes": 0.0, "num_actions": 0.0},
+        "rows_train": len(train),
+        "rows_val": len(validation),
+        "puzzles": len(rows),
+        "dropped": dict(sorted(dropped.items())),
+        "search": {
+            "thoughts": cfg.generate.search.thoughts,
+            "dynamics": cfg.generate.search.dynamics,
+            "lines": dict(sorted(Counter(lines).items())),
+            **dynamics.counts,
+        },
+    }
+    write_atomic(out / files[2], [json.dumps(summary, indent=1)])
+    log.info(
+        "%d training and %d validation examples of written searches; dropped: %s",
+        len(train),
+        len(validation),
+        by_reason(dropped),
+    )
+    measured = {f"search/{name}": float(value) for name, value in dynamics.counts.items()}
+    return {"search/rows": float(len(rows)), "search/dropped": float(sum(dropped.values())), **measured}
 
 
 class Dynamics(Protocol):
@@ -255,7 +261,7 @@ def questions(cfg: Config, player: setup.Player, dropped: Counter[str], *, most:
     own, tags = cfg.generate.search, cfg.es_manager.train.env_configs.tags
     held_out, known = setup.validation_hashes(cfg, player), set[str]()
     for number in range(most):
-        heartbeat.beat()
+        watchdog.beat()
         rng = stream(cfg.seed.train, "search/state", number)
         spec = EpisodeSpec(
             episode_id=f"search/{number}",

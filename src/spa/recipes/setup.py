@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from spa import heartbeat
 from spa.config.schema import Config, EnvSpec, GroupsConfig
 from spa.distributed.episodes import pack, unpack
 from spa.distributed.world import ALONE, World, current_world
@@ -30,6 +29,7 @@ from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes.prompters import check_puzzles, first_puzzle, make_prompter
 from spa.rollout import check_room, collect, puzzle_hash
+from spa.run import watchdog
 from spa.seeds import stream_seed
 from spa.types import Episode, SamplingParams
 
@@ -99,7 +99,7 @@ class Player:
     def look_at(self, spec: EpisodeSpec) -> "Look | None":
         """An episode's puzzle before it is played; None if it cannot be made, which its episode says when it is played.
         A puzzle that ends its process is marked."""
-        heartbeat.beat()
+        watchdog.beat()
         if self.lost.is_unmakeable(spec.episode_id):
             return None
         limit = None if self.env_timeout_s is None or self.workers is not None else self.env_timeout_s + MAKING_S

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +22,6 @@ from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics
 from spa.evaluate.search import pooled_search_metrics
 from spa.evaluate.text import on_puzzles
-from spa.identity import Identity
 from spa.models.forward import token_logprobs
 from spa.models.heap import limit_kernel_caches, release_memory
 from spa.models.lora import ADAPTER
@@ -33,11 +31,11 @@ from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
 from spa.recipes.parallel import check_optimizer, parallelize
 from spa.recipes.published import data_files, note_published, original_folders
-from spa.recipes.resume import Progress, begin, recorder, save, saved_when_stopped
-from spa.recipes.stage import recorded_identity, result_of, run_context, stage_identity, stop_together
-from spa.signals import uninterrupted
-from spa.tracking.recorder import Recorder
-from spa.training.checkpoint import last_checkpoint, load_state
+from spa.run.checkpoint import load_state
+from spa.run.fingerprint import Fingerprint
+from spa.run.manifest import Manifest, result_of
+from spa.run.recorder import Recorder
+from spa.run.stage import Snapshot, Stage, stage_fingerprint
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Trainable, forward_passes, train_step
@@ -51,84 +49,86 @@ log = logging.getLogger(__name__)
 RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
-def main(
-    cfg: Config,
-    *,
-    directory: Path | None = None,
-    data: Path | None = None,
-    identity: Identity | None = None,
-    before: Sequence[Path] = (),
-) -> Path:
+def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
     """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set; returns the last
-    checkpoint. `before`: the data sets that this model was fine-tuned on in earlier rounds.
+    checkpoint. Without the gate, which belongs to the pipeline."""
+    out = directory or Path(cfg.sft.trainer.default_local_dir)
+    with open_stage(cfg, out, sft_fingerprint(cfg, data)) as stage:
+        if stage.result is not None:
+            return stage.result
+        train_sft(cfg, stage, data)
+        return stage.finish()
 
-    Raises StopRequested, when it has saved what there is, if the process is asked to stop.
+
+def open_stage(cfg: Config, folder: Path, fingerprint: Fingerprint, *, again: bool = False) -> Stage:
+    """Stage 2 in a folder."""
+    trainer = cfg.sft.trainer
+    return Stage(cfg, folder, fingerprint, keep=trainer.keep, resume_path=trainer.resume_path, again=again)
+
+
+def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[Path] = ()) -> None:
+    """Supervised fine-tuning: batch of rows -> masked log-likelihood -> step; accuracy on held-out puzzles when due.
+
+    `before`: the data sets that this model was fine-tuned on in earlier rounds. Raises StopRequested, when it has saved
+    what there is, if the process is asked to stop.
     """
-    sft, out = cfg.sft, directory or Path(cfg.sft.trainer.default_local_dir)
-    identity = identity or sft_identity(cfg, data)
-    with run_context(out):
-        limit_kernel_caches()
-        device, world = setup.pick_device(cfg), current_world()
-        progress, resume = begin(cfg, out, identity, named=sft.trainer.resume_path)
-        model, template = load_model(cfg, resume, device)
-        train_rows, val_rows = load_data(cfg, template, data)
-        rows = [sequence.rows for sequence in train_rows]
-        per_epoch = len(spread_evenly(rows, sft.data.train_batch_size, range(len(rows))))
-        total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
-        if resume is not None and resume.parent == out and progress.finished(total):
-            return resume
-        part = make_part(cfg, model, total, resume, device)
-        probes = find_probes(cfg, template, data, before) if sft.trainer.eval_episodes else None
-        save_now = partial(save_part, cfg, out, part, template, progress)
-        batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=progress.step)
-        micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
-        with recorder(cfg, out, "sft", first=progress.step, total=total) as rec, saved_when_stopped(progress, save_now):
-
-            def finish_step(metrics: Metrics, tokens: int | None = None) -> None:
-                """Look at the model if it is time, write the step's line, save if it is time."""
-                step = progress.step
-                if step == total or step % (sft.trainer.test_freq or per_epoch) == 0:
-                    with rec.timer("validate"):
-                        if val_rows:
-                            loss = validation_loss(part, val_rows, micro, device, template.images)
-                            metrics = metrics | {"val/loss": loss}
-                        if probes:
-                            metrics = metrics | world_model_check(cfg, part.full_model(), probes, rec, step, device)
-                with uninterrupted():
-                    rec.log(step, metrics, tokens=tokens)
-                    progress.unlogged = None
-                    if step == total or step % (sft.trainer.save_freq or per_epoch) == 0:
-                        save_now()
-
-            if progress.unlogged is not None:  # stopped while its last step was looked at
-                finish_step(progress.unlogged)
-            for step in range(progress.step + 1, total + 1):
-                batch = [train_rows[i] for i in next(batches)]
-                with uninterrupted(), rec.timer("update"):
-                    part.optimizer.at(step - 1)
-                    metrics = update(part, batch, micro, device, template.images)
-                    progress.made(step, metrics)
-                finish_step(metrics, int(lengths_of(batch).sum()))
-                stop_together(world)
-                if step % RELEASE_EVERY == 0:
-                    release_memory()
-        return last_checkpoint(out, world)
+    sft = cfg.sft
+    limit_kernel_caches()
+    device = setup.pick_device(cfg)
+    model, template = load_model(cfg, stage.resume_from, device)
+    train_rows, val_rows = load_data(cfg, template, data)
+    rows = [sequence.rows for sequence in train_rows]
+    per_epoch = len(spread_evenly(rows, sft.data.train_batch_size, range(len(rows))))
+    total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
+    learner = Learner(make_part(cfg, model, total, stage.resume_from, device), template)
+    part = learner.part
+    probes = find_probes(cfg, template, data, before) if sft.trainer.eval_episodes else None
+    batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=stage.step)
+    micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
+    for step in stage.steps(total, save_every=sft.trainer.save_freq or per_epoch):
+        batch = [train_rows[i] for i in next(batches)]
+        with stage.timer("update"):
+            part.optimizer.at(step - 1)
+            metrics = update(part, batch, micro, device, template.images)
+        if stage.due(step, sft.trainer.test_freq or per_epoch):
+            with stage.timer("validate"):
+                if val_rows:
+                    metrics["val/loss"] = validation_loss(part, val_rows, micro, device, template.images)
+                if probes:
+                    metrics |= world_model_check(cfg, part.full_model(), probes, stage.recorder, step, device)
+        stage.commit(step, metrics, trained=learner, tokens=int(lengths_of(batch).sum()))
+        if step % RELEASE_EVERY == 0:
+            release_memory()
 
 
-def sft_identity(cfg: Config, data: Path | None) -> Identity:
-    """The identity of stage 2 on the data set that it would find: known by the stage that made it, or by its content
+def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
+    """The fingerprint of stage 2 on the data set that it would find: known by the stage that made it, or by its content
     if that is not ours. That of a later round of self-play is known by its content, too: the stage before it goes on
     from the round before, which fine-tuning that is asked for alone does not."""
     folder = find_data(cfg, data)
 
-    def known() -> str | None:
+    def made_by() -> dict[str, Any] | None:
         result_of(folder)  # raises if the files are not those of the record
-        made = recorded_identity(folder)
-        return made.digest if made is not None and made.parent is None else None
+        made = Manifest.read(folder)
+        return made.fingerprint.to_json() if made is not None and made.fingerprint.parent is None else None
 
-    digest = current_world().broadcast(known)
+    known = current_world().broadcast(made_by)
     named = cfg.sft.data.train_files or cfg.data.train_files
-    return stage_identity(cfg, "sft", parent=digest, data=None if digest or named else folder)
+    parent = Fingerprint.from_json(known) if known else None
+    return stage_fingerprint(cfg, "sft", parent=parent, data=None if parent or named else folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What fine-tuning trains, and the chat template that it is saved with."""
+
+    part: Trainable
+    template: ChatTemplate
+
+    def snapshot(self) -> Snapshot:
+        """What fine-tuning needs to resume."""
+        model, state = self.part.full_model(), self.part.state()
+        return Snapshot(model=model, tokenizer=self.template, state={"optimizer": state})
 
 
 def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[Any, ChatTemplate]:
@@ -157,14 +157,6 @@ def make_part(cfg: Config, model: Any, total: int, resume: Path | None, device: 
     if resume:
         part.optimizer.load_state_dict(load_state(resume)["optimizer"])
     return part
-
-
-def save_part(
-    cfg: Config, out: Path, part: Trainable, template: ChatTemplate, progress: Progress, *, preemption: bool = False
-) -> Path:
-    """A checkpoint of what fine-tuning needs to go on."""
-    model, state, keep = part.full_model(), {"optimizer": part.state()}, cfg.sft.trainer.keep
-    return save(cfg, out, progress, model=model, template=template, state=state, keep=keep, preemption=preemption)
 
 
 def load_data(

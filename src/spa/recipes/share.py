@@ -13,10 +13,10 @@ from huggingface_hub import CommitOperationAdd, HfApi
 
 from spa.errors import DataError, ModelError, SpaError, one_line
 from spa.models.hub import FILES, Kind, explained
-from spa.recipes.generate import SUMMARY, TRAIN_FILE, VAL_FILE
-from spa.recipes.stage import recorded_identity
-from spa.tracking.encoding import read_lines
-from spa.training.checkpoint import MARKER, damage, step_of
+from spa.recipes.generate import TRAIN_FILE, VAL_FILE
+from spa.run.checkpoint import MARKER, damage, step_of
+from spa.run.files import read_lines
+from spa.run.manifest import SUMMARY, Manifest
 from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.rows import by_reason
 
@@ -64,7 +64,7 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
             f"{folder}: neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Name a run's data folder or "
             "one of its global_step_N folders."
         )
-    if (folder / MARKER).is_file() and (problem := damage(folder)):
+    if (folder / MARKER).is_file() and (problem := damage(folder, hashes=True)):
         raise ModelError(f"{folder} is damaged: {problem}. Share another step, or run that stage again.")
     parts = [folder, *([folder / "critic"] if critic else [])]
     paths = sorted({path for part in parts for pattern in FILES for path in part.glob(pattern) if path.is_file()})
@@ -160,12 +160,12 @@ def model_card(folder: Path, name: str) -> str:
 
 def _stages(stage_dir: Path) -> str:
     """How the model of a stage was trained, as its record says."""
-    made = recorded_identity(stage_dir)
-    if made is None:
+    known = Manifest.read(stage_dir)
+    if known is None:
         return ""
-    if made.stage == "sft":
+    if known.fingerprint.stage == "sft":
         return ": fine-tuning on played games, and no reinforcement learning yet"
-    return ": fine-tuning on played games, then multi-turn PPO" if made.parent else ": multi-turn PPO"
+    return ": fine-tuning on played games, then multi-turn PPO" if known.fingerprint.parent else ": multi-turn PPO"
 
 
 def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any], use: str) -> str:

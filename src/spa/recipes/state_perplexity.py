@@ -18,8 +18,8 @@ from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.policies import load_model
 from spa.recipes.versions import versions
-from spa.tracking.encoding import write_atomic
-from spa.tracking.progress import ProgressLine
+from spa.run.files import write_atomic
+from spa.run.progress import ProgressLine
 
 TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
 CONTEXTS = ("alone", "in the prompt")

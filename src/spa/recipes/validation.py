@@ -5,7 +5,7 @@ from spa.engines.base import Engine
 from spa.evaluate.episode_metrics import episode_metrics
 from spa.evaluate.search import episode_search_metrics
 from spa.recipes import setup
-from spa.tracking.recorder import Recorder
+from spa.run.recorder import Recorder
 from spa.types import Episode, Metrics
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spa.tracking.console import printable
+from spa.run.console import printable
 from spa.worldmodel.accuracy import is_exact
 
 _COORDINATE = re.compile(r"\((\d{1,3}),\s?(\d{1,3})\)")

@@ -18,8 +18,8 @@ from spa.report.facts import ENDINGS
 from spa.report.reading import open_run, problem_text
 from spa.report.security import page_policy
 from spa.report.text import markdown
-from spa.tracking.console import printable
-from spa.tracking.encoding import write_atomic
+from spa.run.console import printable
+from spa.run.files import write_atomic
 
 log = logging.getLogger(__name__)
 

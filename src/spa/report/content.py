@@ -11,7 +11,7 @@ from spa.report.gallery import Picture, choose
 from spa.report.progress import in_progress, shown_step
 from spa.report.reading import Run, StageFolder, flatten, made_with, told_apart
 from spa.report.results import Row
-from spa.tracking.console import printable
+from spa.run.console import printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from typing import Any
 from spa.report.reading import Run, StageFolder, TrajectoryFile, open_run, parse_head
 from spa.report.replay import any_wrong
 from spa.report.shape import is_episode
-from spa.tracking.console import printable
-from spa.tracking.encoding import read_lines
+from spa.run.console import printable
+from spa.run.files import read_lines
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from spa.report.curves import PASS_1, RunArm, ends
 from spa.report.progress import in_progress, lacks_summary, progress, shown_step
 from spa.report.reading import NoRunError, Run, StageFolder, open_run, problem_text
 from spa.report.results import common_steps
-from spa.tracking.console import printable
-from spa.tracking.lock import LOCK, held
+from spa.run.console import printable
+from spa.run.lock import LOCK, held
 
 _FRESH_SECONDS = 15 * 60
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spa.report.reading import Run, StageFolder, flatten
-from spa.tracking.encoding import read_object
-from spa.tracking.lock import LOCK
+from spa.run.lock import LOCK
 
 _ORDER = ("generate", "data", "sft", "ppo", "eval")
 
@@ -63,7 +62,7 @@ def _rank(stage: StageFolder) -> tuple[float, int]:
 def _progress(stage: StageFolder) -> Progress:
     total = flatten(stage.config).get("trainer.total_training_steps") if stage.name == "ppo" else None
     total = total if isinstance(total, int) else None
-    result = re.search(r"global_step_(\d+)", str(read_object(stage.path / "done.json").get("result")))
+    result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
     finished = stage.name == "eval" or (stage.name == "ppo" and (stage.done if total is None else step >= total))
     return Progress(stage.arm, stage.name, step, total, finished)

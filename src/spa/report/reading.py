@@ -18,7 +18,7 @@ import yaml
 
 from spa.errors import DataError
 from spa.report.shape import is_head, is_summary
-from spa.tracking.encoding import read_lines, read_object
+from spa.run.files import MANIFEST, read_lines, read_object
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +82,15 @@ class StageFolder:
 
     @property
     def done(self) -> bool:
-        """Whether the stage has been marked as done."""
-        return (self.path / "done.json").exists()
+        """Whether the stage is recorded as finished."""
+        return self.result is not None
+
+    @cached_property
+    def result(self) -> str | None:
+        """The folder that the finished stage returned, relative to its own; None while it is not finished."""
+        older = self.path / "done.json"  # of runs made before there were manifests
+        found = read_object(self.path / MANIFEST) or read_object(older)
+        return found.get("result")
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spa.report import boards
-from spa.tracking.console import printable
+from spa.run.console import printable
 from spa.worldmodel.accuracy import is_exact
 
 if TYPE_CHECKING:

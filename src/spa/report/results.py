@@ -15,8 +15,8 @@ from spa.report.charts import number
 from spa.report.curves import PASS_1, RunArm, Wanted, ends, pass_k
 from spa.report.progress import in_progress, lacks_summary, unfinished
 from spa.report.reading import Run, flatten, last_validation
-from spa.tracking.console import printable
-from spa.tracking.encoding import read_object
+from spa.run.console import printable
+from spa.run.files import read_object
 
 ARMS = {
     "spa": ("SPA", "Plays by itself, learns from those episodes to name the next state, then PPO."),

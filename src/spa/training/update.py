@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from spa import heartbeat
 from spa.algo.losses import LossAggMode, loss_units, loss_weights
 from spa.algo.world_losses import auxiliary_weights
 from spa.distributed.replicas import Replica
@@ -19,6 +18,7 @@ from spa.distributed.shards import norm_of
 from spa.errors import TrainingError
 from spa.models.forward import PLAIN, packs_rows, switch_off_dropout, token_logprobs, token_values
 from spa.models.lora import adapters_off
+from spa.run import watchdog
 from spa.training.batch import select, to_device
 from spa.training.oom_retry import MicroBatching, oom_retry
 from spa.training.optim import Optimizer
@@ -118,7 +118,7 @@ def train_step(
         with attempt as cut:
             passes = list(replica.passes([mine[picked] for picked in cut], dummy, backward=True))
             for number, (rows, counts) in enumerate(passes, start=1):
-                heartbeat.beat()
+                watchdog.beat()
                 with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
                     loss, info = replica.forward(partial(compute, rows=rows), last=number == len(passes))
                 # The loss is a sum over ranks; gradients are averaged over them.
@@ -152,7 +152,7 @@ def forward_passes(
             found = []
             with attempt as cut:
                 for rows, counts in replica.passes([mine[picked] for picked in cut], dummy, backward=False):
-                    heartbeat.beat()
+                    watchdog.beat()
                     result = replica.forward(partial(compute, rows=rows))
                     if counts:
                         found.append((rows, result))

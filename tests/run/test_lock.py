@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from spa.errors import TrainingError
-from spa.tracking.lock import LOCK, held, run_lock
+from spa.run.lock import LOCK, held, run_lock
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from spa.tracking.lock import run_lock\n"
+    "import sys, time; from pathlib import Path; from spa.run.lock import run_lock\n"
     "with run_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)"
 )
 

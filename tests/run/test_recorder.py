@@ -15,11 +15,11 @@ import torch
 from spa.config.schema import Config
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.grid import Plan, Task, run_grid
-from spa.identity import Identity
-from spa.signals import stoppable
-from spa.tracking import console
-from spa.tracking.logfile import LogFile
-from spa.tracking.recorder import Recorder, read_metrics
+from spa.run import console
+from spa.run.fingerprint import Fingerprint
+from spa.run.logfile import LogFile
+from spa.run.recorder import Recorder, read_metrics
+from spa.run.signals import stoppable
 from spa.types import Episode, ParsedReply, Stop, Turn
 
 
@@ -214,8 +214,8 @@ def test_debug_says_how_long_each_part_took(verbosity, tmp_path: Path) -> None:
 @pytest.mark.parametrize("quiet", [False, True])
 def test_workers_say_as_much_as_their_parent(verbosity, capfd, quiet: bool) -> None:
     console.set_verbosity(quiet=quiet)
-    identity = Identity(stage="selfplay", settings={}, content={})
-    task = Task(stage="selfplay", folder=Path("nowhere"), config=Config(), identity=identity)
+    known = Fingerprint(stage="selfplay", settings={}, content={})
+    task = Task(stage="selfplay", folder=Path("nowhere"), config=Config(), fingerprint=known)
     assert run_grid(Plan(tasks=[task]), devices=["cpu"], work=_talk) == {7: 7}
     said = capfd.readouterr().err
     assert "warning: careful" in said and ("by the way" in said) is not quiet
@@ -348,7 +348,7 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     screen = io.StringIO()
     monkeypatch.setattr(console, "get_console", lambda: terminal)
-    monkeypatch.setattr("spa.tracking.progress.get_console", lambda: terminal)
+    monkeypatch.setattr("spa.run.progress.get_console", lambda: terminal)
     terminal = Console(file=screen, force_terminal=True, width=160)
     with Recorder(tmp_path, stage="ppo [bold]", total_steps=4) as recorder:
         recorder.log(4, {"train/FrozenLake/success": 0.25, "train/FrozenLake/wm/pred_exact": 0.5}, tokens=700)
@@ -364,7 +364,9 @@ def _record_in_a_worker(task: Task, device: str) -> tuple[int, int]:
 
 
 def test_workers_write_lines_with_their_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    task = Task(stage="ppo", folder=tmp_path, config=Config(), identity=Identity(stage="ppo", settings={}, content={}))
+    task = Task(
+        stage="ppo", folder=tmp_path, config=Config(), fingerprint=Fingerprint(stage="ppo", settings={}, content={})
+    )
     run_grid(Plan(tasks=[task]), devices=["cpu"], work=_record_in_a_worker)
     assert "[demo-spa ppo] step 1/1  loss 1.0000" in capfd.readouterr().err
 

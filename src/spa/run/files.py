@@ -1,9 +1,11 @@
-"""Values to legal JSON lines and YAML files, and back."""
+"""The files of a run: legal JSON and YAML, whole files or none, old files archived instead of deleted."""
 
+import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,7 +14,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from spa.archive import flush_directory
+MANIFEST, METRICS = "manifest.json", "metrics.jsonl"
+"""The record of a stage's folder, see `spa.run.manifest`, and its lines without times."""
 
 
 def scalar(value: Any) -> int | float | str | bool | None:
@@ -103,3 +106,38 @@ def save_config(config: Any, path: Path) -> None:
             config = OmegaConf.to_container(config, resolve=True)
         text = yaml.safe_dump(jsonable(config), sort_keys=False, allow_unicode=True, width=120)
     write_atomic(path, [text])
+
+
+def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
+    """Move files and folders of `directory` to `previous/<n>/` below it, n being the first free number; returns that
+    folder."""
+    number = 1
+    while (directory / "previous" / str(number)).exists():
+        number += 1
+    target = directory / "previous" / str(number)
+    target.mkdir(parents=True)
+    for path in paths:
+        path.replace(target / path.name)
+    return target
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a killed process was writing: temporary files of `write_atomic`, half-written folders."""
+    for pattern in (".*.[0-9]*.tmp", "*/.*.[0-9]*.tmp", ".saving_*", ".fetching"):
+        for path in directory.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def flush_directory(folder: Path) -> None:
+    """Put the names in a folder on the disk: a file that was flushed may still be lost with its name."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

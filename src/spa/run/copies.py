@@ -1,25 +1,38 @@
-"""Copies of checkpoints at an fsspec URL (`s3://…`, `gs://…`, `file://…`), from which another machine can go on.
+"""Copies of checkpoints and data at an fsspec URL (`s3://…`, `gs://…`, `file://…`), from which another machine resumes.
 
 A run works in a local folder, whose renames and locks it relies on. Every complete checkpoint is then copied, its
-marker last, with the stage's settings and metrics beside it; what comes back is held against its checksums.
+marker last and the stage's settings and metrics first; what comes back is compared with its hashes.
 """
 
 import json
 import logging
+import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from spa.archive import archive_files
+from spa.config.schema import Config
 from spa.errors import ConfigError, TrainingError
-from spa.training.checkpoint import MARKER, damage, digest, flush, step_of, steps_in
+from spa.run.checkpoint import MARKER, checkpoints_in, damage, flush, step_of
+from spa.run.files import MANIFEST, METRICS, archive_files, sha256
 
 log = logging.getLogger(__name__)
 
-RECORDS = ("config.yaml", "identity.json", "metrics.jsonl", "timings.jsonl")
-"""What is copied beside the checkpoints of a stage, so that its curves do not begin in the middle elsewhere."""
+RECORDS = ("config.yaml", MANIFEST, METRICS, "timings.jsonl")
+"""What is copied with the checkpoints of a stage, so that its curves do not begin in the middle elsewhere."""
+
+
+def copies_of(cfg: Config, directory: Path) -> str | None:
+    """The URL for copies of a folder of the run: its path in the run, below the configured URL; None without one."""
+    url, path = cfg.trainer.default_hdfs_dir, os.path.relpath(directory, cfg.trainer.run_dir)
+    return url and f"{url.rstrip('/')}/{directory.name if path.startswith('..') else Path(path).as_posix()}"
+
+
+def mirror_of(cfg: Config, directory: Path) -> "Mirror | None":
+    """The copies of a stage; None if none are asked for. Raises ConfigError if the URL cannot be used."""
+    url = copies_of(cfg, directory)
+    return Mirror(url) if url else None
 
 
 class Mirror:
@@ -45,59 +58,55 @@ class Mirror:
             return False
         return True
 
-    def fetch(self, directory: Path) -> Path | None:
-        """Bring the newest copy that is whole to `directory`; None if there is none.
+    def fetch(self, directory: Path) -> bool:
+        """Bring the newest checkpoint whose copy is whole to `directory`, or what `copy_files` copied; returns whether
+        there was any.
 
-        Raises TrainingError if the URL cannot be read: a run that began anew there would overwrite the copies.
+        Raises TrainingError if the URL cannot be read: a run from scratch would overwrite the copies.
         """
-        with self._reading(directory):
+        try:
             for step in sorted(self._steps(), reverse=True):
                 name = f"global_step_{step}"
-                found = self._get(f"{self._root}/{name}", directory / f".saving_{name}", directory / name)
-                if found is not None:
-                    log.warning("no checkpoint in %s: going on from the copy %s/%s", directory, self.url, name)
-                    return found
+                if self._get(f"{self._root}/{name}", directory / f".saving_{name}", directory / name):
+                    log.warning("no checkpoint in %s: resuming from the copy %s/%s", directory, self.url, name)
+                    return True
                 log.warning("%s/%s is not whole; looking for the one before", self.url, name)
-        return None
+            return self._get(self._root, directory / ".fetching", directory)
+        except Exception as error:  # file systems have errors of their own
+            raise TrainingError(
+                f"{self.url} (trainer.default_hdfs_dir) cannot be read ({error}), and {directory} has nothing to "
+                "resume from. Start the same command again when it can, or from scratch with "
+                "trainer.resume_mode=disable."
+            ) from error
 
     def copy_files(self, directory: Path, names: Sequence[str]) -> None:
         """Copy the result of a stage that is not a checkpoint, its checksums last. What goes wrong is a warning."""
         try:
-            sums = {name: digest(directory / name) for name in names}
-            self._put(directory, [*sums, *(name for name in RECORDS if (directory / name).is_file())], self._root)
+            sums = {name: sha256(directory / name) for name in names}
+            self._put_records(directory)
+            self._put(directory, sums, self._root)
             self._fs.pipe_file(f"{self._root}/{MARKER}", json.dumps({"sha256": sums}).encode())
         except Exception as error:  # noqa: BLE001 - as above
             log.warning("%s: %s could not be copied (%s)", self.url, directory, error)
 
-    def fetch_files(self, directory: Path) -> bool:
-        """Bring what `copy_files` copied; returns whether it was there and whole. Raises TrainingError as `fetch`."""
-        with self._reading(directory):
-            return self._get(self._root, directory / ".fetching", directory) is not None
-
-    @contextmanager
-    def _reading(self, directory: Path) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # file systems have errors of their own
-            raise TrainingError(
-                f"{self.url} (trainer.default_hdfs_dir) cannot be read ({error}), and {directory} has nothing to go on "
-                "from. Start the same command again when it can, or begin anew with trainer.resume_mode=disable."
-            ) from error
-
     def _copy(self, directory: Path, keep: int | None) -> None:
-        steps = sorted(steps_in(directory))
-        for step in reversed(steps):
-            folder, target = directory / f"global_step_{step}", f"{self._root}/global_step_{step}"
+        self._put_records(directory)  # first: a copied checkpoint counts on the lines before it
+        folders = checkpoints_in(directory)
+        for folder in reversed(folders):
+            target = f"{self._root}/{folder.name}"
             if (folder / MARKER).is_file() and (folder / MARKER).read_bytes() != self._marker(target)[0]:
                 self._remove(target)
                 names = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"]
                 self._put(folder, [*names, MARKER], target)
-        self._put(directory, [name for name in RECORDS if (directory / name).is_file()], self._root)
+        newest = step_of(folders[-1])
         known = {step: self._marker(f"{self._root}/global_step_{step}")[1] for step in self._steps()}
-        lasting = sorted(step for step, marker in known.items() if marker and not marker.get("passing"))
-        lasting = [step for step in lasting if step <= steps[-1]]  # later ones: of a run that was begun anew
-        for step in set(known) - {steps[-1]} - set(lasting if keep is None else lasting[-keep:]):
+        lasting = sorted(step for step, marker in known.items() if marker and not marker.get("preemption"))
+        lasting = [step for step in lasting if step <= newest]  # later ones: of a run before this one
+        for step in set(known) - {newest} - set(lasting if keep is None else lasting[-keep:]):
             self._remove(f"{self._root}/global_step_{step}")
+
+    def _put_records(self, directory: Path) -> None:
+        self._put(directory, [name for name in RECORDS if (directory / name).is_file()], self._root)
 
     def _put(self, folder: Path, names: Iterable[str], target: str) -> None:
         """Copy files in this order."""
@@ -105,11 +114,11 @@ class Mirror:
             self._fs.makedirs(f"{target}/{name}".rpartition("/")[0], exist_ok=True)
             self._fs.put_file(str(folder / name), f"{target}/{name}")
 
-    def _get(self, source: str, temporary: Path, final: Path) -> Path | None:
-        """Bring the files that a marker names to `final` by way of `temporary`, if they are whole."""
+    def _get(self, source: str, temporary: Path, final: Path) -> bool:
+        """Bring the files that a marker names to `final` by way of `temporary`; returns whether they are whole."""
         content, marker = self._marker(source)
         if not marker:
-            return None
+            return False
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         for name in marker["sha256"]:
@@ -117,16 +126,16 @@ class Mirror:
             if self._fs.exists(f"{source}/{name}"):
                 self._fs.get_file(f"{source}/{name}", str(temporary / name))
         (temporary / MARKER).write_bytes(content)
-        problem = damage(temporary)
+        problem = damage(temporary, hashes=True)
         if problem is None:
             self._arrived(temporary, final)
-            return final
+            return True
         log.warning("%s is not usable (%s)", source, problem)
         shutil.rmtree(temporary)
-        return None
+        return False
 
     def _arrived(self, temporary: Path, final: Path) -> None:
-        """Give files their place, the stage's records beside them."""
+        """Move files to where they belong, and bring the stage's records too."""
         directory = temporary.parent
         for name in RECORDS:
             if not (directory / name).exists() and self._fs.exists(f"{self._root}/{name}"):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-from spa.tracking.console import get_console, is_quiet, printable
+from spa.run.console import get_console, is_quiet, printable
 
 SECONDS_BETWEEN_LINES = 2.0
 

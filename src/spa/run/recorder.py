@@ -14,13 +14,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from spa.archive import archive_files, flush_directory
 from spa.errors import TrainingError
-from spa.tracking.console import ensure_logging
-from spa.tracking.encoding import dump_line, read_lines, save_config, scalar, write_atomic
-from spa.tracking.logfile import LogFile
-from spa.tracking.sinks import Sinks, check_names
-from spa.tracking.watchdog import Watchdog
+from spa.run.console import ensure_logging
+from spa.run.files import (
+    METRICS,
+    archive_files,
+    dump_line,
+    flush_directory,
+    read_lines,
+    save_config,
+    scalar,
+    write_atomic,
+)
+from spa.run.logfile import LogFile
+from spa.run.trackers import Sinks, check_names
+from spa.run.watchdog import Watchdog
 
 if TYPE_CHECKING:  # spa.types imports torch, which a viewer has no use for
     from spa.types import Episode, Metrics
@@ -28,7 +36,7 @@ if TYPE_CHECKING:  # spa.types imports torch, which a viewer has no use for
 TIMING_PREFIXES = ("timing_s/", "perf/")
 """Keys that differ from run to run: they go to `timings.jsonl`, whichever way they were logged."""
 
-_RECORDS = ("metrics.jsonl", "timings.jsonl")
+_RECORDS = (METRICS, "timings.jsonl")
 _EPISODES = ("trajectories", "token_scores")
 _TRACKED = "tensorboard"
 """The one tracker that writes beside the record. Without steps to go on from, its curves would begin a second time."""
@@ -112,7 +120,7 @@ class Recorder:
         timings = {f"timing_s/{key}": seconds for key, seconds in self._seconds.items()} | timings
         self._seconds.clear()
         if lasting:
-            self._append("metrics.jsonl", step, lasting)
+            self._append(METRICS, step, lasting)
         clock = {"elapsed_s": round(elapsed, 3), "unix_time": round(time.time(), 3)}  # the second may jump
         self._append("timings.jsonl", step, {**timings, **clock})
         self._watchdog.beat(f"what follows step {step}")

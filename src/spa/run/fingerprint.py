@@ -1,9 +1,9 @@
-"""What a result depends on: one identity per stage, made of settings, contents, the stage before it and a revision.
+"""What a result depends on: one fingerprint per stage, of settings, contents, revision and the stage before it.
 
-Which settings count is said in the schema (`Key.affects`) and by one table of sections and stages
-(`spa.config.stages`). Models, tokenizers, chat templates and data sets count by their content, so a run may be moved
-and a file may not be swapped. Package versions, processor and thread count are recorded beside the identity: they
-change the last digits, and nothing is refused because of them.
+The schema says which settings count (`Key.affects`), one table which sections belong to which stage
+(`spa.config.stages`). Models, tokenizers, chat templates and data sets count by their content: a run may be moved, and
+a file may not be swapped. Package versions, processor and thread count are recorded alongside. They change the last
+digits, and nothing is refused because of them.
 """
 
 import functools
@@ -20,6 +20,7 @@ from spa import __version__
 from spa.config.schema import Config
 from spa.config.stages import UNRECORDED, Stage, default_of, key_of, values_of, without_idle_replay
 from spa.errors import ModelError
+from spa.run.files import sha256
 
 REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""
@@ -31,25 +32,30 @@ _MARKER = "complete.json"  # of a checkpoint: what it says of the other files is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What one stage's result depends on, and beside it what it was made with.
+class Fingerprint:
+    """What one stage's result depends on, and what it was made with.
 
     settings: dotted key -> plain value, of the keys whose schema says `result`. content: what was hashed -> SHA-256.
-    parent: digest of the stage before. rounding and environment are recorded only.
+    parent: the stage before, in full, so that a change there can be named even when its folder is gone.
+    numerics and environment are recorded only.
     """
 
     stage: Stage
     settings: Mapping[str, Any]
     content: Mapping[str, str]
-    parent: str | None = None
+    parent: "Fingerprint | None" = None
     revision: int = 1
-    rounding: Mapping[str, Any] = field(default_factory=dict)
+    numerics: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
-        """A SHA-256 of everything that the result depends on."""
-        counted = (self.stage, self.settings, self.content, self.parent, self.revision)
+        """A SHA-256 of everything that the result depends on. Settings at the schema's default are left out, so that a
+        record made before a setting existed keeps its digest."""
+        settings = without_idle_replay(self.settings)
+        chosen = {key: value for key, value in settings.items() if _plain(value) != _plain(default_of(key))}
+        parent = self.parent.digest if self.parent else None
+        counted = (self.stage, chosen, dict(self.content), parent, self.revision)
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -64,69 +70,77 @@ class Identity:
                 stage=found["stage"],
                 settings=dict(found["settings"]),
                 content=dict(found["content"]),
-                parent=found["parent"],
+                parent=None if found["parent"] is None else cls.from_json(found["parent"]),
                 revision=int(found["revision"]),
-                rounding=dict(found["rounding"]),
+                numerics=dict(found["numerics"]),
                 environment=dict(found["environment"]),
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no identity: {error}") from error
+            raise ValueError(f"no fingerprint: {error}") from error
 
 
-def identity_of(cfg: Config, stage: Stage, *, parent: str | None = None) -> Identity:
-    """The identity of what `stage` makes of a configuration, without doing it.
+def fingerprint_of(
+    cfg: Config, stage: Stage, *, parent: Fingerprint | None = None, content: Mapping[str, str] | None = None
+) -> Fingerprint:
+    """The fingerprint of what `stage` makes of a configuration, without doing it.
 
-    `parent`: digest of the stage whose result it starts from. PPO then begins with that stage's weights, and the
-    content of `model_path` counts through it. Files are hashed once per process while size and time stay the same.
+    `parent`: the stage whose result it starts from. PPO then begins with that stage's weights, and `model_path` counts
+    through it. `content`: hashes of more that it reads. Files are hashed once per process while size and time stay
+    the same.
     """
     settings: dict[str, Any] = {}
-    content: dict[str, str] = {}
-    rounding: dict[str, Any] = {}
+    hashes: dict[str, str] = {}
+    numerics: dict[str, Any] = {}
     for name, value in values_of(cfg, stage).items():
         key, plain = key_of(name), json.loads(json.dumps(value, default=str))
         if key.affects == "rounding":
-            rounding[name] = plain
+            numerics[name] = plain
         elif key.affects != "result":
             continue
         elif key.content == "model":
             if parent is None or stage != "ppo":
-                content |= {f"{name} ({part})": found for part, found in model_content(str(value)).items()}
+                hashes |= {f"{name} ({part})": found for part, found in model_content(str(value)).items()}
         elif key.content == "checkpoint":
-            content[name] = checkpoint_content(value)
+            hashes[name] = checkpoint_content(value)
         elif key.content != "value":
-            content |= {name: file_content(value)} if value is not None else {}
+            hashes |= {name: file_content(value)} if value is not None else {}
         elif ".env_config." in name and isinstance(value, str) and Path(value).is_file():
-            content[name] = file_content(value)
+            hashes[name] = file_content(value)
         else:
             settings[name] = plain
-    return Identity(
+    return Fingerprint(
         stage=stage,
         settings=settings,
-        content=content,
+        content=hashes | dict(content or {}),
         parent=parent,
         revision=REVISIONS[stage],
-        rounding=rounding,
+        numerics=numerics,
         environment=environment(),
     )
 
 
-def differences(old: Identity, new: Identity) -> dict[str, tuple[Any, Any]]:
-    """What makes two identities different: key -> (old, new). A key that one of them does not know has the schema's
-    default, so that a new setting does not end a run that was begun without it, or any value (`UNRECORDED`)."""
+def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
+    """What makes two fingerprints different, the stages before them included: key -> (old, new).
+
+    A key that one of them does not know has the schema's default, so that a new setting does not end a run that was
+    begun without it, or any value (`UNRECORDED`).
+    """
     before, now = without_idle_replay(old.settings), without_idle_replay(new.settings)
     unknown = {key for key in UNRECORDED.get(new.stage, ()) if key not in before}
     now = {key: value for key, value in now.items() if key not in unknown}
     found = _changed(before, now, default_of) | _changed(old.content, new.content)
-    if old.parent != new.parent:
-        found["the stage before it"] = (old.parent, new.parent)
     if old.revision != new.revision:
         found[f"revision of {new.stage} in this version of spa"] = (old.revision, new.revision)
+    if old.parent and new.parent:
+        return differences(old.parent, new.parent) | found
+    if old.parent or new.parent:
+        found["the stage before it"] = (old.parent and old.parent.digest, new.parent and new.parent.digest)
     return found
 
 
-def rounded_differently(old: Identity, new: Identity) -> dict[str, tuple[Any, Any]]:
+def numerical_differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
     """What may change the last digits and nothing else: memory and speed settings, packages, processor, threads."""
-    return _changed(old.rounding, new.rounding, default_of) | _changed(old.environment, new.environment)
+    return _changed(old.numerics, new.numerics, default_of) | _changed(old.environment, new.environment)
 
 
 def _changed(
@@ -253,16 +267,4 @@ def file_sum(path: Path) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _file_sum(path: Path, size: int, changed: int, inode: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def read_identity(path: Path) -> Identity | None:
-    """The identity that a JSON record (done.json, identity.json) holds; None without one that is as it was written:
-    a changed bit would otherwise be taken for a changed setting."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        found = Identity.from_json(record["identity"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if record.get("digest", found.digest) == found.digest else None
+    return sha256(path)

@@ -71,6 +71,18 @@ def uninterrupted() -> Iterator[None]:
     _raise_if_asked()
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within `uninterrupted()`: what is done here can be done again, so it may stop at once."""
+    held = _STATE.held
+    _STATE.held = 0
+    try:
+        _raise_if_asked()
+        yield
+    finally:
+        _STATE.held = held
+
+
 def stop_asked() -> bool:
     """Whether the process has been asked to stop: for ranks that have to agree before one of them does."""
     return _STATE.installed and bool(_STATE.asked)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
-from spa.tracking.console import printable
-from spa.tracking.encoding import jsonable
-from spa.tracking.progress import ProgressLine
+from spa.run.console import printable
+from spa.run.files import jsonable
+from spa.run.progress import ProgressLine
 
 if TYPE_CHECKING:
     from spa.types import Episode
 
-_LOGGER = logging.getLogger("spa.tracking")
+_LOGGER = logging.getLogger("spa.run")
 
 SAMPLE_EPISODES = 8
 """Episodes that a tracker gets as a table at each step that records some, unless told otherwise."""

@@ -6,13 +6,13 @@ import sys
 import time
 from pathlib import Path
 
-from spa.tracking.recorder import Recorder
-from spa.tracking.watchdog import STATUS, Watchdog
+from spa.run.recorder import Recorder
+from spa.run.watchdog import STATUS, Watchdog
 
 HANGS = """
 import sys, time
 from pathlib import Path
-from spa.tracking.recorder import Recorder
+from spa.run.recorder import Recorder
 with Recorder(Path(sys.argv[1]), stage="ppo", loggers=(), stall_timeout_s=float(sys.argv[2])) as rec:
     rec.log(1, {"a": 1.0})
     with rec.timer("rollout"):
@@ -59,13 +59,13 @@ def test_progress_keeps_it_quiet(tmp_path):
 WORKS = """
 import sys, time
 from pathlib import Path
-from spa import heartbeat
-from spa.tracking.recorder import Recorder
+from spa.run import watchdog
+from spa.run.recorder import Recorder
 with Recorder(Path(sys.argv[1]), stage="ppo", loggers=(), stall_timeout_s=float(sys.argv[2])) as rec:
     print("started", flush=True)
     for _ in range(int(sys.argv[3])):
         time.sleep(0.1)
-        heartbeat.beat()
+        watchdog.beat()
 """
 
 
@@ -92,6 +92,6 @@ def test_a_process_that_was_suspended_goes_on(tmp_path):
 
 
 def test_without_a_file_it_tells_stderr(tmp_path):
-    script = "import time; from spa.tracking.watchdog import Watchdog; Watchdog(None, 0.3).beat('play'); time.sleep(60)"
+    script = "import time; from spa.run.watchdog import Watchdog; Watchdog(None, 0.3).beat('play'); time.sleep(60)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == STATUS and "most recent call first" in done.stderr

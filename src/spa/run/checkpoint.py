@@ -4,15 +4,14 @@
       config.json, model.safetensors, tokenizer.json …   the policy, loadable by transformers and vLLM
       critic/                                            the critic: body and value head
       state/                                             tensors.safetensors, state.json: optimisers, schedule …
-                                                         metrics.jsonl: the lines of the stage so far
-      complete.json                                      written last: the checksums of all files
+      complete.json                                      written last: size and SHA-256 of every file
 
-A checkpoint is written under a temporary name, flushed to the disk and renamed; one without a valid `complete.json` is
-skipped with a message and the one before it is used. A preemption checkpoint, written because a run was asked to stop,
-goes when the next one is saved: a run that was stopped ends with the checkpoints of one that was not.
+A checkpoint is written under a temporary name, flushed to the disk and renamed; one that is not complete, or whose
+files have other sizes, is skipped with a message and the one before it is used. Hashes are compared on demand
+(`spa doctor RUN`), and when a copy comes back. A preemption checkpoint, written because a run was asked to stop, goes
+when the next one is saved: a run that was stopped ends with the checkpoints of one that was not.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -25,16 +24,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from spa.archive import archive_files, flush_directory
 from spa.distributed.world import World
 from spa.errors import ModelError, TrainingError
 from spa.models.lora import save_model
+from spa.run.files import archive_files, flush_directory, read_object, sha256
 
 log = logging.getLogger(__name__)
 
 MARKER = "complete.json"
-RECORD = "metrics.jsonl"
-"""The lines that training counts on; every checkpoint has its own copy."""
 _NAME = re.compile(r"global_step_(\d+)")
 
 
@@ -57,8 +54,7 @@ def save_checkpoint(
     final = directory / f"global_step_{step}"
     temporary = directory / f".saving_global_step_{step}"
     try:
-        for left_over in directory.glob(".saving_global_step_*"):  # of a save that was killed
-            shutil.rmtree(left_over, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_model(model, temporary)
         tokenizer.save_pretrained(temporary)
@@ -66,14 +62,8 @@ def save_checkpoint(
             critic.save_pretrained(temporary / "critic")
         if state is not None:
             _save_state(temporary / "state", state)
-            if (directory / RECORD).is_file():
-                shutil.copyfile(directory / RECORD, temporary / "state" / RECORD)
-        sums = {str(path.relative_to(temporary)): _sum_and_flush(path) for path in sorted(_files(temporary))}
-        marker = temporary / MARKER
-        content = {"step": step, "sha256": sums} | ({"passing": True} if preemption else {})
-        marker.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        _sum_and_flush(marker)
-        _flush_directories(temporary)
+        _write_marker(temporary, step, preemption=preemption)
+        flush(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
         flush_directory(directory)  # before anything older goes
@@ -83,33 +73,48 @@ def save_checkpoint(
             raise
         raise TrainingError(
             f"{final}: the checkpoint could not be written ({error}). Free some disk space or choose another folder, "
-            "then run the same command again: it goes on from the last complete checkpoint."
+            "then run the same command again: it resumes from the last complete checkpoint."
         ) from error
-    known = sorted((directory / f"global_step_{number}" for number in steps_in(directory)), key=step_of)
-    lasting = [folder for folder in known if not _is_preemption(folder)]
-    outdated = lasting[:-keep] if keep is not None and not preemption else []
-    for folder in known:
-        if folder in outdated or (folder not in lasting and folder != final):
-            shutil.rmtree(folder, ignore_errors=True)
+    prune_checkpoints(directory, None if preemption else keep)
     return final
 
 
+def _write_marker(folder: Path, step: int, *, preemption: bool) -> None:
+    files = {str(path.relative_to(folder)): path for path in sorted(_files(folder))}
+    content: dict[str, Any] = {
+        "step": step,
+        "sizes": {name: path.stat().st_size for name, path in files.items()},
+        "sha256": {name: sha256(path) for name, path in files.items()},
+    }
+    if preemption:
+        content["preemption"] = True
+    (folder / MARKER).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def prune_checkpoints(directory: Path, keep: int | None) -> None:
+    """Remove all but the `keep` newest checkpoints, and preemption checkpoints unless there is no newer one."""
+    known = checkpoints_in(directory)
+    lasting = [folder for folder in known if not _is_preemption(folder)]
+    outdated = lasting[:-keep] if keep is not None else []
+    for folder in known[:-1]:
+        if folder in outdated or folder not in lasting:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def archive_later_checkpoints(directory: Path, step: int) -> None:
-    """Move checkpoints of steps after `step`, which a run that goes on from there will make again, to `previous/<n>/`.
+    """Move checkpoints of steps after `step`, which a run that resumes from there will make again, to `previous/<n>/`.
 
     They would otherwise be taken for this run's newest, and older good ones would be removed in their favour.
     """
-    later = [directory / f"global_step_{number}" for number in steps_in(directory) if number > step]
-    if not later:
-        return
-    target = archive_files(directory, later)
-    log.warning("set aside in %s: %s", target, ", ".join(folder.name for folder in later))
+    later = [folder for folder in checkpoints_in(directory) if step_of(folder) > step]
+    if later:
+        target = archive_files(directory, later)
+        log.warning("archived in %s: %s", target, ", ".join(folder.name for folder in later))
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """The newest complete checkpoint below `directory`; damaged ones are skipped with a message."""
-    for step in sorted(steps_in(directory), reverse=True):
-        folder = directory / f"global_step_{step}"
+    for folder in reversed(checkpoints_in(directory)):
         problem = damage(folder)
         if problem is None:
             return folder
@@ -130,8 +135,8 @@ def find_checkpoint(directory: Path, which: str) -> Path:
     """`last`, or a step number, as a folder. Folders that hold a model and no mark of ours (downloaded checkpoints, and
     `directory` itself) are taken as they are. Raises ModelError if there is none, or if the asked step is damaged."""
     if which == "last":
-        steps = [directory / f"global_step_{step}" for step in sorted(steps_in(directory), reverse=True)]
-        found = latest_checkpoint(directory) or next(filter(_is_foreign, steps), None)
+        foreign = filter(_is_foreign, reversed(checkpoints_in(directory)))
+        found = latest_checkpoint(directory) or next(foreign, None)
         if found is None and (directory / "config.json").is_file():
             found = directory
     else:
@@ -140,7 +145,7 @@ def find_checkpoint(directory: Path, which: str) -> Path:
         if found and not _is_foreign(found) and (problem := damage(found)):
             raise ModelError(f"{found} is damaged: {problem}. Name another step, or run that stage again.")
     if found is None:
-        known = ", ".join(str(step) for step in sorted(steps_in(directory))) or "none"
+        known = ", ".join(str(step_of(each)) for each in checkpoints_in(directory)) or "none"
         raise ModelError(
             f"{directory}: no checkpoint {which!r} (steps found: {known}). Run the earlier stages first (GENERATE_DATA "
             "True), or give a checkpoint with model_path=FOLDER."
@@ -168,74 +173,45 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 def load_note(folder: Path, name: str) -> Any:
     """One entry of the `state` that has no tensors in it, without reading the others; None if there is none. Raises
-    OSError or ValueError if the checkpoint has no state, or not the one that it was saved with."""
-    tree = json.loads(_as_saved(folder, "state/state.json"))
-    return next((_join(part, {}) for key, part in tree["map"] if key == name), None)
-
-
-def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+    OSError or ValueError if the checkpoint has no readable state."""
+    tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
     try:
-        sums = dict(json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return next((_join(part, {}) for key, part in tree["map"] if key == name), None)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder}: state.json holds no state") from error
+
+
+def damage(folder: Path, *, hashes: bool = False) -> str | None:
+    """What is wrong with a checkpoint, or None. Compares sizes, which takes no time; `hashes`: reads every file."""
+    marker = read_object(folder / MARKER)
+    sums, sizes = marker.get("sha256"), marker.get("sizes", {})
+    if not isinstance(sums, dict) or not isinstance(sizes, dict):
         return f"{MARKER} is missing or unreadable"
     for name, expected in sums.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if digest(path) != expected:
+        size = path.stat().st_size
+        if size != sizes.get(name, size):
+            return f"{name} has {size} bytes instead of {sizes[name]}"
+        if hashes and sha256(path) != expected:
             return f"{name} has changed since it was written"
     return None
 
 
-def kept_record(folder: Path) -> bytes | None:
-    """The lines of `metrics.jsonl` that a checkpoint was saved with; None if it has none that are whole."""
-    try:
-        return _as_saved(folder, f"state/{RECORD}")
-    except (OSError, ValueError):
-        return None
-
-
-def _as_saved(folder: Path, name: str) -> bytes:
-    """A file of a checkpoint. Raises OSError or ValueError if it is gone or not what the checkpoint's mark says."""
-    content = (folder / name).read_bytes()
-    try:
-        expected = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"][name]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder / MARKER} has no checksum of {name}") from error
-    if hashlib.sha256(content).hexdigest() != expected:
-        raise ValueError(f"{folder / name} has changed since it was written")
-    return content
-
-
 def _is_preemption(folder: Path) -> bool:
     """Whether the checkpoint was written only because its run was asked to stop."""
-    try:
-        return bool(json.loads((folder / MARKER).read_text(encoding="utf-8")).get("passing"))
-    except (OSError, ValueError, AttributeError):
-        return False
+    return bool(read_object(folder / MARKER).get("preemption"))
 
 
-def steps_in(directory: Path) -> list[int]:
-    """The steps of the checkpoints in a folder, complete or not."""
-    if not directory.is_dir():
-        return []
-    return [int(match.group(1)) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+def checkpoints_in(directory: Path) -> list[Path]:
+    """The checkpoints in a folder by step, complete or not."""
+    found = directory.iterdir() if directory.is_dir() else ()
+    return sorted((path for path in found if _NAME.fullmatch(path.name)), key=step_of)
 
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sum_and_flush(path: Path) -> str:
-    _flush_file(path)
-    return digest(path)
 
 
 def flush(folder: Path) -> None:

@@ -1,11 +1,12 @@
 """Nothing waits for ever: a stage in which nothing moves says where it hangs and ends.
 
-What moves are the beats of `spa.heartbeat` (tokens, turns, answers, micro-batches), timers and lines. Time counts only
-while this process could have worked: of a gap between two looks, at most one look's length. So a process that was
-suspended (SIGSTOP, a machine that slept) goes on, and so does one that loses an episode to a time-out every minute.
+What moves are beats (tokens, turns, answers, micro-batches), timers and lines. Time counts only while this process
+could have worked: of a gap between two looks, at most one look's length. So a process that was suspended (SIGSTOP, a
+machine that slept) goes on, and so does one that loses an episode to a time-out every minute.
 """
 
 import faulthandler
+import itertools
 import logging
 import os
 import signal
@@ -15,8 +16,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from spa import heartbeat
-from spa.signals import stacks_on_request
+from spa.run.signals import stacks_on_request
 
 STATUS = 3
 """Exit status of a process that the watchdog ended."""
@@ -25,6 +25,18 @@ BACKUP_S = 60.0
 LONGEST_LOOK_S = 5.0
 
 _LOGGER = logging.getLogger("spa.run")
+_BEATS = itertools.count()
+_LAST_BEAT = [0]
+
+
+def beat() -> None:
+    """Something was done: a token of a batch, a turn of an episode, an answer of a server, a micro-batch."""
+    _LAST_BEAT[0] = next(_BEATS)
+
+
+def beats() -> int:
+    """A number that has changed if anything was done since it was last read."""
+    return _LAST_BEAT[0]
 
 
 class Watchdog:
@@ -64,16 +76,16 @@ class Watchdog:
 
     def _watch(self, timeout_s: float) -> None:
         look = max(0.02, min(LONGEST_LOOK_S, timeout_s / 20))
-        idle, seen, before = 0.0, heartbeat.beats(), time.monotonic()
+        idle, seen, before = 0.0, beats(), time.monotonic()
         while True:
             if not self._closed.is_set():
                 signal.setitimer(signal.ITIMER_PROF, (timeout_s + BACKUP_S) * (os.cpu_count() or 1))
             if self._closed.wait(look):
                 signal.setitimer(signal.ITIMER_PROF, 0)
                 return
-            now, beats, moved = time.monotonic(), heartbeat.beats(), self._moved
-            idle = 0.0 if moved or beats != seen else idle + min(now - before, 2 * look)
-            seen, before, self._moved = beats, now, False
+            now, count, moved = time.monotonic(), beats(), self._moved
+            idle = 0.0 if moved or count != seen else idle + min(now - before, 2 * look)
+            seen, before, self._moved = count, now, False
             if idle >= timeout_s:
                 self._end(timeout_s)
 

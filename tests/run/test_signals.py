@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from spa.signals import StopRequested, stop_asked, stoppable, uninterrupted
+from spa.run.signals import StopRequested, stop_asked, stoppable, uninterrupted
 
 
 @pytest.fixture(autouse=True)

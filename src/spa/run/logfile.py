@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from spa.signals import StopRequested
-from spa.tracking.console import ensure_logging, printable
+from spa.run.console import ensure_logging, printable
+from spa.run.signals import StopRequested
 
 _LOGGER = logging.getLogger("spa")
 

@@ -9,8 +9,8 @@ import pytest
 from helpers.families import small_model, tokenizer
 
 from spa.errors import ConfigError, TrainingError
-from spa.training.checkpoint import MARKER, damage, latest_checkpoint, save_checkpoint, step_of
-from spa.training.mirror import Mirror
+from spa.run.checkpoint import MARKER, damage, latest_checkpoint, save_checkpoint, step_of
+from spa.run.copies import Mirror
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -39,16 +39,16 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_another_machine_gets_the_newest_that_is_whole(url, tmp_path, caplog):
     one, other = tmp_path / "one", tmp_path / "other"
-    assert Mirror(url).fetch(other) is None
+    assert not Mirror(url).fetch(other)
     for step in (1, 2, 3):
         save(url, one, step)
     fs, root = fsspec.url_to_fs(url)
     fs.rm_file(f"{root}/global_step_3/{MARKER}")  # the copy was interrupted
     weights = fs.cat_file(f"{root}/global_step_2/model.safetensors")
     fs.pipe_file(f"{root}/global_step_2/model.safetensors", weights[:-1] + bytes([weights[-1] ^ 1]))
-    found = Mirror(url).fetch(other)
-    assert found == other / "global_step_1" == latest_checkpoint(other)
-    assert files(found) == files(one / "global_step_1")
+    assert Mirror(url).fetch(other)
+    assert latest_checkpoint(other) == other / "global_step_1"
+    assert files(other / "global_step_1") == files(one / "global_step_1")
     assert (other / "metrics.jsonl").read_text() == '{"step": 3}\n'
     assert sorted(path.name for path in other.iterdir()) == ["global_step_1", "metrics.jsonl"]
     for step, problem in ((3, "is not whole"), (2, "model.safetensors has changed")):
@@ -88,13 +88,13 @@ def test_files_of_a_stage_come_back_whole_or_not_at_all(url, tmp_path):
     one.mkdir()
     for name in ("a.parquet", "config.yaml"):
         (one / name).write_text(name)
-    assert not Mirror(url).fetch_files(other)
+    assert not Mirror(url).fetch(other)
     Mirror(url).copy_files(one, ["a.parquet"])
-    assert Mirror(url).fetch_files(other)
+    assert Mirror(url).fetch(other)
     assert files(other) == files(one)
     fs, root = fsspec.url_to_fs(url)
     fs.pipe_file(f"{root}/a.parquet", b"changed")
-    assert not Mirror(url).fetch_files(tmp_path / "third")
+    assert not Mirror(url).fetch(tmp_path / "third")
     assert not files(tmp_path / "third")
 
 
@@ -102,7 +102,7 @@ def test_a_marker_cannot_name_files_elsewhere(url, tmp_path):
     fs, root = fsspec.url_to_fs(url)
     fs.makedirs(f"{root}/global_step_1", exist_ok=True)
     fs.pipe_file(f"{root}/global_step_1/{MARKER}", b'{"sha256": {"../../x": "0"}}')
-    assert Mirror(url).fetch(tmp_path / "run") is None
+    assert Mirror(url).fetch(tmp_path / "run") is False
 
 
 def test_a_url_that_cannot_be_used_is_one_clear_error(tmp_path, monkeypatch):

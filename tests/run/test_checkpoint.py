@@ -12,16 +12,18 @@ from helpers.families import small_model, tokenizer
 
 from spa.errors import ModelError, TrainingError
 from spa.models.load import Critic, load_critic, load_policy, load_tokenizer
-from spa.training.checkpoint import (
+from spa.run.checkpoint import (
     MARKER,
     archive_later_checkpoints,
     damage,
     find_checkpoint,
     latest_checkpoint,
     load_state,
+    prune_checkpoints,
     save_checkpoint,
     step_of,
 )
+from spa.run.files import remove_leftovers
 
 STATE = {
     "steps": 3,
@@ -90,9 +92,8 @@ def flip(path: Path) -> None:
 
 HARM = {
     "weights cut": lambda folder: cut(folder / "model.safetensors"),
-    "weights flipped": lambda folder: flip(folder / "model.safetensors"),
     "weights gone": lambda folder: (folder / "model.safetensors").unlink(),
-    "state flipped": lambda folder: flip(folder / "state" / "tensors.safetensors"),
+    "state cut": lambda folder: cut(folder / "state" / "tensors.safetensors"),
     "no mark": lambda folder: (folder / MARKER).unlink(),
     "mark empty": lambda folder: (folder / MARKER).write_text(""),
     "mark cut": lambda folder: cut(folder / MARKER),
@@ -111,6 +112,15 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path, caplog, ha
     assert "global_step_2 is not usable" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "state/tensors.safetensors", "tokenizer.json"])
+def test_a_changed_bit_is_found_on_demand(tmp_path, name):
+    folder = save(tmp_path, 1, state=STATE)
+    assert damage(folder, hashes=True) is None
+    flip(folder / name)
+    assert damage(folder) is None
+    assert damage(folder, hashes=True) == f"{name} has changed since it was written"
+
+
 def test_a_half_written_folder_is_no_checkpoint(tmp_path):
     folder = save(tmp_path, 1)
     folder.rename(tmp_path / ".saving_global_step_1")  # killed before the rename
@@ -124,9 +134,11 @@ def steps(directory: Path) -> list[int]:
     return sorted(step_of(folder) for folder in directory.glob("global_step_*"))
 
 
-def test_left_overs_of_a_killed_save_go_with_the_next_one(tmp_path):
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     save(tmp_path, 1).rename(tmp_path / ".saving_global_step_1")
     save(tmp_path, 2)
+    (tmp_path / ".metrics.jsonl.123.tmp").write_text("half a li")
+    remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_2"]
 
 
@@ -143,11 +155,22 @@ def test_a_passing_checkpoint_goes_with_the_next_one_and_takes_nothing_with_it(t
     assert steps(tmp_path) == [6, 8]
 
 
+def test_checkpoints_beyond_the_limit_are_removed(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    save(tmp_path, 4, preemption=True)
+    prune_checkpoints(tmp_path, 2)
+    assert steps(tmp_path) == [2, 3, 4]
+    save(tmp_path, 5)
+    prune_checkpoints(tmp_path, None)
+    assert steps(tmp_path) == [2, 3, 5]
+
+
 def test_a_damaged_later_checkpoint_does_not_cost_the_good_one(tmp_path, caplog):
     save(tmp_path, 2)
-    flip(save(tmp_path, 4) / "model.safetensors")
+    cut(save(tmp_path, 4) / "model.safetensors")
     archive_later_checkpoints(tmp_path, 2)
-    assert "set aside" in caplog.text and (tmp_path / "previous" / "1" / "global_step_4").is_dir()
+    assert "archived in" in caplog.text and (tmp_path / "previous" / "1" / "global_step_4").is_dir()
     save(tmp_path, 3, keep=1)
     assert steps(tmp_path) == [3]
     save(tmp_path, 4)
@@ -193,7 +216,7 @@ def test_checkpoints_are_found_by_number_and_by_last(tmp_path):
 
 def test_a_checkpoint_that_is_asked_for_by_number_must_be_whole(tmp_path):
     cut(save(tmp_path, 1) / "model.safetensors")
-    with pytest.raises(ModelError, match=r"global_step_1.*model\.safetensors has changed"):
+    with pytest.raises(ModelError, match=r"global_step_1.*model\.safetensors has \d+ bytes instead of"):
         find_checkpoint(tmp_path, "1")
 
 
@@ -214,7 +237,9 @@ def test_an_error_that_is_not_the_disks_stays_what_it_is(tmp_path):
 
 def test_the_mark_names_every_file(tmp_path):
     folder = save(tmp_path, 4, state=STATE)
-    named = set(json.loads((folder / MARKER).read_text())["sha256"])
+    mark = json.loads((folder / MARKER).read_text())
+    named = set(mark["sha256"])
+    assert mark["sizes"] == {name: (folder / name).stat().st_size for name in named}
     there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert named == there - {MARKER}
     assert {"config.json", "model.safetensors", "tokenizer.json", "state/state.json"} <= named

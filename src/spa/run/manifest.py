@@ -1,0 +1,231 @@
+"""What a stage's folder holds, and the one place that says what may be done with it.
+
+`manifest.json` is written when a stage begins and again when it is finished. It holds the fingerprint of the work,
+the sizes of the files that later stages read, and the result once there is one. Every start compares fingerprints:
+a stage is finished, is resumed, begins from scratch, or is refused with the names of the changed settings. A run may be
+made longer, validated more or less often, moved to other hardware or cut into other micro-batches at any time.
+"""
+
+import functools
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spa.envs.lost import LOST
+from spa.errors import ConfigError, DataError
+from spa.run.checkpoint import MARKER, checkpoints_in, damage, load_note, step_of
+from spa.run.files import MANIFEST, METRICS, archive_files, read_object, write_atomic
+from spa.run.fingerprint import Fingerprint, differences, numerical_differences
+from spa.run.recorder import read_metrics
+
+log = logging.getLogger(__name__)
+
+DATA_FILES = "*.parquet"
+SUMMARY = "summary.json"
+VALIDATIONS = "trajectories/val-*.jsonl"
+_WORK = (
+    "global_step_*", "extra_*", METRICS, "timings.jsonl", "trajectories", "token_scores", "tensorboard",
+    "config.yaml", "gate.json", "rounds.json", SUMMARY, "imagined", LOST, DATA_FILES, MANIFEST,
+)  # fmt: skip
+"""What a stage leaves in its folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The record of a stage's folder.
+
+    sizes: file in the folder -> bytes. result: what the finished stage returned, relative to the folder; None while it
+    is not finished. seconds: how long all starts together took.
+    """
+
+    fingerprint: Fingerprint
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    result: str | None = None
+    seconds: float = 0.0
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest | None":
+        """The manifest of a folder. Where it is lost or damaged, the fingerprint of the newest readable checkpoint, as
+        of a stage that is not finished; None if there is none either."""
+        record = read_object(folder / MANIFEST)
+        with suppress(KeyError, TypeError, ValueError):
+            return cls(
+                fingerprint=Fingerprint.from_json(record["fingerprint"]),
+                sizes=dict(record["sizes"]),
+                result=record["result"],
+                seconds=float(record["seconds"]),
+            )
+        for checkpoint in reversed(checkpoints_in(folder)):
+            with suppress(OSError, ValueError, TypeError):
+                return cls(fingerprint=Fingerprint.from_json(load_note(checkpoint, "fingerprint")))
+        return None
+
+    def write(self, folder: Path) -> None:
+        """Replace the manifest of a folder."""
+        write_atomic(folder / MANIFEST, [json.dumps(asdict(self), indent=1)])
+
+    def problem(self, path: Path, folder: Path) -> str:
+        """What is wrong with a file of the folder: gone, or of another size than the stage wrote; "" if nothing is."""
+        if not path.is_file():
+            return f"{path} is missing"
+        found = path.stat().st_size
+        known = self.sizes.get(path.relative_to(folder).as_posix(), found)
+        return "" if found == known else f"{path} has {found} bytes, and the stage wrote {known}"
+
+
+def batch_file(step: int) -> str:
+    """The name of the episodes of a batch of self-play in its folder."""
+    return f"trajectories/generate-{step:06d}.jsonl"
+
+
+def whole_batches(folder: Path, first: int = 0) -> int:
+    """The last of the batches after `first` that are recorded and whole, without a gap. A damaged one is named."""
+    known = Manifest.read(folder)
+    step = first
+    while known is not None and (name := batch_file(step + 1)) in known.sizes:
+        if problem := known.problem(folder / name, folder):
+            log.warning("%s; it is played again", problem)
+            break
+        step += 1
+    return step
+
+
+def sizes_of(folder: Path, *patterns: str) -> dict[str, int]:
+    """The sizes of the files in a folder that match."""
+    paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+
+
+def result_of(folder: Path) -> Path | None:
+    """What a finished stage returned, wherever the run has been moved to; None if it is not finished, or if its result
+    is gone or damaged: then the stage has to be done again.
+
+    Raises DataError if a data set is not the one that the stage wrote.
+    """
+    known = Manifest.read(folder)
+    if known is None or known.result is None:
+        return None
+    result = folder / known.result
+    problem = None if result.exists() else "it is missing"
+    if problem is None and (step_of(result) or (result / MARKER).is_file()):
+        problem = damage(result)
+    for name in [name for name in known.sizes if name.endswith(".parquet")]:
+        path = folder / name
+        if found := known.problem(path, folder):
+            problem = problem or found
+            if path.is_file():
+                raise DataError(
+                    f"{found}. Put that file back, or remove this one (it is made again from the recorded episodes), "
+                    "or train on it under its own name: data.train_files=FILE data.val_files=FILE."
+                )
+    if problem is not None:
+        log.warning("%s cannot be used any more (%s); the stage is done again", result, problem)
+        return None
+    return result
+
+
+def damaged_files(run: Path) -> tuple[int, list[str]]:
+    """How many checkpoints and recorded files there are in and below a folder, and what is wrong with them. Reads all
+    of them and compares the hashes of checkpoints and the sizes of other files."""
+    files, problems = 0, list[str]()
+    for marker in sorted(run.rglob(MARKER)):
+        files += 1
+        if problem := damage(marker.parent, hashes=True):
+            problems.append(f"{marker.parent}: {problem}")
+    for path in sorted(run.rglob(MANIFEST)):
+        known = Manifest.read(path.parent)
+        if known is None:
+            problems.append(f"{path} is unreadable")
+            continue
+        files += len(known.sizes)
+        found = [known.problem(path.parent / name, path.parent) for name in known.sizes]
+        problems += filter(None, found)
+    return files, problems
+
+
+def is_finished(folder: Path, fingerprint: Fingerprint) -> bool:
+    """Whether a folder is recorded as the finished stage of this fingerprint; files are not looked at."""
+    known = Manifest.read(folder)
+    return known is not None and known.result is not None and not differences(known.fingerprint, fingerprint)
+
+
+def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]]:
+    """What makes the work in a folder another than that of `fingerprint`: key -> (old, new). Empty if it is the same,
+    or if there is none. What changes at most the last digits is logged."""
+    if not _has_begun(folder):
+        return {}
+    known = Manifest.read(folder)
+    if known is None:
+        return {"its record": ("missing or damaged", f"needed ({MANIFEST})")}
+    found = differences(known.fingerprint, fingerprint)
+    numerics = {} if found else numerical_differences(known.fingerprint, fingerprint)
+    if numerics:
+        _warn_once(
+            f"{folder}: what is there was made with other settings for memory and speed or on another machine; at "
+            f"most the last digits differ ({'; '.join(changed_lines(numerics))})"
+        )
+    return found
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether anything was made in a folder. A start that failed, of a model that cannot be loaded, made nothing."""
+    if checkpoints_in(folder) or any(folder.glob(DATA_FILES)) or read_metrics(folder / METRICS):
+        return True
+    known = Manifest.read(folder)
+    return known is not None and known.result is not None
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
+    """Raise ConfigError, one for all stages in their order, if a folder holds work of another fingerprint. What a stage
+    has from the one before it is named once."""
+    lines: list[str] = []
+    named: dict[str, tuple[Any, Any]] = {}
+    for folder, fingerprint in stages:
+        found = changes(folder, fingerprint)
+        new = {key: pair for key, pair in found.items() if named.get(key) != pair}
+        if new:
+            lines += [f"{folder} holds the work of another configuration:"]
+            lines += [f"  {line}" for line in changed_lines(new)]
+        named |= found
+    if not lines:
+        return
+    settings = {key: pair for key, pair in named.items() if re.fullmatch(r"[\w.]+", key)}
+    tried = [f"{key}={_text(old)},{_text(new)}" for key, (old, new) in settings.items()]
+    only = tried[0] if len(tried) == 1 and "content " not in tried[0] else "KEY=OLD,NEW"
+    lines += [
+        "Nothing was changed. Give the old values, or choose:",
+        "  another folder:  trainer.run_dir=FOLDER",
+        "  from scratch:    trainer.resume_mode=disable, or spa run CONFIG last True for all stages; what is there is "
+        "archived",
+        f"  both compared:   spa try CONFIG {only}",
+    ]
+    raise ConfigError("\n".join(lines))
+
+
+def changed_lines(changed: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """`key: old → new` for each."""
+    return [f"{key}: {_text(old)} → {_text(new)}" for key, (old, new) in changed.items()]
+
+
+def _text(value: Any) -> str:
+    """A value as it is written in an override; a hash by its beginning."""
+    if isinstance(value, str):
+        return f"content {value[:12]}" if re.fullmatch("[0-9a-f]{64}", value) else value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def archive_work(folder: Path) -> None:
+    """Move everything that a stage left in its folder to `previous/<n>/`."""
+    old = sorted(path for pattern in _WORK for path in folder.glob(pattern))
+    if old:
+        log.warning("archived in %s: %s", archive_files(folder, old), ", ".join(path.name for path in old))

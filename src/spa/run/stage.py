@@ -1,0 +1,386 @@
+"""One stage of a run: it owns the folder, the fingerprint, resuming, signals, the record and the checkpoints.
+
+    with Stage(cfg, folder, fingerprint, keep=2) as stage:
+        if stage.result is None:                       # not finished yet
+            model = load(stage.resume_from)            # None: from scratch
+            for step in stage.steps(total):            # resumes here; stops here when asked to
+                with stage.interruptible("rollout"):   # also stops here: what is under way can be done again
+                    episodes = play()
+                metrics = train(model, episodes)
+                stage.commit(step, metrics, episodes, model)
+            stage.finish()
+
+A run that is killed at any moment, started again with the same command, ends with the files of one that was not, byte
+for byte, times aside. `commit` orders the writes so that nothing counts on what is not on the disk yet: episodes, the
+line of metrics, then the checkpoint (or, for self-play, the sizes of the files in the manifest). What is there beyond
+the last of these is dropped when the stage opens. With several ranks every method is called on all of them; rank 0
+decides and writes.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from spa.config.schema import Config
+from spa.config.stages import Stage as StageName
+from spa.config.tree import to_plain
+from spa.distributed.world import World, current_world
+from spa.errors import ModelError
+from spa.models.load import model_source
+from spa.run import signals
+from spa.run.checkpoint import (
+    archive_later_checkpoints,
+    damage,
+    last_checkpoint,
+    latest_checkpoint,
+    load_note,
+    prune_checkpoints,
+    save_checkpoint,
+    step_of,
+)
+from spa.run.copies import mirror_of
+from spa.run.files import METRICS, remove_leftovers
+from spa.run.fingerprint import Fingerprint, differences, file_content, fingerprint_of
+from spa.run.lock import run_lock
+from spa.run.logfile import LogFile
+from spa.run.manifest import (
+    DATA_FILES,
+    SUMMARY,
+    VALIDATIONS,
+    Manifest,
+    archive_work,
+    batch_file,
+    refuse_other_work,
+    result_of,
+    sizes_of,
+    whole_batches,
+)
+from spa.run.recorder import Recorder
+from spa.run.signals import StopRequested, stop_asked, stop_now, stoppable, uninterrupted
+
+if TYPE_CHECKING:
+    from spa.types import Episode, Metrics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a checkpoint of a stage holds: a model and a tokenizer that save themselves, and state as plain values and
+    tensors."""
+
+    model: Any
+    tokenizer: Any
+    critic: Any = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Trained(Protocol):
+    """What `Stage.commit` saves."""
+
+    def snapshot(self) -> Snapshot:
+        """Everything needed to resume, gathered from all ranks."""
+        ...
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """The directory is this run's alone, and SIGTERM and Ctrl-C end the work where nothing is lost. Of several ranks
+    the first takes the lock, and none stops alone: they agree between two steps."""
+    world = current_world()
+    with (
+        stoppable(),
+        run_lock(directory) if world.is_main else nullcontext(),
+        uninterrupted() if world.size > 1 else nullcontext(),
+    ):
+        yield
+        stop_together()
+
+
+def stop_together() -> None:
+    """If any of several ranks was asked to stop, all of them do."""
+    world = current_world()
+    if world.size > 1 and world.any(stop_asked()):
+        stop_now()
+
+
+def stage_fingerprint(
+    cfg: Config,
+    stage: StageName,
+    *,
+    parent: Fingerprint | None = None,
+    data: Path | None = None,
+    content: Mapping[str, str] | None = None,
+) -> Fingerprint:
+    """The fingerprint of a stage that is about to start, the same on every rank. Models of the Hub are downloaded.
+
+    `data`: a data set without a fingerprint of its own, which counts by its content.
+    """
+
+    def find() -> dict[str, Any]:
+        name = cfg.sft.model.partial_pretrain if stage == "sft" else cfg.model_path
+        if name not in cfg.model_info:
+            with suppress(ModelError):  # raised where it is loaded; some policies of self-play need no model
+                model_source(name, code=cfg.actor_rollout_ref.model.trust_remote_code)
+        more = {} if data is None else {"the data set": file_content(str(data))}
+        return fingerprint_of(cfg, stage, parent=parent, content={**(content or {}), **more}).to_json()
+
+    return Fingerprint.from_json(current_world().broadcast(find))
+
+
+@dataclass
+class Stage:
+    """A stage while it is worked on; see the module. A context manager, on every rank.
+
+    first: the step after which the stage begins. total: its last step, if that is known before anything is loaded.
+    keep: how many checkpoints stay. resume_path: the checkpoint to begin from, of another run or an earlier one of
+    this. again: a finished stage is opened all the same.
+
+    result: what the finished stage returned; None while there is work to do. resume_from: the checkpoint to load; None
+    from scratch. step: the last step that is committed.
+    """
+
+    cfg: Config
+    folder: Path
+    fingerprint: Fingerprint
+    _: KW_ONLY
+    first: int = 0
+    total: int | None = None
+    keep: int | None = None
+    resume_path: str | None = None
+    again: bool = False
+    result: Path | None = field(default=None, init=False)
+    resume_from: Path | None = field(default=None, init=False)
+    step: int = field(default=0, init=False)
+    _manifest: Manifest = field(init=False)
+    _saved_step: int = field(default=0, init=False)
+    _save_every: int = field(default=0, init=False)
+    _trained: Trained | None = field(default=None, init=False)
+    _loop: Generator[int] | None = field(default=None, init=False)
+    _world: World = field(default_factory=current_world, init=False)
+    _opened: ExitStack = field(default_factory=ExitStack, init=False)
+    _started: float = field(default_factory=time.monotonic, init=False)
+
+    def __post_init__(self) -> None:
+        self._manifest = Manifest(fingerprint=self.fingerprint)
+
+    def __enter__(self) -> Self:
+        """Find out what is there, and make the folder ready if there is work to do.
+
+        Raises ConfigError, before anything is written, if the folder holds work of another fingerprint, ModelError if
+        `resume_path` cannot be used, and TrainingError if another process has the folder.
+        """
+        self.result = self._agreed(self._find_result)
+        if self.result is not None:
+            return self
+        with ExitStack() as opening:
+            opening.enter_context(locked(self.folder))
+            if self._world.is_main:
+                opening.enter_context(LogFile(self.folder / "log.txt"))
+            if self._world.broadcast(self._fetch):
+                self.result = self._agreed(self._find_result)
+            if self.result is None:
+                self.resume_from = self._agreed(self._prepare)
+                self.step = self._saved_step = self._world.broadcast(self._last_step)
+            self._opened = opening.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Save what is committed if the process was asked to stop, then close the record and release the folder."""
+        try:
+            if self._loop is not None:
+                self._loop.close()
+            if isinstance(error, StopRequested) and self._trained is not None and self.step > self._saved_step:
+                with uninterrupted():
+                    error.saved = str(self._save(self._trained, preemption=True))
+        finally:
+            if "recorder" in self.__dict__:
+                self.recorder.__exit__(kind, error, trace)
+            self._opened.__exit__(kind, error, trace)
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """The record: metrics, timings, episodes, messages. Made when it is first used, so that a start that finds
+        nothing to do writes nothing."""
+        trainer = self.cfg.trainer
+        return Recorder(
+            self.folder,
+            stage=self.fingerprint.stage,
+            config=self.cfg,
+            loggers=trainer.logger,
+            total_steps=self.total,
+            enabled=self._world.is_main,
+            resume_step=self.step if self.step > self.first else None,
+            project=trainer.project_name,
+            name=trainer.experiment_name,
+            stall_timeout_s=trainer.stall_timeout_s,
+            sample_episodes=to_plain(trainer.generations_to_log_to_wandb),
+        )
+
+    def steps(self, total: int, *, save_every: int = 0) -> Iterator[int]:
+        """The steps that are still to be made, up to `total`. The body of the loop commits each.
+
+        Asked to stop, it is done to the end of the body, or to the next `interruptible` in it. `save_every`: steps
+        between checkpoints; at the last step there is one in any case.
+        """
+        self.total = total
+        self._save_every = save_every
+        self._loop = self._steps(total)
+        return self._loop
+
+    def _steps(self, total: int) -> Generator[int]:
+        for step in range(self.step + 1, total + 1):
+            with uninterrupted():
+                yield step
+            stop_together()
+
+    def due(self, step: int, every: int) -> bool:
+        """Whether something that happens every `every` steps, and at the end, happens at `step`."""
+        return step == self.total or (every > 0 and step % every == 0)
+
+    def timer(self, name: str) -> AbstractContextManager[None]:
+        """Add the seconds of the `with` block to `timing_s/<name>`, written with the next line of metrics."""
+        return self.recorder.timer(name)
+
+    @contextmanager
+    def interruptible(self, name: str) -> Iterator[None]:
+        """A timer around work that can be done again from the last step: asked to stop, it stops at once. Several ranks
+        stop together, so not here."""
+        with self.timer(name), signals.interruptible() if self._world.size == 1 else nullcontext():
+            yield
+
+    def commit(
+        self,
+        step: int,
+        metrics: "Metrics",
+        episodes: "Sequence[Episode]" = (),
+        trained: Trained | None = None,
+        *,
+        tokens: int | None = None,
+    ) -> None:
+        """The step is made: write its episodes, its line, and a checkpoint of `trained` if it is time. Without
+        `trained` the step is kept by its episodes. `tokens`: how many it dealt with, for the throughput."""
+        if episodes:
+            self.recorder.trajectories(step, "generate" if trained is None else "train", episodes)
+        self.recorder.log(step, metrics, tokens=tokens)
+        self.step = step
+        self._trained = trained
+        if trained is not None and self.due(step, self._save_every):
+            self._save(trained)
+        elif trained is None and self._world.is_main:
+            self._record(batch_file(step))
+
+    def finish(self) -> Path:
+        """Mark the stage as finished and return its result: the newest checkpoint, or for self-play the folder."""
+        played = self.fingerprint.stage == "selfplay"
+        self.result = self.folder if played else last_checkpoint(self.folder, self._world)
+        if self._world.is_main:
+            seconds = self._manifest.seconds + time.monotonic() - self._started
+            result = self.result.relative_to(self.folder).as_posix()
+            self._manifest = replace(self._manifest, result=result, seconds=round(seconds, 1))
+            self._record(DATA_FILES, VALIDATIONS, SUMMARY)
+            if played and (mirror := mirror_of(self.cfg, self.folder)):
+                mirror.copy_files(self.folder, sorted(self._manifest.sizes))
+        self._world.barrier()
+        return self.result
+
+    def _record(self, *patterns: str) -> None:
+        """Write the manifest, with the sizes of these files."""
+        sizes = {**self._manifest.sizes, **sizes_of(self.folder, *patterns)}
+        self._manifest = replace(self._manifest, sizes=sizes)
+        self._manifest.write(self.folder)
+
+    def _save(self, trained: Trained, *, preemption: bool = False) -> Path:
+        """A checkpoint of everything that is needed to resume, gathered by all ranks and written by rank 0."""
+        snapshot = trained.snapshot()
+        if self._world.is_main:
+            notes = {
+                "fingerprint": self.fingerprint.to_json(),
+                "metrics_bytes": (self.folder / METRICS).stat().st_size,
+            }
+            save_checkpoint(
+                self.folder,
+                self.step,
+                model=snapshot.model,
+                tokenizer=snapshot.tokenizer,
+                critic=snapshot.critic,
+                state={**snapshot.state, **notes},
+                keep=self.keep,
+                preemption=preemption,
+            )
+            if mirror := mirror_of(self.cfg, self.folder):
+                mirror.copy(self.folder, keep=self.keep)
+        self._saved_step = self.step
+        self._world.barrier()
+        return self.folder / f"global_step_{self.step}"
+
+    def _agreed(self, find: Callable[[], Path | None]) -> Path | None:
+        """What rank 0 finds, on every rank."""
+        found = self._world.broadcast(lambda: str(find() or ""))
+        return Path(found) if found else None
+
+    def _find_result(self) -> Path | None:
+        """The result of the stage if there is nothing left to do."""
+        if self.again:
+            return None
+        refuse_other_work([(self.folder, self.fingerprint)])
+        result = result_of(self.folder)
+        return None if result is None or step_of(result) < (self.total or 0) else result
+
+    def _fetch(self) -> bool:
+        """Clean up, and bring the stage back from its copies where nothing of it is here; returns whether it was."""
+        scratch = self.cfg.trainer.resume_mode == "disable"
+        if scratch:
+            archive_work(self.folder)
+        remove_leftovers(self.folder)
+        mirror = mirror_of(self.cfg, self.folder)
+        if mirror is None or scratch or self.resume_path is not None:
+            return False
+        here = latest_checkpoint(self.folder) or whole_batches(self.folder, self.first) > self.first
+        return not here and mirror.fetch(self.folder)
+
+    def _prepare(self) -> Path | None:
+        """Put away what is of no use any more and write the manifest; returns the checkpoint to resume from."""
+        found = latest_checkpoint(self.folder)
+        named = Path(self.resume_path).expanduser() if self.resume_path else None
+        if named and (found is None or named.resolve().parent == self.folder.resolve()):
+            found = _usable(named)
+        refuse_other_work([(self.folder, self.fingerprint)])
+        archive_later_checkpoints(self.folder, step_of(found) if found else self.first)
+        prune_checkpoints(self.folder, self.keep)
+        if found and found.parent == self.folder:
+            _warn_of_lost_lines(found)
+        known = Manifest.read(self.folder)
+        if known is not None and not differences(known.fingerprint, self.fingerprint):
+            self._manifest = replace(self._manifest, sizes=known.sizes, seconds=known.seconds)
+        self._record()
+        return found
+
+    def _last_step(self) -> int:
+        return step_of(self.resume_from) if self.resume_from else whole_batches(self.folder, self.first)
+
+
+def _usable(folder: Path) -> Path:
+    problem = damage(folder) or ("" if (folder / "state").is_dir() else "it has no state/ folder")
+    if problem:
+        raise ModelError(
+            f"{folder}: training cannot resume from here ({problem}). Give a global_step_N folder written by spa, or "
+            "start from its weights with model_path=FOLDER."
+        )
+    return folder
+
+
+def _warn_of_lost_lines(checkpoint: Path) -> None:
+    record = checkpoint.parent / METRICS
+    with suppress(OSError, ValueError):
+        size = record.stat().st_size if record.exists() else 0
+        if size < load_note(checkpoint, "metrics_bytes"):
+            log.warning("%s has lost lines that were there when %s was saved", record, checkpoint.name)
