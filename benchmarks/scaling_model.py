@@ -1,4 +1,4 @@
-"""The time model of docs/scaling.md: seconds of one PPO step on many GPUs, from stated assumptions. Prints its table.
+"""The time model of scaling_model.md: seconds of one PPO step on many GPUs, from stated assumptions. Prints its table.
 
     python benchmarks/scaling_model.py
 

@@ -22,6 +22,7 @@ DONE = (
     "evaluation.md",
     "formats.md",
     "index.md",
+    "scaling.md",
 )
 LIMIT = 35
 REFUSED = {

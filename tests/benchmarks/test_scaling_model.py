@@ -21,7 +21,7 @@ def script(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_table_of_the_page_is_the_models(script):
-    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "scaling_model.md").read_text(encoding="utf-8")
     assert "\n".join(script("scaling_model").table()) in page
 
 
