@@ -22,6 +22,7 @@ DONE = (
     "evaluation.md",
     "formats.md",
     "index.md",
+    "performance.md",
     "scaling.md",
 )
 LIMIT = 35
