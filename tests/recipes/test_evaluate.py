@@ -18,6 +18,9 @@ from spa.recipes import evaluate, policies, setup
 from spa.recipes.generate import TRAIN_FILE
 from spa.recipes.policies import find_target, run_of, training_hashes
 from spa.recipes.validation import validation_episodes
+from spa.report.reading import open_run
+from spa.run.files import read_lines
+from spa.types import Episode
 
 LAKE = "FrozenLakeNoSlip"
 
@@ -106,7 +109,7 @@ def test_goes_on_where_it_was_broken_off(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "CHUNK", 4)
     run(cfg, "random", tmp_path / "whole.json")
     engines = [Dying(8), Dying(100)]
-    monkeypatch.setattr(evaluate, "open_target", lambda cfg, target, player, replies: (engines.pop(0), player))
+    monkeypatch.setattr(evaluate, "open_target", lambda cfg, target, player, **_: (engines.pop(0), player))
     with pytest.raises(ModelError):
         run(cfg, "random", path)
     kept = path.with_suffix(".groups.jsonl").read_text().splitlines()
@@ -117,6 +120,18 @@ def test_goes_on_where_it_was_broken_off(tmp_path, monkeypatch):
     assert len(path.with_suffix(".groups.jsonl").read_text().splitlines()) == 7
     run(cfg, "random", path)  # opens no third engine: everything is kept
     assert not engines
+
+
+def test_its_episodes_can_be_viewed_and_are_those_of_the_result(tmp_path):
+    for settings in ((), (), ("seed.val=7",)):
+        run(demo(4, 2, *settings), "random", tmp_path / "r.json")
+        (stage,) = open_run(tmp_path / "r").stages
+        (file,) = stage.trajectory_files()
+        episodes = [Episode.from_json(row) for _, row in read_lines(file.path)]
+        found = json.loads((tmp_path / "r.json").read_text())["tags"][LAKE]
+        assert len(episodes) == 8 == len({episode.episode_id for episode in episodes})
+        assert sum(episode.success for episode in episodes) / 8 == pytest.approx(found["pass@1"]["mean"], abs=1e-6)
+    assert len(list((tmp_path / "r" / "previous").rglob("*.jsonl"))) == 1
 
 
 def test_a_line_that_a_kill_cut_off_costs_its_group_and_not_the_next(tmp_path):

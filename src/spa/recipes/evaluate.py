@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
@@ -84,10 +85,14 @@ def main(
     identity = eval_identity(cfg, target)
     key = groups_key(identity, side_by_side(cfg))
     kept, record = Store(output.with_suffix(".groups.jsonl"), key), output.with_suffix(f".imagined-{key[:8]}.jsonl")
-    replies = output.with_suffix(".replies.jsonl")
+    replies = output.with_suffix(f".replies-{key[:8]}.jsonl")
+    episodes = EpisodeFile(output.with_suffix("") / "trajectories" / "val-000000.jsonl", continued=bool(kept))
+    write_atomic(output.with_suffix("") / "config.yaml", [to_yaml(cfg)])
     watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
     try:
-        groups = play_puzzles(cfg, target, player, puzzles, kept, replies=replies, imagined=record, loaded=loaded)
+        groups = play_puzzles(
+            cfg, target, player, puzzles, kept, played=episodes, replies=replies, imagined=record, loaded=loaded
+        )
     finally:
         watchdog.close()
     result: dict[str, Any] = {
@@ -192,12 +197,13 @@ def play_puzzles(
     puzzles: list[Puzzle],
     kept: "Store",
     *,
+    played: "EpisodeFile",
     replies: Path,
     imagined: Path,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> list[Group]:
     """The groups of all puzzles, in order: from `kept` where they are finished, else played now. `imagined`: the file
-    that takes what `imagine` imagines."""
+    that takes what `imagine` imagines; `played`: the one that takes the episodes."""
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
     size = max(1, side_by_side(cfg) // samples)
@@ -217,6 +223,7 @@ def play_puzzles(
                 episodes = player.play(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)
                 finished = grouped(episodes, chunk, samples, player)
+                played.add(episodes)
                 kept.add(finished)
                 release_memory()
             groups += finished
@@ -266,6 +273,10 @@ class Store:
         if not path.is_file():
             write_atomic(path, [dump_line({"settings": settings})])
 
+    def __bool__(self) -> bool:
+        """Whether any group is finished."""
+        return bool(self._groups)
+
     def find(self, chunk: Sequence[Puzzle]) -> list[Group] | None:
         """The groups of a chunk if all of them are finished; a chunk is played whole or not at all."""
         found = [self._groups.get((p.specs[0].tag, p.hash, p.specs[0].group)) for p in chunk]
@@ -292,6 +303,23 @@ class Store:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")
         return True
+
+
+class EpisodeFile:
+    """The episodes of an evaluation in a JSON-lines file, which the viewer and the report read."""
+
+    def __init__(self, path: Path, *, continued: bool) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and not continued:  # of other settings
+            archive_files(path.parent.parent, [path])
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        """Add episodes; they replace those of the same names, which are there if their evaluation was killed."""
+        names = {episode.episode_id for episode in episodes}
+        old = read_lines(self.path) if self.path.is_file() else ()
+        lines = [line for line, row in old if row.get("episode_id") not in names]
+        write_atomic(self.path, [*lines, *(dump_line(episode.to_json()) for episode in episodes)])
 
 
 def usage(replies: Path, prices: tuple[float, float] | None) -> dict[str, float]:

@@ -28,7 +28,7 @@ class NoRunError(DataError):
 
 
 _SKIPPED = re.compile(
-    r"\..*|global_step_.*|extra_\d+|previous|.+\.previous-\d+|trajectories|token_scores|tensorboard|wandb"
+    r"\..*|global_step_.*|extra_\d+|eval|previous|.+\.previous-\d+|trajectories|token_scores|tensorboard|wandb"
 )
 _ROUND = re.compile(r"round_\d+")
 _FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
