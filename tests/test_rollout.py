@@ -11,12 +11,12 @@ from helpers.families import small_model, template, tokenizer
 from helpers.play import answer, groups, lake, one_group, play, says
 
 from spa.engines.local import LocalEngine
-from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.envs.base import TextEnv
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.template import ChatTemplate
 from spa.rollout import check_room
 from spa.run.files import dump_line
@@ -59,7 +59,7 @@ def actions(text: str, **settings: Any) -> Episode:
 @pytest.mark.parametrize("mode", ["base", "add_worldmodel"])
 def test_a_solver_reaches_the_goal_and_the_story_is_whole(game, mode):
     def reply(prompt: Prompt) -> str:
-        from spa.engines.scripted import formatted
+        from spa.policies.scripted import formatted
 
         return formatted(prompt, " || ".join(prompt.context.expert_actions(5)))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
 from spa.models.load import load_tokenizer
+from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.rollout import collect

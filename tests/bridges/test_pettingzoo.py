@@ -2,10 +2,10 @@ import importlib.util
 
 import pytest
 
-from spa.engines.scripted import random_engine
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
 from spa.rollout import collect
 from spa.types import SamplingParams, Stop

@@ -96,6 +96,13 @@ def test_imports_point_down_and_every_exception_is_listed_and_used():
     assert upward() == exceptions()
 
 
+def test_nothing_that_samples_tokens_sees_an_environment():
+    for module, tree in modules().items():
+        if package(module) == "engines":
+            assert not any(name.startswith("spa.envs") for name in imports(tree, module)), module
+            assert not any(isinstance(n, ast.Attribute) and n.attr == "context" for n in ast.walk(tree)), module
+
+
 def test_below_the_recipes_only_listed_modules_read_the_configuration():
     height = levels()
     readers = {

@@ -9,8 +9,8 @@ from spa.config.load import load_config
 from spa.engines import api
 from spa.engines.api import ApiEngine
 from spa.engines.factory import make_engine
-from spa.engines.scripted import ScriptedEngine
 from spa.errors import ConfigError
+from spa.policies.scripted import ScriptedEngine
 from spa.recipes import generate
 from spa.worldmodel.rows import read_parquet
 

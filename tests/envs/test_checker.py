@@ -30,7 +30,7 @@ class HalfPuzzleText(FrozenLake):
 
 
 class OddValue(FrozenLake):
-    def appraise(self, text):
+    def state_value(self, text):
         return 7.0
 
 

@@ -11,13 +11,13 @@ from faulty_env import Faulty
 from helpers.play import answer, play, says
 
 from spa.config.load import load_config
-from spa.engines.scripted import random_engine
 from spa.envs import registry
 from spa.envs.limits import EnvFault, TimedOut, boundary, checked_step, checked_text, time_limit
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
+from spa.policies.scripted import random_engine
 from spa.recipes import setup
 from spa.run.signals import StopRequested, stoppable
 from spa.types import Episode, Stop

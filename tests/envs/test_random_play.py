@@ -7,11 +7,11 @@ import pytest
 from each_once import DIGITS, EachOnce
 from helpers.play import groups, play
 
-from spa.engines.scripted import random_engine
 from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
+from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
 from spa.worldmodel.branches import branch_rows
 

@@ -11,13 +11,13 @@ from helpers.smollm2 import needs_smollm2
 from pyarrow import parquet
 
 from spa.commands.diagnose import game_of, main
-from spa.engines.scripted import random_engine
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
 from spa.evaluate.diagnose import diagnose, masks, retokenised, with_text
 from spa.evaluate.rollouts import read_rollouts, read_row
 from spa.models.load import load_tokenizer
+from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
 from spa.report.build import template
 from spa.report.diagnosis import diagnosis_page

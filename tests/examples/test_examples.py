@@ -13,9 +13,9 @@ from spa.algo.estimators import estimator_named
 from spa.cli import main
 from spa.config.load import load_config
 from spa.engines.factory import make_engine
-from spa.engines.scripted import random_engine
 from spa.envs.checker import check
 from spa.errors import ConfigError
+from spa.policies.scripted import random_engine
 from spa.recipes import setup
 from spa.types import Stop
 

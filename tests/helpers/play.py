@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from spa.engines.scripted import ScriptedEngine
 from spa.envs.base import TextEnv
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
+from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.rollout import collect

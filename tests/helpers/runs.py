@@ -7,9 +7,9 @@ from transformers import Qwen2Config
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.engines.scripted import random_engine
 from spa.envs.pool import group_specs
 from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
+from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup, sft
 from spa.seeds import stream

@@ -18,7 +18,7 @@ from helpers.runs import small_config
 
 from spa.distributed.world import current_world, joined
 from spa.engines.factory import EngineKind
-from spa.engines.scripted import random_engine
+from spa.policies.scripted import random_engine
 from spa.recipes import ppo, sft
 
 OVERRIDES = (

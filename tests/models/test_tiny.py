@@ -9,10 +9,10 @@ import torch
 
 from spa.config.load import load_config
 from spa.engines.local import LocalEngine
-from spa.engines.scripted import random_engine
 from spa.evaluate.statistics import paired_difference
 from spa.models.load import BUILTIN, load_tokenizer, model_source
 from spa.models.pretrain_documents import HABITS, Documents
+from spa.policies.scripted import random_engine
 from spa.recipes import setup
 from spa.seeds import stream
 

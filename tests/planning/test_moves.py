@@ -4,11 +4,11 @@ import pytest
 from helpers.play import groups, play
 
 from spa.config.load import load_config
-from spa.engines.scripted import random_engine
 from spa.envs.registry import make_env
 from spa.models.choose import load_template
 from spa.planning.moves import move_question, move_rows
 from spa.planning.written_search import explore
+from spa.policies.scripted import random_engine
 from spa.worldmodel.rows import episode_rows
 
 NO_SLIP = {"size": 4, "p": 0.7, "is_slippery": False}

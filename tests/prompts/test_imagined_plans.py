@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spa.config.load import load_config
-from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.imagined import imagined_plans, read_options
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, world_model_reply

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spa.config.load import load_config
-from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.parse import MARKERS, parse_reply
 from spa.prompts.render import Prompter, plan_sentence, world_model_reply
 from spa.types import Episode, ParsedReply

@@ -7,11 +7,11 @@ import torch
 from helpers.runs import small_config
 
 from spa.config.load import load_config
-from spa.engines.expert import MixedEngine
 from spa.engines.local import LocalEngine
-from spa.engines.scripted import ScriptedEngine, formatted
 from spa.errors import ConfigError
 from spa.models.load import load_tokenizer
+from spa.policies.mixed import MixedEngine
+from spa.policies.scripted import ScriptedEngine, formatted
 from spa.prompts.parse import parse_reply
 from spa.prompts.template import ChatTemplate
 from spa.recipes import generate, ppo, setup

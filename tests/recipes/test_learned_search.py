@@ -8,12 +8,12 @@ import pytest
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.engines.scripted import ScriptedEngine
 from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
 from spa.experiments.methods import METHODS
 from spa.planning.written_search import explore
+from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
 from spa.recipes import pipeline, setup
 from spa.recipes.rounds import rounds_of

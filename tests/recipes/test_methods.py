@@ -7,8 +7,8 @@ import pytest
 from helpers.runs import small_config
 from helpers.stages import metrics
 
-from spa.engines.scripted import ScriptedEngine
 from spa.errors import ConfigError, SpaError
+from spa.policies.scripted import ScriptedEngine
 from spa.prompts.imagined import imagined_plans
 from spa.prompts.parse import find_block
 from spa.prompts.render import world_model_reply
@@ -209,7 +209,7 @@ def imagines(right: bool):
             twin = prompt.context.clone(0)
             twin.step(twin.to_action(name))
             states[name] = twin.state_text("coords")
-        worth = {name: prompt.context.appraise(state) for name, state in states.items()}
+        worth = {name: prompt.context.state_value(state) for name, state in states.items()}
         best, worst = max(worth, key=lambda name: worth[name]), min(worth, key=lambda name: worth[name])
         chosen = best if prompt.seed % 2 else worst
         said = states if right else {best: states[worst], worst: states[best]}

@@ -9,12 +9,12 @@ import torch
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.engines.scripted import ScriptedEngine
 from spa.errors import ConfigError
 from spa.evaluate.search import episode_scores
 from spa.experiments.methods import METHODS
 from spa.models.choose import load_template
 from spa.planning.written_search import explore, score_search, thoughts_of
+from spa.policies.scripted import ScriptedEngine
 from spa.prompts.parse import parse_reply
 from spa.recipes import evaluate, generate, ppo, setup, sft
 from spa.recipes.policies import Target

@@ -4,8 +4,8 @@ import pytest
 from helpers.play import says
 
 from spa.config.load import load_config
-from spa.engines.scripted import random_engine
 from spa.errors import ConfigError
+from spa.policies.scripted import random_engine
 from spa.recipes import setup
 from spa.types import Prompt
 from spa.worldmodel.rows import episode_rows

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from helpers.play import groups, play
 
-from spa.engines.scripted import random_engine
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
+from spa.policies.scripted import random_engine
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.types import Episode, WorldModelRow

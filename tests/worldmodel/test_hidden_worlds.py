@@ -5,11 +5,11 @@ import json
 import pytest
 from helpers.play import groups, play
 
-from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.envs.base import StateText
 from spa.envs.checker import check
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
+from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, world_model_reply
 from spa.types import Episode, Prompt

@@ -9,12 +9,12 @@ from spa.api.settings import Overrides, as_texts
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.engines.base import Engine
-from spa.engines.expert import require_solver
 from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, EnvFault
 from spa.models.load import BUILTIN
+from spa.policies.expert import require_solver
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.policies import API, Target, behind_api, engine_of, find_target

@@ -80,10 +80,10 @@ def _play(env_type: str, config: dict[str, Any]) -> None:
     """Random play through the real turn loop in both prompt modes; episodes must survive JSON."""
     import json
 
-    from spa.engines.scripted import random_engine
     from spa.envs.checker import Flaw
     from spa.envs.pool import group_specs
     from spa.envs.registry import make_env
+    from spa.policies.scripted import random_engine
     from spa.prompts.render import Prompter
     from spa.rollout import collect
     from spa.types import Episode, SamplingParams

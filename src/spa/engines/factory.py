@@ -5,34 +5,25 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 
 from spa.config.hardware import clamp_to_hardware
 from spa.config.schema import Config
-from spa.engines.base import Engine
+from spa.engines.base import PlayingEngine
 from spa.engines.local import LocalEngine
-from spa.engines.scripted import random_engine
 from spa.engines.vllm import VllmEngine
 from spa.errors import ConfigError
 from spa.models.choose import engine_autocast, load_actor, load_template, pick_autocast
 from spa.own import load_setting
+from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 
 log = logging.getLogger(__name__)
 
 RANDOM = "random"
 REPLIES = "api_replies.jsonl"
-
-
-class PlayingEngine(Engine, Protocol):
-    """An engine that knows its chat template: None if it works on text alone, and so should the rollout."""
-
-    @property
-    def template(self) -> ChatTemplate | None:
-        """The template of the model that replies."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +136,8 @@ def _make_random(request: EngineRequest) -> PlayingEngine:
 
 def _make_scripted(request: EngineRequest) -> PlayingEngine:
     raise ConfigError(
-        "actor_rollout_ref.rollout.name=scripted has no replies to give: make a spa.engines.scripted.ScriptedEngine in "
-        "code"
+        "actor_rollout_ref.rollout.name=scripted has no responses to give: make a "
+        "spa.policies.scripted.ScriptedEngine in code"
     )
 
 

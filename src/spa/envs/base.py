@@ -41,6 +41,11 @@ class TextEnv(gymnasium.Env[str, Action]):
     """Attributes that `step` changes in place (lists, sets, streams), for `clone` to copy; all else is shared. None:
     the environment cannot be copied this way."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "appraise" in cls.__dict__:
+            cls.state_value = cls.__dict__["appraise"]  # its former name
+
     @abstractmethod
     def state_text(self, mode: StateText) -> str:
         """The current state as text, without trailing newline; defined in every state, terminal ones included.
@@ -163,10 +168,12 @@ class TextEnv(gymnasium.Env[str, Action]):
         steps = self.optimal_steps()
         return None if steps is None else float(steps <= limit)
 
-    def appraise(self, text: str) -> float | None:
-        """What a state, written as `world_state_text` writes it (by a model, perhaps), is worth on its own: 1 the goal
-        is reached, -1 it is out of reach, 0 neither can be read from it. None if the environment cannot say; for
-        `imagine.n`, which plays the reply whose imagined state is worth most. It must not solve the puzzle."""
+    def state_value(self, text: str) -> float | None:
+        """The value of a state, written as `world_state_text` writes it (by a model, perhaps), on its own.
+
+        1 the goal is reached, -1 it is out of reach, 0 neither can be read from it; None if the environment cannot say.
+        Planners play the response whose predicted state has the highest value. It must not solve the puzzle.
+        """
         return None
 
     def clone(self, noise_seed: int | None = None) -> "TextEnv":

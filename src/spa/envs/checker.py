@@ -312,14 +312,14 @@ def _valued(make: Make, seeds: int, steps: int) -> str | None:
         env.reset(seed=seed)
         for text, (_, _, _, _, info) in episode(env, seed, steps):
             state = env.world_state_text(mode)
-            value = env.appraise(state)
+            value = env.state_value(state)
             if value is None:
                 continue
             valued = True
             _require(-1 <= value <= 1, f"the value of a state is {value!r} (after {text!r})", advice)
             _require(not (info["success"] and value < 0), f"a state that wins has the value {value!r}", advice)
     for nonsense in NONSENSE:
-        value = env.appraise(nonsense)
+        value = env.state_value(nonsense)
         _require(value is None or -1 <= value <= 1, f"the value of {nonsense[:20]!r} is {value!r}", advice)
     return None if valued else "it gives no value: planning needs one"
 

@@ -248,7 +248,7 @@ class FrozenLake(TextEnv):
         """The probability that the best policy reaches the goal within `limit` actions, by value iteration."""
         return values(self.lake, self._rate(), limit)[limit][self.player]
 
-    def appraise(self, text: str) -> float:
+    def state_value(self, text: str) -> float:
         """1 if the text shows the player on the goal, -1 in a hole, else 0."""
         drawn = "".join(text.split("\n")[: self.size]) if "\n" in text else ""  # symbols may be letters of the sentence
         if "on the goal" in text or self._symbols[5] in drawn:

@@ -234,7 +234,7 @@ class Sokoban(TextEnv):
         """The length of a shortest solution; None if a box is stuck."""
         return fewest_moves(self._now())
 
-    def appraise(self, text: str) -> float:
+    def state_value(self, text: str) -> float:
         """The share of boxes that the text shows on targets."""
         drawn = text.split("\n")[: self.rows] if "\n" in text else []
         shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in drawn)

@@ -1,1 +1,1 @@
-"""Planning as text: searches that a model writes into its response."""
+"""Planning: search over states that responses lead to, and searches that a model writes as text."""

@@ -18,16 +18,17 @@ import torch
 from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.distributed.world import current_world
-from spa.engines.expert import MixedEngine, expert_engine, require_solver, with_strays
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
-from spa.engines.scout import STEPS, Scout, require_copies
-from spa.engines.scripted import random_engine
 from spa.envs.limits import EnvFault, boundary
 from spa.envs.lost import LOST
 from spa.errors import DataError
 from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
 from spa.models.heap import release_memory
 from spa.planning.moves import move_rows
+from spa.policies.expert import expert_engine, require_solver
+from spa.policies.mixed import MixedEngine, with_strays
+from spa.policies.scout import STEPS, Scout, require_copies
+from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.imagination import IMAGINED, Record, imagination, imagining

@@ -7,10 +7,12 @@ from typing import Any
 
 from spa.config.schema import Config, ImagineConfig
 from spa.engines.base import Engine
-from spa.engines.imagine import Imagining, require_dynamics
-from spa.engines.search import Searching
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError
+from spa.planning.best_of_n import BestOfNPlanner
+from spa.planning.breadth_first import BreadthFirstPlanner
+from spa.planning.planner import Planner
+from spa.planning.requirements import require_dynamics
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.run.files import dump_line, read_lines
@@ -48,7 +50,7 @@ def imagining(
     record: Record,
     *,
     reply: int,
-) -> Imagining:
+) -> Planner:
     """The engine that plays the best of `engine`'s replies, each of at most `reply` tokens, and tells `record` what
     each was judged by.
 
@@ -58,7 +60,7 @@ def imagining(
     rollout = cfg.actor_rollout_ref.rollout
     if own.plans == "every_action" and template is None:
         raise ConfigError("imagine.plans every_action begins replies in tokens, which this engine does not read")
-    return (Searching if own.plans == "every_action" else Imagining)(
+    return (BreadthFirstPlanner if own.plans == "every_action" else BestOfNPlanner)(
         engine,
         n=own.n,
         dynamics=own.dynamics,

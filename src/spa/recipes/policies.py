@@ -12,11 +12,11 @@ import torch
 from spa.config.schema import Config
 from spa.engines import factory
 from spa.engines.base import Engine
-from spa.engines.expert import expert_engine, require_solver
-from spa.engines.scout import Scout, require_copies
-from spa.engines.scripted import random_engine
 from spa.errors import ModelError
 from spa.models.load import BUILTIN
+from spa.policies.expert import expert_engine, require_solver
+from spa.policies.scout import Scout, require_copies
+from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE

@@ -7,7 +7,7 @@ import numpy as np
 
 from spa.algo.imagined import agreement, lead
 from spa.config.schema import Config
-from spa.engines.imagine import require_appraisal
+from spa.planning.requirements import require_state_value
 from spa.recipes import setup
 from spa.types import Episode
 
@@ -15,7 +15,7 @@ from spa.types import Episode
 def require_worths(cfg: Config) -> None:
     """Raises ConfigError if imagined plans are to count and an environment cannot say what a state is worth."""
     if cfg.algorithm.imagined_advantage > 0:
-        check = partial(require_appraisal, instead="algorithm.imagined_advantage must be 0")
+        check = partial(require_state_value, instead="algorithm.imagined_advantage must be 0")
         setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, check)
 
 
@@ -51,4 +51,4 @@ def _worths(cfg: Config, tag: str, episodes: Sequence[Episode]) -> dict[str, flo
     turns = [turn for episode in episodes for turn in episode.turns]
     texts = {state for turn in turns for _, state in turn.reply.options} | {turn.next_target for turn in turns}
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-        return {text: env.appraise(text) or 0.0 for text in sorted(texts)}
+        return {text: env.state_value(text) or 0.0 for text in sorted(texts)}

@@ -15,13 +15,13 @@ from safetensors import SafetensorError, safe_open
 
 from spa.config.check import Stage
 from spa.config.schema import Config
-from spa.engines.expert import require_solver
 from spa.engines.factory import engine_name
-from spa.engines.scout import require_copies
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
 from spa.models.choose import check_context, load_template
 from spa.models.load import model_config, model_source
+from spa.policies.expert import require_solver
+from spa.policies.scout import require_copies
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup

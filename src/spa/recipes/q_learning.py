@@ -10,9 +10,9 @@ from typing import Any
 
 from spa.config.schema import Config
 from spa.engines.base import Engine
-from spa.engines.scout import STEPS, Scout, Values, learn, require_copies, table_engine
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError
+from spa.policies.scout import STEPS, Scout, Values, learn, require_copies, table_engine
 from spa.recipes import setup
 from spa.seeds import stream
 

@@ -9,13 +9,14 @@ from helpers.families import template
 from helpers.runs import small_config
 
 from spa import cli
-from spa.engines.imagine import Imagining, require_dynamics
-from spa.engines.scripted import ScriptedEngine, random_engine
 from spa.envs.countdown import Countdown
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.pool import EpisodeSpec
 from spa.envs.sokoban import Sokoban
 from spa.errors import ConfigError
+from spa.planning.best_of_n import BestOfNPlanner
+from spa.planning.requirements import require_dynamics
+from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.elsewhere import elsewhere
 from spa.prompts.render import world_model_reply
 from spa.recipes import setup
@@ -30,14 +31,14 @@ def test_states_are_judged_by_their_text(mode, symbols):
     room = Sokoban(dim_x=5, dim_y=5, num_boxes=1)
     for env in (lake, room):
         env.reset(seed=3)
-        assert env.appraise(env.state_text(mode)) == 0.0
+        assert env.state_value(env.state_text(mode)) == 0.0
         for name in env.expert_actions(20):
             env.step(env.to_action(name))
-        assert env.appraise(env.state_text(mode)) == 1.0
+        assert env.state_value(env.state_text(mode)) == 1.0
     lake.reset(seed=3)
-    assert lake.appraise("") == 0.0
+    assert lake.state_value("") == 0.0
     lake.player = min(lake.lake.holes)
-    assert lake.appraise(lake.state_text(mode)) == -1.0
+    assert lake.state_value(lake.state_text(mode)) == -1.0
 
 
 def success(cfg, engine) -> float:
@@ -47,9 +48,9 @@ def success(cfg, engine) -> float:
     return sum(episode.success for episode in episodes) / len(episodes)
 
 
-def imagining(n: int, dynamics="oracle", spoil: float = 0.0, engine=None, **more) -> Imagining:
+def imagining(n: int, dynamics="oracle", spoil: float = 0.0, engine=None, **more) -> BestOfNPlanner:
     inner = engine or random_engine(max_actions=3)
-    return Imagining(inner, n=n, dynamics=dynamics, spoil=spoil, state_text="coords", max_actions=3, **more)
+    return BestOfNPlanner(inner, n=n, dynamics=dynamics, spoil=spoil, state_text="coords", max_actions=3, **more)
 
 
 def test_true_states_help_and_spoilt_ones_hardly(tmp_path):
@@ -99,7 +100,7 @@ def test_looking_further_ahead_finds_goals_that_one_turn_does_not_show(tmp_path,
     assert all(part["right"] for line in lines for part in line["imagined"])
     for line in lines:
         assert max(part["depth"] for part in line["imagined"]) <= 4 - line["turn"]
-        goal = [part["root"] for part in line["imagined"] if part["worth"] == 1]
+        goal = [part["root"] for part in line["imagined"] if part["value"] == 1]
         assert len(line["imagined"]) % 8 == 0 and (not goal or line["chosen"] == min(goal))
 
 
@@ -118,11 +119,11 @@ def test_a_way_to_the_goal_is_kept_to_until_it_leads_elsewhere(tmp_path, slips):
         expected = turns_to_goal.pop(line["episode_id"], 0)
         if line.get("kept"):
             (step,) = line["imagined"]
-            assert expected and line["tokens"] == [0] and (step["worth"] == 1) == (expected == 1)
+            assert expected and line["tokens"] == [0] and (step["value"] == 1) == (expected == 1)
             turns_to_goal[line["episode_id"]], followed = expected - 1, followed + 1
             continue
         left += expected > 0
-        ways = [part for part in line["imagined"] if part["worth"] == 1 and part["root"] == line["chosen"]]
+        ways = [part for part in line["imagined"] if part["value"] == 1 and part["root"] == line["chosen"]]
         turns_to_goal[line["episode_id"]] = ways[0]["depth"] - 1 if ways else 0
     assert followed > 0 and (left > 0) == slips
 
@@ -224,7 +225,7 @@ def test_what_cannot_be_read_is_worth_less_than_anything_read(tmp_path):
     cfg = small_config("none", tmp_path)
     lines = []
     success(cfg, imagining(3, "learnt", engine=ScriptedEngine(lambda prompt: "no format"), record=lines.append))
-    assert all(line["chosen"] == 0 and part["worth"] == -2 for line in lines for part in line["imagined"])
+    assert all(line["chosen"] == 0 and part["value"] == -2 for line in lines for part in line["imagined"])
 
 
 def test_games_that_cannot_judge_are_refused():

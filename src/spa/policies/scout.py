@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from spa.engines.scripted import ScriptedEngine, formatted
 from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step
 from spa.errors import ConfigError
+from spa.policies.scripted import ScriptedEngine, formatted
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream, stream_seed
 from spa.types import Prompt

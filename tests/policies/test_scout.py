@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from helpers.runs import small_config
 
-from spa.engines.expert import MixedEngine
-from spa.engines.scout import GAMMA, STEPS, Scout, Values, learn, require_copies, table_engine
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.metamathqa import MetamathQA
 from spa.errors import ConfigError
+from spa.policies.mixed import MixedEngine
+from spa.policies.scout import GAMMA, STEPS, Scout, Values, learn, require_copies, table_engine
 from spa.recipes import generate, q_learning, setup
 from spa.recipes.policies import find_target, open_target
 from spa.run.manifest import SUMMARY

@@ -8,13 +8,13 @@ from helpers.families import template
 from helpers.runs import small_config
 
 from spa import cli
-from spa.engines.imagine import require_dynamics
-from spa.engines.scripted import ScriptedEngine
-from spa.engines.search import Searching
 from spa.envs.countdown import Countdown
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 from spa.evaluate.outcomes import outcome_of
+from spa.planning.breadth_first import BreadthFirstPlanner
+from spa.planning.requirements import require_dynamics
+from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import plan_sentence, world_model_reply
 from spa.recipes import setup
 from spa.types import Prompt, SamplingParams
@@ -45,7 +45,7 @@ def played(tmp_path, *changes, dynamics="learnt", depth=6, reply=knows, max_prom
     cfg = small_config(
         "none", tmp_path, "es_manager.val.env_groups=16", "agent_proxy.reply_order=plan_first", *changes
     )  # fmt: skip
-    engine = Searching(
+    engine = BreadthFirstPlanner(
         ScriptedEngine(answer, chat),
         n=1,
         dynamics=dynamics,
@@ -162,7 +162,7 @@ def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
     def nobody(prompt: Prompt) -> str:
         raise AssertionError("asked")
 
-    engine = Searching(
+    engine = BreadthFirstPlanner(
         ScriptedEngine(nobody, template("llama3")), n=1, dynamics="learnt", spoil=0.0, state_text="coords", max_actions=1
     )  # fmt: skip
     ids = np.zeros(1, np.int32)

@@ -1,0 +1,76 @@
+"""Best of n: several responses are sampled, and the one whose state has the highest value is played."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from spa.envs.limits import MAKING_S, EnvFault, boundary
+from spa.planning.node import GOAL, NO_STATE, Expansion, Node, Tree, path_to, same_state, simulate
+from spa.planning.planner import Planner
+from spa.seeds import stream, stream_seed
+from spa.types import Completion, Prompt, SamplingParams
+
+
+class BestOfNPlanner(Planner):
+    """The best of `n` responses in every turn. Ties go to the response that was sampled first, so that predictions
+    without information change nothing."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """The best of `n` completions of each prompt, of which the first is the one that the engine alone would give,
+        or the next one of a path that is followed."""
+        trees = [Tree(prompt) for prompt in prompts]
+        planned = [self._next_of_plan(tree) for tree in trees]
+        searched = [tree for tree, completion in zip(trees, planned, strict=True) if completion is None]
+        self.search([tree for tree in searched if not tree.fault], sampling)
+        return [completion or self._choose(tree) for tree, completion in zip(trees, planned, strict=True)]
+
+    def proposals(self, expansion: Expansion) -> list[Prompt]:
+        """`n` samples of the prompt, each with a seed of its own."""
+        prompt = expansion.prompt
+        others = [
+            replace(
+                prompt,
+                episode_id=f"{prompt.episode_id}#{number}",
+                seed=stream_seed(prompt.seed, "imagine/draw", number),
+                turns_left=1,
+            )
+            for number in range(1, self.n)
+        ]
+        return [prompt, *others]
+
+    def horizon(self, prompt: Prompt) -> int:
+        """The turns that the episode has left."""
+        return prompt.turns_left or 1
+
+    def _next_of_plan(self, tree: Tree) -> Completion | None:
+        """The next response of the path that the episode is on; None if it is on none."""
+        plan = self.follow_plan(tree)
+        if not plan:
+            return None
+        node = plan[0]
+        prompt = tree.prompt
+        try:
+            with boundary("planning", MAKING_S):
+                rng = stream(prompt.seed, "imagine")
+                truth = simulate(prompt.context, node.parsed.actions, self.state_text, rng)
+        except EnvFault as error:
+            tree.fault = str(error)
+            return None
+        self.plans[prompt.episode_id] = plan[1:]
+        tree.nodes = [replace(node, correct=same_state(node.state, truth.state), root=0, depth=1)]
+        self.record({**tree.line(0), "tokens": [0], "kept": True})
+        return node.response
+
+    def _choose(self, tree: Tree) -> Completion:
+        if tree.fault:
+            return tree.failed()
+        values = [node.value for node in tree.nodes[: self.n]]
+        for node in tree.nodes:
+            values[node.root] = max(values[node.root], node.value if node.value >= GOAL else NO_STATE)
+        chosen = int(np.argmax(values))
+        goals: list[Node] = [node for node in tree.goals() if node.root == chosen]
+        if self.keep and goals:
+            self.plans[tree.prompt.episode_id] = path_to(goals[0])[1:]
+        self.record(tree.line(chosen))
+        return tree.nodes[chosen].response

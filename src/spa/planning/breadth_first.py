@@ -1,0 +1,123 @@
+"""Breadth-first search with the learned model: the engine is asked what each action would lead to.
+
+Best of n judges the responses that the model happens to sample. Here nothing is left to luck: in the real state and in
+every predicted one that is new, each action of the game is named for the model, whose response is begun up to the
+prediction (the state as observation, then `I do Down. <prediction>`), so that no action is missed or asked for twice.
+The search ends where a predicted state shows the goal. The path there is played in turns of as many actions as a turn
+may have, each response begun in the same manner with its plan. Where no path is found, or where a beginning would leave
+no room for the longest response, the model responds without one.
+
+What a response is begun with is no sampled token and has log-prob 0. Predictions of the search are greedy: the most
+probable next state is asked for, not a sample.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from spa.planning.node import Expansion, Node, Tree, path_to
+from spa.planning.planner import Planner, with_prefill
+from spa.prompts.render import plan_sentence, world_model_reply
+from spa.types import Completion, Prompt, SamplingParams
+
+_PREDICTION = "<prediction>\n"
+
+
+class BreadthFirstPlanner(Planner):
+    """`engine`, asked what every action leads to; `depth` counts actions. `n` is without effect, and `template` must be
+    given, since a response is begun in tokens."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """The response to each prompt that takes the path that was found, or the engine's own where none was."""
+        trees = [Tree(prompt) for prompt in prompts]
+        plans = [self.follow_plan(tree) for tree in trees]
+        searched = [tree for tree, plan in zip(trees, plans, strict=True) if not plan and not tree.fault]
+        self.search(searched, replace(sampling, temperature=0.0))
+        plans = [plan or _shortest_path(tree) for tree, plan in zip(trees, plans, strict=True)]
+        questions = [self._question(tree, plan) for tree, plan in zip(trees, plans, strict=True)]
+        responses = iter(self.ask([question for question in questions if question is not None], sampling))
+        return [
+            tree.failed() if question is None else self._play(tree, plan, question, next(responses))
+            for tree, plan, question in zip(trees, plans, questions, strict=True)
+        ]
+
+    def proposals(self, expansion: Expansion) -> list[Prompt]:
+        """Every action of the game, by name; none if there is no room for all of them."""
+        prompt = expansion.prompt
+        state = self._state(expansion)
+        asked = [
+            replace(self._begun(prompt, state, (action,)), episode_id=f"{prompt.episode_id}#{action}", turns_left=1)
+            for action in prompt.context.action_names()
+        ]
+        return asked if all(map(self._fits, asked)) else []
+
+    def horizon(self, prompt: Prompt) -> int:
+        """The actions that the turns left may hold."""
+        return (prompt.turns_left or 1) * self.max_actions
+
+    def _state(self, expansion: Expansion) -> str:
+        if expansion.parent is not None:
+            return (expansion.parent.state or "").strip()
+        return expansion.prompt.context.state_text(self.state_text)
+
+    def _begun(self, prompt: Prompt, state: str, actions: Sequence[str]) -> Prompt:
+        """The prompt with a response that is begun up to the prediction of what these actions lead to."""
+        text = world_model_reply(state, f" {plan_sentence(actions)} ", "", "", order="plan_first")
+        begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
+        assert self.template is not None
+        ids = np.asarray(self.template.reply_tokens(begun, prompt.opener)[0], dtype=np.int32)
+        return replace(prompt, opener=begun, token_ids=np.concatenate([prompt.token_ids, ids]))
+
+    def _question(self, tree: Tree, plan: Sequence[Node]) -> Prompt | None:
+        """What the engine is asked for the response that is played; None if the game has failed."""
+        if tree.fault:
+            return None
+        if not plan:
+            return tree.prompt
+        state = self._state(Expansion(prompt=tree.prompt, env=None))
+        actions = [action for node in self._turn(plan) for action in node.parsed.actions]
+        begun = self._begun(tree.prompt, state, actions)
+        return begun if self._fits(begun) else tree.prompt
+
+    def _fits(self, question: Prompt) -> bool:
+        """Whether a response that is begun leaves room for as many tokens as one that is not."""
+        return self.max_prompt is None or len(question.token_ids) <= self.max_prompt
+
+    def _turn(self, plan: Sequence[Node]) -> list[Node]:
+        """The part of a plan that fits into one turn."""
+        part = [plan[0]]
+        for node in plan[1:]:
+            if sum(len(taken.parsed.actions) for taken in [*part, node]) > self.max_actions:
+                break
+            part.append(node)
+        return part
+
+    def _play(self, tree: Tree, plan: list[Node], question: Prompt, response: Completion) -> Completion:
+        """The response as the episode has it, with what it was begun with; the search is recorded."""
+        prompt = tree.prompt
+        plan = [] if question is prompt else plan  # its beginning may not fit
+        whole = with_prefill(question, prompt, response)
+        played = self.expand(tree, Expansion(prompt=prompt, env=prompt.context), [whole])
+        if tree.fault:
+            return tree.failed()
+        if self.keep and (rest := plan[len(self._turn(plan)) :] if plan else []):
+            self.plans[prompt.episode_id] = rest
+        kept = bool(plan) and not tree.nodes
+        tree.nodes = [*played, *(replace(node, root=node.root + 1) for node in tree.nodes)]
+        self.record({**tree.line(0), "named": bool(plan), **({"kept": True} if kept else {})})
+        if response.token_ids is None or response.logprobs is None:
+            return whole
+        begun = question.token_ids[len(prompt.token_ids) :]
+        return replace(
+            whole,
+            token_ids=np.concatenate([begun, response.token_ids]),
+            logprobs=np.concatenate([np.zeros(len(begun), dtype=np.float32), response.logprobs]),
+            forced=len(begun),
+        )
+
+
+def _shortest_path(tree: Tree) -> list[Node]:
+    """The shortest path to a predicted goal; empty if none was found."""
+    goals = tree.goals()
+    return path_to(goals[0]) if goals else []

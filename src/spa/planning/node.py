@@ -1,0 +1,128 @@
+"""What a planner knows of the future: nodes, each the state that a response would lead to, and the tree of a prompt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spa.envs.base import StateText, TextEnv
+from spa.envs.limits import checked_step
+from spa.types import Completion, ParsedReply, Prompt
+
+GOAL = 1.0
+"""The value of a state in which the goal is reached."""
+NO_STATE = -2.0
+"""The value of a response that predicts nothing readable; values of states are from -1 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A response, and the state that it is judged by."""
+
+    response: Completion
+    parsed: ParsedReply
+    state: str | None
+    value: float
+    correct: bool | None  # whether that state is what would come from where the response begins; None: not known
+    env: TextEnv | None = None  # a copy of the game in that state, if the game goes on there and the state is correct
+    root: int = 0  # number of the response to the real state that this one descends from
+    depth: int = 1  # turns from the real state to this one
+    actions_left: int | None = None  # of the episode, after it; None: no limit is known
+    parent: "Node | None" = None  # the node in whose state the response was sampled; None: the real state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """A state in which responses are sampled, the real one or a node's. `env`: a copy of the game there, None if the
+    game is not known to be there."""
+
+    prompt: Prompt
+    env: TextEnv | None
+    root: int = 0
+    depth: int = 1
+    parent: Node | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Where actions lead: the state, and the copy of the game if it goes on; both None if that is not known."""
+
+    state: str | None = None
+    env: TextEnv | None = None
+
+
+class Tree:
+    """The nodes below one prompt so far; the first `n` of them are the responses to the real state."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self.prompt = prompt
+        self.turn = sum(message["role"] == "assistant" for message in prompt.messages)
+        self.nodes: list[Node] = []
+        self.entered: set[str] = set()  # states that were expanded
+        self.fault = ""
+
+    def failed(self) -> Completion:
+        """The response that says how the game has failed."""
+        return Completion(text=self.fault, token_ids=None, logprobs=None, finish_reason="error")
+
+    def goals(self) -> list[Node]:
+        """Nodes in which the goal is reached, the first found first."""
+        return [node for node in self.nodes if node.value >= GOAL]
+
+    def line(self, chosen: int) -> dict[str, Any]:
+        """What is recorded of a turn: enough to show what was predicted, and what it cost."""
+        return {
+            "episode_id": self.prompt.episode_id,
+            "turn": self.turn,
+            "chosen": chosen,
+            "tokens": [
+                None if node.response.token_ids is None else len(node.response.token_ids) for node in self.nodes
+            ],
+            "imagined": [
+                {
+                    "actions": node.parsed.actions,
+                    "state": node.state,
+                    "value": node.value,
+                    "right": node.correct,
+                    "root": node.root,
+                    "depth": node.depth,
+                }
+                for node in self.nodes
+            ],
+        }
+
+
+def path_to(node: Node) -> list[Node]:
+    """The nodes from the real state to `node`."""
+    path = [node]
+    while path[0].parent is not None:
+        path.insert(0, path[0].parent)
+    return path
+
+
+def simulate(env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np.random.Generator) -> Outcome:
+    """Where the actions lead in a copy with chance of its own; not known if it cannot be copied or nothing is done."""
+    seed = int(rng.integers(2**31))
+    if env is None:
+        return Outcome()
+    try:
+        twin = env.clone(seed)
+    except NotImplementedError:
+        return Outcome()
+    done = False
+    over = False
+    for text in actions:
+        action = twin.to_action(text)
+        if action is None:
+            continue
+        done = True
+        over = checked_step(twin.step(action))[1]
+        if over:
+            break
+    return Outcome(state=twin.world_state_text(mode), env=None if over else twin) if done else Outcome()
+
+
+def same_state(state: str | None, truth: str | None) -> bool | None:
+    """Whether a state is the true one, but for white space around it; None if the true one is not known."""
+    return None if truth is None else state is not None and state.strip() == truth.strip()

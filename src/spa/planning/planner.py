@@ -1,0 +1,250 @@
+"""Model-based planning: policies that search the states which responses would lead to before one response is played.
+
+`dynamics` says where these states come from, and so what is measured. `learnt`: the model's own prediction in each
+response. `oracle`: a copy of the game, in which nothing is predicted; with `spoil` p, each state is with probability p
+that of another plan, so that the gain can be seen to depend on how often predictions are correct. `shuffled`: the
+predictions of other responses, the control: whatever it gains is not knowledge.
+
+With `depth` above 1 the search continues in every state that is new and not the end: the same question is asked there
+(`spa.prompts.elsewhere`), until the goal is found or the episode's turns are over. A state is expanded once, so that
+the tree is no wider than the game. With `keep` the rest of a path to the goal is followed without another search, for
+as long as each state is the predicted one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+
+from spa.engines.base import Engine
+from spa.envs.base import StateText, TextEnv
+from spa.envs.limits import MAKING_S, EnvFault, boundary
+from spa.models.heap import release_memory
+from spa.planning.node import GOAL, NO_STATE, Expansion, Node, Outcome, Tree, same_state, simulate
+from spa.prompts.elsewhere import elsewhere
+from spa.prompts.parse import parse_reply
+from spa.prompts.template import ChatTemplate
+from spa.seeds import derange, stream, stream_seed
+from spa.types import Completion, ParsedReply, Prompt, SamplingParams
+
+Dynamics = Literal["learnt", "oracle", "shuffled"]
+Proposals = Literal["drawn", "every_action"]
+
+
+class Planner(ABC):
+    """`engine`, whose response in every turn is chosen by a search of at most `depth` turns.
+
+    `n`: responses sampled in each state. `width`: states of a depth that are expanded. `keep`: a path to the goal is
+    followed; the responses of its later turns are those that were sampled where they were predicted, log-probs
+    included. Nothing is predicted beyond the turns and actions that an episode has left, nor in prompts of more than
+    `max_prompt` tokens. `template`: None for engines without tokens. The engine is asked for `rows` responses at a
+    time, and forgets them before it is asked for more.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        n: int,
+        dynamics: Dynamics,
+        spoil: float,
+        state_text: StateText,
+        max_actions: int,
+        depth: int = 1,
+        width: int = 8,
+        keep: bool = False,
+        max_prompt: int | None = None,
+        rows: int = 1024,
+        template: ChatTemplate | None = None,
+        record: Callable[[dict[str, Any]], None] = lambda line: None,
+    ) -> None:
+        self.engine = engine
+        self.n = n
+        self.dynamics: Dynamics = dynamics
+        self.spoil = spoil
+        self.state_text: StateText = state_text
+        self.max_actions = max_actions
+        self.depth = depth
+        self.width = width
+        self.keep = keep
+        self.max_prompt = max_prompt
+        self.rows = rows
+        self.template = template
+        self.record = record
+        self.plans: dict[str, list[Node]] = {}  # episode -> the nodes that are left of its path to the goal
+
+    @abstractmethod
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """The response to each prompt that the search chooses."""
+
+    @abstractmethod
+    def proposals(self, expansion: Expansion) -> list[Prompt]:
+        """What the engine is asked in a state."""
+
+    @abstractmethod
+    def horizon(self, prompt: Prompt) -> int:
+        """The greatest depth at which something may be predicted: what the episode has left."""
+
+    def search(self, trees: Sequence[Tree], sampling: SamplingParams) -> None:
+        """Grow every tree until the goal is found, or as far as is allowed."""
+        for depth in range(1, self.depth + 1):
+            pairs = [(tree, expansion) for tree in trees for expansion in self._expansions(tree, depth)]
+            asked = [self.proposals(expansion) for _, expansion in pairs]
+            responses = iter(self.ask([question for questions in asked for question in questions], sampling))
+            for (tree, expansion), questions in zip(pairs, asked, strict=True):
+                whole = [with_prefill(question, expansion.prompt, next(responses)) for question in questions]
+                tree.nodes += self.expand(tree, expansion, whole)
+
+    def expand(self, tree: Tree, expansion: Expansion, responses: Sequence[Completion]) -> list[Node]:
+        """What each response in a state would lead to, and its value; empty if the game fails, which the tree notes."""
+        try:
+            with boundary("planning", MAKING_S):
+                return self._nodes(expansion, responses)
+        except EnvFault as error:
+            tree.fault = str(error)
+            return []
+
+    def follow_plan(self, tree: Tree) -> list[Node]:
+        """What is left of the path that the episode is on; empty if it is on none, if the path has led elsewhere, or if
+        the game fails, which the tree notes."""
+        plan = self.plans.pop(tree.prompt.episode_id, [])
+        try:
+            with boundary("planning", MAKING_S):
+                here = tree.prompt.context.state_text(self.state_text)
+        except EnvFault as error:
+            tree.fault = str(error)
+            return []
+        return plan if plan and plan[0].parent is not None and same_state(plan[0].parent.state, here) else []
+
+    def ask(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """The engine's responses; only what it has cached of real states is kept."""
+        responses: list[Completion] = []
+        for start in range(0, len(prompts), self.rows):
+            part = prompts[start : start + self.rows]
+            responses += self.engine.generate(part, sampling)
+            self.engine.forget([prompt.episode_id for prompt in part if "#" in prompt.episode_id])
+            release_memory()
+        return responses
+
+    def _expansions(self, tree: Tree, depth: int) -> list[Expansion]:
+        """Where the responses of this depth begin: the real state, or those of nodes that are to be expanded."""
+        prompt = tree.prompt
+        if depth == 1:
+            return [Expansion(prompt=prompt, env=prompt.context)]
+        if tree.fault or depth > self.horizon(prompt) or tree.goals():
+            return []
+        try:
+            with boundary("planning", MAKING_S):
+                shown = prompt.context.state_text(self.state_text)
+        except EnvFault as error:
+            tree.fault = str(error)
+            return []
+        expansions = list[Expansion]()
+        tree.entered.add(shown.strip())
+        for node in tree.nodes:
+            if node.depth != depth - 1 or len(expansions) == self.width or not self._is_open(tree, node):
+                continue
+            state = (node.state or "").strip()
+            tree.entered.add(state)
+            moved = elsewhere(prompt, shown, state, self.template)
+            if moved is not None and (self.max_prompt is None or len(moved.token_ids) <= self.max_prompt):
+                moved = replace(
+                    moved,
+                    episode_id=f"{prompt.episode_id}#{depth}.{len(expansions)}",
+                    seed=stream_seed(prompt.seed, "imagine/place", depth, len(expansions)),
+                    turns_left=1,
+                    actions_left=node.actions_left,
+                    context=node.env or prompt.context,
+                )
+                expansions.append(Expansion(prompt=moved, env=node.env, root=node.root, depth=depth, parent=node))
+        return expansions
+
+    def _is_open(self, tree: Tree, node: Node) -> bool:
+        """Whether there is more to predict after a node: its state is new, not the end, and actions are left."""
+        state = (node.state or "").strip()
+        known = node.env is not None or self.dynamics != "oracle"
+        new = bool(state) and state not in tree.entered
+        return known and new and 0 <= node.value < GOAL and node.actions_left != 0
+
+    def _nodes(self, expansion: Expansion, responses: Sequence[Completion]) -> list[Node]:
+        prompt = expansion.prompt
+        env = expansion.env
+        parsed = [self._parse(prompt, response) for response in responses]
+        rng = stream(prompt.seed, "imagine")
+        truths = [simulate(env, each.actions, self.state_text, rng) for each in parsed]
+        outcomes = truths
+        states = [each.prediction for each in parsed]
+        if self.dynamics == "oracle":
+            outcomes = [self._spoilt(env, each, truth, rng) for each, truth in zip(parsed, truths, strict=True)]
+            states = [outcome.state for outcome in outcomes]
+        if self.dynamics == "shuffled":
+            states = [states[number] for number in derange(states, rng)]
+        nodes = list[Node]()
+        for number, (each, state, outcome, truth) in enumerate(zip(parsed, states, outcomes, truths, strict=True)):
+            correct = same_state(state, truth.state)
+            nodes.append(
+                Node(
+                    response=responses[number],
+                    parsed=each,
+                    state=state,
+                    value=_value(prompt.context, each, state),
+                    correct=correct,
+                    env=outcome.env if self.dynamics == "oracle" or correct else None,
+                    root=number if expansion.depth == 1 else expansion.root,
+                    depth=expansion.depth,
+                    actions_left=None if prompt.actions_left is None else prompt.actions_left - len(each.actions),
+                    parent=expansion.parent,
+                )
+            )
+        return nodes
+
+    def _parse(self, prompt: Prompt, response: Completion) -> ParsedReply:
+        """A response with as many actions as would be executed."""
+        parsed = parse_reply(
+            prompt.opener + response.text,
+            mode=prompt.mode,
+            enable_think=prompt.opener == "<think>",
+            action_sep=prompt.action_sep,
+            max_actions=self.max_actions,
+            order=prompt.reply_order,
+        )
+        return replace(parsed, actions=parsed.actions[: prompt.actions_left])
+
+    def _spoilt(self, env: TextEnv | None, parsed: ParsedReply, truth: Outcome, rng: np.random.Generator) -> Outcome:
+        """The true outcome or, with probability `spoil`, that of as many random actions."""
+        if env is None:
+            return truth
+        other = simulate(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
+        return other if rng.random() < self.spoil else truth
+
+    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+        """New weights."""
+        self.engine.load_weights(model, version=version)
+
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """These episodes are over."""
+        for episode in episode_ids:
+            self.plans.pop(episode, None)
+        self.engine.forget(episode_ids)
+
+    def close(self) -> None:
+        """Close the engine."""
+        self.engine.close()
+
+
+def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Completion:
+    """A response as `prompt` would have it: with what the question had begun of it."""
+    if response.finish_reason == "error":
+        return response
+    return replace(response, text=question.opener.removeprefix(prompt.opener) + response.text)
+
+
+def _value(env: TextEnv, parsed: ParsedReply, state: str | None) -> float:
+    if not parsed.well_formed or state is None:
+        return NO_STATE
+    value = env.state_value(state)
+    return NO_STATE if value is None else value
