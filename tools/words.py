@@ -20,9 +20,11 @@ DONE = (
     "concepts.md",
     "environment-reference.md",
     "evaluation.md",
+    "failures.md",
     "formats.md",
     "index.md",
     "performance.md",
+    "resume.md",
     "scaling.md",
 )
 LIMIT = 35
