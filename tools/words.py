@@ -26,6 +26,7 @@ DONE = (
     "performance.md",
     "resume.md",
     "scaling.md",
+    "one-gpu.md",
 )
 LIMIT = 35
 REFUSED = {
