@@ -24,6 +24,7 @@ DONE = (
     "formats.md",
     "index.md",
     "performance.md",
+    "recipe.md",
     "resume.md",
     "scaling.md",
     "one-gpu.md",
