@@ -23,11 +23,13 @@ DONE = (
     "failures.md",
     "formats.md",
     "index.md",
+    "methods.md",
+    "one-gpu.md",
     "performance.md",
+    "planning.md",
     "recipe.md",
     "resume.md",
     "scaling.md",
-    "one-gpu.md",
 )
 LIMIT = 35
 REFUSED = {
