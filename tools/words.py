@@ -30,6 +30,8 @@ DONE = (
     "recipe.md",
     "resume.md",
     "scaling.md",
+    "models.md",
+    "one-gpu.md",
 )
 LIMIT = 35
 REFUSED = {
