@@ -21,6 +21,7 @@ DONE = (
     "environment-reference.md",
     "evaluation.md",
     "failures.md",
+    "faq.md",
     "formats.md",
     "index.md",
     "methods.md",
