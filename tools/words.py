@@ -18,6 +18,7 @@ DONE = (
     "add-an-environment.md",
     "compare.md",
     "concepts.md",
+    "credit.md",
     "environment-reference.md",
     "evaluation.md",
     "failures.md",
