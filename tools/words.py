@@ -19,6 +19,7 @@ DONE = (
     "compare.md",
     "concepts.md",
     "credit.md",
+    "diagnose.md",
     "environment-reference.md",
     "evaluation.md",
     "failures.md",
