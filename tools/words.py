@@ -22,19 +22,19 @@ DONE = (
     "diagnose.md",
     "environment-reference.md",
     "evaluation.md",
+    "extending.md",
     "failures.md",
     "faq.md",
     "formats.md",
     "index.md",
     "methods.md",
+    "models.md",
     "one-gpu.md",
     "performance.md",
     "planning.md",
     "recipe.md",
     "resume.md",
     "scaling.md",
-    "models.md",
-    "one-gpu.md",
 )
 LIMIT = 35
 REFUSED = {
