@@ -125,6 +125,7 @@ class Turn:
     finish_reason: str = "stop"
     world_state: str | None = None  # what the agent should know of `state`; None: `state` itself
     next_world_state: str | None = None
+    reward_terms: dict[str, float] | None = None  # of the user's own reward functions, before their weights
 
     @property
     def score(self) -> float:
@@ -230,7 +231,7 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
     return {
         name: value
         for name, value in data.items()
-        if value is not None or name not in ("world_state", "next_world_state")
+        if value is not None or name not in ("world_state", "next_world_state", "reward_terms")
     }
 
 

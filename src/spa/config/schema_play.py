@@ -54,6 +54,14 @@ class EnvSpec:
     env_config: Annotated[
         Mapping[str, Any] | None, Key("options of the environment class; null takes its own", affects="result")
     ] = None
+    reward: Annotated[
+        str | Mapping[str, float] | None,
+        Key(
+            "your reward function `package.module:name`, or several with weights (`game` is the game's own); null: "
+            "the game's own",
+            affects="result",
+        ),
+    ] = None
 
 
 @section

@@ -35,6 +35,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
     "ctx_manager.placeholders": ("selfplay", "ppo", "eval"),
     "custom_envs": ("selfplay", "ppo", "eval"),
+    "custom_envs.*.reward": ("ppo", "eval"),
     "generate": ("selfplay",),
     "generate.shuffle_next_states": ("selfplay", "ppo"),  # replayed rollouts are corrected like self-play
     "generate.states": ("selfplay", "ppo"),
@@ -92,6 +93,8 @@ ENTRIES = {"custom_envs": EnvSpec(env_type=""), "model_info": APIModelConfig(pro
 def stages_of(key: str) -> tuple[Stage, ...]:
     """The stages that read a dotted key."""
     parts = key.split(".")
+    if parts[0] in ENTRIES and len(parts) > 1:
+        parts[1] = "*"
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((SECTIONS[name] for name in names if name in SECTIONS), ())
 

@@ -59,6 +59,8 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
         "cut_off": _mean([turn.finish_reason == "length" for turn in turns]),
         "repetition": looping_share([(turn.reply_text, turn.finish_reason == "length") for turn in turns]),
     }
+    for name in dict.fromkeys(name for turn in turns for name in turn.reward_terms or ()):
+        metrics[f"reward/{name}"] = sum((turn.reward_terms or {}).get(name, 0.0) for turn in turns) / len(episodes)
     metrics |= pass_metrics(successes, puzzles, ks)
     if sampled:
         metrics["response_length"] = _mean(sampled)

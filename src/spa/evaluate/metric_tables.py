@@ -84,6 +84,13 @@ EPISODES = Group(
             "compare with `score`: the difference is the format penalty",
         ),
         Metric(
+            "reward/*",
+            "mean per episode of one of your reward functions, before its weight",
+            "reward",
+            "",
+            "if one term outweighs the others, lower its weight",
+        ),
+        Metric(
             "num_actions",
             "executed actions per episode",
             "count",

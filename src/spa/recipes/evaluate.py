@@ -79,7 +79,9 @@ def main(
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
     cfg = with_precision(cfg, precision_of(replace(cfg, model_path=target.model or cfg.model_path)))
-    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode, lost=output.with_suffix(".lost.jsonl"))
+    player = setup.make_player(
+        cfg, None, mode=cfg.ctx_manager.mode, lost=output.with_suffix(".lost.jsonl"), own_rewards=True
+    )
     known = training_hashes(target.run) if target.run else None
     puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
     identity = eval_identity(cfg, target)

@@ -102,7 +102,9 @@ def train_ppo(cfg: Config, stage: Stage, path: str) -> Path:
     require_worths(cfg)
     models = load_models(cfg, path, stage.resume_from, device)
     models.engine.load_weights(models.actor.full_model(), version=stage.step)
-    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode, lost=stage.folder / LOST)
+    player = setup.make_player(
+        cfg, models.template, mode=cfg.ctx_manager.mode, lost=stage.folder / LOST, own_rewards=True
+    )
     held_out = setup.validation_hashes(cfg, player)
     if stage.step == 0 and cfg.trainer.val_before_train:
         with stage.interruptible("validate"):

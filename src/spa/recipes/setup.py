@@ -28,6 +28,7 @@ from spa.models.choose import (
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes.prompters import check_puzzles, first_puzzle, make_prompter
+from spa.rewards import WeightedReward, load_rewards, with_rewards
 from spa.rollout import check_room, collect, puzzle_hash
 from spa.run import watchdog
 from spa.seeds import stream_seed
@@ -84,6 +85,7 @@ class Player:
     env_timeout_s: float | None = None
     workers: EnvWorkers | None = None  # None: environments live in this process
     lost: LostEpisodes = field(default_factory=LostEpisodes)
+    rewards: Mapping[str, tuple[WeightedReward, ...]] = field(default_factory=dict)  # by tag, in place of the game's
 
     def make_env(self, tag: str) -> TextEnv:
         """A new environment for a tag, in one of the processes for environments if there are any."""
@@ -119,7 +121,7 @@ class Player:
         has room for a reply."""
 
         def play(mine: list[EpisodeSpec]) -> list[Episode]:
-            return collect(
+            episodes = collect(
                 mine,
                 make_env=self.make_env,
                 prompters=self.prompters,
@@ -132,14 +134,25 @@ class Player:
                 lanes=0 if self.workers is None else len(self.workers),
                 lost=self.lost,
             )
+            return with_rewards(episodes, self.rewards)
 
         episodes = self.world.parallel_map(specs, play, by=first_group, pack=pack, unpack=unpack)
         check_room(episodes, sampling.max_tokens, self.max_model_len)
         return episodes
 
 
-def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode, lost: Path | None = None) -> Player:
-    """The player for all tags that training and validation use; `lost` is the file of episodes that are not played."""
+def make_player(
+    cfg: Config,
+    template: ChatTemplate | None,
+    *,
+    mode: PromptMode,
+    lost: Path | None = None,
+    own_rewards: bool = False,
+) -> Player:
+    """The player for all tags that training and validation use; `lost` is the file of episodes that are not played.
+
+    `own_rewards`: episodes get the rewards of `custom_envs.TAG.reward`, as in PPO and evaluation.
+    """
     tags = dict.fromkeys((*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags))
     specs = {tag: cfg.custom_envs[tag] for tag in tags}
     timeout, workers = cfg.es_manager.env_timeout_s, cfg.es_manager.env_workers
@@ -153,6 +166,9 @@ def make_player(cfg: Config, template: ChatTemplate | None, *, mode: PromptMode,
         env_timeout_s=timeout,
         workers=EnvWorkers(workers, timeout_s=timeout) if workers else None,
         lost=LostEpisodes(lost),
+        rewards={tag: load_rewards(f"custom_envs.{tag}.reward", spec.reward) for tag, spec in specs.items()}
+        if own_rewards
+        else {},
     )
 
 

@@ -1,0 +1,8 @@
+"""A reward function of your own: a small cost for each action that changes nothing."""
+
+from spa.types import Turn
+
+
+def no_idling(turn: Turn) -> float:
+    """Minus the number of actions of the turn that had no effect."""
+    return -float(sum(not info["action_is_effective"] for info in turn.infos))

@@ -1,0 +1,71 @@
+"""Reward functions of the user's own (`custom_envs.TAG.reward`), for PPO and evaluation.
+
+A reward function takes a `Turn` as it was played and returns a number. The weighted sum replaces the turn's reward. The
+prompts show the game's own reward, and self-play does not use these functions, so a new reward needs no new self-play.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spa.errors import ConfigError
+from spa.own import load_setting
+from spa.types import Episode, Turn
+
+GAME = "game"
+"""The name of the game's own reward in a weighted sum."""
+
+TurnReward = Callable[[Turn], float]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedReward:
+    """One term of the sum. `function` None: the game's own reward."""
+
+    name: str
+    function: TurnReward | None
+    weight: float
+
+
+def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[WeightedReward, ...]:
+    """The terms that a setting names: one function alone, or functions with weights; () without a setting.
+
+    Raises ConfigError for a name that cannot be loaded.
+    """
+    if setting is None:
+        return ()
+    weights = {setting: 1.0} if isinstance(setting, str) else setting
+    return tuple(
+        WeightedReward(name, None if name == GAME else load_setting(key, name, (GAME,)), weight)
+        for name, weight in weights.items()
+    )
+
+
+def with_rewards(episodes: Sequence[Episode], terms: Mapping[str, Sequence[WeightedReward]]) -> list[Episode]:
+    """The episodes with the rewards of the terms of their tag; `Turn.reward_terms` has each term before its weight.
+
+    Raises ConfigError if a function raises, or returns anything but a finite number.
+    """
+    return [
+        replace(episode, turns=tuple(_rewarded(turn, terms[episode.tag]) for turn in episode.turns))
+        if terms.get(episode.tag)
+        else episode
+        for episode in episodes
+    ]
+
+
+def _rewarded(turn: Turn, terms: Sequence[WeightedReward]) -> Turn:
+    values = {term.name: turn.reward if term.function is None else _value(term, turn) for term in terms}
+    total = sum(term.weight * values[term.name] for term in terms)
+    return replace(turn, reward=total, reward_terms=values)
+
+
+def _value(term: WeightedReward, turn: Turn) -> float:
+    assert term.function is not None
+    try:
+        value = float(term.function(turn))
+    except Exception as error:
+        raise ConfigError(f"the reward function {term.name} raised {type(error).__name__}: {error}") from error
+    if not math.isfinite(value):
+        raise ConfigError(f"the reward function {term.name} returned {value}; a reward must be finite")
+    return value
