@@ -90,7 +90,7 @@ def rollout_work(model: Any, rollout: Rollout, autocast: torch.dtype | None) -> 
         for turn in range(rollout.turns):
             prompts = [
                 Prompt(
-                    episode_id=str(i), messages=(), token_ids=np.asarray(ids, np.int32), opener="", seed=i * 97 + turn
+                    episode_id=str(i), messages=(), token_ids=np.asarray(ids, np.int32), prefill="", seed=i * 97 + turn
                 )
                 for i, ids in enumerate(episodes)
             ]

@@ -74,7 +74,7 @@ def test_each_seat_has_its_own_conversation_and_mask():
     for episode in episodes:
         ids, sampled = episode.token_ids, episode.sampled
         edges = np.flatnonzero(np.diff(np.concatenate([[0], sampled, [0]]))).reshape(-1, 2)
-        replies = [PROMPTER.opener + template.decode_reply(ids[a:b]) for a, b in edges]
+        replies = [PROMPTER.prefill + template.decode_reply(ids[a:b]) for a, b in edges]
         assert replies == [turn.reply_text for turn in episode.turns]
         assert [m["content"] for m in episode.messages if m["role"] == "assistant"] == replies
     first, second = episodes

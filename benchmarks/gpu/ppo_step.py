@@ -127,7 +127,7 @@ def play(engine: LocalEngine, config: Any, size: Size, *, seed: int) -> EpisodeB
     turns = [np.full(size.first, -1) for _ in range(rows)]
     for turn in range(size.turns):
         prompts = [
-            Prompt(episode_id=str(row), messages=(), token_ids=ids[row], opener="", seed=1000 * turn + row)
+            Prompt(episode_id=str(row), messages=(), token_ids=ids[row], prefill="", seed=1000 * turn + row)
             for row in range(rows)
         ]
         for row, reply in enumerate(engine.generate(prompts, SamplingParams(max_tokens=size.new))):

@@ -54,7 +54,7 @@ def prompts(config: Any, rows: int, length: int, *, seed: int) -> list[Prompt]:
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, config.vocab_size, (rows, length), dtype=np.int32)
     return [
-        Prompt(episode_id=f"{seed}/{row}", messages=(), token_ids=ids[row], opener="", seed=row) for row in range(rows)
+        Prompt(episode_id=f"{seed}/{row}", messages=(), token_ids=ids[row], prefill="", seed=row) for row in range(rows)
     ]
 
 
@@ -87,7 +87,7 @@ def check(engine: LocalEngine, model: Any, config: Any, length: int) -> dict[str
             episode_id=prompt.episode_id,
             messages=(),
             token_ids=np.concatenate([prompt.token_ids, ids_of(reply), prompt.token_ids[:9]]),
-            opener="",
+            prefill="",
             seed=prompt.seed + 100,
         )
         for prompt, reply in zip(first, replies, strict=True)

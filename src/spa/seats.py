@@ -44,7 +44,7 @@ class Seat:
                 checked_text(message["content"], "the first prompt")
             self.images += _see(env)
             if self.template is not None:
-                self.buffer = TokenBuffer(self.template, tuple(self.messages), self.prompter.opener, self.images)
+                self.buffer = TokenBuffer(self.template, tuple(self.messages), self.prompter.prefill, self.images)
                 if room is not None and len(self.buffer) > room:
                     self.stop = Stop.CONTEXT
             return
@@ -67,7 +67,7 @@ class Seat:
         """Begin the next turn with a conversation of its own, of the rules and the current state."""
         messages = self.prompter.first_messages(env, turn=len(self.turns) + 1, actions_left=left)
         if self.buffer is not None and self.template is not None:
-            ids = self.template.start(messages, self.prompter.opener)
+            ids = self.template.start(messages, self.prompter.prefill)
             if room is not None and len(ids) > room:
                 self.stop = Stop.CONTEXT
                 return
@@ -82,7 +82,7 @@ class Seat:
             episode_id=self.spec.episode_id,
             messages=tuple(self.messages[self.begin :]),
             token_ids=ids,
-            opener=self.prompter.opener,
+            prefill=self.prompter.prefill,
             seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
             images=tuple(self.images),
             mode=self.prompter.mode,
@@ -102,7 +102,7 @@ class Seat:
     def act(self, env: TextEnv, completion: Completion, format_penalty: float) -> bool:
         """Execute a reply; returns whether the game has ended."""
         prompter = self.prompter
-        text = prompter.opener + completion.text
+        text = prompter.prefill + completion.text
         turn, ended = take_turn(
             env,
             prompter,

@@ -18,7 +18,7 @@ def take_turn(
     format_penalty: float,
     finish_reason: str = "stop",
 ) -> tuple[Turn, bool]:
-    """Execute the actions of a reply, `text` with its opener; returns the turn, and whether the game has ended.
+    """Execute the actions of a reply, `text` with its prefill; returns the turn, and whether the game has ended.
 
     At most `actions_left` actions are taken, and none after it is another player's turn. Raises EnvFault if the
     environment returns nonsense.

@@ -65,28 +65,28 @@ class SamplingParams:
 class Prompt:
     """What an engine continues.
 
-    Example: Prompt(episode_id="train/3/17/0", messages=[...], token_ids=array([1, 7, ...]), opener="<think>", seed=123)
+    Example: Prompt(episode_id="train/3/17/0", messages=[...], token_ids=array([1, ...]), prefill="<think>", seed=123)
     """
 
     episode_id: str  # stable over the turns of an episode, so that an engine can keep the episode's KV cache
     messages: tuple[Message, ...]
-    token_ids: np.ndarray  # int32 [T], the conversation so far, generation prompt and opener included
-    opener: str  # text that the reply is forced to begin with (already part of token_ids)
+    token_ids: np.ndarray  # int32 [T], the conversation so far, generation prompt and prefill included
+    prefill: str  # text that the reply is forced to begin with (already part of token_ids)
     seed: int  # of this row's own sampling stream
     images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
-    mode: PromptMode = "base"  # of the reply that is asked for, for engines without a model
+    mode: PromptMode = "base"  # of the reply that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for the same
     reply_order: ReplyOrder = "prediction_first"  # of world-model replies, for the same
     turns_left: int | None = None  # of the episode, this one included: the last is not cached; None: nobody knows
     actions_left: int | None = None  # of the episode; None: as many as a reply may hold
-    context: Any = None  # the live environment, for the `random` and `expert` engines only; never sent anywhere
+    context: Any = None  # the live environment, for policies and planners only; never sent anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What an engine returned for one prompt."""
 
-    text: str  # without the opener and without the end marker
+    text: str  # without the prefill and without the end marker
     token_ids: np.ndarray | None  # int32 [L], end marker included if sampled; None only for text-only APIs
     logprobs: np.ndarray | None  # float32 [L], of the ids under the distribution that they were sampled from
     finish_reason: Literal["stop", "length", "error"]
@@ -115,7 +115,7 @@ class Turn:
 
     state: str  # as shown to the model
     actions_left: int
-    reply_text: str  # opener included
+    reply_text: str  # prefill included
     reply: ParsedReply
     executed: tuple[str, ...]  # the actions that the environment took, in order, as canonical labels
     reward: float  # sum over the executed actions

@@ -34,7 +34,7 @@ def test_token_borders_are_those_of_the_models_own_tokens(capsys):
     shown, _, count = capsys.readouterr().out.rstrip().rpartition("\n\n")
     cfg, prompter, messages = told("demo", "FrozenLakeNoSlip", "add_worldmodel")
     template = load_template(cfg, cfg.model_path)
-    ids = template.start(messages, prompter.opener)
+    ids = template.start(messages, prompter.prefill)
     assert count == f"{len(ids)} tokens" and len(shown.split("│")) == len(ids)
     assert shown.replace("│", "") == template.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
 

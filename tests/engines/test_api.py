@@ -8,7 +8,7 @@ import pytest
 from api_server import Server, cut_off, failing, good, raw, slow
 
 from spa.config.schema import APIModelConfig
-from spa.engines.api import ApiEngine, ApiResponse, Pacer, without_opener
+from spa.engines.api import ApiEngine, ApiResponse, Pacer, without_prefill
 from spa.errors import ModelError
 from spa.types import Prompt, SamplingParams
 
@@ -23,7 +23,7 @@ def prompt(number: int = 0) -> Prompt:
         episode_id=f"val/0/{number}/0",
         messages=({"role": "system", "content": "rules"}, {"role": "user", "content": f"state {number}"}),
         token_ids=np.zeros(0, np.int32),
-        opener="<think>",
+        prefill="<think>",
         seed=number,
     )
 
@@ -44,7 +44,7 @@ def key(monkeypatch):
     monkeypatch.setenv("SPA_TEST_KEY", KEY)
 
 
-def test_a_reply_arrives_without_its_opener_and_nothing_but_the_messages_is_sent():
+def test_a_reply_arrives_without_its_prefill_and_nothing_but_the_messages_is_sent():
     with Server() as server:
         [completion] = engine(server).generate([prompt()], SAMPLING)
     assert completion.text == "go</think><answer>Up</answer>"
@@ -80,8 +80,8 @@ def test_a_reply_arrives_without_its_opener_and_nothing_but_the_messages_is_sent
         (ApiResponse(text="", finish_reason="length"), ""),
     ],
 )
-def test_the_opener_is_there_once_whatever_the_reply_has(reply, expected):
-    assert without_opener(reply, "<think>") == expected
+def test_the_prefill_is_there_once_whatever_the_reply_has(reply, expected):
+    assert without_prefill(reply, "<think>") == expected
 
 
 def test_settings_of_the_entry_win():

@@ -36,7 +36,7 @@ def prompts(made: ChatTemplate, count: int, *, same: bool = False, seed: int = 0
         messages = ({"role": "system", "content": "You play."}, {"role": "user", "content": text})
         ids = np.asarray(made.start(messages, "<think>"), dtype=np.int32)
         out.append(
-            Prompt(episode_id=f"e{i}", messages=messages, token_ids=ids, opener="<think>", seed=100 + i, turns_left=2)
+            Prompt(episode_id=f"e{i}", messages=messages, token_ids=ids, prefill="<think>", seed=100 + i, turns_left=2)
         )
     return out
 

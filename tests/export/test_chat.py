@@ -48,7 +48,7 @@ def test_it_says_and_pays_what_an_episode_of_training_does(tag):
     assert (tuple(chat.turns), chat.stop, chat.score) == (episode.turns, episode.stop, episode.score)
 
 
-def test_a_reply_without_the_opener_gets_it():
+def test_a_reply_without_the_prefill_gets_it():
     chat = make_chat("FrozenLake")
     chat.begin(0)
     chat.answer("I go</think><answer>Up</answer>")
@@ -122,6 +122,6 @@ def test_an_episode_in_tokens_is_that_of_training():
 def test_an_episode_that_its_environment_broke_is_not_trained_on():
     chat, template = make_chat("FrozenLake"), ChatTemplate(load_tokenizer("builtin:tiny"))
     chat.env.step = lambda action: 1 / 0
-    reply = template.reply_ids("<think>no</think><answer>Up</answer>", chat.prompter.opener)
+    reply = template.reply_ids("<think>no</think><answer>Up</answer>", chat.prompter.prefill)
     found = token_episode(chat, template, lambda ids: (reply, [-1.0] * len(reply)), seed=0)
     assert found["completion_ids"] == reply and not any(found["env_mask"]) and found["stop"] == "error"

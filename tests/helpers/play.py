@@ -96,7 +96,7 @@ class NoiseEngine:
     def _one(self, prompt: Prompt) -> Completion:
         stop = sorted(self.template.stop_ids)
         if self.rng.random() < 0.5:
-            ids = self.template.reply_ids(answer("Left || Up"), prompt.opener)[:-1]
+            ids = self.template.reply_ids(answer("Left || Up"), prompt.prefill)[:-1]
         else:
             count = int(self.rng.integers(1, 12))
             ids = [int(i) for i in self.rng.integers(len(self.template.tokenizer), size=count) if i not in stop]

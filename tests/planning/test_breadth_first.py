@@ -22,7 +22,7 @@ from spa.types import Prompt, SamplingParams
 
 def knows(prompt: Prompt) -> str:
     """Does nothing but go up, unless a plan is named to it; foresees what plans lead to."""
-    _, named, plan = prompt.opener.partition("I do ")
+    _, named, plan = prompt.prefill.partition("I do ")
     actions = plan.split(".")[0].split(", then ") if named else ["Up"]
     twin = prompt.context.clone(0)
     twin.is_slippery = False  # it foresees what is meant to happen
@@ -86,7 +86,7 @@ def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
 
 def test_what_a_reply_is_begun_with_is_not_sampled_and_counts_in_no_length(tmp_path):
     episodes, _, asked, chat = played(tmp_path, *TURNS)
-    given = {prompt.episode_id: len(prompt.token_ids) for prompt in asked if "I do" in prompt.opener}
+    given = {prompt.episode_id: len(prompt.token_ids) for prompt in asked if "I do" in prompt.prefill}
     for episode in episodes:
         for number, turn in enumerate(episode.turns):
             sampled = episode.token_ids[episode.sampled & (episode.turn_index == number)]
@@ -117,28 +117,28 @@ def test_wrong_states_lead_nowhere(tmp_path):
 
 def test_where_nothing_is_foreseen_the_model_replies_by_itself(tmp_path):
     def blind(prompt: Prompt) -> str:
-        return prompt.opener + "nothing</prediction></think><answer>Up</answer>" if "I do" in prompt.opener else "?"
+        return prompt.prefill + "nothing</prediction></think><answer>Up</answer>" if "I do" in prompt.prefill else "?"
 
     episodes, lines, asked, _ = played(tmp_path, *TURNS, reply=blind)
     assert not any(line["named"] for line in lines)
     own = [prompt for prompt in asked if "#" not in prompt.episode_id]
-    assert own and all(prompt.opener == "<think>" for prompt in own)
+    assert own and all(prompt.prefill == "<think>" for prompt in own)
     assert not any(episode.success for episode in episodes)
 
 
 def test_no_reply_is_begun_where_the_longest_would_not_fit_behind_it(tmp_path):
     _, _, asked, _ = played(tmp_path, *TURNS)
     lengths = [len(prompt.token_ids) for prompt in asked]
-    begun = [len(prompt.token_ids) for prompt in asked if "I do" in prompt.opener]
+    begun = [len(prompt.token_ids) for prompt in asked if "I do" in prompt.prefill]
     _, _, asked, _ = played(tmp_path, *TURNS, max_prompt=max(lengths))
     assert [len(prompt.token_ids) for prompt in asked] == lengths  # all fit: nothing is another
     middle = sorted(begun)[len(begun) // 2]
     _, lines, asked, _ = played(tmp_path, *TURNS, max_prompt=middle)
-    tight = [len(prompt.token_ids) for prompt in asked if "I do" in prompt.opener]
+    tight = [len(prompt.token_ids) for prompt in asked if "I do" in prompt.prefill]
     assert tight and max(tight) <= middle
     assert any(not line["named"] for line in lines)
     episodes, lines, asked, _ = played(tmp_path, *TURNS, max_prompt=min(begun) - 1)
-    assert all(prompt.opener == "<think>" for prompt in asked) and not any(line["named"] for line in lines)
+    assert all(prompt.prefill == "<think>" for prompt in asked) and not any(line["named"] for line in lines)
     assert all(episode.turns for episode in episodes)
 
 
@@ -166,7 +166,7 @@ def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
         ScriptedEngine(nobody, template("llama3")), n=1, dynamics="learnt", spoil=0.0, state_text="coords", max_actions=1
     )  # fmt: skip
     ids = np.zeros(1, np.int32)
-    prompt = Prompt(episode_id="a", messages=(), token_ids=ids, opener="<think>", seed=0, context=Melting())
+    prompt = Prompt(episode_id="a", messages=(), token_ids=ids, prefill="<think>", seed=0, context=Melting())
     (reply,) = engine.generate([prompt], SamplingParams())
     assert reply.finish_reason == "error" and "the ice has melted" in reply.text
 

@@ -64,7 +64,7 @@ fuzzed = st.lists(blocks | st.sampled_from([*MARKERS, "||", "Left", "\n"]) | noi
 @settings(max_examples=1000, deadline=None)
 @given(fuzzed, st.booleans(), st.sampled_from(["||", ";"]), st.integers(0, 6))
 def test_base_mode_executes_what_the_original_executes(text, enable_think, sep, max_actions):
-    for reply_text in (text, f"<think>{text}" if enable_think else f"<answer>{text}"):  # with and without the opener
+    for reply_text in (text, f"<think>{text}" if enable_think else f"<answer>{text}"):  # with and without the prefill
         reply = parse_reply(reply_text, mode="base", enable_think=enable_think, action_sep=sep, max_actions=max_actions)
         expected = original_actions(reply_text, enable_think=enable_think, action_sep=sep, max_actions=max_actions)
         assert reply.actions == tuple(expected)

@@ -143,7 +143,7 @@ def test_a_preset_states_no_more_actions_per_turn_than_the_episode_has():
 
 
 @pytest.mark.parametrize(
-    ("settings", "opener", "tags"),
+    ("settings", "prefill", "tags"),
     [
         ({}, "<think>", ["think", "answer"]),
         ({"enable_think": False}, "<answer>", ["answer"]),
@@ -156,16 +156,16 @@ def test_a_preset_states_no_more_actions_per_turn_than_the_episode_has():
         ),
     ],
 )
-def test_every_turn_asks_for_the_format_that_is_parsed(settings, opener, tags):
+def test_every_turn_asks_for_the_format_that_is_parsed(settings, prefill, tags):
     prompter, env = Prompter(**settings), reset("frozen_lake")
-    assert prompter.opener == opener
+    assert prompter.prefill == prefill
     for text in (
         prompter.first_messages(env)[1]["content"],
         prompter.next_message(env, turn=2, actions_left=1, reward=0)["content"],
     ):
         asked = text[text.index("Reply only with ") + len("Reply only with ") : text.index(" in at most")]
         assert re.findall(r"<(\w+)>", asked) == tags
-        assert asked.startswith(opener)
+        assert asked.startswith(prefill)
         reply = parse_reply(
             asked, mode=prompter.mode, enable_think=prompter.enable_think, action_sep="||", max_actions=5
         )

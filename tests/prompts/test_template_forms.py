@@ -8,22 +8,22 @@ from spa.prompts.template import ChatTemplate
 SYSTEM, GO = {"role": "system", "content": "Rules."}, {"role": "user", "content": "go"}
 
 
-def texts(name: str, opener: str = "<think>") -> tuple[str, str]:
+def texts(name: str, prefill: str = "<think>") -> tuple[str, str]:
     """What the first prompt ends with, and what stands between a reply and the next."""
     made = ChatTemplate(family_tokenizer(name))
     decode = made.tokenizer.decode
-    return decode(made.start((SYSTEM, GO), opener)), decode(made.follow("on", opener, reply=()))
+    return decode(made.start((SYSTEM, GO), prefill)), decode(made.follow("on", prefill, reply=()))
 
 
 @pytest.mark.parametrize("name", ["thinking", "silent"])
-@pytest.mark.parametrize("opener", ["<think>", "<answer>"])
-def test_replies_begin_with_the_opener_after_the_assistant_header(name, opener):
-    first, later = texts(name, opener)
-    assert first.endswith(f"<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n{opener}")
-    assert later == f"<|im_end|>\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n{opener}"
+@pytest.mark.parametrize("prefill", ["<think>", "<answer>"])
+def test_replies_begin_with_the_prefill_after_the_assistant_header(name, prefill):
+    first, later = texts(name, prefill)
+    assert first.endswith(f"<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n{prefill}")
+    assert later == f"<|im_end|>\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n{prefill}"
 
 
-def test_a_channel_that_only_finished_replies_have_stands_before_the_opener():
+def test_a_channel_that_only_finished_replies_have_stands_before_the_prefill():
     first, later = texts("gpt_oss")
     header = "<|start|>assistant<|channel|>final<|message|><think>"
     assert first == f"<|start|>system<|message|>Rules.<|end|><|start|>user<|message|>go<|end|>{header}"

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from spa.errors import ModelError
 from spa.prompts.template import ChatTemplate
 from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
-from spa.prompts.token_check import appended, check_tokens, joined_borders, opener_of, served_ids
+from spa.prompts.token_check import appended, check_tokens, joined_borders, prefill_of, served_ids
 
 EXACT = ("qwen2", "smollm2", "zephyr", "phi3", "glm4", "strict")
 USED = [name for name in STYLES if name != "forgetful"]
@@ -57,7 +57,7 @@ def test_a_saved_tokenizer_alone_reads_what_was_trained(name, tmp_path):
     for users, replies in CONVERSATIONS:
         messages = [SYSTEM_TURN, *alternate(users, replies)]
         text = plain.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        served = plain(text + opener_of(messages), add_special_tokens=False)["input_ids"]
+        served = plain(text + prefill_of(messages), add_special_tokens=False)["input_ids"]
         ours, borders = appended(made, messages)
         assert plain.decode(served) == plain.decode(ours)
         joined_borders(ours, served, borders)

@@ -56,10 +56,10 @@ class Copies:
     def reply(self, prompt: Prompt) -> str:
         self.asked += 1
         twin = self.games[prompt.messages[-1]["content"].partition(STATE)[2]].clone()
-        action = twin.to_action(prompt.opener.removeprefix("<think>"))
+        action = twin.to_action(prompt.prefill.removeprefix("<think>"))
         assert action is not None
         twin.step(action)
-        return f"{prompt.opener}{twin.state_key()}"
+        return f"{prompt.prefill}{twin.state_key()}"
 
 
 def written(rows: list[WorldModelRow], path: Path) -> bytes:
@@ -85,15 +85,15 @@ def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
 
     def mirrored(prompt: Prompt) -> str:
         others = {"Left": "Right", "Right": "Left", "Up": "Down", "Down": "Up"}
-        action = prompt.opener.removeprefix("<think>")
+        action = prompt.prefill.removeprefix("<think>")
         twin = truth.games[prompt.messages[-1]["content"].partition(STATE)[2]].clone()
         twin.step(twin.to_action(others[action]) or 0)
-        return f"{prompt.opener}{twin.state_key()}"
+        return f"{prompt.prefill}{twin.state_key()}"
 
     learned = LearnedMoves(ScriptedEngine(mirrored), None)
     rows, _, _ = make_examples(cfg, player, learned)
     assert len(rows) == 11 and learned.counts["search_right"] < 0.2
-    nonsense = LearnedMoves(ScriptedEngine(lambda prompt: f"{prompt.opener}77"), None)
+    nonsense = LearnedMoves(ScriptedEngine(lambda prompt: f"{prompt.prefill}77"), None)
     with pytest.raises(DataError, match="unreadable_state"):
         make_examples(config("generate.search.examples=1"), player, nonsense)
 

@@ -167,8 +167,8 @@ def test_an_episode_without_history_is_its_turns_one_after_the_other():
     ids: list[int] = []
     for turn in range(3):
         said = longest.messages[3 * turn + 2]["content"]
-        ids += template.start(longest.messages[3 * turn : 3 * turn + 2], prompter.opener)
-        ids += template.reply_ids(said, prompter.opener)
+        ids += template.start(longest.messages[3 * turn : 3 * turn + 2], prompter.prefill)
+        ids += template.reply_ids(said, prompter.prefill)
     assert longest.token_ids is not None and longest.token_ids.tolist() == ids
     restored = type(longest).from_json(longest.to_json())
     assert not restored.history and restored.messages == longest.messages

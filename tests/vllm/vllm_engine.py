@@ -18,7 +18,7 @@ from spa.models.choose import load_actor
 from spa.models.forward import PLAIN, token_logprobs
 from spa.models.lora import add_adapters
 from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
-from spa.prompts.token_check import appended, joined_borders, opener_of
+from spa.prompts.token_check import appended, joined_borders, prefill_of
 from spa.recipes import ppo
 from spa.types import Completion, Prompt, SamplingParams
 
@@ -76,7 +76,9 @@ def loaded(family, tmp_path_factory):
         text = "The state of play. " * (number % 3 + 1) + str(number)
         messages = ({"role": "system", "content": "You play."}, {"role": "user", "content": text})
         ids = np.asarray(template.start(messages, "<think>"), np.int32)
-        prompts.append(Prompt(episode_id=f"e{number}", messages=messages, token_ids=ids, opener="<think>", seed=number))
+        prompts.append(
+            Prompt(episode_id=f"e{number}", messages=messages, token_ids=ids, prefill="<think>", seed=number)
+        )
     yield model, engine, prompts
     engine.close()
 
@@ -121,7 +123,7 @@ def test_a_second_turn_reads_what_the_first_has_written(loaded):
             episode_id=prompt.episode_id,
             messages=prompt.messages,
             token_ids=np.concatenate([prompt.token_ids, reply.token_ids, prompt.token_ids[-5:]]),
-            opener=prompt.opener,
+            prefill=prompt.prefill,
             seed=prompt.seed + 100,
         )
         for prompt, reply in zip(prompts, replies, strict=True)
@@ -180,14 +182,18 @@ def test_vllm_alone_serves_a_checkpoint_as_it_was_trained(tmp_path):
     engine = LocalEngine(model, template)
     for users, replies in CONVERSATIONS[:4]:
         talk = [SYSTEM_TURN, *alternate(users, replies)]
-        opener = opener_of(talk) or "<think>"
-        begun = [*talk, {"role": "assistant", "content": opener}]
+        prefill = prefill_of(talk) or "<think>"
+        begun = [*talk, {"role": "assistant", "content": prefill}]
         (found,) = served.chat(begun, greedy, add_generation_prompt=False, continue_final_message=True, use_tqdm=False)
         ids, borders = appended(template, talk)
-        ids = ids if opener_of(talk) else template.start(tuple(talk), opener)
+        ids = ids if prefill_of(talk) else template.start(tuple(talk), prefill)
         assert joined_borders(ids, list(found.prompt_token_ids), borders) == 0
         asked = Prompt(
-            episode_id=str(len(talk)), messages=tuple(talk), token_ids=np.asarray(ids, np.int32), opener=opener, seed=0
+            episode_id=str(len(talk)),
+            messages=tuple(talk),
+            token_ids=np.asarray(ids, np.int32),
+            prefill=prefill,
+            seed=0,
         )
         (expected,) = engine.generate([asked], SamplingParams(temperature=0.0, max_tokens=8))
         assert list(found.outputs[0].token_ids) == expected.token_ids.tolist()

@@ -23,7 +23,7 @@ class Babbler:
     def _reply(self, prompt: Prompt) -> Completion:
         rng = np.random.default_rng(prompt.seed)
         actions = [prompt.context.random_action(rng) if rng.random() < 0.9 else "fly" for _ in range(4)]
-        text = world_model_reply("3_P \\g<0>", "hm", "nowhere", " || ".join(actions)).removeprefix(prompt.opener)
+        text = world_model_reply("3_P \\g<0>", "hm", "nowhere", " || ".join(actions)).removeprefix(prompt.prefill)
         if rng.random() < 0.2:
             text = text.replace("</prediction>", "")
         return Completion(text=text, token_ids=None, logprobs=None, finish_reason="stop")

@@ -38,23 +38,23 @@ def main(args: list[str]) -> int:
     prompter = make_prompter(cfg, spec, options.mode or cfg.ctx_manager.mode)
     messages = prompter.first_messages(env)
     if options.tokens:
-        write_out(with_borders(cfg, messages, prompter.opener) + "\n")
+        write_out(with_borders(cfg, messages, prompter.prefill) + "\n")
     else:
-        write_out(as_text(messages, prompter.opener) + "\n")
+        write_out(as_text(messages, prompter.prefill) + "\n")
     return 0
 
 
-def as_text(messages: tuple[Message, ...], opener: str) -> str:
+def as_text(messages: tuple[Message, ...], prefill: str) -> str:
     """The messages by role, and what the reply is made to begin with."""
     parts = [f"[{message['role']}]\n{message['content']}" for message in messages]
-    return "\n\n".join([*parts, f"[assistant, begins with]\n{opener}"])
+    return "\n\n".join([*parts, f"[assistant, begins with]\n{prefill}"])
 
 
-def with_borders(cfg: Any, messages: tuple[Message, ...], opener: str) -> str:
+def with_borders(cfg: Any, messages: tuple[Message, ...], prefill: str) -> str:
     """The conversation as the chat template of `model_path` writes it, a border between tokens, and their number."""
     from spa.models.choose import load_template
 
     template = load_template(cfg, cfg.model_path)
-    ids = template.start(messages, opener)
+    ids = template.start(messages, prefill)
     pieces = [template.tokenizer.decode([index], clean_up_tokenization_spaces=False) for index in ids]
     return BORDER.join(pieces) + f"\n\n{len(ids)} tokens"

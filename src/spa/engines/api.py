@@ -245,7 +245,7 @@ class ApiEngine:
                 failed = Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
                 return failed, isinstance(error, Refused)
             self.store.put(key, response)
-        text = without_opener(response, prompt.opener)
+        text = without_prefill(response, prompt.prefill)
         return Completion(text=text, token_ids=None, logprobs=None, finish_reason=response.finish_reason), False
 
     def _ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiResponse:
@@ -344,18 +344,18 @@ def request_key(address: str, name: str, prompt: Prompt, settings: Mapping[str, 
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def without_opener(response: ApiResponse, opener: str) -> str:
-    """The response as it follows `opener`, which is never sent to an API and which the rollout writes before every
+def without_prefill(response: ApiResponse, prefill: str) -> str:
+    """The response as it follows `prefill`, which is never sent to an API and which the rollout writes before every
     response.
 
-    A response that has the opener loses it, with anything before it; one that has not stays as it is. Reasoning that
+    A response that has the prefill loses it, with anything before it; one that has not stays as it is. Reasoning that
     the server returns separately becomes the think block of a text that has none; where it quotes the blocks that the
     response consists of, their markers are written with square brackets.
     """
-    _, found, after = response.text.partition(opener)
+    _, found, after = response.text.partition(prefill)
     if found:
         return after
-    if response.reasoning and opener == "<think>":
+    if response.reasoning and prefill == "<think>":
         reasoning = re.sub(r"<(/?(?:think|answer))>", r"[\1]", response.reasoning)
         return f"{reasoning}</think>{response.text}"
     return response.text

@@ -50,7 +50,7 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
     gap = 0.0
     for lengths in TOKENS:
         prompts = [
-            Prompt(episode_id=f"tried/{i}", messages=(), token_ids=talk[:length], opener="", seed=0)
+            Prompt(episode_id=f"tried/{i}", messages=(), token_ids=talk[:length], prefill="", seed=0)
             for i, (talk, length) in enumerate(zip(talks, lengths, strict=True))
         ]
         batch = make_batch(prompts, SamplingParams(max_tokens=2))

@@ -45,13 +45,13 @@ class Scored:
         return float(self.logprob[np.isin(self.block, [BLOCKS.index(name) for name in blocks])].sum())
 
 
-def reply_sequence(template: ChatTemplate, prompt_ids: Sequence[int], reply: str, opener: str) -> ReplyTokens:
-    """The prompt's ids and those of the reply (opener included in the text), with the blocks marked.
+def reply_sequence(template: ChatTemplate, prompt_ids: Sequence[int], reply: str, prefill: str) -> ReplyTokens:
+    """The prompt's ids and those of the reply (prefill included in the text), with the blocks marked.
 
     A token belongs to a block if it holds a character of the block's content, the white space around it left out.
     """
-    body = reply.removeprefix(opener)
-    ids, stops = template.reply_tokens(reply, opener)
+    body = reply.removeprefix(prefill)
+    ids, stops = template.reply_tokens(reply, prefill)
     ends = np.asarray(stops, dtype=np.int64)
     starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
     block = np.full(len(prompt_ids) + len(ids) + len(template.end_ids), -1, dtype=np.int8)

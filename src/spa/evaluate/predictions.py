@@ -124,9 +124,9 @@ def _row(held: Sequence[Prediction]) -> dict[str, Any]:
 
 def inside(reply: str, tag: str) -> str:
     """The text of the first block of this tag in a reply; "" if there is none."""
-    _, opener, rest = reply.partition(f"<{tag}>")
+    _, opening, rest = reply.partition(f"<{tag}>")
     block, closer, _ = rest.partition(f"</{tag}>")
-    return block.strip() if opener and closer else ""
+    return block.strip() if opening and closer else ""
 
 
 def words(text: str) -> str:

@@ -170,8 +170,8 @@ def ask(
         Prompt(
             episode_id=f"world_model/{seed}",
             messages=messages,
-            token_ids=_NO_IDS if template is None else np.asarray(template.start(messages, p.opener), dtype=np.int32),
-            opener=p.opener,
+            token_ids=_NO_IDS if template is None else np.asarray(template.start(messages, p.prefill), dtype=np.int32),
+            prefill=p.prefill,
             seed=seed,
             mode=p.mode,
             action_sep=p.action_sep,
@@ -183,7 +183,7 @@ def ask(
     ]
     completions = engine.generate(prompts, sampling)
     engine.forget([prompt.episode_id for prompt in prompts])
-    texts = [prompt.opener + completion.text for prompt, completion in zip(prompts, completions, strict=True)]
+    texts = [prompt.prefill + completion.text for prompt, completion in zip(prompts, completions, strict=True)]
     return [_reply(*item) for item in zip(envs, prompters, conversations, texts, strict=True)]
 
 

@@ -50,12 +50,12 @@ class GameChat:
         """Execute a reply; the next user message, or None if that was the last one. An environment that fails ends the
         episode with `Stop.ERROR`. Raises ValueError after the end.
 
-        Other stacks do not force the opener on a reply: it is put before one that lacks it.
+        Other stacks do not force the prefill on a reply: it is put before one that lacks it.
         """
         if self.stop is not None:
             raise ValueError("the episode is over; begin another")
-        opener = self.prompter.opener
-        text = reply.lstrip() if reply.lstrip().startswith(opener) else opener + reply
+        prefill = self.prompter.prefill
+        text = reply.lstrip() if reply.lstrip().startswith(prefill) else prefill + reply
         used = sum(len(turn.executed) for turn in self.turns)
         left = self.prompter.max_actions_per_traj - used
         try:
@@ -114,17 +114,17 @@ def token_episode(
     (why it ended), `turn_rewards`, `seed` and `noise_seed`: the columns that a rollout function of TRL returns. Of an
     episode that its environment broke (`stop` is `error`), nothing is trained on: its mask is 0.
     """
-    prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.opener)
+    prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.prefill)
     ids: list[int] = []
     logprobs: list[float] = []
     mask: list[int] = []
     while True:
         reply, scores = generate(prompt + ids)
         ids, logprobs, mask = ids + reply, logprobs + scores, mask + [1] * len(reply)
-        told = chat.answer(chat.prompter.opener + template.decode_reply(reply))
+        told = chat.answer(chat.prompter.prefill + template.decode_reply(reply))
         if told is None:
             break
-        answer = template.follow(told, chat.prompter.opener, reply=reply)
+        answer = template.follow(told, chat.prompter.prefill, reply=reply)
         ids, logprobs, mask = ids + answer, logprobs + [0.0] * len(answer), mask + [0] * len(answer)
     return {
         "prompt_ids": prompt,

@@ -66,8 +66,8 @@ class BreadthFirstPlanner(Planner):
         text = world_model_reply(state, f" {plan_sentence(actions)} ", "", "", order="plan_first")
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
         assert self.template is not None
-        ids = np.asarray(self.template.reply_tokens(begun, prompt.opener)[0], dtype=np.int32)
-        return replace(prompt, opener=begun, token_ids=np.concatenate([prompt.token_ids, ids]))
+        ids = np.asarray(self.template.reply_tokens(begun, prompt.prefill)[0], dtype=np.int32)
+        return replace(prompt, prefill=begun, token_ids=np.concatenate([prompt.token_ids, ids]))
 
     def _question(self, tree: Tree, plan: Sequence[Node]) -> Prompt | None:
         """What the engine is asked for the response that is played; None if the game has failed."""

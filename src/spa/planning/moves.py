@@ -14,7 +14,7 @@ from spa.prompts.render import STATE, SYSTEM
 from spa.prompts.template import ChatTemplate
 from spa.types import Message, Prompt, WorldModelRow
 
-OPENER = "<think>"
+PREFILL = "<think>"
 MAX_TOKENS = 8
 """Of the name of a state."""
 _NO_IDS = np.zeros(0, dtype=np.int32)
@@ -36,23 +36,23 @@ def move_rows(rows: Iterable[WorldModelRow], env: TextEnv) -> list[WorldModelRow
     for row in rows:
         key = env.key_of_text(row.next_state)
         if len(row.executed) == 1 and key is not None:
-            response = f"{OPENER}{row.executed[0]}{key}"
+            response = f"{PREFILL}{row.executed[0]}{key}"
             found.append(replace(row, prompt=move_messages(env, row.state), response=response))
     return found
 
 
 def move_question(env: TextEnv, state: str, action: str, template: ChatTemplate | None, *, number: int) -> Prompt:
     """The question where `action` leads in `state`; `number` is its own among those that are asked together."""
-    messages, begun = move_messages(env, state), f"{OPENER}{action}"
+    messages, begun = move_messages(env, state), f"{PREFILL}{action}"
     ids = _NO_IDS
     if template is not None:
-        said = template.reply_tokens(begun, OPENER)[0]
-        ids = np.asarray([*template.start(messages, OPENER), *said], dtype=np.int32)
+        said = template.reply_tokens(begun, PREFILL)[0]
+        ids = np.asarray([*template.start(messages, PREFILL), *said], dtype=np.int32)
     return Prompt(
         episode_id=f"move/{number}",
         messages=messages,
         token_ids=ids,
-        opener=begun,
+        prefill=begun,
         seed=number,
         turns_left=1,
     )

@@ -205,9 +205,9 @@ class Planner(ABC):
     def _parse(self, prompt: Prompt, response: Completion) -> ParsedReply:
         """A response with as many actions as would be executed."""
         parsed = parse_reply(
-            prompt.opener + response.text,
+            prompt.prefill + response.text,
             mode=prompt.mode,
-            enable_think=prompt.opener == "<think>",
+            enable_think=prompt.prefill == "<think>",
             action_sep=prompt.action_sep,
             max_actions=self.max_actions,
             order=prompt.reply_order,
@@ -240,7 +240,7 @@ def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Comp
     """A response as `prompt` would have it: with what the question had begun of it."""
     if response.finish_reason == "error":
         return response
-    return replace(response, text=question.opener.removeprefix(prompt.opener) + response.text)
+    return replace(response, text=question.prefill.removeprefix(prompt.prefill) + response.text)
 
 
 def _value(env: TextEnv, parsed: ParsedReply, state: str | None) -> float:

@@ -19,7 +19,7 @@ Reply = Callable[[Prompt], str]
 
 
 class ScriptedEngine:
-    """Replies by a function of the prompt; what it returns includes the opener."""
+    """Replies by a function of the prompt; what it returns includes the prefill."""
 
     def __init__(self, reply: Reply, template: ChatTemplate | None = None) -> None:
         self.reply, self.template = reply, template
@@ -34,9 +34,9 @@ class ScriptedEngine:
                 reply = self.reply(prompt)
         except EnvFault as error:  # a player that asks the environment
             return Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
-        ids = np.asarray(self.template.reply_ids(reply, prompt.opener), dtype=np.int32) if self.template else None
+        ids = np.asarray(self.template.reply_ids(reply, prompt.prefill), dtype=np.int32) if self.template else None
         return Completion(
-            text=reply.removeprefix(prompt.opener),
+            text=reply.removeprefix(prompt.prefill),
             token_ids=ids,
             logprobs=None if ids is None else np.zeros(len(ids), dtype=np.float32),
             finish_reason="stop",
@@ -66,7 +66,7 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
 
 def formatted(prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown") -> str:
     """An answer in the format that the prompt asks for."""
-    if prompt.opener == "<answer>":
+    if prompt.prefill == "<answer>":
         return f"<answer>{answer}</answer>"
     if prompt.mode == "add_worldmodel":
         thoughts = ""

@@ -25,8 +25,8 @@ def elsewhere(prompt: Prompt, shown: str, state: str, template: ChatTemplate | N
     ids = prompt.token_ids
     if template is not None and any(message["role"] == "assistant" for message in messages):
         end = template.end_ids
-        kept = len(ids) - len(template.follow(last["content"], prompt.opener, reply=end))
-        ids = np.concatenate([ids[:kept], np.asarray(template.follow(text, prompt.opener, reply=end), np.int32)])
+        kept = len(ids) - len(template.follow(last["content"], prompt.prefill, reply=end))
+        ids = np.concatenate([ids[:kept], np.asarray(template.follow(text, prompt.prefill, reply=end), np.int32)])
     elif template is not None:
-        ids = np.asarray(template.start(messages, prompt.opener), np.int32)
+        ids = np.asarray(template.start(messages, prompt.prefill), np.int32)
     return replace(prompt, messages=messages, token_ids=ids)

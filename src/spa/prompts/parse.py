@@ -19,20 +19,21 @@ Span = tuple[int, int]
 
 
 def find_block(text: str, tag: str) -> Span | None:
-    """Start and end of the content of `<tag>...</tag>` if `text` holds exactly one opener and then one closer.
+    """Start and end of the content of `<tag>...</tag>` if `text` holds the tag once and then its end once.
 
     None if the block is missing, repeated, nested in its own kind, or unclosed. Tags are case-sensitive.
     """
-    opener, closer = f"<{tag}>", f"</{tag}>"
-    if text.count(opener) != 1 or text.count(closer) != 1:
+    opening = f"<{tag}>"
+    closing = f"</{tag}>"
+    if text.count(opening) != 1 or text.count(closing) != 1:
         return None
-    start = text.index(opener) + len(opener)
-    end = text.index(closer)
+    start = text.index(opening) + len(opening)
+    end = text.index(closing)
     return (start, end) if start <= end else None
 
 
 def contains_marker(text: str) -> bool:
-    """Whether the text holds an opener or closer of any block of the reply format."""
+    """Whether the text holds an opening or closing marker of any block of the reply format."""
     return any(marker in text for marker in MARKERS)
 
 
@@ -52,7 +53,7 @@ def parse_reply(
     max_actions: int = 5,
     order: ReplyOrder = "prediction_first",
 ) -> ParsedReply:
-    """Take a reply (opener included) apart. Never raises, whatever the text is.
+    """Take a reply (prefill included) apart. Never raises, whatever the text is.
 
     Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original does: the first think
     block that only white space separates from an answer block, whatever is around it; tags of these two blocks and
@@ -116,12 +117,12 @@ def _base_blocks(text: str, think: Span | None, enable_think: bool) -> tuple[Spa
         start = text.find("<answer>") + len("<answer>")
         end = text.find("</answer>", start) if start >= len("<answer>") else -1
         return think, (start, end) if end >= 0 else None
-    opener = text.find("<think>")
-    between = _ANSWER_NEXT.search(text, opener + len("<think>")) if opener >= 0 else None
+    thoughts = text.find("<think>")
+    between = _ANSWER_NEXT.search(text, thoughts + len("<think>")) if thoughts >= 0 else None
     end = text.find("</answer>", between.end()) if between else -1
     if between is None or end < 0:
         return think, None
-    return (opener + len("<think>"), between.start()), (between.end(), end)
+    return (thoughts + len("<think>"), between.start()), (between.end(), end)
 
 
 def _without_markers(text: str) -> str:

@@ -53,7 +53,7 @@ class Prompter:
     history: bool = True
 
     @property
-    def opener(self) -> str:
+    def prefill(self) -> str:
         """What every reply is forced to begin with."""
         return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
 
@@ -142,7 +142,7 @@ def world_model_reply(
     order: ReplyOrder = "prediction_first",
     on: str = "\n",
 ) -> str:
-    """A reply in the world-model format, opener included; `on` stands around the states: they have their own lines."""
+    """A reply in the world-model format, prefill included; `on` stands around the states: they have their own lines."""
     seen = f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
     foreseen = f"<prediction>{on}{prediction}{on}</prediction>"
     acts = f"<answer>{answer}</answer>"

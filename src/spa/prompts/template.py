@@ -63,16 +63,16 @@ class ChatTemplate:
         """What the template writes at the end of a reply; the last one is a stop id."""
         self.stop_ids = self._stops_of_tokenizer() | {self.end_ids[-1]}
 
-    def start(self, messages: tuple[Message, ...], opener: str, images: Sequence[bytes] = ()) -> list[int]:
-        """Token ids of the first prompt: messages, generation prompt, opener.
+    def start(self, messages: tuple[Message, ...], prefill: str, images: Sequence[bytes] = ()) -> list[int]:
+        """Token ids of the first prompt: messages, generation prompt, prefill.
 
         Control tokens in a message's text are read as text.
         """
         text, guard = self._begun(messages)
-        return self._encode_with(text + opener, images, guard, first=True)
+        return self._encode_with(text + prefill, images, guard, first=True)
 
     def start_with_ends(self, messages: tuple[Message, ...]) -> tuple[str, list[int], list[int]]:
-        """The text of the first prompt without opener, its token ids, and where in the text each token ends."""
+        """The text of the first prompt without prefill, its token ids, and where in the text each token ends."""
         text, guard = self._begun(messages)
         ids, ends = self._tokens.pieces_with_ends(text, guard)
         return (text.replace(guard, "") if guard else text), ids, ends
@@ -87,16 +87,16 @@ class ChatTemplate:
         return self._render(talk).removesuffix(self.parts.generation) + self.parts.after_user, guard
 
     def follow(
-        self, user_text: str, opener: str, *, reply: Sequence[int] = (), images: Sequence[bytes] = ()
+        self, user_text: str, prefill: str, *, reply: Sequence[int] = (), images: Sequence[bytes] = ()
     ) -> list[int]:
-        """Token ids between a reply and the next: end marker, user message, generation prompt, opener.
+        """Token ids between a reply and the next: end marker, user message, generation prompt, prefill.
 
         `reply`: the ids of the reply, or its last ones. As much of the end marker as the model has sampled is not
         written twice.
         """
         guard, (told,) = self._tokens.guarded([user_text])
         parts = self.parts
-        text = parts.after_reply + parts.trimmed(told) + parts.after_user + opener
+        text = parts.after_reply + parts.trimmed(told) + parts.after_user + prefill
         return self._encode_with(text, images, guard, first=False)[self._sampled_end(reply) :]
 
     def _sampled_end(self, reply: Sequence[int]) -> int:
@@ -106,14 +106,15 @@ class ChatTemplate:
             return len(end)
         return next((n for n in range(min(len(tail), len(end) - 1), 0, -1) if tail[-n:] == end[:n]), 0)
 
-    def reply_ids(self, reply: str, opener: str) -> list[int]:
-        """Token ids of a given reply (opener included in the text) without the opener, and with the end marker."""
-        return [*self.reply_tokens(reply, opener)[0], *self.end_ids]
+    def reply_ids(self, reply: str, prefill: str) -> list[int]:
+        """Token ids of a given reply (prefill included in the text) without the prefill, and with the end marker."""
+        return [*self.reply_tokens(reply, prefill)[0], *self.end_ids]
 
-    def reply_tokens(self, reply: str, opener: str) -> tuple[list[int], list[int]]:
-        """Token ids of a given reply (opener included in the text) without the opener, as they follow the opener, and
-        where in that text each token ends. Control tokens in the reply are read as text."""
-        return self._tokens.encode_with_ends(reply.removeprefix(opener), after=self.parts.after_user + opener)
+    def reply_tokens(self, reply: str, prefill: str) -> tuple[list[int], list[int]]:
+        """Token ids of a given reply (prefill included in the text) without the prefill, as they follow it.
+
+        Also where in that text each token ends. Control tokens in the reply are read as text."""
+        return self._tokens.encode_with_ends(reply.removeprefix(prefill), after=self.parts.after_user + prefill)
 
     @property
     def end_id(self) -> int:
@@ -195,11 +196,11 @@ class TokenBuffer:
     """The tokens of one episode, append-only. Built by the rollout, frozen into arrays at the end."""
 
     def __init__(
-        self, template: ChatTemplate, messages: tuple[Message, ...], opener: str, images: Sequence[bytes] = ()
+        self, template: ChatTemplate, messages: tuple[Message, ...], prefill: str, images: Sequence[bytes] = ()
     ) -> None:
-        self._template, self._opener = template, opener
+        self._template, self._prefill = template, prefill
         self._begin = 0  # of the conversation that is being written
-        self._ids = template.start(messages, opener, images)
+        self._ids = template.start(messages, prefill, images)
         self._sampled = [False] * len(self._ids)
         self._logprobs = [0.0] * len(self._ids)
         self._turns = [-1] * len(self._ids)
@@ -240,7 +241,7 @@ class TokenBuffer:
         count = len(self._template.end_ids)
         tail = zip(self._ids[-count:], self._sampled[-count:], strict=True)
         reply = [token for token, sampled in tail if sampled]
-        return self._template.follow(text, self._opener, reply=reply, images=images)
+        return self._template.follow(text, self._prefill, reply=reply, images=images)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """token_ids int32, sampled bool, logprobs float32, turn_index int16; each [T]."""

@@ -10,7 +10,7 @@ from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
 from spa.prompts.template_parts import renderer
 from spa.types import Message
 
-OPENERS = ("<think>", "<answer>")
+PREFILLS = ("<think>", "<answer>")
 _LONGEST = 4000  # tokens that are compared piece by piece
 
 
@@ -18,7 +18,7 @@ def check_tokens(template: ChatTemplate) -> None:
     """Compare conversations of several turns token by token.
 
     Where a response is sampled, tokens begin from scratch: a server that reads the conversation as text may join the
-    last character of the opener with the first of the response. Any other difference raises ModelError.
+    last character of the prefill with the first of the response. Any other difference raises ModelError.
     """
     leads: list[list[Message]] = [[SYSTEM_TURN], []]
     for lead, (users, replies) in product(leads, CONVERSATIONS):
@@ -30,30 +30,30 @@ def check_tokens(template: ChatTemplate) -> None:
         joined_borders(ours, served, borders)
 
 
-def opener_of(messages: Sequence[Message]) -> str:
+def prefill_of(messages: Sequence[Message]) -> str:
     """What the replies of a conversation begin with."""
     replies = [message["content"] for message in messages if message["role"] == "assistant"]
-    return next((opener for opener in OPENERS if all(reply.startswith(opener) for reply in replies)), "")
+    return next((prefill for prefill in PREFILLS if all(reply.startswith(prefill) for reply in replies)), "")
 
 
 def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
-    """The ids of a conversation that ends with a user message as an episode has them, up to the next reply's opener;
+    """The ids of a conversation that ends with a user message as an episode has them, up to the next reply's prefill;
     and the places where replies begin and end."""
-    opener = opener_of(messages)
+    prefill = prefill_of(messages)
     head = 2 if messages[0]["role"] == "system" else 1
-    ids, borders = template.start(tuple(messages[:head]), opener), []
+    ids, borders = template.start(tuple(messages[:head]), prefill), []
     for reply, user in zip(messages[head::2], messages[head + 1 :: 2], strict=True):
-        said = template.reply_ids(reply["content"], opener)
+        said = template.reply_ids(reply["content"], prefill)
         borders += [len(ids), len(ids) + len(said) - len(template.end_ids)]
         ids += said
-        ids += template.follow(user["content"], opener, reply=said)
+        ids += template.follow(user["content"], prefill, reply=said)
     return ids, [*borders, len(ids)]
 
 
 def served_ids(template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
     """The ids of the same conversation as a server makes them: rendered as a whole, then read as one text."""
     text = renderer(template.tokenizer, template.tokenizer.get_chat_template())(messages)
-    return template.encode(text + opener_of(messages))
+    return template.encode(text + prefill_of(messages))
 
 
 def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -> int:

@@ -214,4 +214,4 @@ def _prompt_length(cfg: Config, tag: str, mode: PromptMode, env: TextEnv, templa
     messages = prompter.first_messages(env)
     if template is None:
         return 0
-    return len(template.start(messages, prompter.opener)) if env.image() is None else 0
+    return len(template.start(messages, prompter.prefill)) if env.image() is None else 0

@@ -23,7 +23,7 @@ from spa.seeds import stream, stream_seed
 from spa.training.optim import make_optimizer, warmup_cosine
 from spa.types import Message
 
-OPENER = "<think>"
+PREFILL = "<think>"
 SCHEDULE = 3000  # steps that the learning rate's cosine is laid out for
 STEPS = 1300  # steps that are trained: a base that was annealed to the end fine-tunes worse (experiments/0003)
 WORDS = (
@@ -134,11 +134,11 @@ def tokenise(document: str | tuple[Message, ...], template: ChatTemplate) -> tup
     if isinstance(document, str):
         ids = [*template.encode(document), template.end_id]
         return ids, [False, *[True] * (len(ids) - 1)]
-    ids = template.start(document[:2], OPENER)
+    ids = template.start(document[:2], PREFILL)
     mask = [False] * len(ids)
     for i in range(2, len(document), 2):
-        reply = template.reply_ids(document[i]["content"], OPENER)
-        delta = template.follow(document[i + 1]["content"], OPENER, reply=reply) if i + 1 < len(document) else []
+        reply = template.reply_ids(document[i]["content"], PREFILL)
+        delta = template.follow(document[i + 1]["content"], PREFILL, reply=reply) if i + 1 < len(document) else []
         ids += [*reply, *delta]
         mask += [True] * len(reply) + [False] * len(delta)
     return ids, mask

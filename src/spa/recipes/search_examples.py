@@ -238,7 +238,7 @@ def make_examples(
                 continue
             prompter = replace(player.prompters[question.spec.tag], enable_think=True)
             text = response(write_search(search), search.path, question, prompter)
-            if len(template.reply_ids(text, prompter.opener)) > cfg.generate.sampling.response_length:
+            if len(template.reply_ids(text, prompter.prefill)) > cfg.generate.sampling.response_length:
                 dropped["too_long"] += 1
                 continue
             chosen.append((question, search))

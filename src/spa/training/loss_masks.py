@@ -45,8 +45,8 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
         span = find_block(turn.reply_text, "answer")
         start = len(where) - 1
         if span is not None:
-            opener = len(turn.reply_text) - len(template.decode_reply(ids[where]))
-            start = min(start, token_at(template, ids[where], span[0] - opener))
+            forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
+            start = min(start, token_at(template, ids[where], span[0] - forced))
         mask[where[start:]] = True
     return mask
 
@@ -81,13 +81,13 @@ def believed_states(episode: Episode, template: ChatTemplate, *, right: bool = F
     mask = np.zeros(len(ids), dtype=bool)
     for number, turn in enumerate(episode.turns):
         where = np.flatnonzero(sampled & (turn_index == number))
-        opener = len(turn.reply_text) - len(template.decode_reply(ids[where]))
+        forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
         for tag, truth in (("observation", turn.target), ("prediction", turn.next_target)):
             span = find_block(turn.reply_text, tag)
-            if span is None or span[0] >= span[1] or span[0] < opener:
+            if span is None or span[0] >= span[1] or span[0] < forced:
                 continue
             if not right or turn.reply_text[slice(*span)].strip() == truth.strip():
-                mask[where[_span(template, ids[where], span[0] - opener, span[1] - opener)]] = True
+                mask[where[_span(template, ids[where], span[0] - forced, span[1] - forced)]] = True
     return mask
 
 

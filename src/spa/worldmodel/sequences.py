@@ -122,12 +122,12 @@ def _sequence(
 ) -> TrainingSequence | None:
     """One sequence with the loss of the last rows, as many as fit; None if the last turn alone does not fit."""
     last = rows[-1]
-    opener = "<answer>" if last.response.startswith("<answer>") else "<think>"  # what playing forces on such replies
+    prefill = "<answer>" if last.response.startswith("<answer>") else "<think>"  # what playing forces on such replies
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
     trained = {len(row.prompt) for row in rows}  # positions of the replies that carry loss
     while True:
         head = 2 if messages[0]["role"] == "system" else 1
-        ids, mask = _tokenise(messages, head, trained, template, opener, loss_on, last.images)
+        ids, mask = _tokenise(messages, head, trained, template, prefill, loss_on, last.images)
         if max_length is None or len(ids) <= max_length:
             kept = sum(1 for position in trained if position >= head)
             return TrainingSequence(
@@ -146,7 +146,7 @@ def _tokenise(
     head: int,
     trained: set[int],
     template: ChatTemplate,
-    opener: str,
+    prefill: str,
     loss_on: LossOn,
     images: Sequence[bytes] = (),
 ) -> tuple[list[int], list[bool]]:
@@ -155,29 +155,29 @@ def _tokenise(
     def shown(text: str) -> list[bytes]:
         return list(islice(left, text.count(IMAGE)))
 
-    ids = template.start(tuple(messages[:head]), opener, shown(messages[head - 1]["content"]))
+    ids = template.start(tuple(messages[:head]), prefill, shown(messages[head - 1]["content"]))
     mask = [False] * len(ids)
     for position in range(head, len(messages), 2):
-        reply = template.reply_ids(messages[position]["content"], opener)
+        reply = template.reply_ids(messages[position]["content"], prefill)
         ids += reply
         mask += (
-            _reply_mask(messages[position]["content"], reply, template, opener, loss_on)
+            _reply_mask(messages[position]["content"], reply, template, prefill, loss_on)
             if position in trained
             else [False] * len(reply)
         )
         if position + 1 < len(messages):
             text = messages[position + 1]["content"]
-            delta = template.follow(text, opener, reply=reply, images=shown(text))
+            delta = template.follow(text, prefill, reply=reply, images=shown(text))
             ids += delta
             mask += [False] * len(delta)
     return ids, mask
 
 
-def _reply_mask(text: str, ids: list[int], template: ChatTemplate, opener: str, loss_on: LossOn) -> list[bool]:
+def _reply_mask(text: str, ids: list[int], template: ChatTemplate, prefill: str, loss_on: LossOn) -> list[bool]:
     """Which tokens of a reply carry loss. A token that touches a state block belongs to it."""
     if loss_on == "response":
         return [True] * len(ids)
-    body = text.removeprefix(opener)
+    body = text.removeprefix(prefill)
     spans = [span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span]
     inside, start = [], 0
     body_length = len(ids) - len(template.end_ids)

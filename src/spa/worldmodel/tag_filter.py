@@ -92,7 +92,7 @@ def check_row(prompt: Any, response: Any, options: FilterOptions) -> str:
 def check_structure(response: str) -> str:
     """`KEPT` if a think block starts before an answer block and holds an observation and, after it, a prediction.
 
-    A block is the first opener with a closer after it, up to the nearest closer; later repeats do not matter.
+    A block is the first opening tag with a closing tag after it, up to the nearest one; later repeats do not matter.
     """
     text = response.lower()
     think, answer = _first_block(text, "think"), _first_block(text, "answer")
