@@ -16,6 +16,8 @@ GENERATED = ("configuration.md", "cli.md", "metrics.md")
 DONE = (
     "README.md",
     "add-an-environment.md",
+    "bridges.md",
+    "coming-from.md",
     "compare.md",
     "concepts.md",
     "credit.md",
@@ -23,6 +25,7 @@ DONE = (
     "environment-reference.md",
     "evaluation.md",
     "extending.md",
+    "export.md",
     "failures.md",
     "faq.md",
     "formats.md",
