@@ -21,17 +21,18 @@ from test_report import hostile_run
 import spa.report.viewer as viewer_module
 from spa.commands import view as command
 from spa.errors import SpaError
-from spa.report.viewer import HOST, Viewer, export, serve
+from spa.report.viewer import HOST, SCRIPTS, STYLES, Library, Viewer, export, serve
 
+PARTS = {f"/{name}": "text/css" for name in STYLES} | {f"/{name}": "text/javascript" for name in SCRIPTS}
 COOKIES: dict[int, str] = {}
 """What opens the server at a port."""
 
 
 @pytest.fixture(scope="module")
 def port(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    viewer = Viewer(demo, cache_file=tmp_path_factory.mktemp("cache") / "index.sqlite")
-    viewer.index.update()
-    server = serve(viewer, 0)
+    library = Library(demo, caches=tmp_path_factory.mktemp("cache"))
+    library.update()
+    server = serve(library, 0)
     COOKIES[server.server_address[1]] = f"{server.cookie}={server.token}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -48,7 +49,7 @@ def get(port: int, path: str, host: str | None = None, method: str = "GET"):
 
 
 def test_the_page_and_its_files(port: int):
-    for path, kind in (("/", "text/html"), ("/viewer.css", "text/css"), ("/viewer.js", "text/javascript")):
+    for path, kind in (("/", "text/html"), *PARTS.items()):
         status, headers, body = get(port, path)
         assert status == 200 and headers["Content-Type"].startswith(kind) and len(body) > 500
         assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -148,7 +149,7 @@ def test_the_address_that_was_printed_gives_a_browser_its_cookie(port: int):
 
 
 def test_on_an_address_of_the_network_any_name_will_do_and_the_token_is_needed(demo: Path, tmp_path: Path):
-    server = serve(Viewer(demo, cache_file=tmp_path / "index.sqlite"), 0, host="0.0.0.0")
+    server = serve(Library(demo, caches=tmp_path), 0, host="0.0.0.0")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]
     name = {"Host": f"big-machine:{port}"}
@@ -195,7 +196,7 @@ def test_the_token_is_not_in_the_browsers_command_line(demo: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("host", ["::1", "127.0.0.2"])
 def test_it_listens_on_other_addresses_of_this_machine(demo: Path, tmp_path: Path, host: str):
-    server = serve(Viewer(demo, cache_file=tmp_path / "index.sqlite"), 0, host=host)
+    server = serve(Library(demo, caches=tmp_path), 0, host=host)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     name = f"[{host}]" if ":" in host else host
     for named, status in ((name, 200), ("evil.example", 403), (f"{name}.evil.example", 403), ("[", 403)):
@@ -245,7 +246,7 @@ def test_hostile_text_in_an_export(tmp_path: Path):
     viewer = Viewer(run, cache_file=tmp_path / "index.sqlite")
     export(viewer, tmp_path / "out.html")
     text = (tmp_path / "out.html").read_text(encoding="utf-8")
-    assert text.lower().count("<script") == 2 and text.lower().count("</script") == 2
+    assert text.lower().count("<script") == text.lower().count("</script") == 1 + len(SCRIPTS)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", text)
 
 

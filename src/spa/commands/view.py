@@ -1,4 +1,4 @@
-"""`spa view`: look at the episodes of a run in a browser."""
+"""`spa view`: runs, curves and episodes in a browser."""
 
 import argparse
 from pathlib import Path
@@ -10,9 +10,11 @@ from spa.run.console import write_out
 def main(args: list[str]) -> int:
     """Serve the viewer until interrupted, or write it to a file. Returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="spa view", description="Replay the episodes of a run in a browser. Works while the run goes on."
+        prog="spa view", description="Show runs, curves, episodes and configurations in a browser, while they run too."
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="directory of a run, for example runs/demo")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="runs, or one run (default: runs)"
+    )
     parser.add_argument("--port", type=int, default=8265, help="port; 0 takes a free one (default: 8265)")
     parser.add_argument(
         "--host",
@@ -26,15 +28,14 @@ def main(args: list[str]) -> int:
     parser.add_argument("--max-episodes", type=int, default=200, help="episodes in the exported file (default: 200)")
     options = parser.parse_args(args)
 
-    from spa.report.viewer import Viewer, export, serve
+    from spa.report.viewer import Library, Viewer, export, serve
 
-    viewer = Viewer(options.run)
     if options.export:
-        number = export(viewer, options.export, limit=options.max_episodes)
+        number = export(Viewer(options.folder), options.export, limit=options.max_episodes)
         write_out(f"{options.export}: {number} episodes\n")
         return 0
     try:
-        server = serve(viewer, options.port, host=options.host)
+        server = serve(Library(options.folder), options.port, host=options.host)
     except (OSError, OverflowError) as error:
         parser.error(f"{options.host}:{options.port} cannot be used: {error}. Choose another --port, or 0.")
     return run_server(server, "", browser=not options.no_browser, query=f"?token={server.token}")

@@ -96,7 +96,7 @@ def render_page(name: str, **content: Any) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    styles = [template("uplot.css"), template("report.css")]
+    styles = [template("uplot.css"), template("charts.css"), template("report.css")]
     scripts = [template("uplot.js"), template("charts.js")]
     return environment.get_template(name).render(
         **content,

@@ -128,20 +128,20 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
 
 def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
     """The chart, or None if no method has recorded its metric."""
-    series, band = [], ""
+    series, shaded = [], dict[str, None]()
     for method in methods:
         stages = [(stage, values) for stage in method.of(wanted.stage) if (values := _values(stage, wanted.pattern))]
         if stages:
             points, bands = _average([values for _, values in stages])
-            band = "range over seeds" if bands else band
+            name = "range over seeds"
             if wanted is PASS_1 and len(stages) == 1:
-                bands = _puzzle_bands(stages[0][0], points)
-                band = "95 % CI over puzzles" if bands else band
+                bands, name = _puzzle_bands(stages[0][0], points), "95 % CI over puzzles"
+            shaded |= {name: None} if bands else {}
             episodes, tokens = _budget(method, points) if wanted.stage == "ppo" else ((), ())
             series.append(Series(method.label, points, bands, method.color, episodes, tokens))
     if not series:
         return None
-    return Chart(wanted.title, wanted.help, tuple(series), wanted.x_label, wanted.percent, band)
+    return Chart(wanted.title, wanted.help, tuple(series), wanted.x_label, wanted.percent, " or ".join(shaded))
 
 
 def _values(stage: StageFolder, pattern: str) -> dict[int, float]:

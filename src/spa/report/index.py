@@ -10,34 +10,32 @@ import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spa.report.reading import Run, StageFolder, TrajectoryFile, open_run, parse_head
+from spa.report.reading import Run, StageFolder, TrajectoryFile, arm_rank, open_run, parse_head
 from spa.report.replay import any_wrong
-from spa.report.shape import is_episode
+from spa.report.shape import NUMBER, TREE, fits, is_episode
 from spa.run.console import printable
 from spa.run.files import read_lines
 
 log = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 _SCHEMA = """
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER);
 CREATE TABLE episodes (
-  id INTEGER PRIMARY KEY, file INTEGER NOT NULL, start INTEGER NOT NULL, episode TEXT NOT NULL, arm TEXT NOT NULL,
-  seed INTEGER, stage TEXT NOT NULL, split TEXT NOT NULL, step INTEGER NOT NULL, tag TEXT NOT NULL,
+  id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, start INTEGER NOT NULL, episode TEXT NOT NULL,
+  arm TEXT NOT NULL, seed INTEGER, stage TEXT NOT NULL, split TEXT NOT NULL, step INTEGER NOT NULL, tag TEXT NOT NULL,
   stop TEXT NOT NULL, success INTEGER NOT NULL, wrong INTEGER, malformed INTEGER NOT NULL, turns INTEGER NOT NULL,
-  score REAL NOT NULL);
-CREATE INDEX by_file ON episodes (file);
+  score REAL NOT NULL, team TEXT NOT NULL, member INTEGER NOT NULL);
+CREATE INDEX by_file ON episodes (file, team);
+CREATE VIRTUAL TABLE words USING fts5(text, content='');
 """
-_COLUMNS = "id, episode, arm, seed, stage, split, step, tag, stop, success, wrong, malformed, turns, score"
-_INSERT = (
-    "INSERT INTO episodes (file, start, episode, arm, seed, stage, split, step, tag, stop, success, wrong, malformed, "
-    "turns, score) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-)
+_COLUMNS = "id, episode, arm, seed, stage, split, step, tag, stop, success, wrong, malformed, turns, score, member"
+_INSERT = "INSERT INTO episodes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 CHOICES = ("arm", "seed", "stage", "split", "step", "tag", "stop")
 """Columns that one filters by value."""
 FLAGS = ("success", "wrong", "malformed")
@@ -81,7 +79,8 @@ class EpisodeIndex:
     def page(self, filters: dict[str, str], *, order: str = "", offset: int = 0, limit: int = 50) -> dict[str, Any]:
         """Episodes that match `filters`, and how many there are.
 
-        `filters` maps CHOICES to a value, FLAGS to "1" or "0", and "q" to a part of the episode's id.
+        `filters` maps CHOICES to a value, FLAGS to "1" or "0", and "q" to a part of the episode's id or to words that
+        stand one after the other in a state, a response or an error; the last one may be cut short.
         """
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
@@ -95,6 +94,22 @@ class EpisodeIndex:
         rows = self._db.execute(f"SELECT {_COLUMNS} FROM episodes ORDER BY step DESC, id LIMIT ?", (limit,))
         names = [column[0] for column in rows.description]
         return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def group(self, number: int) -> list[dict[str, Any]]:
+        """The episodes of the same puzzle that were sampled together with episode `number`, itself among them."""
+        same = "(file, team) = (SELECT file, team FROM episodes WHERE id = ?)"
+        rows = self._db.execute(f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,))
+        names = [column[0] for column in rows.description]
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def last_validation(self) -> dict[str, str]:
+        """The filters of the last validation of the main method; empty if there is none."""
+        where = "WHERE split = 'val' AND stage IN ('ppo', 'eval') GROUP BY arm, stage"
+        found = self._db.execute(f"SELECT arm, stage, max(step) FROM episodes {where}").fetchall()
+        if not found:
+            return {}
+        arm, stage, step = min(found, key=lambda row: arm_rank(row[0]))
+        return {"arm": arm, "stage": stage, "split": "val", "step": str(step)}
 
     def choices(self) -> dict[str, list[Any]]:
         """The values that occur, for every column of CHOICES."""
@@ -144,6 +159,7 @@ class EpisodeIndex:
                 status = file.path.stat()
                 if known.get(name, ())[:2] != (status.st_size, status.st_mtime_ns):
                     work.append((stage, file.split, file.step, file.path, name, status))
+        work.sort(key=lambda item: (item[1] != "val", arm_rank(item[0].arm), -item[2]))  # what is shown first
         gone = set(known) - present
         for name in gone:
             self._forget(name)
@@ -154,7 +170,11 @@ class EpisodeIndex:
                     self._forget(name)
                     row = (name, status.st_size, status.st_mtime_ns)
                     number = self._db.execute("INSERT INTO files (path, size, changed) VALUES (?,?,?)", row).lastrowid
-                    self._db.executemany(_INSERT, _rows(path, int(number or 0), stage, split, step))
+                    last = self._db.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'").fetchone()
+                    rows = _rows(path, int(number or 0), stage, split, step)
+                    for place, (row, text) in enumerate(rows, (last[0] or 0) + 1):  # no number is used twice: words
+                        self._db.execute(_INSERT, (place, *row))  # of an episode that is gone then find nothing
+                        self._db.execute("INSERT INTO words (rowid, text) VALUES (?,?)", (place, text))
             except OSError as error:  # the next update tries again
                 log.debug("%s is unreadable and left out: %s", path, error)
         self.progress = (len(work), len(work))
@@ -185,16 +205,25 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
             clauses.append(f"{column} = ?")
             values.append(int(filters[column]))
     if filters.get("q"):
-        clauses.append("instr(lower(episode), lower(?)) > 0")
-        values.append(filters["q"])
+        found = "SELECT rowid FROM words WHERE words MATCH ?"
+        clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({found}))")
+        values += [filters["q"], '"' + filters["q"].replace('"', '""').replace("\0", "") + '"*']
     return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)
 
 
-def _rows(path: Path, file: int, stage: StageFolder, split: str, step: int) -> Iterator[tuple[Any, ...]]:
+def _rows(path: Path, file: int, stage: StageFolder, split: str, step: int) -> Iterator[tuple[tuple[Any, ...], str]]:
     start = 0
     for line, row in _lines(path):
-        yield _row(row, file, start, stage, split, step)  # a line of something else, too, so that nobody misses it
+        # a line of something else, too, so that nobody misses it
+        yield _row(row, file, start, stage, split, step), _text(row)
         start += len(line)
+
+
+def _text(row: dict[str, Any]) -> str:
+    """What is found by its words: states, responses and the error of an episode."""
+    parts = [text for turn in row.get("turns") or () for text in (turn["state"], turn.get("reply_text"))]
+    last = [turn["next_state"] for turn in (row.get("turns") or ())[-1:]]
+    return printable("\n".join(part for part in (*parts, *last, row.get("error")) if isinstance(part, str)))
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -222,6 +251,8 @@ def _row(row: dict[str, Any], file: int, start: int, stage: StageFolder, split: 
         int(not all(turn["reply"]["well_formed"] for turn in turns)),
         len(turns),
         sum(turn["reward"] + turn["penalty"] for turn in turns),
+        f"{_storable(row.get('tag', ''))} {row.get('group')}",
+        row["member"] if isinstance(row.get("member"), int) else 0,
     )
 
 
@@ -247,10 +278,37 @@ def read_episode(place: Place) -> dict[str, Any] | None:
     return row if is_episode(row) else None
 
 
-def read_scores(place: Place, episode_id: str) -> dict[str, Any]:
-    """What the trainer recorded per token of this episode; empty if nothing."""
+def read_scores(place: Place, episodes: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Episode -> what the trainer recorded per token of it, for those of `episodes` that it recorded."""
     path = place.path.parent.parent / "token_scores" / place.path.name
-    for _, row in read_lines(path) if path.exists() else ():
-        if row.get("episode_id") == episode_id:
-            return {key: value for key, value in row.items() if key != "episode_id"}
-    return {}
+    rows = (row for _, row in read_lines(path)) if path.exists() else ()
+    return {str(row.pop("episode_id")): row for row in rows if row.get("episode_id") in episodes}
+
+
+def mean_advantage(scores: Mapping[str, Any]) -> float | None:
+    """The mean advantage over the tokens that have one; None if none was recorded."""
+    values = scores.get("advantages")
+    known = [value for value in values if NUMBER(value) and value] if isinstance(values, list) else []
+    return round(sum(known) / len(known), 4) if known else 0.0 if values else None
+
+
+def read_imagined(place: Place, episode: str) -> dict[int, list[dict[str, Any]]]:
+    """Turn -> what a planner imagined in it: the actions, the state, its value, and the first reply it grew from."""
+    path = place.path.parent.parent / "imagined" / place.path.name.rpartition("-")[2]
+    rows = [row for _, row in read_lines(path) if row.get("episode_id") == episode] if path.exists() else []
+    return {
+        row["turn"]: [_node(row, index) for index in range(len(row["imagined"]))] for row in rows if fits(row, TREE)
+    }
+
+
+def _node(row: dict[str, Any], index: int) -> dict[str, Any]:
+    node = row["imagined"][index]
+    return {
+        "actions": printable(", ".join(node["actions"])[:200]),
+        "state": printable((node["state"] or "")[:2000]),
+        "value": node.get("value", node.get("worth")),
+        "right": node["right"],
+        "root": node["root"],
+        "depth": node["depth"],
+        "chosen": index == row["chosen"],
+    }

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from spa.errors import DataError
+from spa.evaluate.statistics import Interval
+from spa.report import facts
 from spa.report.curves import PASS_1, RunArm, ends
 from spa.report.progress import in_progress, lacks_summary, progress, shown_step
-from spa.report.reading import NoRunError, Run, StageFolder, open_run, problem_text
-from spa.report.results import common_steps
+from spa.report.reading import NoRunError, Run, StageFolder, made_with, open_run, problem_text
+from spa.report.results import common_steps, list_methods
 from spa.run.console import printable
 from spa.run.lock import LOCK, held
 
@@ -18,30 +20,51 @@ _FRESH_SECONDS = 15 * 60
 
 
 @dataclass(frozen=True, slots=True)
+class MethodLine:
+    """One method of a run: how far it is, and its Pass@1 with CI before PPO and at the step that reports show."""
+
+    name: str
+    state: str
+    before: Interval | None
+    after: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
-    """One run in the table."""
+    """One run in the table. `state` is that of the method that is worst off."""
 
     name: str
     state: str
     result: str
     seeds: str
     duration: str
+    methods: tuple[MethodLine, ...] = ()
+    commit: str = ""
 
 
 def list_runs(folder: Path, now: float) -> Iterator[Line]:
     """One line per run in `folder`, by name; `now` is the time in seconds since the epoch."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a directory. Give the folder that holds the runs, for example runs.")
-    for path in sorted(folder.iterdir()):
-        try:
-            if not path.is_dir() or path.name.startswith("."):
-                continue
-            run = open_run(path)
-            yield Line(printable(run.name), printable(_state(run, now)), _result(run), _seeds(run), _duration(run))
-        except NoRunError:
-            continue
-        except Exception as error:  # noqa: BLE001 - a file may hold anything, and other runs are to be listed
-            yield Line(printable(path.name), "unreadable", printable(problem_text(error))[:120], "", "")
+    yield from (line for path in sorted(folder.iterdir()) if (line := run_line(path, now)))
+
+
+def run_line(path: Path, now: float) -> Line | None:
+    """The line of one run; None if the folder holds none."""
+    try:
+        if not path.is_dir() or path.name.startswith("."):
+            return None
+        run = open_run(path)
+        made = made_with(run)
+        methods, commit = tuple(_methods(run, now)), printable(str(made.get("environment.commit", "")))
+        name, state, result, seeds, duration = map(
+            printable, (run.name, _state(run, now), _result(run), _seeds(run), _duration(run))
+        )
+        return Line(name, state, result, seeds, duration, methods, commit)
+    except NoRunError:
+        return None
+    except Exception as error:  # noqa: BLE001 - a file may hold anything, and other runs are to be listed
+        return Line(printable(path.name), "unreadable", printable(problem_text(error))[:120], "", "")
 
 
 def _times(stages: Iterable[StageFolder]) -> list[float]:
@@ -67,6 +90,21 @@ def _state(run: Run, now: float) -> str:
     return f"{state}: {least.arm + ' ' if least.arm else ''}{least.stage} step {least.steps}"
 
 
+def _methods(run: Run, now: float) -> Iterator[MethodLine]:
+    states = {state.arm: state for state in progress(run)}
+    methods = list_methods([run])
+    steps = common_steps(methods)
+    for method in methods:
+        stages, step = method.of("ppo") or method.of("eval"), steps[method.label]
+        before = facts.rate(facts.behaviour_and_wins(stages, 0)[1]) if step else None
+        after = facts.rate(facts.behaviour_and_wins(stages, step)[1])
+        state = states.get(method.arm)
+        text = "finished"
+        if state and not state.finished:
+            text = f"{'running' if _is_running(run, now) else 'stopped'}: {state.stage} step {state.steps}"
+        yield MethodLine(method.label, printable(text), before, after)
+
+
 def _is_running(run: Run, now: float) -> bool:
     """Whether a process holds the run or one of its stages; of a run on another machine, whether something was written
     in the last quarter of an hour. Times that lie ahead are those of a clock that was wrong."""
@@ -90,7 +128,7 @@ def _result(run: Run) -> str:
             start = "" if before is None else f"{100 * before:.0f} → "
             parts.append(f"{method.arm + ' ' if method.arm else ''}{start}{100 * after:.0f} %")
     when = f"{shown_step([*steps.values()])}: " if parts and in_progress(run) else ""
-    return printable(when + ", ".join(parts)) or "–"
+    return when + ", ".join(parts) or "–"
 
 
 def _seeds(run: Run) -> str:
@@ -100,7 +138,7 @@ def _seeds(run: Run) -> str:
     }
     if not seeds and summary.get("seed") is not None:
         seeds = {str(summary["seed"])}
-    return printable(", ".join(sorted(seeds))) or "–"
+    return ", ".join(sorted(seeds)) or "–"
 
 
 def _duration(run: Run) -> str:

@@ -4,10 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spa.report.reading import Run, StageFolder, flatten
+from spa.report.reading import STAGES, Run, StageFolder, flatten
 from spa.run.lock import LOCK
-
-_ORDER = ("generate", "data", "sft", "ppo", "eval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def _rank(stage: StageFolder) -> tuple[float, int]:
     """Stages in the order in which a method does them: round by round, those of the last round without a number."""
     numbered = re.fullmatch(r"round_(\d+) (.+)", stage.name)
     name = numbered[2] if numbered else stage.name
-    return float(numbered[1]) if numbered else float("inf"), _ORDER.index(name) if name in _ORDER else 0
+    return float(numbered[1]) if numbered else float("inf"), STAGES.index(name) if name in STAGES else 0
 
 
 def _progress(stage: StageFolder) -> Progress:

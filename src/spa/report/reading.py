@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import yaml
 from spa.errors import DataError
 from spa.report.shape import is_head, is_summary
 from spa.run.files import MANIFEST, read_lines, read_object
+from spa.run.lock import LOCK
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,10 @@ _SKIPPED = re.compile(
 )
 _ROUND = re.compile(r"round_\d+")
 _FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
+_SEED = re.compile(r"seed_(\d+)")
 _MAX_DEPTH = 4
+STAGES = ("generate", "data", "sft", "ppo", "eval")
+"""The stages of a method, in their order."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,7 @@ class StageFolder:
         path = self.path / "config.yaml"
         if not path.exists():
             return {}
-        try:
-            loaded = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
-        except yaml.YAMLError as error:
-            raise DataError(f"{path} is not valid YAML: {error}") from error
-        return loaded if isinstance(loaded, dict) else {}
+        return _read_config(path, path.stat().st_mtime_ns)
 
     def trajectory_files(self) -> list[TrajectoryFile]:
         """The files of episodes, by step."""
@@ -112,6 +112,15 @@ class StageFolder:
                 if (match := _FILE.match(path.name)) and path.is_file():
                     found.append(TrajectoryFile(path, match[1], int(match[2]) + before))
         return sorted(found, key=lambda file: (file.step, file.split))
+
+
+@lru_cache(maxsize=1024)  # YAML is slow to read, and the viewer lists all runs every few seconds
+def _read_config(path: Path, changed: int) -> dict[str, Any]:
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+    except yaml.YAMLError as error:
+        raise DataError(f"{path} is not valid YAML: {error}") from error
+    return loaded if isinstance(loaded, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -145,8 +154,7 @@ class Run:
     def arms(self) -> list[str]:
         """The arms that have a stage or a result in the summary, in the order of a report."""
         found = {stage.arm for stage in self.stages} | set((self.summary or {}).get("methods", {}))
-        known = [arm for arm in ARM_ORDER if arm in found]
-        return known + sorted(found - set(known))
+        return sorted(found, key=lambda arm: (arm_rank(arm), arm))
 
     def find(self, stage: str, arm: str | None = None) -> list[StageFolder]:
         """The stages of this name (and arm), by seed."""
@@ -156,6 +164,11 @@ class Run:
 
 ARM_ORDER = ("spa", "vanilla", "vanilla_wm", "spa_shuffled", "state_estimation", "vanilla_grid", "")
 """The method that a report is about comes first, then what it is held against."""
+
+
+def arm_rank(arm: str) -> int:
+    """The place of an arm in the order of a report; unknown arms come last."""
+    return ARM_ORDER.index(arm) if arm in ARM_ORDER else len(ARM_ORDER)
 
 
 def open_run(path: Path) -> Run:
@@ -191,6 +204,13 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
     return [replace(run, parents=parents) for run in runs]
 
 
+def is_run(path: Path) -> bool:
+    """Whether a folder is one run, and not a folder that holds runs."""
+    marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
+    names = {child.name for child in path.iterdir() if child.is_dir()}
+    return marks or any(name in STAGES or name in ARM_ORDER or _SEED.fullmatch(name) for name in names)
+
+
 def is_stage(path: Path) -> bool:
     """Whether a recorder wrote into this directory."""
     return (path / "metrics.jsonl").exists() or (path / "trajectories").is_dir()
@@ -224,7 +244,7 @@ def _stage(path: Path, root: Path) -> StageFolder:
     if parents and _ROUND.fullmatch(parents[-1]):
         name = f"{parents.pop()} {name}"
     for part in parents:
-        if match := re.fullmatch(r"seed_(\d+)", part):
+        if match := _SEED.fullmatch(part):
             seed = int(match[1])
         else:
             arm.append(part)
@@ -257,7 +277,7 @@ def made_with(run: Run) -> dict[str, Any]:
     """Versions and hardware of the run's last stage as dotted keys; empty if it recorded none."""
     found: Any = {}
     for stage in run.stages:
-        record = read_object(stage.path / "manifest.json") or read_object(stage.path / "identity.json")
+        record = read_object(stage.path / MANIFEST) or read_object(stage.path / "identity.json")
         fingerprint = record.get("fingerprint") or record.get("identity")
         found = fingerprint.get("environment") or found if isinstance(fingerprint, dict) else found
     return flatten({"environment": found}) if isinstance(found, dict) and found else {}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spa.planning.written_search import read_line
 from spa.report import boards
 from spa.run.console import printable
 from spa.worldmodel.accuracy import is_exact
@@ -16,6 +17,8 @@ from spa.worldmodel.accuracy import is_exact
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+_SYMBOL = re.compile(r"\b(\w{1,30}) \((\S)\)")
+"""How states and instructions name what a cell holds: "goal (G)"."""
 MAX_TEXT = 20_000
 MAX_TOKENS = 8_000
 
@@ -67,6 +70,8 @@ def replay(
     size = boards.board_size([*texts, *states])
     tokens = _tokens(episode, tokenizer, scores or {})
     facts = ("tag", "mode", "state_text", "puzzle_seed", "noise_seed", "puzzle_hash", "group", "member", "version")
+    named = re.search(r"^Actions: (.+?)\.?$", "\n".join(texts), re.MULTILINE)
+    names = named[1].split(", ") if named else []
     return {
         "id": shown(str(episode.get("episode_id", "")), 200),
         "stop": shown(str(episode.get("stop", "")), 100),
@@ -77,12 +82,27 @@ def replay(
         "messages": [
             {"role": shown(m["role"], 40), "content": shown(m["content"])} for m in episode.get("messages", ())
         ],
-        "turns": [_turn(turn, size, tokens.get(index)) for index, turn in enumerate(turns)],
+        "symbols": {symbol: shown(name, 40) for text in (*texts, *states) for name, symbol in _SYMBOL.findall(text)},
+        "turns": [_turn(turn, size, tokens.get(index), names) for index, turn in enumerate(turns)],
         "prompt_tokens": tokens.get(-1),
     }
 
 
-def _turn(turn: dict[str, Any], size: boards.Size | None, tokens: dict[str, Any] | None) -> dict[str, Any]:
+def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of a search that a response holds, as states with their moves; empty if it holds none."""
+    lines = [line for each in text.split("\n") if (line := read_line(each, actions))] if actions else []
+    return [
+        {
+            "key": shown(line.key, 60),
+            "moves": [[shown(part, 60) for part in (move.action, move.key, move.status)] for move in line.moves],
+        }
+        for line in lines
+    ]
+
+
+def _turn(
+    turn: dict[str, Any], size: boards.Size | None, tokens: dict[str, Any] | None, names: Sequence[str]
+) -> dict[str, Any]:
     reply = turn["reply"]
     observation, prediction = reply.get("observation"), reply.get("prediction")
     return {
@@ -101,6 +121,7 @@ def _turn(turn: dict[str, Any], size: boards.Size | None, tokens: dict[str, Any]
         "observation_wrong": observation_wrong(turn),
         "prediction_wrong": prediction_wrong(turn),
         "think": shown(reply.get("think")),
+        "search": written_search(reply.get("think") or "", names),
         "reply": shown(turn["reply_text"]),
         "well_formed": bool(reply.get("well_formed")),
         "cut_off": turn.get("finish_reason") == "length",

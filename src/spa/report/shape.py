@@ -45,6 +45,13 @@ _REST: Shape = {
 }  # fmt: skip
 
 
+TREE: Shape = {
+    "turn": int, "chosen": int,
+    "imagined": [{"actions": [str], "state": TEXT, "right": (bool, NoneType), "root": int, "depth": int}],
+}  # fmt: skip
+"""What a planner recorded of a turn."""
+
+
 def fits(value: Any, shape: Any) -> bool:
     """Whether a value that JSON can hold has a shape."""
     if isinstance(shape, list):

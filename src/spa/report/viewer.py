@@ -1,4 +1,4 @@
-"""`spa view`: the episodes of a run as a local web page, served on the loopback address, or exported as one file.
+"""`spa view`: runs, curves and episodes as a local web page, served on the loopback address, or exported as one file.
 
 The server answers GET requests for a fixed set of addresses; no part of a request becomes a file name. It answers to
 whoever has the token of the address that it was started with: other users of the machine reach the port, too. On the
@@ -15,20 +15,24 @@ import secrets
 import socket
 import sqlite3
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache, partial
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
-from spa.errors import SpaError
-from spa.report.build import write_text
-from spa.report.index import EpisodeIndex, Place, read_episode, read_scores
-from spa.report.reading import open_run
+from spa.errors import DataError, SpaError
+from spa.report.build import template, write_text
+from spa.report.content import Report, build
+from spa.report.index import EpisodeIndex, Place, mean_advantage, read_episode, read_imagined, read_scores
+from spa.report.overview import run_line
+from spa.report.reading import is_run, open_run, problem_text
 from spa.report.replay import find_tokenizer, replay, shown
 from spa.report.security import page_policy, script_json
 
@@ -37,7 +41,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 2.0
-_TEMPLATES = Path(__file__).parent / "templates"
+STYLES = ("uplot.css", "charts.css", "viewer.css")
+SCRIPTS = ("uplot.js", "charts.js", "viewer.js")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -51,7 +56,7 @@ _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 class Viewer:
-    """Answers of the viewer's pages, for a server or an export."""
+    """Answers about one run, for a server or an export."""
 
     def __init__(self, run: Path, *, cache_file: Path | None = None) -> None:
         self.run = open_run(run)
@@ -59,46 +64,128 @@ class Viewer:
         self._tokenizer: Callable[[Path], Tokenizer | None] = cache(partial(find_tokenizer, root=self.index.root))
 
     def info(self) -> dict[str, Any]:
-        """The run's name, the values of the filters, and how far the index is."""
-        total = self.index.page({}, limit=1)["total"]
+        """The run's name, the values of the filters and those to begin with, and how far the index is."""
         return {
             "run": shown(self.run.name, 200),
             "choices": self.index.choices(),
+            "first": self.index.last_validation(),
             "progress": self.index.progress,
-            "total": total,
+            "total": self.index.page({}, limit=1)["total"],
         }
 
     def page(self, query: dict[str, str]) -> dict[str, Any]:
         """One page of the list."""
-        numbers = {key: int(query[key]) for key in ("offset", "limit") if _NUMBER.fullmatch(query.get(key, ""))}
-        return self.index.page(query, order=query.get("order", ""), **numbers)
+        return self.index.page(query, order=query.get("order", ""), **_numbers(query, "offset", "limit"))
 
     def episode(self, number: int) -> dict[str, Any] | None:
-        """The replay of one episode, or None if it is not (or no longer) there."""
+        """The replay of one episode and its group, or None if it is not (or no longer) there."""
         place = self.index.place(number)
         episode = read_episode(place) if place else None
         if place is None or episode is None:
             return None
-        scores = read_scores(place, episode.get("episode_id", ""))
-        return replay(episode, tokenizer=self._tokenizer(place.path.parent.parent), scores=scores)
+        group = self.index.group(number)
+        scores = read_scores(place, [row["episode"] for row in group])
+        own = scores.get(str(episode.get("episode_id")), {})
+        view = replay(episode, tokenizer=self._tokenizer(place.path.parent.parent), scores=own)
+        for row in group:
+            row["advantage"] = mean_advantage(scores.get(row["episode"], {}))
+        trees = read_imagined(place, str(episode.get("episode_id")))
+        for turn, tree in zip(view["turns"], map(trees.get, range(len(view["turns"]))), strict=True):
+            turn["imagined"] = tree
+        return {**view, "team": group}
 
     def raw(self, number: int) -> dict[str, Any] | None:
         """The episode as it was recorded."""
         place: Place | None = self.index.place(number)
         return read_episode(place) if place else None
 
+    def examples(self, query: dict[str, str]) -> dict[str, Any] | None:
+        """Examples of stage 1."""
+        from spa.report.examples import examples
+
+        try:
+            return examples(open_run(self.index.root), **_numbers(query, "file", "offset"))
+        except (OSError, ValueError) as error:  # being written, or damaged
+            _LOGGER.debug("examples not read: %s", error)
+            return None
+
+
+class Library:
+    """The runs of a folder, or the one run that it is. Methods may be called from several threads."""
+
+    def __init__(self, folder: Path, *, caches: Path | None = None) -> None:
+        """`caches`: where the indices are kept; by default each in its run. Raises DataError for no folder."""
+        if not folder.is_dir():
+            raise DataError(f"{folder} is not a directory. Give a run or the folder that holds the runs, like runs.")
+        self.folder = folder.resolve()
+        self.single = is_run(folder)
+        self.wake = threading.Event()
+        self._caches = caches
+        self._viewers: dict[str, Viewer] = {}
+        self._kept: dict[Any, tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
+        if self.single:
+            self.viewer(self.folder.name)
+
+    def places(self) -> dict[str, Path]:
+        """The folders that may be runs, by name."""
+        folders = [self.folder] if self.single else sorted(self.folder.iterdir())
+        return {path.name: path for path in folders if path.is_dir() and not path.name.startswith(".")}
+
+    def viewer(self, name: str) -> Viewer | None:
+        """The viewer of a run; None if there is none of this name. Raises DataError if the run is unreadable."""
+        with self._lock:
+            if name not in self._viewers:
+                if name not in (places := self.places()):
+                    return None
+                file = self._caches / f"{len(self._viewers)}.sqlite" if self._caches else None
+                self._viewers[name] = Viewer(places[name], cache_file=file)
+                self.wake.set()
+            return self._viewers[name]
+
+    def update(self) -> None:
+        """Bring the indices of all runs that were looked at up to date."""
+        for viewer in list(self._viewers.values()):
+            try:
+                viewer.index.update()
+            except (SpaError, OSError, ValueError, sqlite3.Error) as error:  # being moved or damaged: look again
+                _LOGGER.debug("index not updated: %s", error)
+
+    def list_runs(self) -> dict[str, Any]:
+        """The table of runs."""
+        lines = [(name, run_line(path, time.time())) for name, path in self.places().items()]
+        runs = [{"key": name, **asdict(line)} for name, line in lines if line]
+        return {"folder": shown(self.folder.name, 200), "single": self.single, "runs": runs}
+
+    def report(self, names: Sequence[str]) -> Report | None:
+        """The content of the report on these runs, without episodes; None if one of them is not there."""
+        places = self.places()
+        if not names or not all(name in places for name in names):
+            return None
+        runs = [open_run(places[name]) for name in names]
+        files = [path for run in runs for stage in run.stages for path in stage.path.glob("*.json*")]
+        files += [run.path / "summary.json" for run in runs]
+        stamp = [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()]
+        if self._kept.get(tuple(names), (None,))[0] != stamp:
+            self._kept[tuple(names)] = stamp, build(runs, episodes=False)
+        return self._kept[tuple(names)][1]
+
+
+def _numbers(query: Mapping[str, str], *keys: str) -> dict[str, int]:
+    return {key: int(query[key]) for key in keys if _NUMBER.fullmatch(query.get(key, ""))}
+
 
 class ViewerServer(ThreadingHTTPServer):
-    """A server of one run. `token` opens it: `/?token=...` gives a browser the cookie that its later requests show."""
+    """A server of a library. `token` opens it: `/?token=...` gives a browser the cookie for its later requests."""
 
     daemon_threads = True
 
-    def __init__(self, viewer: Viewer, host: str, port: int) -> None:
+    def __init__(self, library: Library, host: str, port: int) -> None:
         self.token = secrets.token_urlsafe(24)
         self.is_loopback = _is_loopback(host)
         self.names = (f"[{host}]" if ":" in host else host, HOST, "localhost")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), partial(_Handler, viewer))
+        super().__init__((host, port), partial(_Handler, library))
 
     @property
     def cookie(self) -> str:
@@ -106,11 +193,11 @@ class ViewerServer(ThreadingHTTPServer):
         return f"spa_{self.server_address[1]}"
 
 
-def serve(viewer: Viewer, port: int, *, host: str = HOST) -> ViewerServer:
-    """A server (port 0 takes a free one) that keeps the index up to date; the caller runs it. Raises OSError if the
+def serve(library: Library, port: int, *, host: str = HOST) -> ViewerServer:
+    """A server (port 0 takes a free one) that keeps the indices up to date; the caller runs it. Raises OSError if the
     port cannot be used."""
-    server = ViewerServer(viewer, host, port)
-    threading.Thread(target=_keep_up, args=(viewer.index,), daemon=True).start()
+    server = ViewerServer(library, host, port)
+    threading.Thread(target=_keep_up, args=(library,), daemon=True).start()
     return server
 
 
@@ -121,14 +208,11 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _keep_up(index: EpisodeIndex) -> None:
-    pause = threading.Event()
+def _keep_up(library: Library) -> None:
     while True:
-        try:
-            index.update()
-        except (SpaError, OSError, ValueError, sqlite3.Error) as error:  # being moved or damaged: look again
-            _LOGGER.debug("index not updated: %s", error)
-        pause.wait(SECONDS_BETWEEN_LOOKS)
+        library.wake.clear()
+        library.update()
+        library.wake.wait(SECONDS_BETWEEN_LOOKS)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -138,8 +222,8 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "spa"
     sys_version = ""
 
-    def __init__(self, viewer: Viewer, *arguments: Any) -> None:
-        self._viewer = viewer
+    def __init__(self, library: Library, *arguments: Any) -> None:
+        self._library = library
         super().__init__(*arguments)
 
     @property
@@ -150,9 +234,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         address = urlsplit(self.path)
         try:
-            query = dict(parse_qsl(address.query, max_num_fields=MOST_FIELDS))
+            fields = parse_qs(address.query, max_num_fields=MOST_FIELDS)
         except ValueError:  # more fields than anything has
             return self._say(HTTPStatus.NOT_FOUND, "Not found.")
+        query = {key: values[-1] for key, values in fields.items()}
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if self._own.is_loopback and host not in self._own.names:
             return self._say(HTTPStatus.FORBIDDEN, f"This server answers to {self._own.names[0]} only.")
@@ -164,7 +249,11 @@ class _Handler(BaseHTTPRequestHandler):
         page = _pages().get(address.path)
         if page:
             return self._send(HTTPStatus.OK, *page)
-        answer = self._data(address.path, query)
+        names = fields.get("run") or list(self._library.places())[: self._library.single]
+        try:
+            answer = self._data(address.path, query, names)
+        except Exception as error:  # noqa: BLE001 - a file of a run may hold anything, and other runs are to be shown
+            return self._say(HTTPStatus.INTERNAL_SERVER_ERROR, f"This run is unreadable: {problem_text(error)}")
         if answer is None:
             return self._say(HTTPStatus.NOT_FOUND, "Not found. If the run has changed, look it up in the list again.")
         saved = {"Content-Disposition": 'attachment; filename="episode.json"'} if "/raw/" in address.path else {}
@@ -179,17 +268,23 @@ class _Handler(BaseHTTPRequestHandler):
         given = (token, shown.value if shown else "")
         return any(hmac.compare_digest(text.encode(), self._own.token.encode()) for text in given)
 
-    def _data(self, path: str, query: dict[str, str]) -> dict[str, Any] | None:
-        if path == "/api/info":
-            return self._viewer.info()
-        if path == "/api/episodes":
-            return self._viewer.page(query)
-        kind, _, number = path.removeprefix("/api/").partition("/")
-        if not (number.isascii() and number.isdigit() and len(number) < 18):
+    def _data(self, path: str, query: dict[str, str], names: list[str]) -> Any:
+        if path == "/api/runs":
+            return self._library.list_runs()
+        if path == "/api/report":
+            report = self._library.report(names)
+            return asdict(report) if report else None
+        viewer = self._library.viewer(names[0]) if len(names) == 1 else None
+        if viewer is None:
             return None
-        if kind == "episode":
-            return self._viewer.episode(int(number))
-        return self._viewer.raw(int(number)) if kind == "raw" else None
+        if path == "/api/info":
+            return viewer.info()
+        if path in ("/api/episodes", "/api/examples"):
+            return viewer.page(query) if path == "/api/episodes" else viewer.examples(query)
+        kind, _, number = path.removeprefix("/api/").partition("/")
+        if kind not in ("episode", "raw") or not _NUMBER.fullmatch(number):
+            return None
+        return viewer.episode(int(number)) if kind == "episode" else viewer.raw(int(number))
 
     def _say(self, status: HTTPStatus, text: str) -> None:
         self._send(status, text.encode(), "text/plain; charset=utf-8")
@@ -216,18 +311,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 @cache
 def _pages() -> dict[str, tuple[bytes, str]]:
-    html = _template("viewer.html")
-    html = html.replace("<!--STYLE-->", '<link rel="stylesheet" href="/viewer.css">')
-    html = html.replace("<!--SCRIPT-->", '<script src="/viewer.js"></script>')
+    page = template("viewer.html")
+    page = page.replace("<!--STYLE-->", "".join(f'<link rel="stylesheet" href="/{name}">' for name in STYLES))
+    page = page.replace("<!--SCRIPT-->", "".join(f'<script src="/{name}"></script>' for name in SCRIPTS))
     return {
-        "/": (html.encode(), "text/html; charset=utf-8"),
-        "/viewer.css": (_template("viewer.css").encode(), "text/css; charset=utf-8"),
-        "/viewer.js": (_template("viewer.js").encode(), "text/javascript; charset=utf-8"),
+        "/": (page.encode(), "text/html; charset=utf-8"),
+        **{f"/{name}": (template(name).encode(), "text/css; charset=utf-8") for name in STYLES},
+        **{f"/{name}": (template(name).encode(), "text/javascript; charset=utf-8") for name in SCRIPTS},
     }
-
-
-def _template(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
@@ -241,16 +332,25 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     replays = {number: (row, found) for number, (row, found) in replays.items() if found is not None}
     rows = [row for row, _ in replays.values()]
     note = f"This page holds {len(rows)} of {total:,} episodes" if len(rows) < total else ""
+    line, report = run_line(viewer.index.root, time.time()), None
+    try:
+        report = asdict(build([open_run(viewer.index.root)], episodes=False))
+    except Exception as error:  # noqa: BLE001 - a file may hold anything, and the episodes are to be shown
+        _LOGGER.warning("%s is shown without curves: %s", viewer.index.root, problem_text(error))
     data = {
+        "runs": {"folder": "", "single": True, "runs": [{"key": viewer.run.name, **asdict(line)}] if line else []},
+        "report": report,
+        "examples": viewer.examples({}),
         "info": {**viewer.info(), "total": len(rows), "note": note},
         "episodes": rows,
         "replays": {k: v for k, (_, v) in replays.items()},
     }
-    style, script = _template("viewer.css"), _template("viewer.js")
-    policy = page_policy(styles=[style], scripts=[script])
-    html = _template("viewer.html").replace("<!--STYLE-->", f"{policy}\n<style>{style}</style>")
-    block = f'<script type="application/json" id="data">{script_json(data)}</script>\n<script>{script}</script>'
-    write_text(path, html.replace("<!--SCRIPT-->", block), "--export")
+    styles, scripts = [template(name) for name in STYLES], [template(name) for name in SCRIPTS]
+    head = [page_policy(styles=styles, scripts=scripts), *(f"<style>{style}</style>" for style in styles)]
+    body = [f'<script type="application/json" id="data">{script_json(data)}</script>']
+    body += [f"<script>{script}</script>" for script in scripts]
+    page = template("viewer.html").replace("<!--STYLE-->", "\n".join(head))
+    write_text(path, page.replace("<!--SCRIPT-->", "\n".join(body)), "--export")
     return len(rows)
 
 

@@ -1,0 +1,68 @@
+"""The examples of stage 1: what the world model is fine-tuned on, and which text carries loss."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from spa.prompts.parse import find_block
+from spa.report.reading import Run, StageFolder, flatten
+from spa.report.replay import shown
+from spa.run.console import printable
+
+FILES = ("wm_train.parquet", "wm_val.parquet")
+_COLUMNS = ["prompt", "response", "episode_id", "turn", "success"]
+LIMIT = 10
+
+
+def example_files(run: Run) -> list[tuple[str, Path, StageFolder]]:
+    """The data files of a run with a name for each, training data first."""
+    found = []
+    for name in FILES:
+        for stage in run.stages:
+            if (path := stage.path / name).is_file():
+                seed = "" if stage.seed is None else f"seed {stage.seed} "
+                found.append((printable(f"{stage.arm} {seed}{stage.name}, {name[3:-8]}".strip()), path, stage))
+    return found
+
+
+def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
+    """Some examples of a data file, as spans of text with whether they carry loss; how many there are, and the files.
+
+    Raises OSError or ValueError if the file is not readable as Parquet.
+    """
+    files = example_files(run)
+    found: dict[str, Any] = {"files": [name for name, *_ in files], "total": 0, "examples": [], "loss_on": "response"}
+    if not 0 <= file < len(files):
+        return found
+    _, path, data = files[file]
+    stages = [stage for stage in run.find("sft", data.arm) if stage.seed == data.seed]
+    loss_on = str(flatten(stages[0].config).get("sft.data.loss_on", "response")) if stages else "response"
+    table = pq.read_table(path, columns=_COLUMNS)
+    rows = table.slice(offset, LIMIT).to_pylist()
+    return {
+        **found,
+        "total": table.num_rows,
+        "loss_on": printable(loss_on),
+        "examples": [
+            {
+                "name": shown(f"{row['episode_id']}, turn {(row['turn'] or 0) + 1}", 200),
+                "success": bool(row["success"]),
+                "messages": [[shown(part["role"], 40), shown(part["content"])] for part in row["prompt"]],
+                "response": [[shown(text), trained] for text, trained in _spans(row["response"], loss_on)],
+            }
+            for row in rows
+        ],
+    }
+
+
+def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
+    """The response in parts, each with whether it carries loss, by the setting `sft.data.loss_on`."""
+    if loss_on == "response":
+        return [(response, True)]
+    parts, start = [], 0
+    blocks = [block for tag in ("observation", "prediction") if (block := find_block(response, tag))]
+    for begin, end in sorted(blocks):
+        parts += [(response[start:begin], loss_on == "no_states"), (response[begin:end], loss_on == "states_only")]
+        start = end
+    return [part for part in (*parts, (response[start:], loss_on == "no_states")) if part[0]]
