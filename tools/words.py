@@ -33,6 +33,7 @@ DONE = (
     "methods.md",
     "models.md",
     "one-gpu.md",
+    "parity.md",
     "performance.md",
     "planning.md",
     "recipe.md",

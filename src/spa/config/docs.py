@@ -89,7 +89,7 @@ def parity_tables() -> str:
         "## Configuration files",
         table(("original", "status", "note"), [(f"`{i.name}`", i.status, i.note) for i in compat.PRESETS]),
         "## Configuration keys",
-        "Keys of `sft_trainer` stand under `sft` here. Supported: same name, same meaning.",
+        "Keys of `sft_trainer` are under `sft` here. Supported: same name, same meaning.",
     ]
     for status, title in (("mapped", "Mapped"), ("refused", "Refused"), ("ignored", "Accepted without effect")):
         chosen = [(key, item) for key, item in keys.items() if item.status == status]
@@ -97,8 +97,13 @@ def parity_tables() -> str:
         parts += [f"### {title}", table(("key", "becomes" if status == "mapped" else "why"), rows)]
     supported = [key for key, item in keys.items() if item.status == "supported"]
     envs = [key for key in supported if key.startswith("custom_envs.")]
-    listed = [f"`{key}`" for key in supported if key not in envs]
-    parts += ["### Supported", f"{', '.join(listed)}, and all {len(envs)} keys of `custom_envs`."]
+    sections: dict[str, list[str]] = {}
+    for key in supported:
+        section, _, rest = key.partition(".")
+        if key not in envs:
+            sections.setdefault(section, []).append(f"`{rest or key}`")
+    rows = [(f"`{section}`", ", ".join(found)) for section, found in sections.items()]
+    parts += ["### Supported", table(("section", "keys"), [*rows, ("`custom_envs`", f"all {len(envs)} keys")])]
     return "\n\n".join(parts) + "\n"
 
 
