@@ -361,6 +361,7 @@ MISBEHAVIOUR = {
     "content a mapping": raw(body('{"content": {"a": 1}}')),
     "finish a number": raw(b'{"choices": [{"finish_reason": 7, "message": {"content": "x"}}]}'),
     "finish a list": raw(b'{"choices": [{"finish_reason": [1], "message": {"content": "x"}}]}'),
+    "usage a text": raw(body('{"content": "x"}')[:-1] + b', "usage": {"prompt_tokens": "many"}}'),
     "half": half,
     "no answer": no_answer,
     "not HTTP": not_http,

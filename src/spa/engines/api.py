@@ -278,8 +278,8 @@ class ApiEngine:
             text=self._readable(text or ""),
             finish_reason=FINISH_REASONS[choice.finish_reason],
             reasoning=self._readable(reasoning) if isinstance(reasoning, str) else "",
-            prompt_tokens=getattr(answer.usage, "prompt_tokens", 0),
-            completion_tokens=getattr(answer.usage, "completion_tokens", 0),
+            prompt_tokens=int(getattr(answer.usage, "prompt_tokens", None) or 0),
+            completion_tokens=int(getattr(answer.usage, "completion_tokens", None) or 0),
         )
 
     def _failure(self, error: Any) -> Exception:
