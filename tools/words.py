@@ -32,6 +32,7 @@ DONE = (
     "faq.md",
     "formats.md",
     "index.md",
+    "leaderboard.md",
     "methods.md",
     "models.md",
     "one-gpu.md",
@@ -39,6 +40,7 @@ DONE = (
     "performance.md",
     "planning.md",
     "recipe.md",
+    "results.md",
     "resume.md",
     "scaling.md",
 )

@@ -161,8 +161,8 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
     assert "% of the optimum" in capsys.readouterr().out
     assert json.loads((tmp_path / "leaderboard.json").read_text()) == json.loads(json.dumps(found))
     page, html = (tmp_path / "leaderboard.md").read_text(), (tmp_path / "leaderboard.html").read_text()
-    assert "## What it says" in page and "<h2>What it says</h2>" in html
-    assert "## At equal tokens" in page and "| optimum |" in page and "| a table, on other puzzles |" in page
+    assert "## Findings" in page and "<h2>Findings</h2>" in html
+    assert "## At equal tokens" in page and "| optimum |" in page and "| Q-learning, on other puzzles |" in page
     assert "<h2>At equal tokens</h2>" in html
     assert "<script" not in html and "Content-Security-Policy" in html
     assert cli.main([*args, "--dry-run"]) == 0
@@ -199,8 +199,8 @@ def test_the_page_says_in_words_what_its_intervals_say():
         "Ahead of spa, in points at equal PPO episodes: planned +30 (lake alone).",
         "Behind spa, in points at equal PPO episodes: vanilla -25 (lake alone).",
         "Level with spa, in points at equal PPO episodes: echo +0 (lake alone).",
-        "Ahead of its own shuffled control, so that what it gains is knowledge: spa +25.",
-        "Level with its own shuffled control, so that its gain may be anything: planned +10 (lake alone).",
-        "lake: spa 50.0, vanilla 25.0 percent solved; 40.0 percent of next states known after SFT.",
+        "Ahead of its own shuffled control, so its gain is knowledge: spa +25.",
+        "Level with its own shuffled control, so its gain may have another cause: planned +10 (lake alone).",
+        "lake: spa 50.0, vanilla 25.0 percent solved; 40.0 percent of predictions exact after SFT.",
         "Tokens sampled by a training, self-play included: spa 1,000, planned 1,000, vanilla 1,000, echo 1,000.",
     ]

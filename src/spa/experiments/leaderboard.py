@@ -176,22 +176,22 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
         ]
         body += _q_rows(result, boards)
         body.append(["optimum", *(percent(_optimum(rows, board)) for board in boards), "100", "–", "–"])
-        out.append((f"At equal {words}", f"Used by every training, by board: {text}.", head, body))
+        out.append((f"At equal {words}", f"Budget per board: {text}.", head, body))
     out.append(
         (
             "At equal PPO episodes",
-            "Points of Pass@1 after as many PPO episodes as all methods have, paired by puzzle, board and seed; "
-            f"brackets: 95 % t intervals over seeds, and over puzzles alone with fewer than {MANY_SEEDS} seeds, where "
-            "training seeds are not covered. A method that is no better than its control (the same, fine-tuned on "
-            "next states of other turns) has not gained by knowing the world. Predictions: exactly right after SFT; "
-            "where training had seen puzzles of them, or nobody counted, it is said.",
+            "Points of Pass@1 after as many PPO episodes as all methods have, paired by puzzle, board and seed. "
+            f"Brackets are 95 % t intervals over seeds; with fewer than {MANY_SEEDS} seeds they are over puzzles and "
+            "do not cover training seeds. The control is the same method with SFT on shuffled next states. A method "
+            "that is no better than its control has not gained by knowing the world. Predictions: percent exact after SFT; "
+            "brackets say how many of their puzzles were trained on.",
             [
                 "method",
                 f"minus {REFERENCE}",
                 "minus its shuffled control",
                 "predictions",
-                "tokens learnt from",
-                "what it is",
+                "trained tokens",
+                "description",
             ],
             [_difference_row(result, name) for name in result["differences"]],
         )
@@ -208,7 +208,7 @@ def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]
             float(np.mean([part[kind] for part in found[board]])) if found.get(board) else None for board in boards
         ]
         if any(mean is not None for mean in means):
-            rows.append([f"a table, {kind}", *map(percent, means), "–", "–", "–"])
+            rows.append([f"Q-learning, {kind}", *map(percent, means), "–", "–", "–"])
     return rows
 
 
@@ -241,15 +241,18 @@ def _optimum(rows: Sequence[Row], board: str) -> float | None:
 
 
 INTRODUCTION = (
-    "Percent of held-out puzzles solved (Pass@1). The interquartile mean is over boards and seeds, in percent of the "
-    "board's optimum (the best policy within the cap of actions, on the same puzzles), with 95 % t intervals over "
-    "seeds; “better than” is the probability that a training of this method beats one of the other on a board "
-    "drawn at random, ties counting half (arXiv 2108.13264). Budgets count self-play; between two validations a curve "
-    "is read on the straight line, and a dash says that the method was still before its PPO, or did not finish there "
-    "(below). Tokens are those that the model sampled; how many it learnt from beside them stands in the last table. "
-    "A table: tabular Q-learning without a model, after as many environment steps as the first budget; on other "
-    "puzzles it plays at random in states that it has not met, and on the puzzle itself it may try each reported "
-    "puzzle first, which no method may."
+    "Percent of held-out puzzles solved (Pass@1). "
+    "The interquartile mean is over boards and seeds, in percent of the board's optimum, with 95 % t intervals "
+    "over seeds. "
+    "The optimum is the best policy within the cap of actions, on the same puzzles. "
+    "“Better than” is the probability that a training of this method beats one of the other on a random board, "
+    "ties counting half (arXiv 2108.13264). "
+    "Budgets count self-play, and a curve is interpolated linearly between two validations. "
+    "A dash: at this budget the method was not yet in PPO, or it did not finish (below). "
+    "Tokens are sampled tokens; the last table lists the trained ones. "
+    "Q-learning is tabular, without a model, after as many environment steps as the first budget. "
+    "On other puzzles it plays at random in new states; on the puzzle itself it tries each reported puzzle "
+    "first, which no method may."
 )
 
 
@@ -269,9 +272,9 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         controls,
         {name: _boards(result, f"{name}{SHUFFLED}") for name in controls},
         (
-            "Ahead of its own shuffled control, so that what it gains is knowledge",
+            "Ahead of its own shuffled control, so its gain is knowledge",
             "Behind its own shuffled control",
-            "Level with its own shuffled control, so that its gain may be anything",
+            "Level with its own shuffled control, so its gain may have another cause",
         ),
         {row["env"] for row in result["rows"]},
     )
@@ -281,7 +284,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         if one is not None and other is not None and known is not None:
             lines.append(
                 f"{board}: {REFERENCE} {percent(one)}, {BASELINE} {percent(other)} percent solved; "
-                f"{percent(known)} percent of next states known after SFT."
+                f"{percent(known)} percent of predictions exact after SFT."
             )
     cost = [f"{name} {tokens:,.0f}" for name in gaps if (tokens := _sampled(result["rows"], name)) is not None]
     return [*lines, f"Tokens sampled by a training, self-play included: {', '.join(cost)}."] if cost else lines
@@ -331,7 +334,7 @@ def _sampled(rows: Sequence[Row], name: str) -> float | None:
 def markdown(result: Mapping[str, Any], command: str) -> str:
     """The page as Markdown."""
     lines = ["# Leaderboard", "", f"Made by `{command}`.", ""]
-    lines += ["## What it says", "", *(f"* {line}" for line in verdicts(result)), "", INTRODUCTION, ""]
+    lines += ["## Findings", "", *(f"* {line}" for line in verdicts(result)), "", INTRODUCTION, ""]
     for title, text, head, body in tables(result):
         lines += [f"## {title}", "", text, "", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
         lines += [f"| {' | '.join(cells)} |" for cells in body] + [""]
@@ -346,7 +349,7 @@ def html(result: Mapping[str, Any], command: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>spa leaderboard</title>',
         f'<link rel="icon" href="data:,">\n<style>{style}</style>\n</head>\n<body>\n<header>\n<h1>Leaderboard</h1>',
         f'<p class="soft">Made by <code>{escape(command)}</code>.</p>\n</header>\n<main>',
-        f"<section><h2>What it says</h2><ul>{_listed(verdicts(result))}</ul><p>{escape(INTRODUCTION)}</p></section>",
+        f"<section><h2>Findings</h2><ul>{_listed(verdicts(result))}</ul><p>{escape(INTRODUCTION)}</p></section>",
     ]
     for title, text, head, body in tables(result):
         cells = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in head[1:])
@@ -359,7 +362,7 @@ def html(result: Mapping[str, Any], command: str) -> str:
     return "\n".join(
         [
             *parts,
-            f"<section><h2>What was run</h2><ul>{_listed(_remarks(result))}</ul></section>",
+            f"<section><h2>Setup</h2><ul>{_listed(_remarks(result))}</ul></section>",
             "</main>\n</body>\n</html>\n",
         ]
     )

@@ -26,10 +26,10 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
         f"Made by `spa reproduce {' '.join(names)} --scale {result['scale']} --page {page.name}{overrides}`; the last "
         "section has the command that makes each row again.",
         "",
-        "Numbers are percent of held-out puzzles, after PPO unless another moment is named, with 95 % intervals: t "
-        f"over seeds where there are at least {MANY_SEEDS}, else a bootstrap over puzzles, which does not cover "
-        "training seeds. The paper's numbers (Pass@1 / Pass@8) are those of its own models and stand there for "
-        "orientation. World model: percent of observations / predictions that are exactly right after SFT.",
+        "Numbers are percent of held-out puzzles, after PPO unless a column names another moment. With at least "
+        f"{MANY_SEEDS} seeds, brackets are 95 % t intervals over seeds. With fewer, they are a bootstrap over puzzles, "
+        "which does not cover training seeds. The paper's numbers (Pass@1 / Pass@8) are those of its own models. World "
+        "model: percent of exact observations / predictions after SFT.",
         "",
     ]
     lines += _verdicts(result, notes or {})
@@ -49,12 +49,12 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
 
 def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     lines = [
-        "## What was found again",
+        "## Claims",
         "",
-        "That one method beats another is reproduced if the whole interval of the difference, paired by puzzle inside "
-        "the seeds that both have, lies above 0, and contradicted if it lies below. That nothing is gained, or lost, "
-        f"is reproduced only if the interval leaves less than {100 * MARGIN:g} points, and undecided if it leaves "
-        "more. Nothing is corrected for the number of claims.",
+        "Differences are paired by puzzle within the seeds of both methods. A claim that one method beats another is "
+        "reproduced if the interval of the difference is above 0, and contradicted if it is below 0. A claim that "
+        f"nothing is gained or lost is reproduced if the interval leaves less than {100 * MARGIN:g} points, else "
+        "undecided. Verdicts are not corrected for the number of claims.",
         "",
         *_stand_ins(result),
         "| claim | where | verdict | seeds | here |",
@@ -78,8 +78,8 @@ def _stand_ins(result: Mapping[str, Any]) -> list[str]:
     if estimation == "state_estimation":
         return []
     return [
-        f"At this scale `{estimation}` (plain PPO that is shown what SPA is shown) stands for the paper's "
-        "state-estimation RL, and `vanilla_grid` (drawings only) for its vanilla RL.",
+        f"At this scale `{estimation}` (plain PPO on SPA's state rendering) takes the place of the paper's "
+        "state-estimation RL, and `vanilla_grid` (grids only) that of its vanilla RL.",
         "",
     ]
 
@@ -129,7 +129,7 @@ def _settings(result: Mapping[str, Any]) -> list[str]:
     rows = [row for table in result["tables"].values() for row in table["rows"]]
     presets = {row["environment"]: row["preset"] for row in rows}
     common = SCALES[result["scale"]].common
-    lines = ["## How it is played", "", "| environment | configuration | changed in it |", "| --- | --- | --- |"]
+    lines = ["## Settings", "", "| environment | configuration | changes |", "| --- | --- | --- |"]
     for environment, (preset, *changes) in presets.items():
         lines.append(f"| {environment} | `{preset}` | {', '.join(f'`{change}`' for change in changes) or '–'} |")
     if common:
