@@ -183,8 +183,8 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
             "Points of Pass@1 after as many PPO episodes as all methods have, paired by puzzle, board and seed. "
             f"Brackets are 95 % t intervals over seeds; with fewer than {MANY_SEEDS} seeds they are over puzzles and "
             "do not cover training seeds. The control is the same method with SFT on shuffled next states. A method "
-            "that is no better than its control has not gained by knowing the world. Predictions: percent exact after SFT; "
-            "brackets say how many of their puzzles were trained on.",
+            "that is no better than its control has not gained by knowing the world. Predictions: percent exact "
+            "after SFT; brackets say how many of their puzzles were trained on.",
             [
                 "method",
                 f"minus {REFERENCE}",
