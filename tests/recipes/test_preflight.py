@@ -9,6 +9,7 @@ import pytest
 
 from spa import cli
 from spa.config.load import load_config
+from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 from spa.models.load import BUILTIN, model_source
 from spa.recipes import generate
@@ -148,3 +149,26 @@ def test_the_dry_run_looks_and_a_run_looks_before_self_play(capsys, tmp_path):
 def test_what_only_training_needs_is_not_asked_of_self_play():
     cfg = load_config("tiny", ["actor_rollout_ref.rollout.name=random"], stages=("selfplay",))
     preflight(cfg, ("selfplay",), BUILTIN)
+
+
+class OtherReward(FrozenLake):
+    """A lake that pays something else: the bundled model knows its actions and states."""
+
+    def step(self, action):
+        state, reward, terminated, truncated, info = super().step(action)
+        return state, reward - 0.1, terminated, truncated, info
+
+
+class OtherWords(OtherReward):
+    """A lake whose states have a word that the bundled model has never seen."""
+
+    def state_text(self, mode):
+        return f"weather: rainy\n{super().state_text(mode)}"
+
+
+@pytest.mark.parametrize(("game", "known"), [(OtherReward, True), (OtherWords, False)])
+def test_the_bundled_models_games_are_judged_by_actions_and_states(game: type, known: bool, caplog):
+    path = f"{__name__}:{game.__name__}"
+    cfg = load_config("tiny", [f"custom_envs.FrozenLakeNoSlip.env_type={path}"])
+    preflight(cfg, {"selfplay"}, cfg.model_path)
+    assert ("builtin:tiny was not made for FrozenLakeNoSlip" in caplog.text) is not known

@@ -10,7 +10,7 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.evaluate.text import on_puzzles
-from spa.models.load import BUILTIN, BUILTIN_GAMES
+from spa.recipes.builtin_games import unknown_game, unknown_game_warning
 from spa.run.files import read_lines, write_atomic
 from spa.types import Metrics
 
@@ -134,10 +134,7 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
         return "The world model was not measured: set sft.trainer.eval_episodes above 0."
     stranger = unknown_game(cfg)
     if stranger:
-        more = (
-            f"{BUILTIN} was made for {', '.join(BUILTIN_GAMES)} and cannot learn {stranger}, however long it is "
-            "trained: take an instruct model, such as model_path=smollm2 (make smollm2)."
-        )
+        more = f"{unknown_game_warning(stranger)}."
     elif overfits(lines):
         more = ""
     elif found == "cannot_write":
@@ -156,14 +153,6 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
         return f"It writes the format, but cannot read the state yet{_trend(lines, 'obs_exact')}. {more}".rstrip()
     limit = f"below {cfg.gate.prediction_exact_min:.0%} or no better than copying"
     return f"It reads the state, but does not predict: {limit}{_trend(lines, 'pred_exact')}. {more}".rstrip()
-
-
-def unknown_game(cfg: Config) -> str:
-    """The tag of a game that the built-in model was not made for; "" if there is none, or with another model."""
-    if cfg.model_path != BUILTIN:
-        return ""
-    tags = cfg.es_manager.train.env_configs.tags
-    return next((tag for tag in tags if cfg.custom_envs[tag].env_type not in BUILTIN_GAMES), "")
 
 
 def _trend(lines: list[Metrics], name: str) -> str:

@@ -5,6 +5,7 @@ code that would meet it hours later.
 """
 
 import importlib.util
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from spa.policies.scout import require_copies
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
+from spa.recipes.builtin_games import unknown_game, unknown_game_warning
 from spa.recipes.generate import plans_tried, tries_plans
 from spa.recipes.imagination import check_planning
 from spa.recipes.ppo_models import check_trained
@@ -32,6 +34,8 @@ from spa.recipes.published import data_files
 from spa.recipes.rounds import first_round, rounds_of
 from spa.run.checkpoint import damage
 from spa.worldmodel.branches import require_tries
+
+log = logging.getLogger(__name__)
 
 
 def preflight(cfg: Config, stages: Collection[Stage], model: str | None, *, thorough: bool = True) -> None:
@@ -50,6 +54,9 @@ def preflight(cfg: Config, stages: Collection[Stage], model: str | None, *, thor
     broken = _collect(lambda name=name: _check_model(cfg, name) for name in local)
     problems += broken
     problems += _collect(iter([lambda: check_planning(_rounds(cfg, stages))]))
+    stranger = unknown_game(cfg)
+    if stranger and not problems:
+        log.warning("%s", unknown_game_warning(stranger))
     if thorough:
         templates: list[ChatTemplate] = []
         if local and not broken:
