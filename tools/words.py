@@ -22,6 +22,7 @@ DONE = (
     "concepts.md",
     "credit.md",
     "diagnose.md",
+    "engines.md",
     "environment-reference.md",
     "environments-language.md",
     "environments.md",
@@ -33,6 +34,7 @@ DONE = (
     "formats.md",
     "index.md",
     "leaderboard.md",
+    "memory.md",
     "methods.md",
     "models.md",
     "one-gpu.md",
@@ -43,6 +45,7 @@ DONE = (
     "results.md",
     "resume.md",
     "scaling.md",
+    "templates.md",
 )
 LIMIT = 35
 REFUSED = {
