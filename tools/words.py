@@ -16,6 +16,7 @@ GENERATED = ("configuration.md", "cli.md", "metrics.md")
 DONE = (
     "README.md",
     "add-an-environment.md",
+    "architecture.md",
     "bridges.md",
     "coming-from.md",
     "compare.md",
