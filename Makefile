@@ -44,7 +44,7 @@ demo: $(READY)
 	$(BIN)/spa compare demo
 
 smollm2: $(READY)
-	$(BIN)/spa import-gguf smollm2
+	$(BIN)/spa model import-gguf smollm2
 
 smol: smollm2
 	$(BIN)/spa compare smol_frozen_lake

@@ -1,6 +1,6 @@
 #!/bin/sh
-# run_spa.sh CONFIG [CKPT] [GENERATE_DATA] [key=value ...]    The original's command, handed to `spa run`.
-# The original's environment variables become overrides; docs/parity.md lists them. What is run is printed.
+# run_spa.sh CONFIG [CKPT] [GENERATE_DATA] [key=value ...]    The original's command, as `spa run`.
+# The original's environment variables become overrides; docs/parity.md lists them. The command that runs is printed.
 PATH="$(dirname "$0")/.venv/bin:$PATH"
 case "${MODEL:-}" in 0.5B | 1.5B | 3B) MODEL="Qwen/Qwen2.5-$MODEL-Instruct" ;; esac
 if ! command -v spa >/dev/null; then

@@ -2,13 +2,13 @@
 
     python benchmarks/bridges.py LIBRARY [--only TEXT] [--since TASK] [--seconds S] [--steps N]
 
-Every task is checked as `spa check-env` does it, in a process of its own that is ended after S seconds. Costs are
+Every task is checked as `spa env check` does it, in a process of its own that is ended after S seconds. Costs are
 processor time in milliseconds: the mean of 20 resets, and of the steps of 20 random episodes. Task by task a line of
 JSON goes to standard error.
 
     python benchmarks/bridges.py LIBRARY --card TASK [--actions N] [--puzzles N]
 
-One row of another table: what random legal actions get on the first N puzzles (as `spa envs measure` counts it), what
+One row of another table: what random legal actions get on the first N puzzles (as `spa env measure` counts it), what
 the library's own expert gets, and the same costs.
 """
 

@@ -94,7 +94,7 @@ def peak_mb(process: int) -> float | None:
 
 def opened(run: Path, episodes: int) -> dict[str, Any]:
     """Start the viewer, wait for the first page and for the whole index."""
-    code = "import sys; from spa.commands.view import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from spa.cli import main; sys.exit(main(['view', *sys.argv[1:]]))"
     start = time.perf_counter()
     command = [sys.executable, "-c", code, str(run), "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

@@ -16,7 +16,7 @@ from spa.lab.page import SPECIMENS, tables, verdicts
 from spa.lab.worlds import STOP_OR_GO, WORLDS, enumerate_episodes
 
 HERE = Path(__file__).parent
-MARKS = re.compile(r"(<!-- tables of spa credit-lab -->\n).*?(<!-- end of the tables -->)", re.S)
+MARKS = re.compile(r"(<!-- tables of spa bench estimators -->\n).*?(<!-- end of the tables -->)", re.S)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """An advantage estimator of your own: each episode against the mean of its batch.
 
-spa ppo tiny algorithm.adv_estimator=custom_advantage:centred
-spa ppo tiny algorithm.adv_estimator=custom_advantage:centred_and_whitened
+spa run tiny --stages ppo algorithm.adv_estimator=custom_advantage:centred
+spa run tiny --stages ppo algorithm.adv_estimator=custom_advantage:centred_and_whitened
 """
 
 import torch

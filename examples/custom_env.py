@@ -1,7 +1,7 @@
 """An environment of your own: guess a hidden number; actions are free text.
 
-spa check-env custom_env:GuessNumber                                   does it follow every rule?
-spa envs --config custom_env.yaml measure GuessNumber                  what random play gets, and the optimum
+spa env check custom_env:GuessNumber                                   does it follow every rule?
+spa env measure GuessNumber --config custom_env.yaml                   what random play gets, and the optimum
 spa run custom_env.yaml model_path=builtin:tiny                        self-play, fine-tuning and PPO on it
 """
 

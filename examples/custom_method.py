@@ -1,7 +1,7 @@
 """A method of one's own, with the same rights as the shipped ones. In the folder of this file:
 
 spa compare demo "compare.arms=[vanilla,spa,'custom_method:short_sight']"
-spa ablate custom_method:short_sight demo
+spa compare demo --methods spa,custom_method:short_sight
 """
 
 from spa.experiments.methods import Method

@@ -1,7 +1,7 @@
 """A game with a world to learn: pressing a lamp lights it and puts out those beside it, and a pattern is wanted.
 
-spa check-env lamps:Lamps                          does it follow every rule?
-spa play Lamps --config lamps.yaml                 see what the model would see
+spa env check lamps:Lamps                          does it follow every rule?
+spa env play Lamps --config lamps.yaml             see what the model would see
 spa run lamps.yaml                                 self-play, fine-tuning and PPO on it, with the model of make smollm2
 """
 

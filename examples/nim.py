@@ -1,6 +1,6 @@
 """A game of two players: heaps of stones; who takes the last stone wins.
 
-spa check-env nim:Nim
+spa env check nim:Nim
 spa run nim.yaml
 """
 

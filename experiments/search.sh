@@ -26,17 +26,17 @@ frozen=(
 if [ "$arm" = search_model ]; then
   # Single moves of random play first; their model then searches, and goes on learning from its own searches.
   moves=("generate.output_dir=$folder/round_1/data" "sft.trainer.default_local_dir=$folder/round_1/sft")
-  $python -m spa generate smol_search "${frozen[@]}" "${moves[@]}"
-  $python -m spa sft smol_search "${frozen[@]}" "${moves[@]}"
+  $python -m spa run smol_search --stages selfplay "${frozen[@]}" "${moves[@]}"
+  $python -m spa run smol_search --stages sft "${frozen[@]}" "${moves[@]}"
   frozen+=(generate.rounds=1 "model_path=$folder/round_1/sft/global_step_80")
 fi
-$python -m spa generate smol_search "${frozen[@]}"
-$python -m spa sft smol_search "${frozen[@]}"
+$python -m spa run smol_search --stages selfplay "${frozen[@]}"
+$python -m spa run smol_search --stages sft "${frozen[@]}"
 greedy=actor_rollout_ref.rollout.val_kwargs.do_sample=false
 results=${RESULTS:-benchmarks/results/search}
 mkdir -p "$results"
-$python -m spa eval "$folder/sft" smol_search "${frozen[@]}" --groups 256 --samples 2 \
+$python -m spa eval "$folder/sft" --config smol_search "${frozen[@]}" --puzzles 256 --samples 2 \
   --output "$results/$arm-$seed-sampled.json"
-$python -m spa eval "$folder/sft" smol_search "${frozen[@]}" "$greedy" --groups 256 --samples 1 \
+$python -m spa eval "$folder/sft" --config smol_search "${frozen[@]}" "$greedy" --puzzles 256 --samples 1 \
   --output "$results/$arm-$seed-greedy.json"
 cp "$folder/sft/metrics.jsonl" "$results/$arm-$seed-sft.jsonl"

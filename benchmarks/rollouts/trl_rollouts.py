@@ -2,7 +2,7 @@
 
     PYTHON benchmarks/rollouts/trl_rollouts.py MODEL_FOLDER OUT_FOLDER
 
-PYTHON is an interpreter with spa and TRL 1.16. Prompts, parser, limits and penalties are those of `spa ppo`; tokens are
+PYTHON is an interpreter with spa and TRL 1.16. Prompts, parser, limits and penalties are those of spa's PPO; tokens are
 only ever appended to, and what the game says is masked. Gradient checkpointing is off: with it a model in training has
 no cache, and `generate` would sample each token from the last one alone.
 """

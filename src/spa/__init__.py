@@ -10,9 +10,11 @@ Names are imported when you first use them, so `import spa` is fast and loads no
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # `typing` is slow to import; type checkers take the name for true
 if TYPE_CHECKING:
+    from typing import Any
+
     from spa.api.environments import make as make
     from spa.api.playing import Model as Model
     from spa.api.playing import load_model as load_model
@@ -47,7 +49,7 @@ _MODULES = {
 __all__ = ["__version__", *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _MODULES:
         raise AttributeError(f"module 'spa' has no attribute {name!r}")
     value = getattr(import_module(_MODULES[name]), name)

@@ -8,9 +8,6 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-from spa.cli import main
-from spa.run.signals import stacks_on_request
-
 GRACE_S = 20.0
 """A process that has done its work may take so long to end: for threads, processes and exit handlers of other people's
 code, all of which Python would otherwise wait for without end."""
@@ -18,11 +15,20 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""
 
 
+def main() -> int:
+    """The command line, imported when signals are set: until then, a request for stacks would end the process."""
+    from spa.cli import main as command_line
+
+    return command_line()
+
+
 def run() -> NoReturn:
     """Do what the command line says and end the process, whatever environments and libraries have left running."""
     status = 1
-    _open_streams()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # what it is again while the interpreter ends
+    _open_streams()
+    from spa.run.signals import stacks_on_request
+
     stacks_on_request()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of a shell
         signal.signal(signal.SIGINT, _interrupted)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import spa.envs.bridges
-from spa.commands.envs import main as envs
+from spa.cli import execute
 from spa.config.load import load_config
 from spa.envs.bridges import BRIDGES
 from spa.envs.bridges.randomness import OwnRandomness
@@ -26,7 +26,7 @@ def test_a_missing_library_is_one_message_that_names_the_extra(bridge, monkeypat
 
 
 def test_a_bridge_without_a_task_says_how_to_list_them():
-    with pytest.raises(ConfigError, match="spa envs list gymnasium"):
+    with pytest.raises(ConfigError, match="spa env list gymnasium"):
         make_env("gymnasium:")
 
 
@@ -43,13 +43,13 @@ def test_importing_the_table_imports_no_library():
 
 
 def test_libraries_and_their_tasks_are_listed(capsys):
-    envs(["list"])
+    execute(["env", "list", "--libraries"])
     out = capsys.readouterr().out
     assert all(name in out for name in BRIDGES)
-    envs(["list", "gymnasium"])
+    execute(["env", "list", "gymnasium"])
     assert "gymnasium:Taxi-v" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="did you mean 'gymnasium'"):
-        envs(["list", "gymnasum"])
+        execute(["env", "list", "gymnasum"])
 
 
 def test_a_configuration_names_a_bridge_like_any_type(tmp_path):

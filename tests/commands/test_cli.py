@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spa.cli import COMMANDS, main, usage
+from spa.cli import COMMANDS, TOP, execute, main, make_parser, parse
+from spa.commands.old_names import CHANGED, RENAMED, new_words
+from spa.commands.table import GROUPS, actions, overview, overview_of
 
 HEAVY = ("torch", "transformers", "numpy", "hydra", "omegaconf", "pyarrow", "rich", "gymnasium", "jinja2")
 
@@ -19,12 +21,12 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def failed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    """What a failing command says."""
+    """The message of a failing command."""
     status = main(list(args))
     said = capsys.readouterr()
     assert status == 2
     assert "Traceback" not in said.err + said.out
-    assert said.err.startswith(f"spa {args[0]}: ") or said.err.startswith("spa: ")
+    assert said.err.startswith((f"spa {args[0]}: ", f"spa {' '.join(args[:2])}: ", "spa: "))
     return said.err
 
 
@@ -41,26 +43,144 @@ def test_help_loads_no_heavy_module(args):
     assert done.stdout if args != ["nonsense"] else done.stderr.startswith("spa: there is no command 'nonsense'")
 
 
-def test_help_lists_every_command():
-    for name, (_, text) in COMMANDS.items():
-        assert f"  {name} " in usage()
-        assert text in usage()
+def test_help_lists_every_command_in_its_group():
+    assert len(TOP) == len(set(TOP)) <= 14
+    assert {name.partition(" ")[0] for name in COMMANDS} == set(TOP)
+    text = overview()
+    for group, names in GROUPS.items():
+        part = text.partition(f"{group}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in part.splitlines()] == list(names)
+    for name in TOP:
+        for words, command in actions(name).items():
+            assert words in overview_of(name) and command.summary in overview_of(name)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_an_example_that_parses(name: str):
+    command = COMMANDS[name]
+    assert command.example in make_parser(name).format_help()
+    program, *words = command.example.split()
+    assert program == "spa" and words[: len(name.split())] == name.split()
+    options = parse(name, words[len(name.split()) :])
+    assert all("=" in override for override in options.overrides)
+
+
+def test_a_command_with_actions_explains_them(capsys):
+    assert main(["env", "--help"]) == 0
+    assert capsys.readouterr().out == overview_of("env")
+    assert "an action is missing; choose from list, show" in failed(capsys, "env")
+    assert "'smaple' is no action" in failed(capsys, "env", "smaple")
 
 
 def test_an_unknown_command_gets_the_nearest_name(capsys):
-    assert "Did you mean `spa generate`?" in failed(capsys, "generte")
+    assert "Did you mean `spa report`?" in failed(capsys, "reprt")
+    assert "Did you mean `spa run --stages selfplay`?" in failed(capsys, "generte")
 
 
-@pytest.mark.parametrize("command", ["run", "generate", "sft", "ppo", "baseline", "compare"])
+OLD = [
+    ("generate tiny a=1", "run tiny --stages selfplay a=1"),
+    ("sft tiny --dry-run", "run tiny --stages sft --dry-run"),
+    ("ppo tiny", "run tiny --stages ppo"),
+    ("baseline tiny", "run tiny --method vanilla"),
+    ("baseline --quiet tiny state_estimation a=1", "run --quiet tiny --method state_estimation a=1"),
+    ("try tiny algorithm.gamma=1,0.9 seed.val=3 --root out", "compare tiny --sweep algorithm.gamma=1,0.9 seed.val=3 --output-dir out"),
+    ("try tiny tags=[a,b] --seeds 2", "compare tiny tags=[a,b] --seeds 2"),
+    ("ablate echo tiny --seeds 2", "compare tiny --methods spa,echo --seeds 2"),
+    ("ablate --list", "config list methods"),
+    ("eval random demo --samples 2", "eval random --config demo --samples 2"),
+    ("eval --k 1,8 runs/x my.yaml", "eval --k 1,8 runs/x --config my.yaml"),
+    ("eval-world-model random tiny --steps 2", "eval random --world-model --config tiny --rollout-steps 2"),
+    ("eval-world-model runs/demo --greedy", "eval runs/demo --world-model --greedy"),
+    (
+        "state-perplexity builtin:tiny FrozenLake Sudoku --states 5",
+        "eval builtin:tiny --state-perplexity --tags FrozenLake,Sudoku --states 5",
+    ),
+    ("envs", "env list"),
+    ("envs --config my.yaml", "env list --config my.yaml"),
+    ("envs list", "env list --libraries"),
+    ("envs list textarena", "env list textarena"),
+    ("envs --config my.yaml sample Game -n 3", "env sample Game -n 3 --config my.yaml"),
+    ("envs measure Game", "env measure Game"),
+    ("prompt Sudoku demo --seed 3 a=1", "env prompt Sudoku --config demo --seed 3 a=1"),
+    ("prompt Sudoku", "env prompt Sudoku"),
+    ("play Sudoku --lines", "env play Sudoku --lines"),
+    ("reproduce main --scale tiny", "bench paper main --scale tiny"),
+    ("bench-methods spa", "bench methods spa"),
+    ("credit-lab", "bench estimators"),
+    ("serve Game", "env serve Game"),
+    ("shop --port 0", "env shop --port 0"),
+    ("new-env my_game", "env new my_game"),
+    ("check-env my_game:Game size=3", "env check my_game:Game size=3"),
+    ("filter --out-dir x", "data filter --out-dir x"),
+    ("push runs/demo/data me/data", "model push runs/demo/data me/data"),
+    ("pull me/data", "model pull me/data"),
+    ("import-gguf smollm2", "model import-gguf smollm2"),
+    ("pretrain-tiny", "model pretrain-tiny"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), OLD)
+def test_an_old_name_becomes_the_new_command(old: str, new: str):
+    assert new_words(old.split()) == new.split()
+
+
+def test_every_old_name_is_known_and_no_new_one_is_touched():
+    assert {old.split()[0] for old, _ in OLD} == {*RENAMED, *CHANGED, "eval"}
+    assert not {*RENAMED, *CHANGED} & set(TOP)
+    for new in ("eval runs/demo --samples 2", "eval a b --config demo", "run demo", "config list"):
+        assert new_words(new.split()) is None
+
+
+def test_an_old_name_runs_the_new_command_and_prints_one_line(capsys):
+    assert main(["envs", "sample", "FrozenLake"]) == 0
+    printed = capsys.readouterr()
+    assert "FrozenLake, seed 0" in printed.out
+    assert printed.err.splitlines() == [
+        "`spa envs` is an old name; this version still reads it. Use: spa env sample FrozenLake"
+    ]
+
+
+def test_the_flags_are_settings():
+    from spa.commands.arguments import settings
+
+    words = ["tiny", "--model", "a b", "--steps", "3", "--output-dir", "runs/x y", "seed.val=1", "--sweep", "a=1,2"]
+    options = parse("compare", words)
+    assert options.overrides == ["seed.val=1"] and options.sweep == ["a=1,2"]
+    assert settings(options) == [
+        "model_path='a b'",
+        "trainer.total_training_steps=3",
+        "trainer.run_dir='runs/x y'",
+        "seed.val=1",
+    ]
+
+
+def test_the_number_of_a_training_sets_all_its_seeds(tmp_path: Path):
+    from spa.api.runs import configuration
+    from spa.experiments.methods import configured
+
+    assert configuration("tiny", None, [], seed=2) == configured("tiny", (), 2)
+    with pytest.raises(SystemExit):
+        execute(["run", "tiny", "--seed", "-1"])
+
+
+LONG = [
+    ["run"],
+    *(["run", "--stages", stage] for stage in ("selfplay", "sft", "ppo")),
+    ["run", "--method", "vanilla"],
+    ["compare"],
+]
+
+
+@pytest.mark.parametrize("command", LONG, ids=" ".join)
 def test_an_unknown_key_is_named_with_its_neighbour(capsys, command):
-    said = failed(capsys, command, "demo", "trainer.total_trainig_steps=3")
+    said = failed(capsys, *command, "demo", "trainer.total_trainig_steps=3")
     assert "trainer.total_trainig_steps" in said
     assert "total_training_steps" in said.replace("total_trainig_steps", "")
 
 
 def test_all_problems_of_a_configuration_are_reported_together(capsys):
     said = failed(
-        capsys, "ppo", "demo", "trainer.total_training_steps=none", "agent_proxy.max_turns=3", "sft.optim.lr=-1"
+        capsys, "run", "demo", "trainer.total_training_steps=none", "agent_proxy.max_turns=3", "sft.optim.lr=-1"
     )
     assert "3 problems" in said
     for key in ("trainer.total_training_steps", "agent_proxy.max_turns", "sft.optim.lr"):
@@ -77,26 +197,49 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
         (["run", "demo", "20", "True"], "from that step: spa run demo 20 False"),
         (["run", "nowhere.yaml"], "nowhere.yaml"),
         (["compare", "demo", "--seeds", "0"], "--seeds is 0"),
-        (["bench-methods", "--controls", "-1", "--dry-run"], "--controls is -1"),
-        (["pretrain-tiny", "--steps", "0"], "--steps is 0"),
+        (["run", "demo", "last", "True", "--stages", "sft"], "give one of them"),
+        (["run", "demo", "--stages", "selfplay,ppo"], "choose neighbours of selfplay, sft, ppo"),
+        (["run", "demo", "--stages", "play"], "choose neighbours of selfplay, sft, ppo"),
+        (["run", "demo", "--method", "vanilla", "--stages", "sft"], "has no other stage"),
+        (["compare", "demo", "--sweep", "algorithm.gamma=1,0.9", "--methods", "echo"], "either methods or the values"),
+        (["eval", "random", "--config", "demo", "--world-model", "--state-perplexity"], "two measurements"),
+        (["eval", "random", "expert", "--config", "demo", "--output", "x.json"], "for one model"),
+        (["eval", "random"], "name a configuration"),
         (["doctor", "trainer.threads=4"], "without --fit CONFIG"),
         (["doctor", "--gpu-memory", "80"], "without --fit CONFIG"),
         (["doctor", "--fit", "base", "--gpu-memory", "0"], "--gpu-memory is 0"),
-        (["baseline", "demo", "grid"], "no baseline 'grid'; choose from vanilla, vanilla_wm"),
-        (["baseline", "demo", "ctx_manager.mode=add_worldmodel"], "take the baseline vanilla_wm"),
-        (["baseline", "demo", "vanilla_wm", "ctx_manager.mode=base"], "take the baseline vanilla "),
-        (["baseline", "demo", "state_estimation", "state_text=grid"], "which is shown grid_and_coords"),
-        (["ppo", "demo", "es_manager.train.env_groups=0"], "env_groups"),
-        (["ppo", "demo", "es_manager.train.env_groups=1", "es_manager.train.group_size=2"], "only 2 episodes are kept"),
+        (["run", "demo", "--method", "grid"], "no baseline 'grid'; choose from vanilla, vanilla_wm"),
+        (["run", "demo", "--method", "vanilla", "ctx_manager.mode=add_worldmodel"], "take the baseline vanilla_wm"),
+        (["run", "demo", "--method", "vanilla_wm", "ctx_manager.mode=base"], "take the baseline vanilla "),
+        (["run", "demo", "--method", "state_estimation", "state_text=grid"], "which is shown grid_and_coords"),
+        (["run", "demo", "--stages", "ppo", "es_manager.train.env_groups=0"], "env_groups"),
+        (
+            ["run", "demo", "--stages", "ppo", "es_manager.train.env_groups=1", "es_manager.train.group_size=2"],
+            "only 2 episodes are kept",
+        ),
     ],
 )
 def test_what_cannot_be_is_said(capsys, args, words):
     assert words in failed(capsys, *args)
 
 
-@pytest.mark.parametrize("command", ["run", "generate", "sft", "ppo", "baseline", "compare"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "methods", "--controls", "-1"],
+        ["model", "pretrain-tiny", "--steps", "0"],
+        ["run", "demo", "--steps", "0"],
+    ],
+)
+def test_a_number_out_of_range_is_an_argparse_error(capsys, words):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2 and f"argument {words[-2]}: {words[-1]} is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", LONG, ids=" ".join)
 def test_a_dry_run_touches_nothing(capsys, tmp_path, command):
-    assert main([command, "demo", "--dry-run", f"trainer.run_dir={tmp_path / 'run'}"]) == 0
+    assert main([*command, "demo", "--dry-run", f"trainer.run_dir={tmp_path / 'run'}"]) == 0
     assert capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
@@ -105,19 +248,19 @@ def test_a_path_with_a_sign_of_equality_is_no_override(capsys, tmp_path):
     folder = tmp_path / "gamma=0.9"
     folder.mkdir()
     (folder / "config.yaml").write_text("defaults: [demo]\n")
-    assert main(["ppo", str(folder), "--dry-run", "~trainer.test_freq", "+trainer.save_freq=3"]) == 0
+    assert main(["run", str(folder), "--stages", "ppo", "--dry-run", "~trainer.test_freq", "+trainer.save_freq=3"]) == 0
     assert "is valid" in capsys.readouterr().out
-    assert main(["eval", "random", str(folder), "--dry-run", "--output", f"{folder}/a.json"]) == 0
+    assert main(["eval", "random", "--config", str(folder), "--dry-run", "--output", f"{folder}/a.json"]) == 0
     assert f"the result would be {folder}/a.json" in capsys.readouterr().out
 
 
 def test_places_that_are_chosen_are_used(capsys):
     places = ["generate.output_dir=my/data", "sft.trainer.default_local_dir=my/sft", "trainer.default_local_dir=my/ppo"]
     assert main(["run", "demo", "--dry-run", *places]) == 0
-    assert "it would run in my/data, my/sft and my/ppo" in capsys.readouterr().out
-    assert main(["baseline", "demo", "--dry-run", places[-1]]) == 0
+    assert "spa would run in my/data, my/sft and my/ppo" in capsys.readouterr().out
+    assert main(["run", "demo", "--method", "vanilla", "--dry-run", places[-1]]) == 0
     assert "vanilla would run in my/ppo" in capsys.readouterr().out
-    assert main(["baseline", "demo", "--dry-run", "ctx_manager.mode=base"]) == 0
+    assert main(["run", "demo", "--method", "vanilla", "--dry-run", "ctx_manager.mode=base"]) == 0
     assert "vanilla would run in runs/demo/vanilla/ppo" in capsys.readouterr().out
 
 
@@ -151,7 +294,7 @@ def test_a_folder_that_holds_no_whole_model_is_named(capsys, tmp_path, make, wor
     folder = tmp_path / "model"
     make(folder)
     capsys.readouterr()  # what making it said
-    said = failed(capsys, "ppo", *small(tmp_path, f"model_path={folder}"))
+    said = failed(capsys, "run", "--stages", "ppo", *small(tmp_path, f"model_path={folder}"))
     assert str(folder) in said
     assert words in said
 

@@ -1,8 +1,11 @@
 """How the command line ends when the disk or the user does not let it go on."""
 
+import argparse
 import errno
+import importlib
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,14 +16,16 @@ from spa.run.signals import StopRequested
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch):
-    """Make `spa config show` raise something."""
+    """Make `spa config show`, or another command, raise something."""
 
-    def make(error: BaseException) -> None:
-        def main(args: list[str]) -> int:
+    def make(error: BaseException, name: str = "config show") -> None:
+        def fail(options: argparse.Namespace) -> int:
             raise error
 
-        monkeypatch.setitem(sys.modules, "failing_command", SimpleNamespace(main=main))
-        monkeypatch.setitem(cli.COMMANDS, "config", ("failing_command:main", ""))
+        module, _, function = cli.COMMANDS[name].target.partition(":")
+        arguments = getattr(importlib.import_module(module), f"{function}_arguments")
+        monkeypatch.setitem(sys.modules, "failing_command", SimpleNamespace(fail=fail, fail_arguments=arguments))
+        monkeypatch.setitem(cli.COMMANDS, name, replace(cli.COMMANDS[name], target="failing_command:fail"))
 
     return make
 
@@ -28,20 +33,22 @@ def failing(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES])
 def test_a_disk_that_does_not_take_more_is_one_message_and_status_2(failing, capsys, number):
     failing(OSError(number, "no", "runs/x"))
-    assert cli.main(["config", "show"]) == 2
+    assert cli.main(["config", "show", "demo"]) == 2
     told = capsys.readouterr().err
-    assert "runs/x" in told and "what is complete is kept" in told and "Traceback" not in told
+    assert "runs/x" in told and "finished work is kept" in told and "Traceback" not in told
 
 
 @pytest.mark.parametrize("number", [errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG])
 def test_what_stands_in_a_place_is_one_message_and_status_2(failing, capsys, number):
     failing(OSError(number, "no", "runs/x"))
-    assert cli.main(["config", "show"]) == 2
+    assert cli.main(["config", "show", "demo"]) == 2
     told = capsys.readouterr().err
     assert "runs/x" in told and "Move away what is there" in told and "Traceback" not in told
 
 
-@pytest.mark.parametrize("words", [["report"], ["view", "--export", "v"], ["runs"], ["diagnose"], ["eval", "base"]])
+@pytest.mark.parametrize(
+    "words", [["report"], ["view", "--export", "v"], ["runs"], ["diagnose"], ["eval", "--config", "base"]]
+)
 def test_a_name_that_is_too_long_for_a_file_is_one_message(capsys, words):
     assert cli.main([words[0], "x" * 300, *words[1:]]) == 2
     assert "File name too long" in capsys.readouterr().err
@@ -50,23 +57,23 @@ def test_a_name_that_is_too_long_for_a_file_is_one_message(capsys, words):
 def test_a_folder_in_the_place_of_a_record_is_one_message(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run" / "sft" / "log.txt").mkdir(parents=True)
-    assert cli.main(["sft", "base", "trainer.run_dir=run", "model_path=builtin:tiny"]) == 2
+    assert cli.main(["run", "base", "--stages", "sft", "trainer.run_dir=run", "model_path=builtin:tiny"]) == 2
     assert "sft/log.txt'. Move away what is there" in capsys.readouterr().err
 
 
 def test_other_system_errors_are_ours_to_see(failing):
     failing(OSError(errno.EBADF, "no"))
     with pytest.raises(OSError, match="no"):
-        cli.main(["config", "show"])
+        cli.main(["config", "show", "demo"])
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_who_asks_to_stop_hears_what_was_saved_and_how_to_go_on(failing, capsys, name, status):
-    failing(StopRequested(name, "runs/x/ppo/global_step_3"))
-    assert cli.main(["config", "show", "demo", "a=b c"]) == status
+def test_who_stops_a_command_reads_what_was_saved_and_how_to_resume(failing, capsys, name, status):
+    failing(StopRequested(name, "runs/x/ppo/global_step_3"), "run")
+    assert cli.main(["run", "demo", "a=b c"]) == status
     told = capsys.readouterr().err
     assert f"stopped by {name}. Saved: runs/x/ppo/global_step_3." in told
-    assert "spa config show demo 'a=b c'" in told
+    assert "spa run demo 'a=b c'" in told
 
 
 @pytest.mark.parametrize(
@@ -76,38 +83,49 @@ def test_who_asks_to_stop_hears_what_was_saved_and_how_to_go_on(failing, capsys,
         (["run", "--quiet", "demo", "a=1", "last", "true"], "spa run --quiet demo a=1 last"),
         (["run", "demo", "True"], "spa run demo True"),
         (["run", "demo", "last", "False"], "spa run demo last False"),
-        (["ppo", "demo", "trainer.resume_mode=disable", "a=1"], "spa ppo demo a=1 trainer.resume_mode=auto"),
-        (["ppo", "demo", "+trainer.resume_mode='disable'"], "spa ppo demo trainer.resume_mode=auto"),
-        (["reproduce", "main", "trainer.resume_mode=disable"], "spa reproduce main trainer.resume_mode=auto"),
-        (["ablate", "echo", "anew.yaml"], "spa ablate echo anew.yaml trainer.resume_mode=auto"),
+        (["run", "demo", "--from-scratch", "--steps", "3"], "spa run demo --steps 3"),
+        (["run", "--steps", "3", "demo", "--stages", "sft", "last"], "spa run --steps 3 demo --stages sft last"),
+        (["run", "demo", "trainer.resume_mode=disable", "a=1"], "spa run demo a=1 trainer.resume_mode=auto"),
+        (["run", "demo", "+trainer.resume_mode='disable'"], "spa run demo trainer.resume_mode=auto"),
+        (["bench", "paper", "main", "trainer.resume_mode=disable"], "spa bench paper main trainer.resume_mode=auto"),
+        (
+            ["compare", "anew.yaml", "--methods", "echo"],
+            "spa compare anew.yaml --methods echo trainer.resume_mode=auto",
+        ),
         (["run", "anew.yaml", "trainer.resume_mode=auto"], "spa run anew.yaml trainer.resume_mode=auto"),
-        (["push", "anew.yaml", "me/agent"], "spa push anew.yaml me/agent"),
-        (["ppo", "runs/gamma=0.9/x.yaml"], "spa ppo runs/gamma=0.9/x.yaml"),
-        (["ppo", "demo", "trainer.resume_mode=resume_path"], "spa ppo demo trainer.resume_mode=resume_path"),
+        (["model", "push", "anew.yaml", "me/agent"], "spa model push anew.yaml me/agent"),
+        (["run", "runs/gamma=0.9/x.yaml"], "spa run runs/gamma=0.9/x.yaml"),
+        (["run", "demo", "trainer.resume_mode=resume_path"], "spa run demo trainer.resume_mode=resume_path"),
     ],
 )
-def test_nobody_is_told_to_begin_anew_what_was_just_saved(failing, capsys, monkeypatch, tmp_path, words, told):
+def test_advice_to_resume_leaves_out_what_begins_from_scratch(failing, capsys, monkeypatch, tmp_path, words, told):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "anew.yaml").write_text("defaults: [tiny]\ntrainer: {resume_mode: disable}\n")
-    failing(StopRequested("SIGTERM", "runs/x/ppo/global_step_3"))
-    monkeypatch.setitem(cli.COMMANDS, words[0], cli.COMMANDS["config"])
+    name = words[0] if words[0] in cli.COMMANDS else " ".join(words[:2])
+    failing(StopRequested("SIGTERM", "runs/x/ppo/global_step_3"), name)
     assert cli.main(words) == 143
     heard = capsys.readouterr().err
     assert heard.splitlines()[-1].strip() == told
     assert ("the same command again" in heard) == (told == f"spa {' '.join(words)}")
 
 
+def test_an_old_name_is_told_how_to_resume_by_the_new_one(failing, capsys):
+    failing(StopRequested("SIGTERM", "runs/x/ppo/global_step_3"), "run")
+    assert cli.main(["ppo", "demo", "trainer.resume_mode=disable", "a=1"]) == 143
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].strip() == "spa run demo --stages ppo a=1 trainer.resume_mode=auto"
+
+
 def test_code_of_others_that_leaves_with_success_is_a_failure(tmp_path, monkeypatch, capsys):
     (tmp_path / "leaving_game.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert cli.main(["check-env", "leaving_game:Game"]) == 2
+    assert cli.main(["env", "check", "leaving_game:Game"]) == 2
     assert "sys.exit(0)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["check-env", "FrozenLake"], ["pretrain-tiny"]])
-def test_who_stops_a_command_that_keeps_nothing_is_not_told_how_to_go_on(failing, capsys, monkeypatch, words):
-    failing(StopRequested("SIGTERM"))
-    monkeypatch.setitem(cli.COMMANDS, words[0], cli.COMMANDS["config"])
+@pytest.mark.parametrize("words", [["env", "check", "FrozenLake"], ["model", "pretrain-tiny"]])
+def test_a_command_that_keeps_nothing_gives_no_advice_to_resume(failing, capsys, words):
+    failing(StopRequested("SIGTERM"), " ".join(words[:2]))
     assert cli.main(words) == 143
     assert capsys.readouterr().err == "\nstopped by SIGTERM.\n"
 

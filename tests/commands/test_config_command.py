@@ -1,12 +1,12 @@
 import pytest
 
-from spa.commands.config import main
+from spa.cli import execute
 from spa.config.load import load_config
-from spa.errors import ConfigError
+from spa.errors import ConfigError, SpaError
 
 
 def test_show_prints_the_resolved_file(capsys, tmp_path):
-    assert main(["show", "_3_frozen_lake", "seed.val=9", "~custom_envs.Bandit", "+trainer.threads=1"]) == 0
+    assert execute(["config", "show", "_3_frozen_lake", "seed.val=9", "~custom_envs.Bandit", "+trainer.threads=1"]) == 0
     path = tmp_path / "shown.yaml"
     path.write_text(capsys.readouterr().out)
     assert "${" not in path.read_text()
@@ -15,14 +15,16 @@ def test_show_prints_the_resolved_file(capsys, tmp_path):
 
 
 def test_list_prints_names_that_load(capsys):
-    assert main(["list"]) == 0
+    assert execute(["config", "list"]) == 0
     names = capsys.readouterr().out.split()
     assert {"demo", "_2_sokoban", "base-lora"} <= set(names) and "envs" not in names
 
 
 def test_errors_are_ours_or_argparses(capsys):
     with pytest.raises(ConfigError):
-        main(["show", "nothing"])
+        execute(["config", "show", "nothing"])
+    with pytest.raises(SpaError, match="an action is missing; choose from list, show"):
+        execute(["config"])
     with pytest.raises(SystemExit) as stopped:
-        main([])
+        execute(["config", "show"])
     assert stopped.value.code == 2

@@ -2,6 +2,7 @@ import pytest
 from helpers.families import small_model, tokenizer
 
 from spa import cli
+from spa.cli import execute
 from spa.commands import doctor
 from spa.run.checkpoint import save_checkpoint
 from spa.run.fingerprint import Fingerprint
@@ -9,7 +10,7 @@ from spa.run.manifest import Manifest, sizes_of
 
 
 def test_it_names_every_dependency_and_what_will_be_used(capsys):
-    assert doctor.main([]) == 0
+    assert execute(["doctor"]) == 0
     out = capsys.readouterr().out
     for name in (
         "torch",
@@ -37,7 +38,7 @@ def test_a_missing_or_unfit_dependency_is_marked(monkeypatch, capsys, requiremen
     monkeypatch.setattr(doctor.metadata, "requires", lambda name: [requirement, "other>1; extra == 'dev'"])
     (line,) = doctor.required_packages()
     assert (line.state, line.hint, line.ok) == (state, hint, False)
-    assert doctor.main([]) == 1
+    assert execute(["doctor"]) == 1
     assert f"Needs attention: {line.name}" in capsys.readouterr().out
 
 

@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from spa import cli
-from spa.commands.envs import main
+from spa.cli import execute
 from spa.envs import cards
 from spa.errors import ConfigError
 
 
 def test_the_table_lists_every_tag(capsys):
-    assert main([]) == 0
+    assert execute(["env", "list"]) == 0
     out = capsys.readouterr().out
     for tag in ("SimpleSokoban", "HarderSokoban", "FrozenLake", "Sudoku", "Countdown", "WebShop", "2048", "RubiksCube"):
         assert f"\n{tag} " in out
@@ -19,23 +19,23 @@ def test_the_table_lists_every_tag(capsys):
 
 
 def test_samples_as_json(capsys):
-    assert main(["sample", "FrozenLakeNoSlip", "-n", "3", "--seed", "7", "--json"]) == 0
+    assert execute(["env", "sample", "FrozenLakeNoSlip", "-n", "3", "--seed", "7", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["seed"] for row in rows] == [7, 8, 9]
     assert all(set(row) == {"seed", "state", "optimal_steps"} and row["optimal_steps"] >= 1 for row in rows)
-    main(["sample", "FrozenLakeNoSlip", "-n", "1", "--seed", "9", "--json"])
+    execute(["env", "sample", "FrozenLakeNoSlip", "-n", "1", "--seed", "9", "--json"])
     assert json.loads(capsys.readouterr().out) == rows[2]
 
 
 def test_samples_as_text(capsys):
-    main(["sample", "SimpleSokoban", "--state-text", "coords"])
+    execute(["env", "sample", "SimpleSokoban", "--state-text", "coords"])
     assert "seed 0" in (out := capsys.readouterr().out) and "layer (P) is at" in out
 
 
 @pytest.mark.parametrize("args", [["sample", "SimpleSokobn"], ["measure", "FrozenLak"]])
 def test_unknown_tags(args):
     with pytest.raises(ConfigError, match="did you mean"):
-        main(args)
+        execute(["env", *args])
 
 
 @pytest.mark.parametrize(
@@ -43,22 +43,22 @@ def test_unknown_tags(args):
 )
 def test_wrong_arguments_are_argparse_errors(args):
     with pytest.raises(SystemExit) as stop:
-        main(args)
+        execute(["env", *args])
     assert stop.value.code == 2
 
 
-@pytest.mark.parametrize("command", ["play", "prompt"])
+@pytest.mark.parametrize("command", ["env play", "env prompt"])
 def test_a_negative_seed_is_an_argparse_error(command, capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main([command, "FrozenLake", "--seed", "-1"])
+        cli.main([*command.split(), "FrozenLake", "--seed", "-1"])
     assert stop.value.code == 2 and "--seed: -1 is negative" in capsys.readouterr().err
 
 
 def test_measure_writes_cards(tmp_path, capsys):
     path = tmp_path / "new" / "cards.json"
-    assert main(["measure", "FrozenLakeNoSlip", "--write", str(path)]) == 0
+    assert execute(["env", "measure", "FrozenLakeNoSlip", "--write", str(path)]) == 0
     told = json.loads(path.read_text())
-    assert told["made_by"].startswith(f"spa envs measure FrozenLakeNoSlip --write {path}, on the puzzles")
+    assert told["made_by"].startswith(f"spa env measure FrozenLakeNoSlip --write {path}, on the puzzles")
     (row,) = told["cards"]
     assert row["tag"] == "FrozenLakeNoSlip" and row["optimum"] == 1.0
 
@@ -66,10 +66,12 @@ def test_measure_writes_cards(tmp_path, capsys):
 def test_cards_that_could_not_be_written_are_not_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(cards, "measure", lambda *args: pytest.fail("it was measured"))
     with pytest.raises(ConfigError, match="it is a folder"):
-        main(["measure", "FrozenLakeNoSlip", "--write", str(tmp_path)])
+        execute(["env", "measure", "FrozenLakeNoSlip", "--write", str(tmp_path)])
 
 
-@pytest.mark.parametrize("command", ["envs", "envs sample WebShop", "envs sample VisualSimpleSokoban", "play Sudoku"])
+@pytest.mark.parametrize(
+    "command", ["env list", "env sample WebShop", "env sample VisualSimpleSokoban", "env play Sudoku"]
+)
 def test_looking_and_playing_do_not_wait_for_torch(command):
     code = (
         "import sys; from spa.cli import main\n"

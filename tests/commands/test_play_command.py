@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from spa.commands.play import main
+from spa.cli import execute
 from spa.errors import ConfigError
 
 
 def test_lines_from_a_pipe(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("left\n:hint\n"))
-    assert main(["FrozenLakeNoSlip", "--state-text", "coords"]) == 0
+    assert execute(["env", "play", "FrozenLakeNoSlip", "--state-text", "coords"]) == 0
     out = capsys.readouterr().out
     assert "layer (P) is at" in out and "10 actions left> " in out and "9 actions left> " in out
 
@@ -20,7 +20,7 @@ def test_lines_from_a_pipe(monkeypatch, capsys):
 def test_single_keys_on_a_terminal():
     """Arrow up, hint, next puzzle, quit, on a real pseudo-terminal."""
     ours, theirs = pty.openpty()
-    code = "import sys; from spa.commands.play import main; sys.exit(main(['SimpleSokoban']))"
+    code = "import sys; from spa.cli import main; sys.exit(main(['env', 'play', 'SimpleSokoban']))"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     assert child.stdout is not None and child.stdout.readline().startswith(b"Arrow keys")
@@ -33,4 +33,4 @@ def test_single_keys_on_a_terminal():
 
 def test_unknown_tag():
     with pytest.raises(ConfigError, match="did you mean 'SimpleSokoban'"):
-        main(["SimpleSokobn"])
+        execute(["env", "play", "SimpleSokobn"])

@@ -35,11 +35,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ["prompt", "Hostile", "hostile.yaml"],
-        ["prompt", "Hostile", "hostile.yaml", "--tokens", "model_path=builtin:tiny"],
-        ["play", "Hostile", "--config", "hostile.yaml"],
-        ["envs", "--config", "hostile.yaml", "sample", "Hostile"],
-        ["envs", "--config", "hostile.yaml", "sample", "Hostile", "--json"],
+        ["env", "prompt", "Hostile", "--config", "hostile.yaml"],
+        ["env", "prompt", "Hostile", "--config", "hostile.yaml", "--tokens", "model_path=builtin:tiny"],
+        ["env", "play", "Hostile", "--config", "hostile.yaml"],
+        ["env", "sample", "Hostile", "--config", "hostile.yaml"],
+        ["env", "sample", "Hostile", "--config", "hostile.yaml", "--json"],
     ],
 )
 def test_text_of_an_environment_is_escaped(folder: Path, capsys, monkeypatch, words: list[str]):

@@ -15,7 +15,7 @@ def told(name: str, tag: str, mode: str, seed: int = 0):
 
 
 def test_it_prints_the_messages_that_a_model_gets(capsys):
-    assert main(["prompt", "Sudoku", "--mode", "add_worldmodel", "--seed", "3"]) == 0
+    assert main(["env", "prompt", "Sudoku", "--mode", "add_worldmodel", "--seed", "3"]) == 0
     out = capsys.readouterr().out
     _, _, messages = told("base", "Sudoku", "add_worldmodel", seed=3)
     assert all(message["content"] in out for message in messages)
@@ -23,14 +23,14 @@ def test_it_prints_the_messages_that_a_model_gets(capsys):
 
 
 def test_overrides_count_and_an_unknown_tag_is_named(capsys):
-    assert main(["prompt", "Sudoku", "custom_envs.Sudoku.env_instruction=Solve."]) == 0
+    assert main(["env", "prompt", "Sudoku", "custom_envs.Sudoku.env_instruction=Solve."]) == 0
     assert "[user]\nSolve.\n" in capsys.readouterr().out
-    assert main(["prompt", "Sudokus"]) == 2
+    assert main(["env", "prompt", "Sudokus"]) == 2
     assert "did you mean 'Sudoku'" in capsys.readouterr().err
 
 
 def test_token_borders_are_those_of_the_models_own_tokens(capsys):
-    assert main(["prompt", "FrozenLakeNoSlip", "demo", "--tokens"]) == 0
+    assert main(["env", "prompt", "FrozenLakeNoSlip", "--config", "demo", "--tokens"]) == 0
     shown, _, count = capsys.readouterr().out.rstrip().rpartition("\n\n")
     cfg, prompter, messages = told("demo", "FrozenLakeNoSlip", "add_worldmodel")
     template = load_template(cfg, cfg.model_path)
@@ -44,7 +44,7 @@ def test_play_shows_the_same_first_prompt(capsys, monkeypatch):
     import sys
 
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert main(["play", "Sudoku", "--lines"]) == 0
+    assert main(["env", "play", "Sudoku", "--lines"]) == 0
     played = capsys.readouterr().out
     _, _, messages = told("base", "Sudoku", "base")
     assert messages[1]["content"] in played

@@ -21,10 +21,10 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
         ("--help | head -n 1", 0),
         ("--help >&-", 0),
         ("nonsense 2>&-", 2),
-        ("envs | true", 0),
-        ("prompt FrozenLake | true", 0),
-        ("prompt FrozenLake >&-", 0),
-        ("play FrozenLake <&-", 0),
+        ("env list | true", 0),
+        ("env prompt FrozenLake | true", 0),
+        ("env prompt FrozenLake >&-", 0),
+        ("env play FrozenLake <&-", 0),
     ],
 )
 def test_an_output_that_nobody_reads_is_no_error(line: str, status: int):

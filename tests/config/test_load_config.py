@@ -198,6 +198,16 @@ def test_a_module_beside_a_configuration_is_found_from_another_folder(tmp_path):
         shutil.copy(Path(__file__).parents[2] / "examples" / name, tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    command = [sys.executable, "-m", "spa", "prompt", "Lamps", "../lamps.yaml", "model_path=builtin:tiny"]
+    command = [
+        sys.executable,
+        "-m",
+        "spa",
+        "env",
+        "prompt",
+        "Lamps",
+        "--config",
+        "../lamps.yaml",
+        "model_path=builtin:tiny",
+    ]
     done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0 and "lamp" in done.stdout, done.stderr

@@ -25,15 +25,16 @@ from pathlib import Path
 
 import pytest
 
-from spa.cli import COMMANDS
+from spa.cli import COMMANDS, TOP
 from spa.cli import main as spa
+from spa.commands.old_names import new_words
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MARKS = ("as printed", "dry run", "until interrupted", "options only")
 SCRIPTS = ("./run_spa.sh", "./run_baseline.sh")
-LONG = ("run", "generate", "sft", "ppo", "baseline", "compare", "eval", "pretrain-tiny")
-SERVERS = ("view", "shop")
+LONG = ("run", "compare", "eval", "bench paper", "bench methods", "model pretrain-tiny")
+SERVERS = ("view", "env shop", "env serve")
 PROGRAMS = ("spa", "make", "pytest", "mkdir", "cd", *SCRIPTS)
 
 
@@ -146,18 +147,29 @@ def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) ->
         return finish([str(ROOT / program), *args, *(["--dry-run"] if dry else [])], workplace)
     if program == "pytest":
         return finish([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args], Path.cwd())
-    if args[0] not in COMMANDS:
-        return 2
+    assert new_words(args) is None, (
+        f"line {command.line}: this is an old name; write spa {shlex.join(new_words(args) or [])}"
+    )
+    name = name_of(args)
+    if name not in COMMANDS:
+        return 0 if args == ["--help"] or (name in TOP and args[1:] == ["--help"]) else 2
     if command.mark == "options only" or placeholder(args):
-        return 0 if set(option_names(args)) <= set(option_names(help_of(args[0], capfd).split())) else 1
+        return 0 if set(option_names(args)) <= set(option_names(help_of(name, capfd).split())) else 1
     if command.mark == "until interrupted":
         return interrupted(args)
-    assert dry or args[0] not in LONG, f"line {command.line}: mark it as dry run"
-    assert "--export" in args or args[0] not in SERVERS, f"line {command.line}: mark it as until interrupted"
+    short = "--dry-run" in args or "--world-model" in args
+    assert dry or name not in LONG or short, f"line {command.line}: mark it as dry run"
+    assert "--export" in args or name not in SERVERS, f"line {command.line}: mark it as until interrupted"
     try:
         return spa([*args, "--dry-run"] if dry else args)
     except SystemExit as stop:
         return int(stop.code or 0)
+
+
+def name_of(args: list[str]) -> str:
+    """The words of a command: `run`, or `env list`."""
+    two = " ".join(args[:2])
+    return two if two in COMMANDS else args[0]
 
 
 def finish(words: list[str], folder: Path) -> int:
@@ -198,7 +210,7 @@ def help_of(name: str, capfd: pytest.CaptureFixture[str]) -> str:
     """What `spa NAME --help` prints."""
     capfd.readouterr()
     with pytest.raises(SystemExit) as stop:
-        spa([name, "--help"])
+        spa([*name.split(), "--help"])
     assert stop.value.code == 0
     return capfd.readouterr().out
 
@@ -216,7 +228,7 @@ def test_the_list_of_commands_is_printed_without_anything_heavy():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert all(re.search(rf"^  {name} ", result.stdout, re.M) for name in COMMANDS)
+    assert all(re.search(rf"^  {name} ", result.stdout, re.M) for name in TOP)
 
 
 @pytest.mark.parametrize("args", [["runn"], ["run", "no_such_config"], ["run", "demo", "no.such.key=1"]])
@@ -228,8 +240,10 @@ def test_mistakes_end_with_one_message_and_status_2(args: list[str], capfd: pyte
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_the_text_exist(page: Path):
-    named = re.findall(r"`(?:\.venv/bin/)?spa ([a-z][\w-]*)", page.read_text(encoding="utf-8"))
-    assert set(named) <= set(COMMANDS)
+    for line in re.findall(r"`(?:\.venv/bin/)?spa ([a-z][^`\n]*)", page.read_text(encoding="utf-8")):
+        words = line.split()
+        assert name_of(words) in (*COMMANDS, *TOP), line
+        assert new_words(words) is None, line
 
 
 def test_the_readme_is_short_and_has_its_two_commands():

@@ -68,12 +68,12 @@ def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):
 
 def test_prices_are_two_numbers(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["eval", "random", "demo", "--prices", "cheap"]) == 2
+    assert cli.main(["eval", "random", "--config", "demo", "--prices", "cheap"]) == 2
     assert "two numbers" in capsys.readouterr().err
 
 
 def test_self_play_by_a_model_behind_an_api(tmp_path):
-    """`spa generate` with the same settings: its replies are text, and become rows with the true states."""
+    """`spa run --stages selfplay` with the same settings: its replies are text, and become rows with the true states."""
     reply = "<think><observation>I see ice</observation><prediction>more ice</prediction></think><answer>Up || Left</answer>"
     with Server(text=reply) as server:
         overrides = [
@@ -114,7 +114,16 @@ def test_an_alias_with_two_runs_keeps_both_results(tmp_path, monkeypatch, capsys
             "agent_proxy.max_turn=1",
         ]
         for run, groups in (("one", 2), ("two", 3), ("one", 4)):
-            command = ["eval", "mine", "evaluate_api_llm", "--groups", str(groups), f"trainer.run_dir={run}", *words]
+            command = [
+                "eval",
+                "mine",
+                "--config",
+                "evaluate_api_llm",
+                "--puzzles",
+                str(groups),
+                f"trainer.run_dir={run}",
+                *words,
+            ]
             assert cli.main(command) == 0, capsys.readouterr().err
     one, two = (sorted((tmp_path / run / "eval").rglob("*.json")) for run in ("one", "two"))
     played = [json.loads(path.read_text())["puzzles"]["played"] for path in (*one, *two)]

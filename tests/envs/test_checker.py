@@ -8,7 +8,7 @@ from each_once import DIGITS, EachOnce
 
 import spa.rollout  # noqa: F401 - heavy, and loaded here once instead of in every process that checks
 from spa import cli
-from spa.commands.check_env import main
+from spa.cli import execute
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
 from spa.envs.checker import check
@@ -20,7 +20,7 @@ SPECS = load_config("base").custom_envs
 
 @pytest.mark.parametrize("tag", SPECS)
 def test_every_tag_conforms(tag, capsys):
-    assert main([tag, "--steps", "60"]) == 0, capsys.readouterr().out
+    assert execute(["env", "check", tag, "--steps", "60"]) == 0, capsys.readouterr().out
     assert "a whole episode is played and stored" in capsys.readouterr().out
 
 
@@ -215,13 +215,13 @@ def test_a_wrong_expert_is_found():
 
 
 def test_the_command_explains_and_returns_one(capsys):
-    assert main([f"{__name__}:Trailing"]) == 1
+    assert execute(["env", "check", f"{__name__}:Trailing"]) == 1
     out = capsys.readouterr().out
     assert "FAIL states are text in every state" in out and "why:" in out and "checks failed" in out
 
 
 def test_options_reach_the_environment(capsys):
-    assert main(["frozen_lake", "size=5", "is_slippery=false", "--steps", "20"]) == 0
+    assert execute(["env", "check", "frozen_lake", "size=5", "is_slippery=false", "--steps", "20"]) == 0
 
 
 def test_sound_environments_have_no_failures():
@@ -244,7 +244,7 @@ class Hangs(FrozenLake):
 
 def test_a_check_that_hangs_is_named_and_the_others_are_run(capsys, monkeypatch):
     monkeypatch.setattr("spa.envs.checker.CHECK_S", 2.0)
-    assert main([f"{__name__}:Hangs", "--steps", "20"]) == 1
+    assert execute(["env", "check", f"{__name__}:Hangs", "--steps", "20"]) == 1
     out = capsys.readouterr().out
     assert "FAIL a copy goes on alone\n     what: it took more than 2 s" in out
     assert "ok   prompts are complete and short" in out and "1 of 16 checks failed" in out
@@ -292,7 +292,7 @@ class Picky(FrozenLake):
 
 
 def test_a_class_that_cannot_be_made_is_one_message(capsys):
-    assert cli.main(["check-env", f"{__name__}:Picky", "game=2048"]) == 2
+    assert cli.main(["env", "check", f"{__name__}:Picky", "game=2048"]) == 2
     told = capsys.readouterr().err
     assert "Picky with game=2048 cannot be made: AttributeError: 'int' object" in told
     assert "Traceback" not in told and len(told.splitlines()) == 1

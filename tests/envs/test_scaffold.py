@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from spa.cli import main as spa
-from spa.commands.new_env import main
 from spa.config.load import load_config
 from spa.envs.scaffold import write_env
 from spa.errors import ConfigError
@@ -21,12 +20,12 @@ def run(code: str, folder: Path) -> str:
 
 def test_from_an_empty_folder_to_a_checked_environment(tmp_path, capsys):
     """What the command prints is followed literally: check, test, play; its configuration loads."""
-    assert main(["my_game", "--folder", str(tmp_path)]) == 0
+    assert spa(["env", "new", "my_game", "--folder", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "spa check-env my_game:MyGame" in out and "spa run my_game.yaml" in out
+    assert "spa env check my_game:MyGame" in out and "spa run my_game.yaml" in out
     steps = (
-        "import sys, pytest; from spa.commands.check_env import main",
-        "assert main(['my_game:MyGame']) == 0",
+        "import sys, pytest; from spa.cli import main",
+        "assert main(['env', 'check', 'my_game:MyGame']) == 0",
         "sys.exit(pytest.main(['-q', 'test_my_game.py']))",
     )
     done = run("; ".join(steps), tmp_path)

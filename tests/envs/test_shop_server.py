@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from shop_example import GOAL, HOSTILE, SHIRT, example_shop
 
-from spa.commands import shop as command
+from spa.cli import main
 from spa.envs.shop.pages import KINDS, View
 from spa.envs.shop.server import BadAddress, address, make_server, page_html, read_address
 
@@ -148,13 +148,12 @@ def test_addresses_round_trip():
 
 def test_command_says_why_a_port_cannot_be_used(port, capsys):
     for bad in (str(port), "99999"):
-        with pytest.raises(SystemExit):
-            command.main(["--port", bad, "--no-browser"])
+        assert main(["env", "shop", "--port", bad, "--no-browser"]) == 2
         assert f"port {bad} cannot be used" in capsys.readouterr().err
 
 
 def test_command_serves_until_interrupted():
-    code = "from spa.commands.shop import main; raise SystemExit(main(['--port', '0', '--no-browser']))"
+    code = "from spa.cli import main; raise SystemExit(main(['env', 'shop', '--port', '0', '--no-browser']))"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

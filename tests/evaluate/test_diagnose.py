@@ -10,7 +10,8 @@ import pytest
 from helpers.smollm2 import needs_smollm2
 from pyarrow import parquet
 
-from spa.commands.diagnose import game_of, main
+from spa.cli import execute
+from spa.commands.diagnose import game_of
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
@@ -190,8 +191,8 @@ def test_predictions_are_held_against_what_the_environment_said():
 
 def test_the_command_prints_text_and_json(tmp_path, capsys):
     file = write(tmp_path, [{"messages": [USER, said("<answer>Up")], "reward": 1.0}])
-    assert main([str(file)]) == 0 and "1 of 1 replies with <answer>" in capsys.readouterr().out
-    main([str(file), "--json"])
+    assert execute(["diagnose", str(file)]) == 0 and "1 of 1 replies with <answer>" in capsys.readouterr().out
+    execute(["diagnose", str(file), "--json"])
     assert json.loads(capsys.readouterr().out)["rollouts"] == 1
 
 
@@ -202,7 +203,9 @@ def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, cap
     row = {"messages": [USER, reply], "completion_ids": [1, 2], "completion_mask": [1], "step_rewards": [0.5]}
     foreign.write_text(json.dumps({**row, "<b>": 1}) + "\n")
     page = tmp_path / "new" / "page.html"
-    assert main([str(foreign), "--html", str(page)]) == 0 and capsys.readouterr().out.endswith(f"{page}\n")
+    assert execute(["diagnose", str(foreign), "--html", str(page)]) == 0 and capsys.readouterr().out.endswith(
+        f"{page}\n"
+    )
     text = page.read_text()
     assert text.count("<script") == 2 and "&lt;script&gt;alert(1)&lt;" in text
     assert "default-src &#39;none&#39;" not in text
@@ -210,7 +213,7 @@ def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, cap
     assert "default-src 'none'" in text and "http://" not in text and "https://" not in text
     for part in ("1 of 1 rollouts with a mask have a mask of another length", "Reward by turn", "Masks and tokens"):
         assert part in text
-    main([str(foreign), "--json", "--html", str(page)])
+    execute(["diagnose", str(foreign), "--json", "--html", str(page)])
     assert json.loads(capsys.readouterr().out)["rollouts"] == 1
 
 
@@ -234,15 +237,17 @@ def test_the_page_draws_drift_and_what_made_cross_entropy_fall(tokenizer):
 def test_the_command_says_why_copying_cannot_be_told_and_replays_a_tag_or_a_type(tmp_path, capsys):
     reply = said("<think><prediction>b</prediction></think><answer>Right</answer>")
     file = write(tmp_path, [{"messages": [USER, reply, USER], "seed": 3}])
-    main([str(file), "--env", "gymnasium:FrozenLake-v1"])
+    execute(["diagnose", str(file), "--env", "gymnasium:FrozenLake-v1"])
     out = capsys.readouterr().out
     assert "dynamics or copying cannot be told: there are no log-probs" in out and "replayed: 1, 0 of them agree" in out
-    main([str(file), "--env", "FrozenLake", "custom_envs.FrozenLake.env_config.is_slippery=false", "--json"])
+    execute(
+        ["diagnose", str(file), "--env", "FrozenLake", "custom_envs.FrozenLake.env_config.is_slippery=false", "--json"]
+    )
     assert json.loads(capsys.readouterr().out)["replay"]["played"] == 1
     with pytest.raises(ConfigError, match="changes the game of --env"):
-        main([str(file), "state_text=coords"])
+        execute(["diagnose", str(file), "state_text=coords"])
     with pytest.raises(ConfigError, match="did you mean"):
-        main([str(file), "--env", "frozen_lak"])
+        execute(["diagnose", str(file), "--env", "frozen_lak"])
 
 
 def test_episodes_of_this_package_are_read_with_their_true_states():

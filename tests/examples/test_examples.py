@@ -139,7 +139,9 @@ def test_the_advantage_centres_outcomes():
 
 @pytest.mark.parametrize("name", ["centred", "centred_and_whitened"])
 def test_a_configuration_takes_the_advantage(name: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["ppo", "tiny", f"algorithm.adv_estimator=custom_advantage:{name}", "--dry-run"]) == 0
+    assert (
+        main(["run", "tiny", "--stages", "ppo", f"algorithm.adv_estimator=custom_advantage:{name}", "--dry-run"]) == 0
+    )
     assert "is valid" in capsys.readouterr().out
     found = estimator_named(f"custom_advantage:{name}", {"gamma"})
     assert (found.needs_values, found.whitened) == (False, name == "centred_and_whitened")
@@ -167,7 +169,7 @@ def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: P
     from helpers.grids import run_small
     from helpers.runs import SMALL
 
-    from spa.experiments.compare import ablation, methods_compared
+    from spa.experiments.compare import methods_compared
 
     few = ["trainer.total_training_steps=1", "sft.trainer.total_training_steps=1", "generate.num_batches=1"]
     overrides = [*SMALL, *few, f"model_path={base}", f"trainer.run_dir={tmp_path / 'run'}"]
@@ -178,8 +180,8 @@ def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: P
     assert main(["report", str(tmp_path / "run")]) == 0
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "short_sight" in page and "later rewards count less" in page
-    assert ablation(own, "base", overrides).grid.missing == []
-    tried = ["try", "base", *overrides, "algorithm.lam=1.0,0.9", "--method", own, "--dry-run"]
+    assert methods_compared("base", overrides, only=["spa", own]).grid.missing == []
+    tried = ["compare", "base", *overrides, "--sweep", "algorithm.lam=1.0,0.9", "--method", own, "--dry-run"]
     assert main(tried) == 0
 
 
@@ -187,5 +189,5 @@ def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: P
     ("name", "said"), [("no_such_file:x", "cannot load"), ("custom_env:GuessNumber", "is not a Method")]
 )
 def test_what_is_no_method_is_named(name: str, said: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["ablate", name, "demo", "--dry-run"]) == 2
+    assert main(["compare", "demo", "--methods", f"spa,{name}", "--dry-run"]) == 2
     assert said in capsys.readouterr().err

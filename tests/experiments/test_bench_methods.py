@@ -156,7 +156,7 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
     (table,) = found["q_learning"]["lake"]
     assert table["steps"] == found["budgets"]["environment_steps"]["lake"]
 
-    args = ["bench-methods", *names, "--seeds", "1", "--root", str(tmp_path), "--controls", "1"]
+    args = ["bench", "methods", *names, "--seeds", "1", "--root", str(tmp_path), "--controls", "1"]
     assert cli.main([*args, "--no-training"]) == 0
     assert "% of the optimum" in capsys.readouterr().out
     assert json.loads((tmp_path / "leaderboard.json").read_text()) == json.loads(json.dumps(found))

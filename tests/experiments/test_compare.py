@@ -14,7 +14,7 @@ from spa import cli
 from spa.config.fields import flatten
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
-from spa.experiments.compare import ablation, longer, methods_compared, run_comparison
+from spa.experiments.compare import longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS, Plan, run_grid
 from spa.experiments.methods import CONTROLS, METHODS, baseline_config, configured, method, of_comparison
 from spa.experiments.results import (
@@ -297,7 +297,7 @@ def test_a_data_file_that_was_changed_is_not_learnt_from(base, tmp_path):
 def test_an_ablation_uses_what_the_comparison_has_done(compared, base):
     root, _ = compared
     before = checksums(root)
-    made = ablation("masked_states", "base", overrides(base, root))
+    made = methods_compared("base", overrides(base, root), only=["spa", "masked_states"])
     assert [(task.folder.parent.name, task.stage) for task in made.grid.missing] == [
         ("masked_states", "sft"),
         ("masked_states", "ppo"),

@@ -199,7 +199,7 @@ def test_unfinished_experiments_are_left_out(tmp_path):
 
 def test_without_training_nothing_is_measured_either(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce.state_perplexity, "main", lambda *args, **settings: pytest.fail("it was measured"))
-    assert cli.main(["reproduce", "perplexity", "--scale", "tiny", "--no-training", "--root", str(tmp_path)]) == 0
+    assert cli.main(["bench", "paper", "perplexity", "--scale", "tiny", "--no-training", "--root", str(tmp_path)]) == 0
     assert json.loads((tmp_path / "results.json").read_text())["perplexity"] == {}
 
 
@@ -219,24 +219,23 @@ def test_a_failure_leaves_results_and_page_of_the_rest(tmp_path):
 
 def test_command_lines(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["reproduce", "sft_epochs", "--scale", "full", "--dry-run"]) == 0
+    assert cli.main(["bench", "paper", "sft_epochs", "--scale", "full", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "paper: Pass@1 29.2, Pass@8 52.7" in out and "stages, 0 of them done" in out and "hours" in out
-    assert cli.main(["ablate", "--list"]) == 0
+    assert cli.main(["config", "list", "methods"]) == 0
     assert "generate.states=believed" in capsys.readouterr().out
-    assert cli.main(["ablate", "believed_states", "tiny", "--dry-run"]) == 0
+    assert cli.main(["compare", "tiny", "--methods", "spa,believed_states", "--dry-run"]) == 0
     assert capsys.readouterr().out.count("to do") == 6
     (tmp_path / "file").write_text("")
-    sudoku = ["reproduce", "main", "--only", "Sudoku/spa"]
+    sudoku = ["bench", "paper", "main", "--only", "Sudoku/spa"]
     for args, said in (
-        (["reproduce", "nothing"], "there is no table"),
+        (["bench", "paper", "nothing"], "there is no table"),
         ([*sudoku, "--parallel", "0"], "--parallel is 0"),
         ([*sudoku, "--page", str(tmp_path)], "it is a folder"),
         ([*sudoku, "--root", "file/grid"], "no result can be written to"),
-        (["ablate", "masked_states", "demo", "--parallel", "0"], "--parallel is 0"),
-        (["reproduce", "main", "--seeds", "0", "--dry-run"], "at least 1"),
-        (["ablate", "demo"], "usage"),
-        (["ablate", "maskd_states", "demo"], "masked_states"),
+        (["compare", "demo", "--methods", "spa,masked_states", "--parallel", "0"], "--parallel is 0"),
+        (["bench", "paper", "main", "--seeds", "0", "--dry-run"], "at least 1"),
+        (["compare", "demo", "--methods", "maskd_states"], "masked_states"),
         ([*sudoku, "--notes", "no.json"], "cannot be read"),
     ):
         assert cli.main(args) == 2

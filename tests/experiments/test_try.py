@@ -119,7 +119,7 @@ def test_keys_are_called_by_their_shortest_end():
 
 def test_the_plan_is_printed(demo, capsys):
     _, overrides = demo
-    assert cli.main(["try", "base", *overrides, f"{LR}=3e-4,1e-4,1e-5", "--dry-run"]) == 0
+    assert cli.main(["compare", "base", *overrides, "--sweep", f"{LR}=3e-4,1e-4,1e-5", "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert printed.count(": the same as ") == 7 and printed.count("to do") == 1
     assert json.dumps(printed)

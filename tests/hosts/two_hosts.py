@@ -157,7 +157,18 @@ def test_ray_on_two_hosts_survives_a_lost_worker_and_a_lost_host(alone, cluster,
     ppo = tmp_path / "run" / "ppo"
     places = ["launcher=ray", "trainer.nnodes=2", "trainer.n_gpus_per_node=1", "ray_init.address=first-host:6379"]
     model = f"model_path={alone / 'run' / 'sft' / f'global_step_{STEPS}'}"
-    command = ["-m", "spa", "ppo", "base", *PRESET, *places, model, f"trainer.run_dir={tmp_path / 'run'}"]
+    command = [
+        "-m",
+        "spa",
+        "run",
+        "base",
+        "--stages",
+        "ppo",
+        *PRESET,
+        *places,
+        model,
+        f"trainer.run_dir={tmp_path / 'run'}",
+    ]
     driver = start("first", [sys.executable, *command], tmp_path)
 
     wait_for((ppo / "global_step_1").exists, driver)

@@ -174,14 +174,14 @@ def test_files_that_are_no_gguf_are_named(tmp_path):
 
 def test_a_cut_off_file_and_a_foreign_architecture_are_named(file, tmp_path, capsys):
     (tmp_path / "half.gguf").write_bytes(file.read_bytes()[:5000])
-    assert main(["import-gguf", str(tmp_path / "half.gguf"), str(tmp_path / "half")]) == 2
+    assert main(["model", "import-gguf", str(tmp_path / "half.gguf"), str(tmp_path / "half")]) == 2
     writer = gguf.GGUFWriter(tmp_path / "alien.gguf", "alien")
     writer.add_name("Alien")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert main(["import-gguf", str(tmp_path / "alien.gguf"), str(tmp_path / "alien")]) == 2
+    assert main(["model", "import-gguf", str(tmp_path / "alien.gguf"), str(tmp_path / "alien")]) == 2
     half, alien = capsys.readouterr().err.strip().split("\nspa ", 1)
     assert "damaged or truncated" in half
     assert "alien" in alien

@@ -237,7 +237,7 @@ def test_games_that_cannot_judge_are_refused():
 
 def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    args = ["eval", "random", "demo", "--groups", "8", "--samples", "2", "--output", "out.json"]
+    args = ["eval", "random", "--config", "demo", "--puzzles", "8", "--samples", "2", "--output", "out.json"]
     args += ["--plan", "best-of-4", "imagine.dynamics=oracle", "imagine.spoil=0.25"]
     assert cli.main(args) == 0
     assert "Best of 4 replies by oracle states" in capsys.readouterr().out.replace("\n", " ")
@@ -248,5 +248,5 @@ def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(tmp_
     assert cli.main(args) == 0 and (tmp_path / "out.json").read_bytes() == before
     assert cli.main([*args[:-3], "beam-2", *args[-2:]]) == 0
     assert "up to 5 turns ahead" in capsys.readouterr().out.replace("\n", " ")
-    assert cli.main([*args[:5], "--plan", "beam-0"]) == 2
+    assert cli.main([*args[:6], "--plan", "beam-0"]) == 2
     assert "best-of-8" in capsys.readouterr().err

@@ -197,7 +197,7 @@ def test_games_of_free_text_are_refused():
 
 def test_an_evaluation_of_a_model_that_is_asked_for_every_action(base, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    args = ["eval", str(base), "demo", "--groups", "4", "--samples", "1", "--output", "out.json"]
+    args = ["eval", str(base), "--config", "demo", "--puzzles", "4", "--samples", "1", "--output", "out.json"]
     args += ["agent_proxy.reply_order=plan_first", "ctx_manager.mode=add_worldmodel", "agent_proxy.max_turn=2"]
     assert cli.main([*args, "--plan", "search-2"]) == 0
     assert "Every action asked for" in capsys.readouterr().out.replace("\n", " ")

@@ -259,7 +259,10 @@ def test_a_checkpoint_is_found_by_a_path_from_here(tmp_path, monkeypatch):
 
 def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["eval", "random", "demo", "--groups", "4", "--samples", "2", "--k", "1,8", "--quiet"]) == 0
+    assert (
+        cli.main(["eval", "random", "--config", "demo", "--puzzles", "4", "--samples", "2", "--k", "1,8", "--quiet"])
+        == 0
+    )
     out = capsys.readouterr().out
     assert "Pass@1" in out and "Pass@8: not computed" in out and "runs/demo/eval/random-demo.json" in out
     result = json.loads((tmp_path / "runs/demo/eval/random-demo.json").read_text())
@@ -270,15 +273,15 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
     ("args", "said"),
     [
         (["random"], "name a configuration"),
-        (["random", "demo", "--k", "0"], "at least 1"),
-        (["random", "demo", "--k", "eight"], "write numbers"),
-        (["random", "demo", "--k", "²"], "write numbers"),
-        (["random", "demo", "--groups", "0"], "env_groups"),
-        (["no/such/folder", "demo"], "no such model folder"),
-        (["run", "demo"], "There are checkpoints in run/spa/ppo."),
-        (["random", "demo", "--output", "run"], "it is a folder"),
-        (["random", "demo", "--output", "file/result.json"], "no result can be written to"),
-        (["random", "demo", "--output", "/proc/no/result.json"], "no result can be written to"),
+        (["random", "--config", "demo", "--k", "0"], "at least 1"),
+        (["random", "--config", "demo", "--k", "eight"], "write numbers"),
+        (["random", "--config", "demo", "--k", "²"], "write numbers"),
+        (["random", "--config", "demo", "--puzzles", "0"], "puzzles is 0"),
+        (["no/such/folder", "--config", "demo"], "no such model folder"),
+        (["run", "--config", "demo"], "There are checkpoints in run/spa/ppo."),
+        (["random", "--config", "demo", "--output", "run"], "it is a folder"),
+        (["random", "--config", "demo", "--output", "file/result.json"], "no result can be written to"),
+        (["random", "--config", "demo", "--output", "/proc/no/result.json"], "no result can be written to"),
     ],
 )
 def test_clear_errors(args, said, tmp_path, monkeypatch, capsys):

@@ -198,9 +198,10 @@ def test_a_model_gets_likelihoods_and_equal_seeds_equal_bytes(tmp_path, untraine
 
 def test_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["eval-world-model", "random", "tiny", "--transitions", "10", "--quiet"]) == 0
+    assert cli.main(["eval", "random", "--config", "tiny", "--world-model", "--transitions", "10", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert "prediction exact" in out and "copying" in out
     assert (tmp_path / "runs/tiny/eval/random-tiny-world-model.json").is_file()
-    assert cli.main(["eval-world-model", "random", "tiny", "--transitions", "0"]) == 2
-    assert "at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["eval", "random", "--config", "tiny", "--world-model", "--transitions", "0"])
+    assert "--transitions: 0 is less than 1" in capsys.readouterr().err

@@ -246,8 +246,8 @@ def test_from_the_command_to_the_backward_pass_are_seven_calls(base, tmp_path, m
 
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     words = [*SMALL, *ONE, f"model_path={base}", f"trainer.run_dir={tmp_path}"]
-    assert cli.main(["ppo", "base", *words]) == 0
-    assert chains == {("train_step", "update", "train_ppo", "main", "launch", "_stage", "main")}
+    assert cli.main(["run", "base", "--stages", "ppo", *words]) == 0
+    assert chains == {("train_step", "update", "train_ppo", "main", "launch", "run", "main")}
 
 
 def test_shorter_replies_may_count_more(base, tmp_path):

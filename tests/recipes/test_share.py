@@ -161,7 +161,7 @@ def test_what_the_hub_refuses(data, tmp_path):
 
 
 def test_a_dry_run_shows_files_and_card_and_sends_nothing(data, capsys):
-    assert main(["push", str(data), "me/data", "--dry-run"]) == 0
+    assert main(["data", "push", str(data), "me/data", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "wm_train.parquet" in out
     assert "# data" in out
@@ -193,9 +193,9 @@ def test_nothing_to_share(tmp_path):
 def test_a_torn_record_is_named_in_one_message(data, tmp_path, capsys, name, content):
     torn = shutil.copytree(data, tmp_path / "data")
     (torn / name).write_bytes(content)
-    assert main(["push", str(torn), "me/data", "--dry-run"]) == 2
+    assert main(["data", "push", str(torn), "me/data", "--dry-run"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"spa push: {torn / name}: cannot be read (")
+    assert said.startswith(f"spa data push: {torn / name}: cannot be read (")
     assert said.count("\n") == 1
 
 

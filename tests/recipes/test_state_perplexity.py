@@ -63,7 +63,7 @@ def test_worse_than_guessing_is_said():
 
 def test_command_line_measures_every_text(tmp_path, monkeypatch, capsys, untrained_model):
     monkeypatch.chdir(tmp_path)
-    args = ["state-perplexity", str(untrained_model), "FrozenLake", "Countdown", "--states", "4"]
+    args = ["eval", str(untrained_model), "--state-perplexity", "--tags", "FrozenLake,Countdown", "--states", "4"]
     assert cli.main([*args, "--quiet", "--output", "p.json", "trainer.device=cpu"]) == 0
     assert "grid_and_coords" in capsys.readouterr().out
     result = json.loads((tmp_path / "p.json").read_text())
@@ -73,5 +73,7 @@ def test_command_line_measures_every_text(tmp_path, monkeypatch, capsys, untrain
     for contexts in result["tags"]["FrozenLake"].values():
         for found in contexts.values():
             assert vocabulary / 3 < found["per_token"]["mean"] < vocabulary * 3  # it knows nothing
-    assert cli.main(["state-perplexity", str(untrained_model), "FrozenLak", "trainer.device=cpu"]) == 2
+    assert (
+        cli.main(["eval", str(untrained_model), "--state-perplexity", "--tags", "FrozenLak", "trainer.device=cpu"]) == 2
+    )
     assert "FrozenLake" in capsys.readouterr().err

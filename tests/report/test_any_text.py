@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from report_fixtures import write_stage
 from rich.console import Console
 
-from spa.commands import runs as runs_command
+from spa.cli import execute
 from spa.report import charts
 from spa.report.build import html, template
 from spa.report.content import build
@@ -142,6 +142,6 @@ def test_progress_lines(name: str, value: str):
 @pytest.mark.parametrize("name", ["\x1b[2Jrun", "[red]run", "\u202erun", "<b>"])
 def test_the_table_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str):
     write_stage(tmp_path / name / name / "ppo", arm="x", seed=1, steps=1, puzzles=1)
-    assert runs_command.main([str(tmp_path)]) == 0
+    assert execute(["runs", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert printable(name) in out and not UNSAFE.search(out)

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from report_fixtures import TAG, write_demo, write_sft, write_stage
 
-from spa.commands import report as command
-from spa.commands import runs as runs_command
+from spa.cli import execute
 from spa.errors import DataError
 from spa.report.build import html, template, write_report
 from spa.report.content import build
@@ -281,7 +280,7 @@ def test_two_runs_beside_each_other(demo: Path, three_seeds: Path):
 @pytest.mark.parametrize("form", ["html", "md"])
 def test_the_command_writes_the_file_and_says_the_result(demo: Path, tmp_path: Path, form: str, capsys):
     path = tmp_path / f"out.{form}"
-    assert command.main([str(demo), "--format", form, "--output", str(path)]) == 0
+    assert execute(["report", str(demo), "--format", form, "--output", str(path)]) == 0
     verdict, place = capsys.readouterr().out.splitlines()
     assert verdict.startswith("SPA wins: it solves") and place == str(path)
     assert path.stat().st_size < 10_000_000
@@ -292,7 +291,7 @@ def test_the_report_of_two_runs_does_not_overwrite_that_of_the_first(demo: Path,
     for run in (first, second):
         shutil.copytree(demo, run)
     (first / "report.md").write_text("of the first run alone")
-    assert command.main([str(first), str(second), "--format", "md"]) == 0
+    assert execute(["report", str(first), str(second), "--format", "md"]) == 0
     assert (first / "report.md").read_text() == "of the first run alone"
     assert "second" in (first / "report-with-second.md").read_text()
 
@@ -329,7 +328,7 @@ def test_the_table_of_runs(demo: Path, tmp_path: Path, capsys):
     (tmp_path / "notes").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "summary.json").write_text("{")
-    assert runs_command.main([str(tmp_path)]) == 0
+    assert execute(["runs", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert set(lines) == {"run", "broken", "demo", "half"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from helpers.killed import is_finished, kill_comparison, steps_of
 
-from spa.commands import report as command
+from spa.cli import execute
 from spa.report.content import build
 from spa.report.overview import list_runs
 from spa.report.progress import in_progress
@@ -48,14 +48,14 @@ def test_an_unfinished_comparison_has_no_winner(both_in_ppo: Path, capsys, tmp_p
     said = {f"SPA {far['spa']} of 36", f"vanilla {far['vanilla']} of 37"}  # as many episodes as SPA in all
     assert set(report.verdict.removeprefix("In progress: ").removesuffix(".").split(", ")) == said
     assert not any(re.search("is better than|cannot be told apart|95 %", text) for text in report.certainty)
-    assert command.main([str(both_in_ppo), "--output", str(tmp_path / "report.html")]) == 0
+    assert execute(["report", str(both_in_ppo), "--output", str(tmp_path / "report.html")]) == 0
     assert capsys.readouterr().out.startswith("In progress: ")
 
 
 def test_columns_name_the_step_that_they_show(both_in_ppo: Path, tmp_path: Path):
     text = markdown(build([open_run(both_in_ppo)]))
     assert "Pass@1 at step 0" in text and "after PPO" not in text
-    command.main([str(both_in_ppo), "--output", str(tmp_path / "report.html")])
+    execute(["report", str(both_in_ppo), "--output", str(tmp_path / "report.html")])
     page = (tmp_path / "report.html").read_text()
     assert "Pass@1 at step 0" in page and "Pass@1 after PPO" not in page
     (line,) = list_runs(both_in_ppo.parent, 0.0)

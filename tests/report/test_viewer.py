@@ -19,7 +19,7 @@ import pytest
 from test_report import hostile_run
 
 import spa.report.viewer as viewer_module
-from spa.commands import view as command
+from spa.cli import execute
 from spa.errors import SpaError
 from spa.report.viewer import HOST, SCRIPTS, STYLES, Library, Viewer, export, serve
 
@@ -251,10 +251,10 @@ def test_hostile_text_in_an_export(tmp_path: Path):
 
 
 def test_the_export_command(demo: Path, tmp_path: Path, capsys):
-    assert command.main([str(demo), "--export", str(tmp_path / "x.html"), "--max-episodes", "5"]) == 0
+    assert execute(["view", str(demo), "--export", str(tmp_path / "x.html"), "--max-episodes", "5"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'x.html'}: 5 episodes\n"
     with pytest.raises(SpaError, match="Choose another place with --export"):
-        command.main([str(demo), "--export", str(demo / "summary.json" / "x.html")])
+        execute(["view", str(demo), "--export", str(demo / "summary.json" / "x.html")])
 
 
 def test_looking_needs_no_torch():

@@ -12,7 +12,7 @@ cd "$folder"
 unset PYTHONPATH
 bin/python -c 'import pathlib, spa; home = pathlib.Path(spa.__file__).parent; assert "site-packages" in str(home) and (home / "py.typed").is_file(), home'
 bin/spa --help
-bin/spa envs
-bin/spa baseline tiny trainer.run_dir=run trainer.total_training_steps=1 trainer.val_before_train=false
+bin/spa env list
+bin/spa run tiny --method vanilla trainer.run_dir=run trainer.total_training_steps=1 trainer.val_before_train=false
 test -s run/vanilla/ppo/metrics.jsonl
 echo "the wheel works: $(ls dist)"

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from worldmodel_examples import reply
 
-from spa.commands import filter as filter_command
+from spa.cli import execute
 from spa.errors import ConfigError, DataError
 from spa.worldmodel.tag_filter import FilterOptions, check_structure, filter_table
 
@@ -74,11 +74,13 @@ def test_command_keeps_published_columns(tmp_path, capsys, layout):
     for name in ("train.parquet", "val.parquet"):
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
     arguments = ["--in-train", str(tmp_path / "train.parquet"), "--in-val", str(tmp_path / "val.parquet")]
-    assert filter_command.main([*arguments, "--out-dir", str(tmp_path / "out")]) == 0
+    assert execute(["data", "filter", *arguments, "--out-dir", str(tmp_path / "out")]) == 0
     assert pq.read_table(tmp_path / "out" / "wm_train.parquet").to_pylist() == rows[:1]
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"{tmp_path}/out/wm_train.parquet: kept 1 of 3 rows (dropped: 1 duplicate, 1 no_think_block)"
-    assert filter_command.main([*arguments, "--out-dir", str(tmp_path / "two"), "--no-dedup", "--min-len", "1"]) == 0
+    assert (
+        execute(["data", "filter", *arguments, "--out-dir", str(tmp_path / "two"), "--no-dedup", "--min-len", "1"]) == 0
+    )
     assert pq.read_table(tmp_path / "two" / "wm_val.parquet").to_pylist() == rows[:2]
 
 
@@ -86,5 +88,5 @@ def test_nothing_is_written_when_one_input_is_missing(tmp_path):
     pq.write_table(pa.table({"prompt": ["x"], "response": [GOOD]}), tmp_path / "train.parquet")
     arguments = ["--in-train", str(tmp_path / "train.parquet"), "--in-val", str(tmp_path / "no.parquet")]
     with pytest.raises(DataError, match=r"no\.parquet"):
-        filter_command.main([*arguments, "--out-dir", str(tmp_path / "out")])
+        execute(["data", "filter", *arguments, "--out-dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()

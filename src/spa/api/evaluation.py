@@ -15,7 +15,7 @@ from spa.evaluate.aggregate import KS
 from spa.evaluate.statistics import Interval
 from spa.evaluate.text import interval_text
 from spa.recipes import evaluate as recipe
-from spa.recipes.policies import Target, slug
+from spa.recipes.policies import Target, find_target, slug
 
 if TYPE_CHECKING:
     from spa.api.runs import Run
@@ -81,7 +81,7 @@ def evaluate(
 
     Args:
         model: what `load_model` takes, a run (its newest checkpoint), or a loaded model.
-        config: the configuration with puzzles, prompts and limits. Default: the model's own, as in `load_model`.
+        config: the configuration with puzzles, prompts and limits. Default: that of the run or of the loaded model.
         samples: attempts per puzzle; None takes `es_manager.val.group_size`.
         puzzles: how many puzzles; None takes `es_manager.val.env_groups`.
         overrides: changes of the configuration.
@@ -113,6 +113,8 @@ def plan_evaluation(
     if isinstance(model, Model):
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:
+        if config is None and find_target(str(getattr(model, "path", model))).config is None:
+            raise ConfigError("name a configuration (--config): only a checkpoint of a run knows its own")
         target, cfg = open_config(model, config, overrides)
     cfg = _sized(cfg, samples, puzzles)
     root = (target.run or Path(cfg.trainer.run_dir)) / "eval"

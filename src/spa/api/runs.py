@@ -149,6 +149,8 @@ def train(
     output_dir: str | Path | None = None,
     overrides: Overrides = (),
     stages: Sequence[Stage] = STAGES,
+    method: str = "spa",
+    seed: int = 0,
     ckpt: str | int | None = None,
     from_scratch: bool = False,
 ) -> Run:
@@ -159,13 +161,17 @@ def train(
         output_dir: the folder of the run. Default: `trainer.run_dir`.
         overrides: changes of the configuration: `{"trainer.total_training_steps": 20}` or `key=value` texts.
         stages: `selfplay`, `sft`, `ppo`: all of them, or neighbours.
+        method: `spa`, or a baseline that is PPO alone: `vanilla`, `vanilla_wm`, `vanilla_grid`, `state_estimation`. It
+            runs in a folder of its own inside the run's.
+        seed: number of the training, from 0. All seeds and validation puzzles follow from it, as in `compare`.
         ckpt: for PPO alone, the SFT checkpoint of this run to start from: `last` or a step. None: `model_path`.
         from_scratch: archive earlier work of these stages instead of reusing it.
 
     Raises SpaError with a message that names the key, file or model to change.
     """
-    cfg = configuration(config, output_dir, overrides, stages=stages)
-    cfg, jobs = plan_training(cfg, stages, ckpt=ckpt, from_scratch=from_scratch)
+    chosen = ("ppo",) if method != "spa" and tuple(stages) == STAGES else tuple(stages)
+    cfg = configuration(config, output_dir, overrides, stages=chosen, method=method, seed=seed)
+    cfg, jobs = plan_training(cfg, chosen, method=method, ckpt=ckpt, from_scratch=from_scratch)
     from spa.launch.start import launch
 
     for job in jobs:
@@ -174,7 +180,12 @@ def train(
 
 
 def plan_training(
-    cfg: Config, stages: Sequence[Stage], *, ckpt: str | int | None = None, from_scratch: bool = False
+    cfg: Config,
+    stages: Sequence[Stage],
+    *,
+    method: str = "spa",
+    ckpt: str | int | None = None,
+    from_scratch: bool = False,
 ) -> "tuple[Config, list[Job]]":
     """The jobs that train some stages, and their configuration. Raises ConfigError for stages that do not go together.
 
@@ -184,6 +195,8 @@ def plan_training(
     from spa.launch.job import Job
 
     chosen = tuple(stages)
+    if method != "spa" and (chosen != ("ppo",) or ckpt is not None):
+        raise ConfigError(f"the method {method} is PPO from the base model: it has no other stage and no checkpoint")
     if ckpt is not None and chosen != ("ppo",):
         raise ConfigError("a checkpoint to start from belongs to PPO alone: other stages make their own")
     if chosen == STAGES:
@@ -266,6 +279,8 @@ def plan_comparison(
 
     name = str(config)
     texts = as_texts(overrides)
+    if output_dir is not None and not (methods or sweep):
+        texts.append(f"trainer.run_dir={value_text(str(output_dir))}")
     folder = None if output_dir is None else Path(output_dir)
     if sweep:
         if methods or controls:
@@ -281,13 +296,19 @@ def configuration(
     overrides: Overrides,
     *,
     stages: Sequence[Stage] = STAGES,
+    method: str = "spa",
+    seed: int = 0,
 ) -> Config:
-    """The configuration of a run in `output_dir`. Raises ConfigError that lists every problem."""
+    """The configuration of training number `seed` in `output_dir`. Raises ConfigError that lists every problem."""
+    from spa.experiments.methods import baseline_config, seeded
+
     texts = as_texts(overrides)
     if output_dir is not None:
         texts.append(f"trainer.run_dir={value_text(str(output_dir))}")
-    if not isinstance(config, Config):
-        return load_config(config, texts, stages=stages)
-    if texts:
-        raise ConfigError("name the configuration to change it: overrides and output_dir do not change a loaded one")
-    return config
+    if isinstance(config, Config):
+        if texts or method != "spa":
+            raise ConfigError("name the configuration: a loaded one takes no overrides, output_dir or method")
+        return seeded(config, seed)
+    if method != "spa":
+        return seeded(baseline_config(str(config), texts, method), seed)
+    return seeded(load_config(config, texts, stages=[stage for stage in stages if stage in STAGES]), seed)

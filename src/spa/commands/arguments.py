@@ -1,18 +1,14 @@
-"""What the commands have in common: overrides among the arguments, how much is said, what is printed."""
+"""What the commands share: overrides and settings, how much is logged, results on stdout, local servers."""
 
 import argparse
-import html
 import os
 import sys
-import tempfile
-import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spa.errors import ConfigError
-from spa.run.console import write_out
 
 if TYPE_CHECKING:
     from http.server import HTTPServer
@@ -21,16 +17,60 @@ if TYPE_CHECKING:
 CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a folder with one"
 
 
-def split_overrides(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments proper, and the overrides of the configuration among them."""
-    return [arg for arg in args if not is_override(arg)], [arg for arg in args if is_override(arg)]
+def split_overrides(args: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
+    """The arguments proper, values of the parser's options among them, and the overrides of the configuration."""
+    valued = value_options(parser)
+    words: list[str] = []
+    overrides: list[str] = []
+    for place, arg in enumerate(args):
+        is_value = place > 0 and args[place - 1] in valued
+        (overrides if is_override(arg) and not is_value else words).append(arg)
+    return words, overrides
+
+
+def value_options(parser: argparse.ArgumentParser) -> set[str]:
+    """The options of a parser that are followed by a value."""
+    return {text for action in parser._actions if action.nargs != 0 for text in action.option_strings}
 
 
 def is_override(arg: str) -> bool:
-    """Whether an argument is `key=value`, `+key=value` or `~key`, and no option and no path: `spa try` writes folders
-    such as `gamma=0.9`."""
+    """Whether an argument is `key=value`, `+key=value` or `~key`, and no option and no path: folders of a sweep have
+    names such as `gamma=0.9`."""
     key, sign, _ = arg.partition("=")
     return bool(sign or arg.startswith("~")) and not key.startswith("-") and "/" not in key
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The settings that people change most, as flags: each is one override."""
+    group = parser.add_argument_group("settings")
+    group.add_argument("--model", metavar="MODEL", help="Hub name, folder, smollm2 or builtin:tiny (model_path)")
+    group.add_argument("--steps", type=positive_number, metavar="N", help="PPO steps (trainer.total_training_steps)")
+    group.add_argument("--output-dir", metavar="FOLDER", help="folder of the run (trainer.run_dir)")
+
+
+def settings(options: argparse.Namespace) -> list[str]:
+    """The overrides that the flags of `add_settings` mean, then those of the command line."""
+    from spa.api.settings import value_text
+
+    flags = {
+        "model_path": options.model,
+        "trainer.total_training_steps": options.steps,
+        "trainer.run_dir": options.output_dir,
+    }
+    return [*(f"{key}={value_text(value)}" for key, value in flags.items() if value is not None), *options.overrides]
+
+
+def names(text: str) -> list[str]:
+    """The names in a text with commas: the type of `--methods a,b`."""
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+def positive_number(text: str) -> int:
+    """A count of at least 1: the type of such an argument."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
 
 
 def whole_number(text: str) -> int:
@@ -43,8 +83,8 @@ def whole_number(text: str) -> int:
 
 def add_verbosity(parser: argparse.ArgumentParser) -> None:
     """`--quiet` and `--debug`."""
-    parser.add_argument("--quiet", action="store_true", help="only warnings and the result (SPA_LOG=WARNING)")
-    parser.add_argument("--debug", action="store_true", help="every detail, tracebacks too (SPA_LOG=DEBUG)")
+    parser.add_argument("--quiet", action="store_true", help="log warnings only (SPA_LOG=WARNING)")
+    parser.add_argument("--debug", action="store_true", help="log every detail, with tracebacks (SPA_LOG=DEBUG)")
 
 
 def apply_verbosity(options: argparse.Namespace) -> None:
@@ -74,12 +114,16 @@ def result_file(path: Path) -> Path:
 
 def say(lines: Sequence[str]) -> int:
     """Print the result of a command to stdout; returns the exit status 0."""
+    from spa.run.console import write_out
+
     write_out("\n".join(lines) + "\n")
     return 0
 
 
 def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "") -> int:
     """Serve until interrupted. Writes the address with a note, and opens it in a browser if wanted; returns 0."""
+    from spa.run.console import write_out
+
     host, port = server.server_address[:2]
     host = f"[{host!s}]" if ":" in str(host) else host
     address = f"http://{host!s}:{port}/{query}"
@@ -99,6 +143,10 @@ def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "
 def _opened(address: str) -> Iterator[None]:
     """Open an address in a browser through a file that only this user can read: every user can read command lines, and
     the address may hold a token."""
+    import html
+    import tempfile
+    import webbrowser
+
     with tempfile.TemporaryDirectory(prefix="spa-") as folder:
         page = Path(folder) / "open.html"
         page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">')

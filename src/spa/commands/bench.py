@@ -1,66 +1,67 @@
-"""`spa bench-methods`: the leaderboard of methods."""
+"""`spa bench methods`: the leaderboard of methods."""
 
 import argparse
 import shlex
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, say, split_overrides
-from spa.errors import ConfigError
+from spa.commands.arguments import result_file, say, whole_number
 
 
-def main(args: list[str]) -> int:
-    """`spa bench-methods [METHOD ...] --scale tiny|smol|full`."""
-    options, overrides = _parse(args)
-    if options.controls < 0:
-        raise ConfigError(f"--controls is {options.controls}; it must be at least 0")
+def methods_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa bench methods`."""
+    parser.add_argument(
+        "methods", nargs="*", metavar="METHOD", help="methods (`spa config list methods`); none: a choice of the field"
+    )
+    parser.add_argument("--scale", default="tiny", choices=("tiny", "smol", "full"), help="default: tiny")
+    parser.add_argument("--env", action="append", default=[], metavar="BOARD", help="only this board of the scale")
+    parser.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="trainings of each method on each board (default: 3)"
+    )
+    parser.add_argument(
+        "--controls", type=whole_number, default=3, metavar="N", help="add the shuffled control of the N best methods"
+    )
+    parser.add_argument("--root", metavar="FOLDER", help="output folder (default: runs/bench-SCALE)")
+    parser.add_argument(
+        "--page", metavar="FILE", help="the page in Markdown; HTML has its name (default: in the folder)"
+    )
+    parser.add_argument(
+        "--no-training", action="store_true", help="write results and page of what is finished, and stop"
+    )
+    parser.add_argument("--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all")
+    parser.add_argument("--dry-run", action="store_true", help="list the stages with an estimate, and stop")
+
+
+def methods(options: argparse.Namespace) -> int:
+    """Train methods x boards x seeds as one resumable grid, and write the leaderboard. Raises ConfigError."""
     from spa.experiments import bench, leaderboard
     from spa.run.files import write_atomic
 
     root = Path(options.root or f"runs/bench-{options.scale}")
     made = bench.make_bench(
-        options.methods, options.scale, root, boards=options.env, seeds=options.seeds, overrides=overrides
+        options.methods, options.scale, root, boards=options.env, seeds=options.seeds, overrides=options.overrides
     )
     if options.dry_run:
         return say(_plan_lines(made, options))
     page = result_file(Path(options.page) if options.page else root / "leaderboard.md")
     result_file(root / bench.RESULTS)
     result = bench.run_bench(made, controls=options.controls, train=not options.no_training, parallel=options.parallel)
-    command = shlex.join(["spa", "bench-methods", *args])
+    command = _command(options)
     write_atomic(page, [leaderboard.markdown(result, command)])
     write_atomic(page.with_suffix(".html"), [leaderboard.html(result, command)])
     order = [f"{place}. {line}" for place, line in enumerate(leaderboard.ranking(result), start=1)]
     return say([*order, f"results: {root / bench.RESULTS}", f"page: {page} and {page.with_suffix('.html').name}"])
 
 
-def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(
-        prog="spa bench-methods",
-        description="Methods x boards x seeds as one resumable grid: a leaderboard at equal environment steps and at "
-        "equal tokens, with the optimum of each board and the shuffled control of the best methods beside them.",
-    )
-    parser.add_argument(
-        "methods",
-        nargs="*",
-        metavar="METHOD",
-        help="`spa ablate --list` has them; none: a choice of the field (`--dry-run`)",
-    )
-    parser.add_argument("--scale", default="tiny", choices=("tiny", "smol", "full"))
-    parser.add_argument("--env", action="append", default=[], metavar="BOARD", help="only this board of the scale")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings of each method on each board")
-    parser.add_argument(
-        "--controls", type=int, default=3, metavar="N", help="run the shuffled control of this many of the best methods"
-    )
-    parser.add_argument("--root", metavar="FOLDER", help="where everything goes (default: runs/bench-SCALE)")
-    parser.add_argument("--page", metavar="FILE", help="the page in Markdown, HTML beside it (default: in that folder)")
-    parser.add_argument("--no-training", action="store_true", help="results and page of what is finished, and stop")
-    parser.add_argument("--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all")
-    parser.add_argument("--dry-run", action="store_true", help="list the stages with an estimate, and stop")
-    add_verbosity(parser)
-    words, overrides = split_overrides(args)
-    options = parser.parse_args(words)
-    apply_verbosity(options)
-    return options, overrides
+def _command(options: argparse.Namespace) -> str:
+    """The command that makes the same page again."""
+    words = ["spa", "bench", "methods", *options.methods]
+    for name in ("scale", "seeds", "controls", "root", "page", "parallel"):
+        if (value := getattr(options, name)) is not None:
+            words += [f"--{name}", str(value)]
+    words += [word for board in options.env for word in ("--env", board)]
+    words += ["--no-training"] if options.no_training else []
+    return shlex.join([*words, *options.overrides])
 
 
 def _plan_lines(made: Any, options: argparse.Namespace) -> list[str]:

@@ -1,4 +1,4 @@
-"""`spa check-env`: run the conformance suite on an environment."""
+"""`spa env check`: run the conformance suite on an environment."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from spa.commands.arguments import positive_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
@@ -14,15 +15,18 @@ if TYPE_CHECKING:
     from spa.envs.checker import Finding
 
 
-def main(args: list[str]) -> int:
-    """Check the environment that `args` name; 0 if it conforms, 1 if not. Raises ConfigError."""
-    parser = argparse.ArgumentParser(prog="spa check-env", description="Run the conformance suite on an environment.")
-    parser.add_argument("env", help="a tag, a registered type, or a path my_pkg.env:MyEnv")
+def check_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa env check`."""
+    parser.add_argument("env", metavar="ENV", help="a tag, a registered type, or a path my_pkg.env:MyEnv")
     parser.add_argument("options", nargs="*", metavar="key=value", help="options of the environment")
-    parser.add_argument("--config", default="base", help="the configuration that defines the tags")
-    parser.add_argument("--steps", type=int, default=200, help="actions of the longest episode that is tried")
-    options = parser.parse_args(args)
+    parser.add_argument("--config", default="base", metavar="CONFIG", help="the configuration that defines the tags")
+    parser.add_argument(
+        "--steps", type=positive_number, default=200, metavar="N", help="actions of the longest episode that is tried"
+    )
 
+
+def check(options: argparse.Namespace) -> int:
+    """Check an environment; 0 if it conforms, 1 if not. Raises ConfigError."""
     from spa.envs.checker import all_checks, run_checks
     from spa.envs.limits import boundary
     from spa.envs.registry import make_env

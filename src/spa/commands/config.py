@@ -1,27 +1,46 @@
-"""`spa config`: look at configurations."""
+"""`spa config`: shipped configurations, methods, and a configuration with everything resolved."""
 
 import argparse
 import sys
 
-from spa.config.load import PARTS, config_names, load_config, to_yaml
+from spa.commands.arguments import CONFIG_HELP, say
 
 
-def main(args: list[str]) -> int:
-    """`show NAME [overrides]` prints the resolved YAML, `list` the shipped names. Raises ConfigError."""
-    options = _parser().parse_args(args)
-    if options.action == "list":
-        text = "".join(f"{name}\n" for name in config_names() if name not in PARTS)
-    else:
-        text = to_yaml(load_config(options.name, options.overrides))
-    sys.stdout.write(text)
+def list_names_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa config list`."""
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("configurations", "methods"),
+        default="configurations",
+        help="configurations (default), or the methods of `spa compare` with what they change",
+    )
+
+
+def list_names(options: argparse.Namespace) -> int:
+    """Print the names of the shipped configurations, or the methods."""
+    if options.what == "configurations":
+        from spa.config.load import PARTS, config_names
+
+        return say([name for name in config_names() if name not in PARTS])
+    from spa.experiments.methods import METHODS
+
+    width = max(map(len, METHODS))
+    lines = []
+    for name, method in METHODS.items():
+        changes = " ".join((*method.overrides, *method.world_model, *method.ppo)) or "-"
+        lines += [f"{name:<{width}}  {method.description}", f"{'':<{width}}  {changes}"]
+    return say(lines)
+
+
+def show_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa config show`."""
+    parser.add_argument("name", metavar="CONFIG", help=CONFIG_HELP)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print the resolved YAML of a configuration. Raises ConfigError."""
+    from spa.config.load import load_config, to_yaml
+
+    sys.stdout.write(to_yaml(load_config(options.name, options.overrides)))
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spa config", description="Look at configurations.")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="print a configuration with everything resolved")
-    show.add_argument("name", metavar="NAME", help="a shipped name, a YAML file, or a folder with one")
-    show.add_argument("overrides", nargs="*", metavar="key=value", help="overrides, as on any command")
-    actions.add_parser("list", help="print the names of the shipped configurations")
-    return parser

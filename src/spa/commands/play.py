@@ -1,4 +1,4 @@
-"""`spa play`: play an environment in the terminal."""
+"""`spa env play`: play an environment in the terminal."""
 
 import argparse
 import sys
@@ -7,23 +7,35 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spa.commands.arguments import whole_number
-from spa.config.load import load_config
-from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
 ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 
 
-def main(args: list[str]) -> int:
-    """Play puzzles of a tag until the input ends. Raises ConfigError."""
-    options = _parser().parse_args(args)
-    config = load_config(options.config)
-    spec = config.environment(options.tag)
+def play_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa env play`."""
+    parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
+    parser.add_argument("--config", default="base", metavar="CONFIG", help="the configuration with tags and limits")
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="seed of the first puzzle")
+    parser.add_argument("--hint", action="store_true", help="always show the best next action")
+    parser.add_argument(
+        "--state-text", choices=["grid", "coords", "grid_and_coords"], help="default: that of the configuration"
+    )
+    parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="prompt format; default: ctx_manager.mode")
+    parser.add_argument("--lines", action="store_true", help="read lines, not single keys")
 
-    from spa.envs.play import play
+
+def play(options: argparse.Namespace) -> int:
+    """Play puzzles until the input ends. Raises ConfigError."""
+    from spa.api.environments import find_spec
+    from spa.config.load import load_config
+    from spa.envs.play import play as play_game
+    from spa.envs.registry import make_env
     from spa.recipes.prompters import make_prompter
 
+    config = load_config(options.config)
+    spec = find_spec(options.tag, config)
     env = make_env(spec.env_type, spec.env_config)
     prompter = make_prompter(config, spec, options.mode or config.ctx_manager.mode)
     if options.state_text is not None:
@@ -33,26 +45,10 @@ def main(args: list[str]) -> int:
     if sys.stdin.isatty() and not options.lines and named <= {"up", "down", "left", "right"} and named:
         write_out("Arrow keys or w, a, s, d move; h gives a hint, n the next puzzle, q ends.\n")
         with _single_keys():
-            play(env, prompter, seed=options.seed, hint=options.hint, read=_read_key, write=_write)
+            play_game(env, prompter, seed=options.seed, hint=options.hint, read=_read_key, write=_write)
     else:
-        play(env, prompter, seed=options.seed, hint=options.hint, read=_read_line, write=_write)
+        play_game(env, prompter, seed=options.seed, hint=options.hint, read=_read_line, write=_write)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spa play", description="Play an environment; shows what the model would see."
-    )
-    parser.add_argument("tag")
-    parser.add_argument("--seed", type=whole_number, default=0, help="of the first puzzle")
-    parser.add_argument("--hint", action="store_true", help="always show the best next action")
-    parser.add_argument(
-        "--state-text", choices=["grid", "coords", "grid_and_coords"], help="default: that of the configuration"
-    )
-    parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="of the prompt; default: ctx_manager.mode")
-    parser.add_argument("--lines", action="store_true", help="read lines, not single keys")
-    parser.add_argument("--config", default="base", help="the configuration that defines tags and limits")
-    return parser
 
 
 def _write(text: str) -> None:

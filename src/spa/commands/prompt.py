@@ -1,38 +1,35 @@
-"""`spa prompt`: exactly what a model is told about an environment."""
+"""`spa env prompt`: the exact prompt of an environment."""
 
 import argparse
 from typing import Any
 
-from spa.commands.arguments import split_overrides, whole_number
-from spa.config.load import load_config
-from spa.envs.registry import make_env
+from spa.commands.arguments import whole_number
 from spa.run.console import write_out
 from spa.types import Message
 
 BORDER = "│"
 
 
-def main(args: list[str]) -> int:
-    """Print the first messages of an episode, and with `--tokens` the text that the model reads. Raises ConfigError."""
-    parser = argparse.ArgumentParser(
-        prog="spa prompt",
-        usage="spa prompt TAG [CONFIG] [key=value ...] [--seed N] [--mode MODE] [--tokens]",
-        description="Print what a model is told: the first messages of an episode, as PPO and evaluation send them.",
-    )
-    parser.add_argument("tag", help="of custom_envs")
-    parser.add_argument("config", nargs="?", default="base", help="name or file of a configuration (default: base)")
-    parser.add_argument("--seed", type=whole_number, default=0, help="of the puzzle")
-    parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="default: ctx_manager.mode")
+def prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa env prompt`."""
+    parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
+    parser.add_argument("--config", default="base", metavar="CONFIG", help="a configuration (default: base)")
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="seed of the puzzle")
+    parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="prompt format; default: ctx_manager.mode")
     parser.add_argument(
         "--tokens", action="store_true", help=f"the text that model_path reads, with a {BORDER} between tokens"
     )
-    proper, overrides = split_overrides(args)
-    options = parser.parse_args(proper)
-    cfg = load_config(options.config, overrides)
-    spec = cfg.environment(options.tag)
 
+
+def prompt(options: argparse.Namespace) -> int:
+    """Print the first messages of an episode, as PPO and evaluation send them. Raises ConfigError."""
+    from spa.api.environments import find_spec
+    from spa.config.load import load_config
+    from spa.envs.registry import make_env
     from spa.recipes.prompters import make_prompter
 
+    cfg = load_config(options.config, options.overrides)
+    spec = find_spec(options.tag, cfg)
     env = make_env(spec.env_type, spec.env_config)
     env.reset(seed=options.seed)
     prompter = make_prompter(cfg, spec, options.mode or cfg.ctx_manager.mode)
@@ -45,7 +42,7 @@ def main(args: list[str]) -> int:
 
 
 def as_text(messages: tuple[Message, ...], prefill: str) -> str:
-    """The messages by role, and what the reply is made to begin with."""
+    """The messages by role, and the text that the response is made to begin with."""
     parts = [f"[{message['role']}]\n{message['content']}" for message in messages]
     return "\n\n".join([*parts, f"[assistant, begins with]\n{prefill}"])
 

@@ -1,156 +1,138 @@
-"""Commands that run the recipe: run, generate, sft, ppo, baseline, pretrain-tiny."""
+"""`spa run`, and `spa model pretrain-tiny`."""
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spa.commands.arguments import CONFIG_HELP, add_verbosity, apply_verbosity, say, split_overrides
+from spa.commands.arguments import CONFIG_HELP, add_settings, names, positive_number, say, settings, whole_number
 from spa.errors import ConfigError
 
 if TYPE_CHECKING:  # imports the configuration, which `--help` has no use for
-    from spa.config.check import Stage
-    from spa.launch.job import Job, JobName
+    from spa.launch.job import Job
 
 _TRUTH = {"true": True, "false": False}
 
 
-def _parser(name: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"spa {name}", description=description)
+def run_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa run`; the positions are the original's."""
     parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
-    return parser
-
-
-def _finish(
-    parser: argparse.ArgumentParser, args: list[str], stages: "tuple[Stage, ...]"
-) -> tuple[argparse.Namespace, Any]:
-    """Parse what is not an override, then load the configuration with the overrides, for what is to run."""
-    add_verbosity(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="check everything that can be checked without training, and stop"
-    )
-    words, overrides = split_overrides(args)
-    options = parser.parse_args(words)
-    options.overrides = overrides
-    apply_verbosity(options)
-    from spa.config.load import load_config
-
-    return options, load_config(options.config, overrides, stages=stages)
-
-
-def _dry_run(
-    options: argparse.Namespace, cfg: Any, stages: "tuple[Stage, ...]", where: str = "", model: str = ""
-) -> int:
-    """Check everything that can be checked without work, and say so."""
-    from spa.recipes.preflight import preflight
-
-    preflight(cfg, stages, model or cfg.model_path)
-    return say([f"configuration {options.config} is valid{where}"])
-
-
-def _done(cfg: Any, job: "Job", result: Path | None) -> int:
-    """Say where the result of a job is, on the rank that has it."""
-    from spa.launch.job import lost_episodes
-
-    if result is None:
-        return 0
-    lost, episodes = lost_episodes(cfg, job)
-    told = f"; {lost} of {episodes} episodes were lost to faults, their reasons are in trajectories/" if lost else ""
-    return say([f"done: {result}{told}"])
-
-
-def run(args: list[str]) -> int:
-    """`spa run CONFIG [CKPT=last] [GENERATE_DATA]` with the original's meaning."""
-    parser = _parser("run", "Run the recipe. Without GENERATE_DATA, stages that are missing are run or resumed.")
-    parser.add_argument(
-        "ckpt", nargs="?", default="last", metavar="CKPT", help="SFT checkpoint of PPO alone: last or a step"
+        "ckpt",
+        nargs="?",
+        default="last",
+        metavar="CKPT",
+        help="SFT checkpoint that PPO alone starts from: last or a step",
     )
     parser.add_argument(
-        "generate_data", nargs="?", metavar="GENERATE_DATA", help="True: all three stages anew; False: PPO only"
+        "generate_data",
+        nargs="?",
+        metavar="GENERATE_DATA",
+        help="True: all stages from scratch; False: PPO alone, from CKPT; not given: run what is missing",
     )
-    options, cfg = _finish(parser, args, ("selfplay", "sft", "ppo"))
+    add_settings(parser)
+    parser.add_argument(
+        "--seed", type=whole_number, default=0, metavar="N", help="number of the training, from 0: all its seeds follow"
+    )
+    parser.add_argument(
+        "--stages",
+        type=names,
+        metavar="A,B",
+        help="neighbours of selfplay,sft,ppo (default: all); ppo alone starts from the model",
+    )
+    parser.add_argument(
+        "--method",
+        default="spa",
+        metavar="NAME",
+        help="spa, or PPO alone: vanilla (base format), vanilla_grid (grid only), state_estimation (grid and "
+        "coordinates), vanilla_wm (world-model format)",
+    )
+    parser.add_argument("--from-scratch", action="store_true", help="archive earlier work and begin from scratch")
+    parser.add_argument("--dry-run", action="store_true", help="check everything that needs no training, and stop")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train what is asked for, and print where the result is. Raises SpaError."""
+    from spa.api.runs import configuration, plan_training
+
+    stages, ckpt, from_scratch = _wanted(options)
+    cfg = configuration(
+        options.config, None, settings(options), stages=stages, method=options.method, seed=options.seed
+    )
+    cfg, jobs = plan_training(cfg, stages, method=options.method, ckpt=ckpt, from_scratch=from_scratch)
+    if options.dry_run:
+        return _dry_run(options, cfg, stages, ckpt)
+    from spa.launch.start import launch
+
+    result: Path | None = None
+    for job in jobs:
+        result = launch(cfg, job)
+    return _done(cfg, jobs, result)
+
+
+def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, bool]":
+    """The stages, the checkpoint that PPO alone starts from, and whether all begins from scratch."""
+    from spa.api.runs import STAGES
+
     wanted = options.generate_data
     if wanted is not None and wanted.lower() not in _TRUTH:
-        raise ConfigError(f"GENERATE_DATA is {wanted!r}; use True (all three stages) or False (PPO only)")
-    alone = wanted is not None and not _TRUTH[wanted.lower()]
+        raise ConfigError(f"GENERATE_DATA is {wanted!r}; use True (all stages from scratch) or False (PPO alone)")
+    if wanted is not None and options.stages is not None:
+        raise ConfigError("GENERATE_DATA and --stages both name the stages; give one of them")
     if options.ckpt != "last" and not options.ckpt.isdecimal():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
+    alone = wanted is not None and not _TRUTH[wanted.lower()]
     if options.ckpt != "last" and not alone:
         raise ConfigError(
             f"CKPT is {options.ckpt}, but PPO after the other stages starts from their last checkpoint. For PPO alone, "
             f"from that step: spa run {options.config} {options.ckpt} False"
         )
-    from spa.experiments.methods import of_comparison
-    from spa.launch.job import Job
-    from spa.launch.start import launch
-
-    cfg = of_comparison(cfg)
-    if options.dry_run:
-        from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
-
-        data, sft_folder, ppo_folder = stage_folders(cfg)
-        where = f"; it would run in {data}, {sft_folder} and {ppo_folder}"
-        if not alone:
-            return _dry_run(options, cfg, ("selfplay", "sft", "ppo"), where)
-        return _dry_run(options, cfg, ("ppo",), where, str(find_sft_checkpoint(cfg, sft_folder, options.ckpt)))
-    job = Job(stage="run", ckpt=options.ckpt, generate_data=None if wanted is None else _TRUTH[wanted.lower()])
-    return _done(cfg, job, launch(cfg, job))
+    if alone:
+        return ("ppo",), options.ckpt, options.from_scratch
+    stages = tuple(options.stages or (STAGES if options.method == "spa" else ("ppo",)))
+    return stages, None, options.from_scratch or wanted is not None
 
 
-def _stage(description: str, name: "JobName", stage: "Stage", args: list[str]) -> int:
-    """`spa generate CONFIG`, `spa sft CONFIG` and `spa ppo CONFIG`: one stage."""
-    options, cfg = _finish(_parser(name, description), args, (stage,))
-    if options.dry_run:
-        return _dry_run(options, cfg, (stage,))
-    from spa.launch.job import Job
-    from spa.launch.start import launch
+def _dry_run(options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None) -> int:
+    """Check everything that can be checked without work, and print it."""
+    from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
+    from spa.recipes.preflight import preflight
 
-    job = Job(stage=name)
-    return _done(cfg, job, launch(cfg, job))
-
-
-generate = partial(_stage, "Stage 1: self-play, then data with the true states.", "generate", "selfplay")
-sft = partial(_stage, "Stage 2: world-model fine-tuning.", "sft", "sft")
-ppo = partial(_stage, "Stage 3: multi-turn PPO from model_path.", "ppo", "ppo")
+    data, sft_folder, ppo_folder = stage_folders(cfg)
+    model = cfg.model_path if ckpt is None else str(find_sft_checkpoint(cfg, sft_folder, ckpt))
+    preflight(cfg, stages, model)
+    folders = dict(zip(("selfplay", "sft", "ppo"), map(str, (data, sft_folder, ppo_folder)), strict=True))
+    used = [folders[stage] for stage in stages]
+    where = " and ".join([", ".join(used[:-1]), used[-1]] if used[:-1] else used)
+    return say([f"configuration {options.config} is valid; {options.method} would run in {where}"])
 
 
-def baseline(args: list[str]) -> int:
-    """`spa baseline CONFIG [vanilla|state_estimation]`."""
-    parser = _parser("baseline", "PPO from the base model, without stages 1 and 2.")
+def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:
+    """Print where the result of the last job is, on the rank that has it."""
+    from spa.launch.job import lost_episodes
+
+    if result is None:
+        return 0
+    counts = [lost_episodes(cfg, job) for job in jobs]
+    lost = sum(failed for failed, _ in counts)
+    note = f"; {lost} of {sum(played for _, played in counts)} episodes failed, trajectories/ has the reasons"
+    return say([f"done: {result}{note if lost else ''}"])
+
+
+def pretrain_tiny_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa model pretrain-tiny`."""
     parser.add_argument(
-        "method",
+        "folder",
         nargs="?",
-        default="vanilla",
-        metavar="METHOD",
-        help="vanilla: base format, the configuration's state text; state_estimation: drawing and coordinates; "
-        "vanilla_grid: drawing only; vanilla_wm: world-model format",
+        default="runs/pretrained-tiny",
+        metavar="FOLDER",
+        help="output folder (default: runs/pretrained-tiny)",
     )
-    options, _ = _finish(parser, args, ("ppo",))
-    from spa.experiments.methods import baseline_config
-    from spa.launch.job import Job
-    from spa.launch.start import launch
-
-    arm = baseline_config(options.config, options.overrides, options.method)
-    if options.dry_run:
-        where = f"; {options.method} would run in {arm.trainer.default_local_dir}"
-        return _dry_run(options, arm, ("ppo",), where)
-    job = Job(stage="ppo")
-    return _done(arm, job, launch(arm, job))
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="seed of weights and documents")
+    parser.add_argument("--steps", type=positive_number, metavar="N", help="default: those of the bundled model")
 
 
-def pretrain_tiny(args: list[str]) -> int:
-    """`spa pretrain-tiny [FOLDER] [--seed N] [--steps N]`."""
-    parser = argparse.ArgumentParser(prog="spa pretrain-tiny", description="Train the built-in base model anew.")
-    parser.add_argument(
-        "folder", nargs="?", default="runs/pretrained-tiny", help="where it goes (default: %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, help="default: as many as the shipped model was trained")
-    add_verbosity(parser)
-    options = parser.parse_args(args)
-    apply_verbosity(options)
-    if options.steps is not None and options.steps < 1:
-        raise ConfigError(f"--steps is {options.steps}; it must be at least 1")
+def pretrain_tiny(options: argparse.Namespace) -> int:
+    """Pretrain the bundled model and print where it is."""
     from spa.recipes.pretrain_tiny import STEPS
     from spa.recipes.pretrain_tiny import pretrain_tiny as recipe
 

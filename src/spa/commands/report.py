@@ -1,4 +1,4 @@
-"""`spa report`: one file that says what a run, or a comparison of runs, came to."""
+"""`spa report`: one page about one or more runs."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,12 +9,9 @@ from spa.run.console import write_out
 FORMATS = ("html", "md", "png")
 
 
-def main(args: list[str]) -> int:
-    """Write the report; prints the result in one sentence and where the file is. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="spa report", description="Write a self-contained report on a run, or on several runs beside each other."
-    )
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directory of a run, for example runs/demo")
+def report_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa report`."""
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, for example runs/demo")
     parser.add_argument(
         "--format", choices=FORMATS, default="html", help="html (default), md, or png (with matplotlib)"
     )
@@ -24,13 +21,15 @@ def main(args: list[str]) -> int:
         metavar="FILE",
         help="default: in the (first) run, report.<format>, or report-with-<others>.<format> for several runs",
     )
-    options = parser.parse_args(args)
 
+
+def report(options: argparse.Namespace) -> int:
+    """Write the report, and print the result in one sentence and the path. Returns the exit status."""
     from spa.report.build import write_report
 
     path = options.output or options.runs[0] / f"{_name(options.runs)}.{options.format}"
-    report = write_report(options.runs, path, options.format)
-    write_out(f"{report.verdict}\n{path}\n")
+    made = write_report(options.runs, path, options.format)
+    write_out(f"{made.verdict}\n{path}\n")
     return 0
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from spa.run.console import write_out
 
 
-def main(args: list[str]) -> int:
-    """Print the table. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="spa runs", description="List the runs of a folder: state, result, seeds, duration."
-    )
+def runs_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa runs`."""
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="default: runs")
-    options = parser.parse_args(args)
 
+
+def runs(options: argparse.Namespace) -> int:
+    """Print state, result, seeds and duration of every run. Returns the exit status."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`spa push` and `spa pull`: data sets and checkpoints to the Hugging Face Hub and back."""
+"""`spa model push|pull` and `spa data push|pull`: checkpoints and data sets on the Hugging Face Hub."""
 
 import argparse
 from pathlib import Path
@@ -6,18 +6,17 @@ from pathlib import Path
 from spa.run.console import write_out
 
 
-def push(args: list[str]) -> int:
-    """`spa push FOLDER OWNER/NAME`. Raises SpaError."""
-    parser = argparse.ArgumentParser(
-        prog="spa push",
-        description="Share a data set or a checkpoint on the Hugging Face Hub, with a card (once: `hf auth login`).",
-    )
+def push_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `push`; log in once with `hf auth login`."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run's data folder, or a global_step_N folder")
-    parser.add_argument("name", metavar="OWNER/NAME", help="its name on the Hub")
-    parser.add_argument("--critic", action="store_true", help="send the critic of a PPO checkpoint too")
-    parser.add_argument("--public", action="store_true", help="a new repository is public; the default is private")
-    parser.add_argument("--dry-run", action="store_true", help="show the files and the card, send nothing")
-    options = parser.parse_args(args)
+    parser.add_argument("name", metavar="OWNER/NAME", help="name on the Hub")
+    parser.add_argument("--critic", action="store_true", help="upload the critic of a PPO checkpoint, too")
+    parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
+    parser.add_argument("--dry-run", action="store_true", help="show the files and the card, upload nothing")
+
+
+def push(options: argparse.Namespace) -> int:
+    """Upload a folder with a card. Raises SpaError."""
     from spa.recipes import share
 
     upload = share.pack(options.folder, options.name, critic=options.critic)
@@ -31,14 +30,14 @@ def push(args: list[str]) -> int:
     return 0
 
 
-def pull(args: list[str]) -> int:
-    """`spa pull OWNER/NAME [FOLDER]`. Raises SpaError."""
-    parser = argparse.ArgumentParser(
-        prog="spa pull", description="Fetch a data set or a model from the Hugging Face Hub into a folder."
-    )
-    parser.add_argument("name", metavar="OWNER/NAME", help="its name on the Hub")
+def pull_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `pull`."""
+    parser.add_argument("name", metavar="OWNER/NAME", help="name on the Hub")
     parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="default: the name without its owner")
-    options = parser.parse_args(args)
+
+
+def pull(options: argparse.Namespace) -> int:
+    """Download a model or a data set. Raises SpaError."""
     from spa.recipes import share
 
     folder = options.folder or Path(options.name.rpartition("/")[2])

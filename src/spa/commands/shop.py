@@ -1,33 +1,37 @@
-"""`spa shop`: visit the WebShop environment's shop in a browser."""
+"""`spa env shop`: browse the WebShop environment."""
 
 import argparse
 
 from spa.commands.arguments import run_server
+from spa.errors import ConfigError
 
 
-def main(args: list[str]) -> int:
-    """Serve the shop on 127.0.0.1 until interrupted. Returns the exit status. Raises DataError for unusable files."""
-    parser = argparse.ArgumentParser(
-        prog="spa shop",
-        description="Visit the shop of the WebShop environment in a browser: the same pages and rewards.",
-    )
+def shop_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa env shop`."""
     parser.add_argument(
         "--data", metavar="FOLDER", help="folder of WebShop product files (default: the generated shop)"
     )
     parser.add_argument("--dataset", choices=("small", "full"), default="small", help="how many products of the files")
     parser.add_argument("--human-goals", action="store_true", help="requests that people wrote (needs --data)")
-    parser.add_argument("--port", type=int, default=8266, help="port on 127.0.0.1; 0 takes a free one (default: 8266)")
+    parser.add_argument(
+        "--port", type=int, default=8266, metavar="PORT", help="port on 127.0.0.1; 0 takes a free one (default: 8266)"
+    )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser window")
-    options = parser.parse_args(args)
 
+
+def shop(options: argparse.Namespace) -> int:
+    """Serve the shop's pages and rewards on 127.0.0.1 until Ctrl-C. Returns the exit status.
+
+    Raises DataError for unusable files, ConfigError for a port that cannot be used.
+    """
     from spa.envs.shop.server import make_server
     from spa.envs.shop.shop import open_shop
 
-    shop = open_shop(data=options.data, dataset=options.dataset, human_goals=options.human_goals)
+    opened = open_shop(data=options.data, dataset=options.dataset, human_goals=options.human_goals)
     try:
-        server = make_server(shop, options.port)
+        server = make_server(opened, options.port)
     except (OSError, OverflowError) as error:
-        parser.error(f"port {options.port} cannot be used: {error}. Choose another one with --port, or 0.")
+        raise ConfigError(f"port {options.port} cannot be used: {error}. Choose another --port, or 0.") from error
     return run_server(
-        server, f"{len(shop.products)} products, {len(shop.goals)} requests ", browser=not options.no_browser
+        server, f"{len(opened.products)} products, {len(opened.goals)} requests ", browser=not options.no_browser
     )

@@ -1,48 +1,30 @@
-"""`spa state-perplexity`: how strange states are to a model, as drawings and with coordinates."""
+"""`spa eval --state-perplexity`: the perplexity of states under a model, as grid and as coordinates."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import add_verbosity, apply_verbosity, result_file, split_overrides
-from spa.errors import ConfigError
+from spa.commands.arguments import result_file
 from spa.run.console import write_out
 
 DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
 
-def main(args: list[str]) -> int:
+def evaluate_states(model: str, options: argparse.Namespace) -> None:
     """Measure, write the result, print a table. Raises SpaError for what the user can solve."""
-    words, overrides = split_overrides(args)
-    options = _parser().parse_args(words)
-    if options.states < 1:
-        raise ConfigError(f"--states is {options.states}; it must be at least 1")
     from spa.config.load import load_config
     from spa.recipes import state_perplexity
     from spa.recipes.policies import slug
 
-    apply_verbosity(options)
-    cfg = load_config(options.config, overrides)
-    output = result_file(Path(options.output or f"runs/eval/{slug(options.model)}-perplexity.json"))
+    cfg = load_config(options.config or "base", options.overrides)
+    output = Path(options.output or f"runs/eval/{slug(model)}-perplexity.json")
+    if options.dry_run:
+        write_out(f"{options.states} states per environment; the result would be {output}\n")
+        return
     tags = tuple(dict.fromkeys(options.tags)) or DEFAULT_TAGS
-    result = state_perplexity.main(cfg, options.model, tags, output=output, states=options.states)
+    result = state_perplexity.main(cfg, model, tags, output=result_file(output), states=options.states)
     print_result(result)
     write_out(f"result: {output}\n")
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spa state-perplexity",
-        description="Perplexity of states under a model: as drawings, as coordinates, and as both.",
-    )
-    parser.add_argument("model", metavar="MODEL", help="a Hub name, a folder, or builtin:tiny")
-    parser.add_argument("tags", nargs="*", metavar="TAG", help=f"environment tags (default: {' '.join(DEFAULT_TAGS)})")
-    parser.add_argument("--states", type=int, default=100, metavar="N", help="states per tag, reached by random play")
-    parser.add_argument("--config", default="base", help="the configuration that defines the tags")
-    parser.add_argument("--output", metavar="FILE", help="the result as JSON")
-    add_verbosity(parser)
-    return parser
 
 
 def print_result(result: dict[str, Any]) -> None:

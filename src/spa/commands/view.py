@@ -4,14 +4,12 @@ import argparse
 from pathlib import Path
 
 from spa.commands.arguments import run_server
+from spa.errors import ConfigError
 from spa.run.console import write_out
 
 
-def main(args: list[str]) -> int:
-    """Serve the viewer until interrupted, or write it to a file. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="spa view", description="Show runs, curves, episodes and configurations in a browser, while they run too."
-    )
+def view_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa view`."""
     parser.add_argument(
         "folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="runs, or one run (default: runs)"
     )
@@ -26,8 +24,13 @@ def main(args: list[str]) -> int:
         "--export", type=Path, metavar="FILE", help="write one HTML file that needs no server, and stop"
     )
     parser.add_argument("--max-episodes", type=int, default=200, help="episodes in the exported file (default: 200)")
-    options = parser.parse_args(args)
 
+
+def view(options: argparse.Namespace) -> int:
+    """Serve the viewer until Ctrl-C, or write it to a file. Returns the exit status.
+
+    Raises ConfigError for a port that cannot be used.
+    """
     from spa.report.viewer import Library, Viewer, export, serve
 
     if options.export:
@@ -37,5 +40,7 @@ def main(args: list[str]) -> int:
     try:
         server = serve(Library(options.folder), options.port, host=options.host)
     except (OSError, OverflowError) as error:
-        parser.error(f"{options.host}:{options.port} cannot be used: {error}. Choose another --port, or 0.")
+        raise ConfigError(
+            f"{options.host}:{options.port} cannot be used: {error}. Choose another --port, or 0."
+        ) from error
     return run_server(server, "", browser=not options.no_browser, query=f"?token={server.token}")

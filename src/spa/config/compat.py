@@ -51,13 +51,25 @@ SCRIPTS = (
         "`spa run CONFIG [CKPT=last] [GENERATE_DATA]`; the script hands its arguments over. A step as CKPT needs False "
         "(PPO alone): after all stages PPO starts from the last",
     ),
-    Item("run_baseline.sh", "supported", "`spa baseline CONFIG [vanilla|state_estimation]`; every configuration"),
-    Item("SPA_agent.generate_sft_data", "mapped", "`spa generate CONFIG`"),
-    Item("sft/finetune_ft.sh", "mapped", "`spa sft CONFIG`; a failure ends with a non-zero exit"),
-    Item("sft/spa_sft_trainer.py", "mapped", "`spa sft CONFIG`"),
-    Item("sft/filter_sft_by_tag.py", "mapped", "`spa filter`, also on an existing parquet"),
-    Item("train_ppo_sfted.sh", "mapped", "`spa ppo CONFIG model_path=CHECKPOINT`; its values are the defaults"),
-    Item("train.py", "mapped", "`spa ppo CONFIG`"),
+    Item(
+        "run_baseline.sh", "supported", "`spa run CONFIG --method vanilla` or `state_estimation`; every configuration"
+    ),
+    Item("SPA_agent.generate_sft_data", "mapped", "`scripts/original/SPA_agent`; `spa run CONFIG --stages selfplay`"),
+    Item(
+        "sft/finetune_ft.sh",
+        "mapped",
+        "`scripts/original/sft`; `spa run CONFIG --stages sft`; a failure ends with a non-zero exit",
+    ),
+    Item("sft/spa_sft_trainer.py", "mapped", "`spa run CONFIG --stages sft`"),
+    Item(
+        "sft/filter_sft_by_tag.py", "mapped", "`scripts/original/sft`; `spa data filter`, also on an existing parquet"
+    ),
+    Item(
+        "train_ppo_sfted.sh",
+        "mapped",
+        "`scripts/original`; `spa run CONFIG --stages ppo --model CHECKPOINT`; its values are the defaults",
+    ),
+    Item("train.py", "mapped", "`spa run CONFIG --stages ppo`"),
     Item("ragen.llm_agent.agent_proxy (evaluation)", "mapped", "`spa eval CKPT_OR_MODEL CONFIG`"),
 )
 

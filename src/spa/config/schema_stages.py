@@ -430,7 +430,10 @@ class CompareConfig:
 
     arms: Annotated[
         tuple[str, ...],
-        Key("methods that are compared: names of `spa ablate --list`, or one's own as module:name", affects="display"),
+        Key(
+            "methods that are compared: names of `spa config list methods`, or your own as module:name",
+            affects="display",
+        ),
     ] = ("vanilla", "spa")
     seeds: Annotated[int, Key("full pipelines per arm", affects="display", ge=1)] = 1
     parallel: Annotated[int, Key("processes at a time on CPUs", affects="rounding", ge=1)] = 2

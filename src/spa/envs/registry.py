@@ -36,7 +36,7 @@ def env_class(env_type: str) -> type[TextEnv]:
         raise ConfigError(f"unknown env_type {env_type!r}; {nearest(env_type, ENVS)} or a path 'package.module:Class'")
     bridge, _, task = env_type.partition(":")
     if bridge in BRIDGES and not task:
-        raise ConfigError(f"env_type {env_type!r} names no task; `spa envs list {bridge}` lists them")
+        raise ConfigError(f"env_type {env_type!r} names no task; `spa env list {bridge}` lists them")
     shipped = BRIDGES[bridge].path if bridge in BRIDGES else ENVS.get(env_type)
     module_name, _, class_name = (shipped or env_type).partition(":")
     if shipped is None:
@@ -64,7 +64,7 @@ def _told(error: Exception) -> str:
 def _other_libraries(name: str) -> str:
     close = difflib.get_close_matches(name, BRIDGES, n=1)
     hint = f"did you mean '{close[0]}:TASK'?" if close else f"of other libraries there are {', '.join(BRIDGES)}"
-    return f". {hint[0].upper()}{hint[1:]} (`spa envs list`); a class of your own is 'module:Class'"
+    return f". {hint[0].upper()}{hint[1:]} (`spa env list --libraries`); a class of your own is 'module:Class'"
 
 
 def _its_games(module: ModuleType) -> str:

@@ -137,11 +137,11 @@ def write_env(name: str, folder: Path) -> list[Path]:
 def _taken(name: str, cls: str) -> str:
     """What a name stands for already; "" if nothing."""
     if name in BRIDGES:
-        return f"env_type {name}:… means games of that library (`spa envs list`)"
+        return f"env_type {name}:… means games of that library (`spa env list --libraries`)"
     if name in sys.stdlib_module_names:
         return "Python has a module of that name"
     if name == "spa" or name in packages_distributions():
         return "an installed package has a module of that name"
     if (CONFIGS / f"{name}.yaml").exists():
         return "a shipped configuration has that name (`spa config list`)"
-    return f"{cls} is a shipped tag (`spa envs`)" if cls in cards() else ""
+    return f"{cls} is a shipped tag (`spa env list`)" if cls in cards() else ""

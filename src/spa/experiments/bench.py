@@ -1,4 +1,4 @@
-"""`spa bench-methods`: methods x boards x seeds on one grid, and a leaderboard of them.
+"""`spa bench methods`: methods x boards x seeds on one grid, and a leaderboard of them.
 
 Every training of a seed and a board has the same puzzles, stages of equal identity are done once, and what was broken
 off goes on. The methods are held against each other where they have used as much: as many steps in the environment, or

@@ -132,13 +132,6 @@ def methods_compared(
     return comparison(preset, overrides, arms, root=root or home, reference=reference, seeds=seeds)
 
 
-def ablation(name: str, preset: str, overrides: Sequence[str], *, seeds: int = 1) -> Comparison:
-    """`spa ablate`: a method beside the recipe, in a folder beside the run's own."""
-    arms = [Arm(name=label(one), method=method(one)) for one in dict.fromkeys((REFERENCE, name))]
-    root = beside(configured(preset, tuple(overrides)), f"ablate-{label(name)}")
-    return comparison(preset, overrides, arms, root=root, reference=REFERENCE, seeds=seeds)
-
-
 def values_tried(
     preset: str, overrides: Sequence[str], *, name: str = REFERENCE, root: Path | None = None, seeds: int = 1
 ) -> Comparison:

@@ -49,7 +49,7 @@ class Method:
 
 REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
-"""What `spa baseline` trains: PPO alone."""
+"""What `spa run --method` trains besides SPA: PPO alone."""
 CONTROLS = ("vanilla_wm", "spa_shuffled")
 """What `spa compare --controls` adds."""
 SHUFFLED = "_shuffled"
@@ -335,8 +335,8 @@ def method(name: str) -> Method:
         return _control(plain)
     if ":" not in name:
         raise ConfigError(
-            f"there is no method {name!r}; {nearest(name, METHODS)} (`spa ablate --list` has them all), or a method of "
-            "your own as module:name"
+            f"there is no method {name!r}; {nearest(name, METHODS)} (`spa config list methods` prints them), or your "
+            "own as module:name"
         )
     try:
         found = load_setting("method", name)
@@ -372,9 +372,13 @@ def _read(preset: str, overrides: tuple[str, ...]) -> Config:
 
 @lru_cache(maxsize=1024)
 def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config:
+    """A configuration as training number `seed`. A grid asks for the same one often, and reading one takes a while."""
+    return seeded(_read(preset, overrides), seed)
+
+
+def seeded(cfg: Config, seed: int) -> Config:
     """A configuration as training number `seed`, counted from 0: the same experiment with other seeds and other
-    validation puzzles. A grid asks for the same one often, and reading one takes a while."""
-    cfg = _read(preset, overrides)
+    validation puzzles."""
     return replace(
         cfg,
         seed=replace(cfg.seed, train=cfg.seed.train + 1_000_000 * seed, val=cfg.seed.val + 100_000 * seed),

@@ -23,8 +23,8 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
     lines = [
         "# Results",
         "",
-        f"Made by `spa reproduce {' '.join(names)} --scale {result['scale']} --page {page.name}{overrides}`; the last "
-        "section has the command that makes each row again.",
+        f"Made by `spa bench paper {' '.join(names)} --scale {result['scale']} --page {page.name}{overrides}`; the "
+        "last section has the command that makes each row again.",
         "",
         "Numbers are percent of held-out puzzles, after PPO unless a column names another moment. With at least "
         f"{MANY_SEEDS} seeds, brackets are 95 % t intervals over seeds. With fewer, they are a bootstrap over puzzles, "

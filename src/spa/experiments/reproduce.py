@@ -196,7 +196,7 @@ def command(made: Reproduction, row: Experiment) -> str:
     table = next(table.name for table in made.tables if row in table.experiments)
     seeds = len(made.trainings[row.id])
     extra = "".join(f" '{override}'" for override in made.overrides)
-    return f"spa reproduce {table} --scale {made.scale} --seeds {seeds} --only '{row.id}'{extra}"
+    return f"spa bench paper {table} --scale {made.scale} --seeds {seeds} --only '{row.id}'{extra}"
 
 
 def _beside_paper(measured: dict[str, Any]) -> list[dict[str, Any]]:

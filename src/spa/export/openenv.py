@@ -1,4 +1,4 @@
-"""Our games behind OpenEnv's server, on this machine: `spa serve TAG`, and OpenEnv's own clients play them.
+"""Our games behind OpenEnv's server, on this machine: `spa env serve TAG`, and OpenEnv's own clients play them.
 
 Source: https://github.com/meta-pytorch/OpenEnv (0.10). An action is a text of the game (`Right`), an observation is the
 state with what may be done.

@@ -198,7 +198,7 @@ def card(file: Path, fields: dict[str, str]) -> str:
         *head,
         f"# {fields['name'] or file.stem}",
         "",
-        f"Made by `spa import-gguf` from `{file.name}` (sha256 {sha256(file)}).",
+        f"Made by `spa model import-gguf` from `{file.name}` (sha256 {sha256(file)}).",
         f"Architecture: {fields['architecture']}. Licence, as the file says: {licence or 'not named'}.",
         "",
         "Weights are those of the GGUF, unpacked to float32: what its quantisation rounded away stays away.",

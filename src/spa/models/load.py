@@ -31,7 +31,7 @@ BUILTIN_GAMES = ("frozen_lake", "sokoban", "sudoku")
 """The environment types that the built-in model can read; a test holds them against its pre-training."""
 VALUE_HEAD = "value_head.safetensors"
 KEPT = Path("~/.cache/spa/models")
-"""Models that a plain name such as `smollm2` finds: what `spa import-gguf smollm2` made."""
+"""Models that a plain name such as `smollm2` finds: what `spa model import-gguf smollm2` made."""
 _STEP = re.compile(r"global_step_(\d+)")
 
 
@@ -45,7 +45,9 @@ def model_source(name: str, *, code: bool = False) -> Path:
     path = local_folder(name)
     if path is None:
         if name == "smollm2":
-            raise ModelError(f"{name} is not on this machine yet. Fetch it once (100 MB): spa import-gguf smollm2")
+            raise ModelError(
+                f"{name} is not on this machine yet. Fetch it once (100 MB): spa model import-gguf smollm2"
+            )
         if name.startswith((".", "/", "~")) or name.count("/") != 1:
             raise ModelError(
                 f"{name}: there is no such model folder. Give a folder, a Hub name (owner/name), smollm2 or {BUILTIN}."

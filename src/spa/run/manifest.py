@@ -207,7 +207,7 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
         "  another folder:  trainer.run_dir=FOLDER",
         "  from scratch:    trainer.resume_mode=disable, or spa run CONFIG last True for all stages; what is there is "
         "archived",
-        f"  both compared:   spa try CONFIG {only}",
+        f"  both compared:   spa compare CONFIG --sweep {only}",
     ]
     raise ConfigError("\n".join(lines))
 

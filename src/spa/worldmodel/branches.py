@@ -102,7 +102,7 @@ def _tried(
         if env.state_text(prompter.state_text) != turn.state:
             raise DataError(
                 f"episode {episode.episode_id}, turn {index}: playing it again leads to another state; the environment "
-                f"{episode.tag} is not fixed by its seeds (spa check-env says more)"
+                f"{episode.tag} is not fixed by its seeds (`spa env check` explains it)"
             )
         rng, found = stream(episode.noise_seed, "branches", index), list[Turn]()
         for number, plan in enumerate(_plans(env, episode.tag, prompter, turn, plans, rng), start=1):

@@ -78,7 +78,9 @@ def read_table(path: Path | str) -> pa.Table:
     """The file's table. Raises DataError if it is missing, not a parquet file, or has no prompt or response column."""
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path}: no such file; generate the data (spa generate) or set data.train_files / val_files")
+        raise DataError(
+            f"{path}: no such file; generate the data (spa run --stages selfplay) or set data.train_files / val_files"
+        )
     try:
         table = pq.read_table(path, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
@@ -148,7 +150,7 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
     prompt = parse_prompt(record["prompt"], where)
     response = record["response"]
     if not isinstance(response, str) or not response.strip():
-        raise DataError(f"{where}, column 'response': empty or not a text; remove the row (spa filter does)")
+        raise DataError(f"{where}, column 'response': empty or not a text; remove the row (spa data filter does)")
 
     def given(column: str, kind: type | tuple[type, ...], default: Any) -> Any:
         value = record.get(column)

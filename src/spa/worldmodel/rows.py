@@ -216,7 +216,7 @@ def _predicted_state(row: WorldModelRow) -> str:
     if span is None:
         raise DataError(
             f"episode {row.episode_id}, turn {row.turn}: the response has no single prediction block; "
-            "filter the data first (spa filter)"
+            "filter the data first (spa data filter)"
         )
     return row.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")
 

@@ -83,7 +83,7 @@ def _block(row: WorldModelRow, tag: str) -> str:
     if span is None:
         raise DataError(
             f"episode {row.episode_id}, turn {row.turn}: the response has no single {tag} block; filter the data first "
-            "(spa filter)"
+            "(spa data filter)"
         )
     return row.response[span[0] : span[1]].strip("\n")
 

@@ -57,6 +57,6 @@ def require_task(bridge: str, task: object, known: Any) -> str:
     """`task` if it is one of `known`; raises ConfigError that names the nearest."""
     if task not in known:
         close = nearest(task, known)
-        hint = close if close.startswith("did") else f"`spa envs list {bridge}` lists them"
+        hint = close if close.startswith("did") else f"`spa env list {bridge}` lists them"
         raise ConfigError(f"env_type '{bridge}:{task}': there is no such task; {hint}")
     return str(task)

@@ -1,0 +1,232 @@
+"""All commands in groups: what they do, an example, and the function that runs them. Imports nothing heavy."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command.
+
+    `target` is `module:function`; `function_arguments` of the same module adds its arguments to a parser. `overrides`:
+    it takes `key=value`. `resumes`: after an interruption the same command continues.
+    """
+
+    summary: str
+    target: str
+    example: str
+    overrides: bool = False
+    resumes: bool = False
+
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Train": ("run", "compare"),
+    "Evaluate": ("eval", "diagnose"),
+    "Look at results": ("view", "report", "runs"),
+    "Environments": ("env",),
+    "Models and data": ("model", "data"),
+    "Bench": ("bench",),
+    "Setup": ("config", "doctor"),
+}
+"""The groups of `spa --help` and their commands."""
+
+COMMANDS: dict[str, Command] = {
+    "run": Command(
+        summary="train: self-play, world-model SFT, PPO",
+        target="spa.commands.recipe:run",
+        example="spa run demo --steps 20 --output-dir runs/short",
+        overrides=True,
+        resumes=True,
+    ),
+    "compare": Command(
+        summary="train methods, or values of a setting, on the same puzzles",
+        target="spa.commands.experiments:compare",
+        example="spa compare tiny --methods spa,vanilla --seeds 3",
+        overrides=True,
+        resumes=True,
+    ),
+    "eval": Command(
+        summary="measure Pass@k, or the accuracy of the world model",
+        target="spa.commands.evaluate:evaluate",
+        example="spa eval runs/demo --samples 8",
+        overrides=True,
+        resumes=True,
+    ),
+    "diagnose": Command(
+        summary="find problems in the rollouts of any training stack",
+        target="spa.commands.diagnose:diagnose",
+        example="spa diagnose runs/demo/ppo/trajectories --model builtin:tiny",
+        overrides=True,
+    ),
+    "view": Command(
+        summary="show runs, curves and episodes in a browser",
+        target="spa.commands.view:view",
+        example="spa view runs/demo",
+    ),
+    "report": Command(
+        summary="write one page about one or more runs",
+        target="spa.commands.report:report",
+        example="spa report runs/demo",
+    ),
+    "runs": Command(
+        summary="list the runs of a folder",
+        target="spa.commands.runs:runs",
+        example="spa runs runs",
+    ),
+    "env list": Command(
+        summary="list the environments, or another library's games",
+        target="spa.commands.envs:list_environments",
+        example="spa env list",
+    ),
+    "env show": Command(
+        summary="show the rules, actions and limits of an environment",
+        target="spa.commands.envs:show",
+        example="spa env show FrozenLake",
+    ),
+    "env sample": Command(
+        summary="print puzzles of an environment",
+        target="spa.commands.envs:sample",
+        example="spa env sample FrozenLake -n 3",
+    ),
+    "env play": Command(
+        summary="play an environment in the terminal",
+        target="spa.commands.play:play",
+        example="spa env play FrozenLake --hint",
+    ),
+    "env prompt": Command(
+        summary="print the prompt that a model gets",
+        target="spa.commands.prompt:prompt",
+        example="spa env prompt FrozenLake --config tiny --tokens",
+        overrides=True,
+    ),
+    "env new": Command(
+        summary="write a working environment to start from",
+        target="spa.commands.new_env:new",
+        example="spa env new my_game",
+    ),
+    "env check": Command(
+        summary="check your environment against every rule",
+        target="spa.commands.check_env:check",
+        example="spa env check my_game:MyGame",
+    ),
+    "env serve": Command(
+        summary="let OpenEnv clients play an environment",
+        target="spa.commands.serve:serve",
+        example="spa env serve FrozenLake --port 8000",
+    ),
+    "env shop": Command(
+        summary="browse the WebShop environment in a browser",
+        target="spa.commands.shop:shop",
+        example="spa env shop",
+    ),
+    "env measure": Command(
+        summary="measure the reference scores of environments",
+        target="spa.commands.envs:measure",
+        example="spa env measure FrozenLake",
+    ),
+    "model pull": Command(
+        summary="download a model from the Hugging Face Hub",
+        target="spa.commands.share:pull",
+        example="spa model pull me/my-agent",
+    ),
+    "model push": Command(
+        summary="upload a checkpoint to the Hugging Face Hub",
+        target="spa.commands.share:push",
+        example="spa model push runs/demo/ppo/global_step_20 me/my-agent --dry-run",
+        resumes=True,
+    ),
+    "model import-gguf": Command(
+        summary="turn a GGUF file into a model folder",
+        target="spa.commands.import_gguf:import_gguf",
+        example="spa model import-gguf smollm2",
+    ),
+    "model pretrain-tiny": Command(
+        summary="pretrain the bundled model from scratch",
+        target="spa.commands.recipe:pretrain_tiny",
+        example="spa model pretrain-tiny runs/pretrained-tiny --steps 100",
+    ),
+    "data filter": Command(
+        summary="keep the examples of world-model data that have all tags",
+        target="spa.commands.filter:filter_data",
+        example="spa data filter --in-train wm_train.parquet --in-val wm_val.parquet --out-dir filtered",
+    ),
+    "data pull": Command(
+        summary="download a data set from the Hugging Face Hub",
+        target="spa.commands.share:pull",
+        example="spa data pull me/my-data",
+    ),
+    "data push": Command(
+        summary="upload a data set to the Hugging Face Hub",
+        target="spa.commands.share:push",
+        example="spa data push runs/demo/data me/my-data --dry-run",
+        resumes=True,
+    ),
+    "bench paper": Command(
+        summary="reproduce the paper's tables",
+        target="spa.commands.experiments:paper",
+        example="spa bench paper main --scale tiny --dry-run",
+        overrides=True,
+        resumes=True,
+    ),
+    "bench methods": Command(
+        summary="rank methods on a leaderboard",
+        target="spa.commands.bench:methods",
+        example="spa bench methods spa vanilla --dry-run",
+        overrides=True,
+        resumes=True,
+    ),
+    "bench estimators": Command(
+        summary="compute the exact bias and variance of advantage estimators",
+        target="spa.commands.credit_lab:estimators",
+        example="spa bench estimators --group-size 4",
+    ),
+    "config list": Command(
+        summary="list the shipped configurations, or the methods",
+        target="spa.commands.config:list_names",
+        example="spa config list",
+    ),
+    "config show": Command(
+        summary="print a configuration with every value resolved",
+        target="spa.commands.config:show",
+        example="spa config show demo trainer.total_training_steps=20",
+        overrides=True,
+    ),
+    "doctor": Command(
+        summary="check the installation, or whether a model fits into memory",
+        target="spa.commands.doctor:doctor",
+        example="spa doctor",
+        overrides=True,
+    ),
+}
+"""Every command by its words."""
+
+
+def actions(name: str) -> dict[str, Command]:
+    """The actions of a command such as `env`; empty if it has none."""
+    return {words: command for words, command in COMMANDS.items() if words.startswith(f"{name} ")}
+
+
+def overview() -> str:
+    """The text of `spa --help`."""
+    lines = ["usage: spa COMMAND [arguments] [key=value ...]", ""]
+    lines += ["Train LLM agents that learn a world model from self-play before reinforcement learning.", ""]
+    for group, names in GROUPS.items():
+        lines.append(f"{group}:")
+        for name in names:
+            inner = [words.partition(" ")[2] for words in actions(name)]
+            lines.append(f"  {name:<10}{', '.join(inner) if inner else COMMANDS[name].summary}")
+        lines.append("")
+    lines += ["examples:"]
+    lines += [f"  {COMMANDS[name].example}" for name in ("run", "eval", "env list")]
+    lines += ["", "`spa COMMAND --help` explains a command. `key=value` changes a setting of the configuration."]
+    return "\n".join(lines) + "\n"
+
+
+def overview_of(name: str) -> str:
+    """The text of `spa env --help`, and of other commands with actions."""
+    found = actions(name)
+    width = max(len(words) for words in found)
+    lines = [f"usage: spa {name} ACTION [arguments]", ""]
+    lines += [f"  {words:<{width}}  {command.summary}" for words, command in found.items()]
+    lines += ["", "example:", f"  {next(iter(found.values())).example}", ""]
+    lines += [f"`spa {name} ACTION --help` explains an action."]
+    return "\n".join(lines) + "\n"
