@@ -7,7 +7,7 @@ from spa.envs.registry import make_env
 
 
 def failures(env_type, options=None, steps=30):
-    """What `spa check-env` finds, without the checks that pass; also that global randomness is left alone."""
+    """What `spa env check` finds, without the checks that pass; also that global randomness is left alone."""
     random.seed(3)
     before = random.getstate()
     found = check(lambda: make_env(env_type, options), seeds=3, steps=steps)

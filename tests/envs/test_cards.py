@@ -74,5 +74,5 @@ def test_unknown_tags_are_named():
 def test_cards_round_trip():
     import json
 
-    rows = json.loads(to_json(cards(), "spa envs measure"))["cards"]
+    rows = json.loads(to_json(cards(), "spa env measure"))["cards"]
     assert {row["tag"]: Card(**row) for row in rows} == cards()

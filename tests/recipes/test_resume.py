@@ -297,7 +297,7 @@ def test_a_change_that_results_depend_on_is_refused_and_named(tmp_path, stage, c
     begun(tmp_path, stage, name, overrides)
     key = change.partition("=")[0]
     changed = fingerprint_of(load_config(name, [*overrides, change]), stage)
-    with pytest.raises(ConfigError, match=rf"another configuration[\s\S]*{key}[\s\S]* → [\s\S]*spa try CONFIG"):
+    with pytest.raises(ConfigError, match=rf"another configuration[\s\S]*{key}[\s\S]* → [\s\S]*spa compare CONFIG"):
         refuse_other_work([(tmp_path, changed)])
 
 

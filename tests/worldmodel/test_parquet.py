@@ -114,7 +114,7 @@ def test_two_columns_are_enough(tmp_path):
 
 
 def test_a_missing_file_says_so(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere\.parquet: no such file; .*spa generate"):
+    with pytest.raises(DataError, match=r"nowhere\.parquet: no such file; .*spa run --stages selfplay"):
         read_parquet(tmp_path / "nowhere.parquet")
     with pytest.raises(DataError, match="no such file"):
         read_parquet(tmp_path)
