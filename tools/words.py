@@ -43,6 +43,7 @@ DONE = (
     "performance.md",
     "planning.md",
     "recipe.md",
+    "results-smollm2.md",
     "results.md",
     "resume.md",
     "scaling.md",
