@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from helpers.runs import small_config
+from safetensors.torch import load_file, save_file
 
 from spa.errors import ConfigError, DataError, ModelError
 from spa.launch.job import Job
 from spa.launch.start import launch
+from spa.models.load import load_policy
 from spa.recipes import generate, pipeline, ppo, sft
 from spa.run.checkpoint import load_note
 from spa.run.fingerprint import Fingerprint, differences, model_content
@@ -199,6 +201,26 @@ def test_swapped_data_are_refused_and_lost_data_are_made_again(run, monkeypatch)
     monkeypatch.setattr(generate.setup, "training_specs", lambda *args, **kwargs: pytest.fail("played again"))
     pipeline.run(cfg)
     assert file.read_bytes() == true
+
+
+def test_weights_in_a_subfolder_count_and_those_outside_are_refused(base, tmp_path):
+    model = Path(shutil.copytree(base, tmp_path / "model"))
+    (model / "parts").mkdir()
+    moved = model / "parts" / "model-00001-of-00001.safetensors"
+    (model / "model.safetensors").rename(moved)
+    index = model / "model.safetensors.index.json"
+    names = list(load_file(moved))
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, str(moved.relative_to(model)))}))
+    load_policy(str(model))
+    first = model_content(str(model))
+    weights = load_file(moved)
+    weights[names[0]] += 1
+    save_file(weights, moved, metadata={"format": "pt"})
+    assert model_content(str(model))["weights"] != first["weights"]
+    moved.rename(tmp_path / "outside.safetensors")
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, "../outside.safetensors")}))
+    with pytest.raises(ModelError, match="outside the folder"):
+        load_policy(str(model))
 
 
 def test_configured_data_count_by_their_content(base, finished, tmp_path):

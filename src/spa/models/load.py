@@ -60,12 +60,27 @@ def model_source(name: str, *, code: bool = False) -> Path:
         if not steps or not (path / steps[-1][1] / "config.json").is_file():
             raise ModelError(f"{path}: no config.json, so this is not a model folder. Point to the folder that has it.")
         path = path / steps[-1][1]
-    if not any(path.glob("*.safetensors")):
+    nested = indexed_weights(path)
+    if not nested and not any(path.glob("*.safetensors")):
         raise ModelError(
             f"{path}: no *.safetensors weights. Only safetensors are read; convert other formats first (load the model "
             "with transformers where you trust it, and save_pretrained it)."
         )
     return path
+
+
+def indexed_weights(folder: Path) -> list[Path]:
+    """The weight files in subfolders that a model's index names; raises ModelError if one is outside the folder."""
+    named: set[str] = set()
+    for index in sorted(folder.glob("*.safetensors.index.json")):
+        try:
+            named |= {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise ModelError(f"{index} is damaged: {error}. Copy or download it again") from error
+    for name in sorted(named):
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ModelError(f"{folder}: its index names {name}, a file outside the folder. Move it into the folder")
+    return [folder / name for name in sorted(named) if "/" in name]
 
 
 def local_folder(name: str) -> Path | None:

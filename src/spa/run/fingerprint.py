@@ -178,6 +178,7 @@ def model_content(name: str) -> dict[str, str]:
     """`weights`, `tokenizer` and `chat template` of a model -> SHA-256 of its files. A Hub name counts by its snapshot
     in the local cache; what is not there, or is behind an API, counts by its name. Raises ModelError for an adapter
     that does not say whose it is."""
+    from spa.models.load import indexed_weights
     from spa.models.lora import read_adapter
 
     folder = _model_folder(name)
@@ -187,6 +188,9 @@ def model_content(name: str) -> dict[str, str]:
     for path in sorted(folder.iterdir()):
         if path.suffix in _MODEL_FILES and path.name != _MARKER and path.is_file():
             parts.setdefault(_part(path.name), []).append(path)
+    nested = indexed_weights(folder)
+    if nested:
+        parts.setdefault("weights", []).extend(path for path in nested if path.is_file())
     found = {part: _sums(paths) for part, paths in parts.items()}
     adapter = folder / "adapter_config.json"
     if adapter.is_file() and not (folder / "config.json").is_file():  # an adapter alone: its base counts, too
