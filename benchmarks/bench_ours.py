@@ -29,10 +29,10 @@ from spa.models.heap import limit_kernel_caches
 from spa.models.load import load_policy
 from spa.models.precision import PRECISION, processor_feature
 from spa.recipes import sft
-from spa.recipes.ppo_losses import actor_loss
+from spa.recipes.ppo_losses import ActorLoss
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
-from spa.training.update import Trainable, score_logprobs, update
+from spa.training.update import Trainable, mini_batch, score_logprobs, update
 from spa.types import EpisodeBatch, PPOBatch, Prompt, SamplingParams
 from spa.worldmodel.sequences import TrainingSequence
 
@@ -161,7 +161,8 @@ def ppo_batch(it: Setting, model: Any) -> PPOBatch:
     return PPOBatch(
         input_ids=ids, lengths=torch.tensor([len(row) for row in rows]), mask=mask, turns=mask.long() - 1,
         turn_ends=torch.zeros_like(mask), rewards=zeros, scores=count, group_ids=count.long(), tag_ids=count.long(),
-        sampler_logprobs=zeros, old_logprobs=zeros, returns=zeros,
+        sampler_logprobs=zeros, rl_weights=mask.float(), ce_weights=zeros, episodes=torch.arange(len(rows)),
+        starts=count.long(), old_logprobs=zeros, returns=zeros,
         advantages=torch.randn(mask.shape, generator=torch.Generator().manual_seed(0)) * mask,
     )  # fmt: skip
 
@@ -177,14 +178,13 @@ def ours_ppo(it: Setting) -> Work:
     part = Trainable(model=model, optimizer=make_optimizer(model, lr=1e-6), autocast=training_precision(it.size))
     batch, micro = ppo_batch(it, model), MicroBatching(max_tokens=4096)
     episodes = EpisodeBatch(**{f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)})
-    plan = [list(torch.arange(len(batch)).chunk(4))]
+    rows = torch.arange(len(batch)).chunk(4)
+    loss = ActorLoss(cfg.actor_rollout_ref.actor)
 
     def work() -> None:
         old = score_logprobs(part, episodes, micro, CPU)
-        update(
-            part, replace(batch, old_logprobs=old), actor_loss(cfg.actor_rollout_ref.actor), mini_batches=plan,
-            micro=micro, loss_agg_mode="token-mean", horizon=480, device=CPU,
-        )  # fmt: skip
+        ready = replace(batch, old_logprobs=old)
+        update(part, [mini_batch(ready, picked, "token-mean") for picked in rows], loss, micro, CPU)
 
     return work
 

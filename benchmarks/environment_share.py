@@ -23,6 +23,7 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.recipes import ppo, setup
+from spa.recipes.ppo_losses import ActorLoss
 from spa.recipes.ppo_models import load_models
 from spa.training.update import update
 
@@ -79,8 +80,8 @@ def config(tag: str, groups: int, tokens: int) -> Config:
 
 def one_step(cfg: Config) -> dict[str, float]:
     """Seconds of a whole step, and of the environments in it."""
-    device, clock = torch.device("cpu"), Clock()
-    models = load_models(cfg, cfg.model_path, None, device)
+    clock = Clock()
+    models = load_models(cfg)
     player = setup.make_player(cfg, models.template, mode="base")
     made = clock.timed(setup.make_env)
     setup.make_env = lambda *args: clock.watch(made(*args))  # what players make their environments with
@@ -89,13 +90,12 @@ def one_step(cfg: Config) -> dict[str, float]:
         specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
         episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
         played = time.process_time() - start
-        batch = ppo.to_batch(cfg, episodes, 0, models.template)
-        kept, _ = ppo.keep_groups(cfg, batch)
+        kept = ppo.filter_groups(cfg, ppo.make_batch(cfg, episodes, models.template), {})
         assert kept is not None
-        scored, _ = ppo.score(cfg, models, kept, device)
-        ready, _ = ppo.with_advantages(cfg, models, scored)
-        for _, part, shown, how in ppo.updates(cfg, models, ready, 1):
-            update(part, shown, **how, device=device)
+        ready = ppo.add_advantages(cfg, models, ppo.score(cfg, models, kept, {}), {})
+        actor = cfg.actor_rollout_ref.actor
+        loss = ActorLoss(actor, setup.train_sampling(cfg))
+        update(models.actor, ppo.mini_batches(cfg, actor, ready, 1), loss, ppo.training_cut(actor), models.device)
         whole = time.process_time() - start
     finally:
         setup.make_env = made.__wrapped__

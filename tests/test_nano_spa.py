@@ -13,17 +13,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from spa.algo.losses import loss_weights
-from spa.algo.world_losses import auxiliary_weights
 from spa.config.load import load_config
 from spa.config.schema import Config
+from spa.methods import annotate
 from spa.models.choose import load_template
 from spa.models.forward import token_logprobs
 from spa.prompts.template import ChatTemplate
-from spa.recipes.ppo import keep_groups, to_batch, with_advantages
-from spa.recipes.ppo_losses import actor_loss
+from spa.recipes.ppo import add_advantages, filter_groups, make_batch, method_context
+from spa.recipes.ppo_losses import ActorLoss
 from spa.recipes.ppo_models import Models
-from spa.recipes.sft import inputs
+from spa.recipes.sft import token_batch
+from spa.training.update import mini_batch
 from spa.types import Episode, PPOBatch, ScoredBatch
 from spa.worldmodel.rows import episode_rows
 from spa.worldmodel.sequences import row_sequences
@@ -92,11 +92,13 @@ def mine(nano: ModuleType, episodes: list[Episode]) -> list:
 @pytest.fixture(scope="module")
 def policy_batch(cfg: Config, template: ChatTemplate, episodes: list[Episode]) -> PPOBatch:
     """The package's batch of the kept groups, with advantages."""
-    kept, _ = keep_groups(cfg, to_batch(cfg, episodes, 0, template))
+    kept = filter_groups(cfg, make_batch(cfg, episodes, template), {})
     assert kept is not None
     scored = ScoredBatch(**vars(kept), old_logprobs=kept.sampler_logprobs)
-    models = Models(actor=None, critic=None, ref=None, engine=None, template=template, kl=None)  # type: ignore[arg-type]
-    return with_advantages(cfg, models, scored)[0]
+    models = Models(
+        actor=None, critic=None, ref=None, engine=None, template=template, device=torch.device("cpu"), kl=None
+    )  # type: ignore[arg-type]
+    return annotate(add_advantages(cfg, models, scored, {}), episodes, method_context(cfg, models, 1, {}))
 
 
 def test_the_batch_has_wins_losses_and_malformed_turns(episodes: list[Episode]) -> None:
@@ -132,18 +134,17 @@ def test_sft_masks_and_loss_are_the_packages(
         assert ids[:count] == sequence.token_ids.tolist()
         assert mask == [*sequence.mask.tolist(), *[False] * (len(mask) - count)]
 
-    ids, mask, _ = inputs(sequences, torch.arange(len(sequences)), torch.device("cpu"), None)
-    theirs = -token_logprobs(model, ids, mask)[0].sum() / mask.sum()
+    batch = token_batch(sequences)
+    theirs = -token_logprobs(model, batch.input_ids, batch.mask)[0].sum() / batch.mask.sum()
     assert nano.sft_loss(model, examples).item() == pytest.approx(theirs.item(), abs=1e-5)
 
 
 def test_ppo_masks_and_advantages_are_the_packages(nano: ModuleType, mine: list, policy_batch: PPOBatch) -> None:
     ids, mask, old_logprobs, advantages, correct = nano.make_batch(mine)
-    assert policy_batch.world is not None
     assert 0 < len(ids) < len(mine)
     assert torch.equal(ids, policy_batch.input_ids)
     assert torch.equal(mask, policy_batch.mask)
-    assert torch.equal(correct, policy_batch.world > 0)
+    assert torch.equal(correct, policy_batch.ce_weights > 0)
     assert torch.equal(old_logprobs, policy_batch.sampler_logprobs)
     assert torch.allclose(advantages * mask, policy_batch.advantages, atol=1e-5)
     assert len(np.unique(advantages[mask].numpy().round(4))) > 10
@@ -152,11 +153,8 @@ def test_ppo_masks_and_advantages_are_the_packages(nano: ModuleType, mine: list,
 def test_the_ppo_loss_is_the_packages(
     nano: ModuleType, cfg: Config, mine: list, policy_batch: PPOBatch, model: torch.nn.Module
 ) -> None:
-    assert policy_batch.world is not None
-    world = auxiliary_weights(policy_batch.world)
-    batch = PPOBatch(**{**vars(policy_batch), "world": world})
-    weights = loss_weights(batch.mask, "token-mean", batch.mask.sum())
-    theirs, info = actor_loss(cfg.actor_rollout_ref.actor)(model, batch, weights)
+    batch = mini_batch(policy_batch, torch.arange(len(policy_batch)), "token-mean")
+    theirs, info = ActorLoss(cfg.actor_rollout_ref.actor)(model, batch)
     assert info["pg_clipfrac"] > 0
     assert nano.ppo_loss(model, nano.make_batch(mine)).item() == pytest.approx(theirs.item(), abs=1e-5)
 

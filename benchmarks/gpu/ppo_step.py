@@ -25,8 +25,8 @@ from spa.models.load import Critic, save_activations
 from spa.training.batch import select
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
-from spa.training.update import Trainable, plan_mini_batches, score_logprobs, score_values, update
-from spa.types import EpisodeBatch, PPOBatch, Prompt, SamplingParams, ScoredBatch
+from spa.training.update import Trainable, mini_batch, plan_mini_batches, score_logprobs, score_values, update
+from spa.types import EpisodeBatch, MiniBatch, PPOBatch, Prompt, SamplingParams, ScoredBatch
 
 GROUPS, MEMBERS, TURNS, NEW = 32, 8, 5, 400
 FIRST, LATER = 500, 120  # tokens of the first prompt and of later user messages
@@ -167,6 +167,10 @@ def batched(
         group_ids=torch.arange(len(ids)) // size.members,
         tag_ids=torch.zeros(len(ids), dtype=torch.int64),
         sampler_logprobs=torch.from_numpy(np.stack(logprobs))[:, 1:].contiguous(),
+        rl_weights=mask.float(),
+        ce_weights=torch.zeros(mask.shape),
+        episodes=torch.arange(len(ids)),
+        starts=torch.zeros(len(ids), dtype=torch.int64),
     )
 
 
@@ -191,36 +195,28 @@ def with_advantages(batch: ScoredBatch) -> PPOBatch:
 
 def train(part: Trainable, batch: PPOBatch, loss: Any, size: Size, clock: Clock, name: str) -> dict[str, float]:
     """One epoch of mini-batches."""
-    plan = plan_mini_batches(
+    rows = plan_mini_batches(
         len(batch), size=size.mini, count=None, epochs=1, shuffle=False, generator=torch.Generator().manual_seed(0)
     )
+    minis = [mini_batch(batch, picked, "token-mean") for picked in rows]
     with clock(f"update {name}"):
-        return update(
-            part,
-            batch,
-            loss,
-            mini_batches=plan,
-            micro=MicroBatching(max_tokens=size.tokens),
-            loss_agg_mode="token-mean",
-            horizon=size.new * size.turns,
-            device=common.device(),
-        )
+        return update(part, minis, loss, MicroBatching(max_tokens=size.tokens), common.device())
 
 
-def actor_loss(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, Any]:
+def actor_loss(model: Any, batch: MiniBatch) -> tuple[torch.Tensor, Any]:
     """Clipped policy loss with an entropy bonus."""
     logprobs, entropy = token_logprobs(model, batch.input_ids, batch.mask, with_entropy=True, entropy_grad=True)
     loss, info = policy_loss(
-        logprobs, batch.old_logprobs, batch.advantages, weights, clip_low=0.2, clip_high=0.28, clip_c=3.0
+        logprobs, batch.old_logprobs, batch.advantages, batch.token_weights, clip_low=0.2, clip_high=0.28, clip_c=3.0
     )
-    return loss - ENTROPY * entropy_bonus(entropy, weights), info
+    return loss - ENTROPY * entropy_bonus(entropy, batch.token_weights), info
 
 
-def critic_loss(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, Any]:
+def critic_loss(model: Any, batch: MiniBatch) -> tuple[torch.Tensor, Any]:
     """Squared error of the values."""
     values = token_values(model, batch.input_ids, batch.mask)
     assert batch.values is not None
-    return value_loss(values, batch.values, batch.returns, weights, clip=None)
+    return value_loss(values, batch.values, batch.returns, batch.token_weights, clip=None)
 
 
 if __name__ == "__main__":

@@ -257,15 +257,35 @@ def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeBatch:
-    """Episodes as right-padded tensors, ready for the models.
+class TokenBatch:
+    """Token sequences as right-padded tensors, ready for the models.
 
     Right padding under a causal mask needs no attention mask: pads come after every real token.
     """
 
-    input_ids: torch.Tensor  # int64   [B, T]
-    lengths: torch.Tensor  # int64   [B]     real tokens per row
-    mask: torch.Tensor  # bool    [B, A]  True where the predicted token was sampled
+    input_ids: torch.Tensor  # int64 [B, T]
+    lengths: torch.Tensor  # int64 [B]     real tokens per row
+    mask: torch.Tensor  # bool  [B, A]  True where the prediction counts
+    images: Any = None  # the rows' pictures as in spa.models.vision, if there are any
+
+    def __post_init__(self) -> None:
+        rows, tokens = self.input_ids.shape
+        _check("input_ids", self.input_ids, (rows, tokens), "int64")
+        _check("lengths", self.lengths, (rows,), "int64")
+        _check("mask", self.mask, (rows, tokens - 1), "bool")
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeBatch(TokenBatch):
+    """Episodes as tensors. `mask` is True where the predicted token was sampled.
+
+    Two streams of weights say what an update learns from each token. Both are relative: the update divides
+    them by what it takes the mean of in a whole mini-batch. Methods (`spa.methods`) change them.
+    """
+
     turns: torch.Tensor  # int64   [B, A]  turn index of the predicted token; -1 outside turns and in padding
     turn_ends: torch.Tensor  # bool    [B, A]  True on the last sampled token of each turn
     rewards: torch.Tensor  # float32 [B, A]  on the last sampled token of the episode (or of each turn)
@@ -273,38 +293,39 @@ class EpisodeBatch:
     group_ids: torch.Tensor  # int64   [B]
     tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalisation
     sampler_logprobs: torch.Tensor  # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
+    rl_weights: torch.Tensor  # float32 [B, A]  of the policy loss; 0 outside the mask
+    ce_weights: torch.Tensor  # float32 [B, A]  of the loss on known tokens; 0 where there is none
+    episodes: torch.Tensor  # int64   [B]     place of the row's episode in its step; -1: replayed, not played
+    starts: torch.Tensor  # int64   [B]     the token of that episode at which the row begins
     truncated: torch.Tensor | None = None  # bool [B]  cut off by max_turn or max_model_len, not ended by the game
     anchors: torch.Tensor | None = None  # int64 [B, A]  equal on tokens of turns that begin in the same state
-    answers: torch.Tensor | None = None  # bool [B, A]  tokens of the answers, where a method asks for them
-    world: torch.Tensor | None = None  # float32 [B, A]  weights of the loss on the world, 0 where there is none
-    imagined: torch.Tensor | None = None  # float32 [B, A]  what is added to advantages for imagined plans
-    images: Any = None  # the rows' pictures as spa.models.vision.RowImages, if there are any
 
     def __post_init__(self) -> None:
-        rows, tokens = self.input_ids.shape
-        actions = tokens - 1
-        _check("input_ids", self.input_ids, (rows, tokens), "int64")
+        super().__post_init__()
         for name, dtype in (
-            ("lengths", "int64"),
             ("scores", "float32"),
             ("group_ids", "int64"),
             ("tag_ids", "int64"),
+            ("episodes", "int64"),
+            ("starts", "int64"),
+            ("truncated", "bool"),
         ):
-            _check(name, getattr(self, name), (rows,), dtype)
+            _check(name, getattr(self, name), (len(self),), dtype)
         for name, dtype in (
-            ("mask", "bool"),
             ("turns", "int64"),
             ("turn_ends", "bool"),
             ("rewards", "float32"),
             ("sampler_logprobs", "float32"),
+            ("rl_weights", "float32"),
+            ("ce_weights", "float32"),
+            ("anchors", "int64"),
         ):
-            _check(name, getattr(self, name), (rows, actions), dtype)
-        _check("truncated", self.truncated, (rows,), "bool")
-        for name, dtype in (("anchors", "int64"), ("answers", "bool"), ("world", "float32"), ("imagined", "float32")):
-            _check(name, getattr(self, name), (rows, actions), dtype)
+            _check(name, getattr(self, name), tuple(self.mask.shape), dtype)
 
-    def __len__(self) -> int:
-        return self.input_ids.shape[0]
+    @property
+    def played(self) -> torch.Tensor:
+        """bool [B]: rows of episodes, not replayed ones."""
+        return self.episodes >= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,11 +335,10 @@ class ScoredBatch(EpisodeBatch):
     old_logprobs: torch.Tensor  # float32 [B, A]
     ref_logprobs: torch.Tensor | None = None  # float32 [B, A]
     values: torch.Tensor | None = None  # float32 [B, A]
-    importance: torch.Tensor | None = None  # float32 [B, A]  weights of the policy loss, see spa.algo.sampled
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("old_logprobs", "ref_logprobs", "values", "importance"):
+        for name in ("old_logprobs", "ref_logprobs", "values"):
             _check(name, getattr(self, name), tuple(self.mask.shape), "float32")
 
 
@@ -328,12 +348,23 @@ class PPOBatch(ScoredBatch):
 
     advantages: torch.Tensor  # float32 [B, A]
     returns: torch.Tensor  # float32 [B, A]
-    replay: torch.Tensor | None = None  # float32 [B, A]  weights of the loss on replayed rows, which are nobody's play
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("advantages", "returns", "replay"):
+        for name in ("advantages", "returns"):
             _check(name, getattr(self, name), tuple(self.mask.shape), "float32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniBatch(PPOBatch):
+    """The rows of one optimiser step. Its weights have their denominators, those of the whole mini-batch: the loss
+    is a plain sum over tokens, however the rows are cut into micro-batches."""
+
+    token_weights: torch.Tensor  # float32 [B, A]  of a mean over the mask, without `rl_weights`
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check("token_weights", self.token_weights, tuple(self.mask.shape), "float32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.batches import plain_streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def random_batch(seed, rows=6, width=9):
         group_ids=torch.randint(0, 3, (rows,), generator=generator),
         tag_ids=torch.zeros(rows, dtype=torch.int64),
         sampler_logprobs=zeros,
+        **plain_streams(mask),
         old_logprobs=zeros,
         values=torch.randn(rows, width, generator=generator),
         anchors=torch.randint(0, 3, (rows, width), generator=generator),

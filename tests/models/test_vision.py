@@ -117,9 +117,9 @@ def test_another_picture_gives_other_numbers(folder, tmp_path):
     """The model looks: the same tokens under another picture have other log-probs, and only from the picture on."""
     cfg = config(folder, tmp_path)
     model, template, episodes = played(cfg, folder)
-    shown = ppo.to_batch(cfg, episodes, 0, template)
+    shown = ppo.make_batch(cfg, episodes, template)
     other = [replace(episode, images=episodes[1 - i].images) for i, episode in enumerate(episodes)]
-    swapped = ppo.to_batch(cfg, other, 0, template)
+    swapped = ppo.make_batch(cfg, other, template)
     with torch.no_grad():
         one, two = (token_logprobs(model, b.input_ids, b.mask, images=b.images)[0] for b in (shown, swapped))
     assert ((one - two).abs().amax(1) > 1e-4).all()

@@ -97,8 +97,8 @@ def test_masks_differ_in_size(base, tmp_path):
     episodes = player.play(LocalEngine(model, template), specs, setup.train_sampling(cfg))
     sizes = []
     for mask in ("answer_only", "sampled", "all_after_system"):
-        batch = ppo.to_batch(
-            small_config(base, tmp_path, f"actor_rollout_ref.actor.loss_mask={mask}"), episodes, 0, template
+        batch = ppo.make_batch(
+            small_config(base, tmp_path, f"actor_rollout_ref.actor.loss_mask={mask}"), episodes, template
         )
         assert batch is not None
         sizes.append(int(batch.mask.sum()))
@@ -114,8 +114,8 @@ def test_online_world_modelling_is_paid_for(base, tmp_path):
     player = setup.make_player(cfg, template, mode="add_worldmodel")
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=1, step=0)
     episodes = player.play(ScriptedEngine(knows_what_it_sees, template), specs, setup.train_sampling(cfg))
-    plain = ppo.to_batch(cfg, episodes, 0)
-    paid = ppo.to_batch(small_config(base, tmp_path, "agent_proxy.world_model_reward.observation=0.5"), episodes, 0)
+    plain = ppo.make_batch(cfg, episodes)
+    paid = ppo.make_batch(small_config(base, tmp_path, "agent_proxy.world_model_reward.observation=0.5"), episodes)
     assert plain is not None and paid is not None
     turns = torch.tensor([len(episode.turns) for episode in episodes])
     torch.testing.assert_close(paid.scores, plain.scores + 0.5 * turns)

@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 import torch
+from helpers.batches import plain_streams
 from helpers.runs import small_config
 
 from spa.recipes import ppo
@@ -32,10 +33,11 @@ def episodes() -> EpisodeBatch:
     ends = inside & (place % (TOKENS + 1) == TOKENS - 1)
     last = ends & (turns == turns.max(dim=1, keepdim=True).values)
     zeros = torch.zeros(len(PLAYED), width)
+    mask = inside & (place % (TOKENS + 1) < TOKENS)
     return EpisodeBatch(
         input_ids=torch.zeros(len(PLAYED), width + 1, dtype=torch.int64),
         lengths=inside.sum(dim=1) + 1,
-        mask=inside & (place % (TOKENS + 1) < TOKENS),
+        mask=mask,
         turns=turns,
         turn_ends=ends,
         rewards=torch.where(last, scores[:, None], 0.0),
@@ -43,6 +45,7 @@ def episodes() -> EpisodeBatch:
         group_ids=torch.zeros(len(PLAYED), dtype=torch.int64),
         tag_ids=torch.zeros(len(PLAYED), dtype=torch.int64),
         sampler_logprobs=zeros,
+        **plain_streams(mask),
         anchors=turns + 1,
     )
 

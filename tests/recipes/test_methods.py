@@ -2,19 +2,22 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 from helpers.runs import small_config
 from helpers.stages import metrics
 
 from spa.errors import ConfigError, SpaError
+from spa.methods import Context, annotate
+from spa.methods.replay import sampled_rows
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.imagined import imagined_plans
 from spa.prompts.parse import find_block
 from spa.prompts.render import world_model_reply
 from spa.recipes import generate, ppo, setup
-from spa.recipes.ppo_replay import drawn_rows
-from spa.types import Prompt
+from spa.types import PPOBatch, Prompt
 
 TWO = (
     "trainer.total_training_steps=2",
@@ -35,6 +38,19 @@ def plain(base, tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("plain")
     ppo.main(small_config(base, folder, *TWO))
     return metrics(folder / "ppo")
+
+
+def context(cfg, template) -> Context:
+    """Of the first step, for methods that need no model."""
+    return Context(
+        cfg=cfg,
+        step=1,
+        template=template,
+        entropies=lambda batch: torch.zeros_like(batch.old_logprobs),
+        state_values=partial(ppo.state_values, cfg),
+        stored=[],
+        metrics={},
+    )
 
 
 def trained(base, folder, *overrides: str) -> list[dict]:
@@ -152,7 +168,7 @@ def test_rollouts_are_replayed_as_stage_1_would_write_them(base, tmp_path, more,
     on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "actor_rollout_ref.rollout.max_model_len=1024")
     cfg = small_config(base, tmp_path, *on, *more, "es_manager.train.env_groups=8", "agent_proxy.max_turn=1")
     template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", "Right"))
-    found = drawn_rows(cfg, template, [], episodes, count=5, step=1)
+    found = sampled_rows(context(cfg, template), episodes, count=5)
     assert len(found) == 5
     true = {(episode.turns[0].target, episode.turns[0].next_target) for episode in episodes}
     for ids, mask in found:
@@ -169,7 +185,7 @@ def test_replay_of_successes_alone_takes_as_many_as_there_are(base, tmp_path):
     template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", "Right"))
     won = [replace(episode, success=number % 8 == 0) for number, episode in enumerate(episodes)]
     count = sum(episode.success for episode in won)
-    found = drawn_rows(cfg, template, [], won, count=count, step=1)
+    found = sampled_rows(context(cfg, template), won, count=count)
     assert len({tuple(ids) for ids, _ in found}) == count > 1
 
 
@@ -178,7 +194,7 @@ def test_rollouts_without_states_leave_nothing_to_replay(base, tmp_path):
     cfg = small_config(base, tmp_path, *on)
     template, episodes = played(cfg, base, "<think>hm</think><answer>Right</answer>")
     assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
-    assert drawn_rows(cfg, template, [], episodes, count=5, step=1) == []
+    assert sampled_rows(context(cfg, template), episodes, count=5) == []
 
 
 @pytest.mark.parametrize("loss_on", ["response", "states_only"])
@@ -236,11 +252,14 @@ def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, ri
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     episodes = player.play(ScriptedEngine(imagines(right), template), specs, setup.train_sampling(cfg))
     assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
-    batch = ppo.to_batch(cfg, episodes, 0)
-    assert batch is not None and batch.imagined is not None
+    batch = ppo.make_batch(cfg, episodes)
+    assert batch is not None
+    zeros = torch.zeros(batch.mask.shape)
+    ready = PPOBatch(**vars(batch), old_logprobs=zeros, advantages=zeros, returns=zeros)
+    added = annotate(ready, episodes, context(cfg, template)).advantages
     if not right:
-        assert not batch.imagined.any()
+        assert not added.any()
         return
-    last = batch.imagined[ppo.last_turn_ends(batch)]
+    last = added[ppo.last_turn_ends(batch)]
     won = [episode.success for episode in episodes]
     assert any(won) and all(value > 0 for value, success in zip(last.tolist(), won, strict=True) if success)

@@ -208,11 +208,11 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_played(base, tmp_p
 
 def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path):
     cfg = small_config(base, tmp_path, "algorithm.gamma=0.5", "algorithm.bootstrap_truncated=true")
-    models = load_models(cfg, str(base), None, torch.device("cpu"))
+    models = load_models(cfg)
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
-    batch = ppo.to_batch(cfg, episodes, 0)
+    batch = ppo.make_batch(cfg, episodes)
     assert batch is not None and batch.truncated is not None
     capped = [episode.stop in ("turn_cap", "context") for episode in episodes]
     assert batch.truncated.tolist() == capped and 0 < sum(capped) < len(capped)
@@ -225,18 +225,18 @@ def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path)
 def test_turn_scores_survive_normalisation(base, tmp_path):
     settings = ("agent_proxy.use_turn_scores=true", "agent_proxy.reward_normalization.method=mean_std")
     cfg = small_config(base, tmp_path, *settings)
-    models = load_models(cfg, str(base), None, torch.device("cpu"))
+    models = load_models(cfg)
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
-    by_turn = ppo.to_batch(cfg, episodes, 0)
-    at_the_end = ppo.to_batch(small_config(base, tmp_path, settings[1]), episodes, 0)
+    by_turn = ppo.make_batch(cfg, episodes)
+    at_the_end = ppo.make_batch(small_config(base, tmp_path, settings[1]), episodes)
     assert by_turn is not None and at_the_end is not None
     torch.testing.assert_close(by_turn.rewards.sum(1), at_the_end.rewards.sum(1), atol=1e-5, rtol=1e-4)
     assert ((by_turn.rewards != 0) & (at_the_end.rewards == 0)).any()
 
 
-def test_from_the_command_to_the_backward_pass_are_seven_calls(base, tmp_path, monkeypatch):
+def test_from_the_command_to_the_backward_pass_are_six_calls(base, tmp_path, monkeypatch):
     source, real, chains = str(Path(ppo.__file__).parents[1]), torch.Tensor.backward, set()
 
     def backward(self, *args, **settings):
@@ -247,7 +247,7 @@ def test_from_the_command_to_the_backward_pass_are_seven_calls(base, tmp_path, m
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     words = [*SMALL, *ONE, f"model_path={base}", f"trainer.run_dir={tmp_path}"]
     assert cli.main(["run", "base", "--stages", "ppo", *words]) == 0
-    assert chains == {("train_step", "update", "train_ppo", "main", "launch", "run", "main")}
+    assert chains == {("update", "train_ppo", "main", "launch", "run", "main")}
 
 
 def test_shorter_replies_may_count_more(base, tmp_path):
@@ -288,8 +288,8 @@ def test_an_engine_that_samples_from_other_weights_stops_the_run(base, tmp_path,
         def load_weights(self, model, *, version):
             self.version = version
 
-    def tampered(cfg, path, resume, device):
-        models = load_models(cfg, path, resume, device)
+    def tampered(cfg, resume):
+        models = load_models(cfg, resume)
         other = random_model(models.actor.model.config, seed=1)
         for ours, theirs in zip(models.actor.model.parameters(), other.parameters(), strict=True):
             theirs.data = ours.data + theirs.data
@@ -341,14 +341,14 @@ def test_when_all_rewards_are_equal_nothing_is_trained(base, tmp_path):
 
 
 def test_the_sampler_is_checked_at_the_first_step_that_has_something_to_train(base, tmp_path, monkeypatch):
-    real, calls = ppo.keep_groups, []
+    real, calls = ppo.filter_groups, []
 
-    def nothing_at_first(cfg, batch):
+    def nothing_at_first(cfg, batch, metrics):
         calls.append(1)
-        kept, found = real(cfg, batch)
-        return (None if len(calls) == 1 else kept), found
+        kept = real(cfg, batch, metrics)
+        return None if len(calls) == 1 else kept
 
-    monkeypatch.setattr(ppo, "keep_groups", nothing_at_first)
+    monkeypatch.setattr(ppo, "filter_groups", nothing_at_first)
     monkeypatch.setattr(ppo, "kl_penalty", lambda a, b, kind: torch.full_like(a, 5.0))
     with pytest.raises(TrainingError, match="KL"):
         ppo.main(small_config(base, tmp_path, "trainer.val_before_train=false"))
@@ -422,12 +422,12 @@ def test_prompts_that_cannot_fit_stop_the_run_at_once(base, tmp_path):
 def test_rewards_are_normalised_and_stay_on_the_last_token(base, tmp_path):
     norm = ["agent_proxy.reward_normalization.method=mean_std", "agent_proxy.reward_normalization.grouping=state"]
     cfg = small_config(base, tmp_path, *norm)
-    models = load_models(cfg, str(base), None, torch.device("cpu"))
+    models = load_models(cfg)
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=cfg.seed.train, step=0)
     episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
-    batch = ppo.to_batch(cfg, episodes, 0)
-    plain = ppo.to_batch(small_config(base, tmp_path), episodes, 0)
+    batch = ppo.make_batch(cfg, episodes)
+    plain = ppo.make_batch(small_config(base, tmp_path), episodes)
     assert torch.equal(batch.scores, plain.scores)  # the filter sees what was really reached
     totals = batch.rewards.sum(1)
     for group in range(3):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.batches import plain_streams
 from helpers.golden import read_golden
 from helpers.reference_ragen import CASES, KEPT, SHARED, STEPS, frozen_games, qwen_tokenizer
 from helpers.reference_updates import change, our_critic, reference_model, weights
@@ -12,10 +13,12 @@ from helpers.reference_updates import change, our_critic, reference_model, weigh
 from spa.algo.kl import KLController
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.recipes.ppo import keep_groups, micro_batching, normalized, score, updates, with_advantages
+from spa.recipes import setup
+from spa.recipes.ppo import add_advantages, filter_groups, micro_batching, normalized, score
+from spa.recipes.ppo_losses import ActorLoss, CriticLoss
 from spa.training.optim import make_optimizer
-from spa.training.update import Scorer, Trainable, update
-from spa.types import EpisodeBatch
+from spa.training.update import Scorer, Trainable, mini_batch, update
+from spa.types import EpisodeBatch, Metrics
 
 GOLDEN = read_golden("ragen_steps.json")
 CPU = torch.device("cpu")
@@ -58,6 +61,7 @@ def batch_of(cfg: Config, step: int) -> EpisodeBatch:
         group_ids=torch.tensor([game.group_id for game in games]),
         tag_ids=torch.tensor([int(game.tag == "FrozenLake") for game in games]),
         sampler_logprobs=torch.zeros(mask.shape),
+        **plain_streams(mask),
     )
 
 
@@ -78,8 +82,8 @@ def models_of(cfg: Config) -> SimpleNamespace:
     ctrl = cfg.algorithm.kl_ctrl
     target = ctrl.target_kl if ctrl.type == "adaptive" else None
     return SimpleNamespace(
-        replay=(),
         template=None,
+        device=CPU,
         actor=trainable(reference_model(words), cfg.actor_rollout_ref.actor.optim),
         critic=trainable(our_critic(words), cfg.critic.optim) if cfg.algorithm.adv_estimator == "gae" else None,
         ref=Scorer(model=reference_model(words, seed=9)),
@@ -94,12 +98,11 @@ def test_whole_steps_are_those_of_ragen(name: str):
     made = {"actor": 0, "critic": 0}
     for step in range(1, STEPS + 1):
         wanted = expected[step - 1]
-        batch, metrics = keep_groups(cfg, normalized(cfg, batch_of(cfg, step - 1)))
+        metrics: Metrics = {}
+        batch = filter_groups(cfg, normalized(cfg, batch_of(cfg, step - 1)), metrics)
         assert batch is not None
-        scored, found = score(cfg, models, batch, CPU)  # pyright: ignore[reportArgumentType]
-        metrics |= found
-        ready, found = with_advantages(cfg, models, scored)  # pyright: ignore[reportArgumentType]
-        metrics |= found
+        scored = score(cfg, models, batch, metrics)  # pyright: ignore[reportArgumentType]
+        ready = add_advantages(cfg, models, scored, metrics)  # pyright: ignore[reportArgumentType]
         # RAGEN normalises in place, and so measures groups by what is left.
         skipped = INSIDE if cfg.agent_proxy.reward_normalization.method != "identity" else ()
         measured = {key: value for key, value in wanted.items() if isinstance(value, float)}
@@ -107,9 +110,12 @@ def test_whole_steps_are_those_of_ragen(name: str):
             if not key.startswith(skipped):
                 ours = metrics[key.replace("kl_penalty_coeff", "kl_coef")]
                 assert ours == pytest.approx(value, rel=2e-5, abs=1e-6), (step, key)
-        parts = list(updates(cfg, models, ready, [], step))  # pyright: ignore[reportArgumentType]
+        parts = [("critic", models.critic, CriticLoss(cfg.critic))] if models.critic else []
+        if step > cfg.trainer.critic_warmup:
+            actor = cfg.actor_rollout_ref.actor
+            parts.append(("actor", models.actor, ActorLoss(actor, setup.train_sampling(cfg))))
         assert {part for part, *_ in parts} == wanted.keys() - measured.keys()
-        for part, trained, shown, how in parts:
+        for part, trained, loss_fn in parts:
             section = cfg.critic if part == "critic" else cfg.actor_rollout_ref.actor
             numbers = wanted[part]
             assert sorted(set(ready.group_ids.tolist())) == sorted({row // 4 for row in numbers["rows"]})
@@ -120,16 +126,9 @@ def test_whole_steps_are_those_of_ragen(name: str):
             trained.optimizer.at(made[part])  # RAGEN's rates count a model's updates, ours the steps
             made[part] += 1
             before = weights(trained.model)
-            done = update(
-                trained,
-                shown,
-                how["loss_fn"],
-                mini_batches=[list(torch.arange(len(ready)).split(section.ppo_mini_batch_size))] * section.ppo_epochs,
-                micro=micro_batching(section, 3),
-                loss_agg_mode=section.loss_agg_mode,
-                horizon=1,
-                device=CPU,
-            )
+            rows = list(torch.arange(len(ready)).split(section.ppo_mini_batch_size)) * section.ppo_epochs
+            minis = [mini_batch(ready, picked, section.loss_agg_mode, horizon=1) for picked in rows]
+            done = update(trained, minis, loss_fn, micro_batching(section, 3), CPU)
             assert trained.optimizer.lr == pytest.approx(numbers["lr"])
             norms = numbers["grad_norm"]
             assert done["grad_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-4)

@@ -1,9 +1,12 @@
 """Whole updates beside verl: the same batches through our estimators, losses, clipping and schedule give the parameters
 that verl's actor and critic gave (tests/golden/verl_updates.json, written by benchmarks/parity/verl_updates.py)."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from helpers.batches import plain_streams
 from helpers.golden import read_golden
 from helpers.reference_updates import (
     BETAS,
@@ -28,10 +31,10 @@ from spa.algo.kl import kl_in_reward
 from spa.algo.masked import whiten
 from spa.config.schema import ActorConfig, CriticConfig
 from spa.models.forward import pack_rows
-from spa.recipes.ppo_losses import actor_loss, critic_loss
+from spa.recipes.ppo_losses import ActorLoss, CriticLoss
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer, warmup_constant, warmup_cosine
-from spa.training.update import LossFn, Scorer, Trainable, score_logprobs, score_values, update
+from spa.training.update import LossFn, Scorer, Trainable, mini_batch, score_logprobs, score_values, update
 from spa.types import EpisodeBatch, Metrics, PPOBatch, ScoredBatch
 
 GOLDEN = read_golden("verl_updates.json")
@@ -59,6 +62,7 @@ def episodes(data: Frozen) -> EpisodeBatch:
         group_ids=torch.from_numpy(data.groups),
         tag_ids=torch.zeros(ROWS, dtype=torch.int64),
         sampler_logprobs=torch.zeros(mask.shape),
+        **plain_streams(mask),
     )
 
 
@@ -100,16 +104,11 @@ def trainable(case: Case | CriticCase, model) -> Trainable:
 def updated(case: Case | CriticCase, part: Trainable, batch: PPOBatch, loss: LossFn, step: int) -> Metrics:
     # During warm-up verl is one step behind: its first step has rate 0.
     part.optimizer.at(step - 1 if step < case.warmup else step)
-    return update(
-        part,
-        batch,
-        loss,
-        mini_batches=[list(torch.arange(ROWS).split(case.mini))] * case.epochs,
-        micro=MicroBatching(rows=3),  # verl reads a mini-batch at once: the cut must not matter
-        loss_agg_mode=case.loss_agg_mode,  # pyright: ignore[reportArgumentType]
-        horizon=1,
-        device=CPU,
-    )
+    mode: Any = case.loss_agg_mode
+    rows = torch.arange(ROWS).split(case.mini)
+    minis = [mini_batch(batch, picked, mode, horizon=1) for picked in list(rows) * case.epochs]
+    # verl reads a mini-batch at once: the cut must not matter
+    return update(part, minis, loss, MicroBatching(rows=3), CPU)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -130,7 +129,7 @@ def test_whole_updates_are_those_of_verl(name: str):
     for step in range(STEPS):
         batch = ready(case, scored(case, model, frozen(step)))
         before = weights(model)
-        metrics = updated(case, part, batch, actor_loss(cfg), step)
+        metrics = updated(case, part, batch, ActorLoss(cfg), step)
         wanted = expected[step]
         assert part.optimizer.lr == pytest.approx(wanted["lr"], rel=1e-7)
         ours = batch.advantages[:, PROMPT - 1 :].flatten()
@@ -159,7 +158,7 @@ def test_whole_critic_updates_are_those_of_verl(name: str, packed: bool):
         advantages, returns = ESTIMATORS["gae"].estimate(ScoredBatch(**known), batch.rewards, gae_settings(case))
         before = weights(critic)
         ready = PPOBatch(**known, advantages=advantages, returns=returns)
-        metrics = updated(case, part, ready, critic_loss(cfg), step)
+        metrics = updated(case, part, ready, CriticLoss(cfg), step)
         assert part.optimizer.lr == pytest.approx(wanted["lr"], rel=1e-7)
         kept = batch.mask[:, PROMPT - 1 :].flatten()[:20]
         for mine, theirs in ((values, wanted["values"]), (returns, wanted["returns"])):

@@ -18,7 +18,7 @@ from spa.policies.scripted import ScriptedEngine
 from spa.prompts.parse import parse_reply
 from spa.recipes import evaluate, generate, ppo, setup, sft
 from spa.recipes.policies import Target
-from spa.recipes.ppo import to_batch
+from spa.recipes.ppo import make_batch
 from spa.recipes.search_examples import Simulator, make_examples
 from spa.training.batch import split_turns
 from spa.types import WorldModelRow
@@ -177,7 +177,7 @@ def test_an_episode_without_history_is_its_turns_one_after_the_other():
 def test_a_batch_is_split_into_one_row_per_turn():
     cfg = config("es_manager.val.env_groups=16")
     episodes, _, template = played(cfg)
-    whole = to_batch(cfg, episodes, 0)
+    whole = make_batch(cfg, episodes)
     assert whole is not None
     rows = split_turns(whole)
     assert len(rows) == sum(len(episode.turns) for episode in episodes)

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from helpers.batches import plain_streams
 from helpers.families import small_model
 from torch import nn
 
@@ -11,7 +12,7 @@ from spa.errors import TrainingError
 from spa.models.forward import token_logprobs
 from spa.training.oom_retry import MicroBatching, is_out_of_memory, oom_retry
 from spa.training.optim import make_optimizer
-from spa.training.update import Scorer, Trainable, score_logprobs, update
+from spa.training.update import Scorer, Trainable, mini_batch, score_logprobs, update
 from spa.types import PPOBatch
 
 CPU = torch.device("cpu")
@@ -60,30 +61,23 @@ def batch(rows: int = 6, tokens: int = 10) -> PPOBatch:
         group_ids=torch.zeros(rows, dtype=torch.int64),
         tag_ids=torch.zeros(rows, dtype=torch.int64),
         sampler_logprobs=zeros,
+        **plain_streams(mask),
         old_logprobs=zeros,
         advantages=zeros,
         returns=zeros,
     )
 
 
-def loss_fn(model, small, weights):
+def loss_fn(model, small):
     logprobs, _ = token_logprobs(model, small.input_ids, small.mask)
-    return -(weights * logprobs).sum(), {"tokens": small.mask.sum()}
+    return -(small.token_weights * logprobs).sum(), {"tokens": small.mask.sum()}
 
 
 def run(limit: int, *, late: bool = False, micro: MicroBatching | None = None):
     model = Crowded(small_model("qwen2"), limit, late=late)
     part = Trainable(model=model, optimizer=make_optimizer(model, lr=1e-3), grad_clip=1e9)
-    metrics = update(
-        part,
-        batch(),
-        loss_fn,
-        mini_batches=[[torch.arange(6)]],
-        micro=micro or MicroBatching(),
-        loss_agg_mode="token-mean",
-        horizon=10,
-        device=CPU,
-    )
+    mini = mini_batch(batch(), torch.arange(6), "token-mean")
+    metrics = update(part, [mini], loss_fn, micro or MicroBatching(), CPU)
     return part, metrics
 
 

@@ -14,7 +14,7 @@ from spa.config.schema import ActorConfig, CriticConfig
 from spa.engines.local import LocalEngine
 from spa.errors import TrainingError
 from spa.models.load import Critic
-from spa.recipes.ppo_losses import actor_loss, critic_loss
+from spa.recipes.ppo_losses import ActorLoss, CriticLoss
 from spa.training.batch import batch_episodes
 from spa.training.optim import Optimizer, make_optimizer
 from spa.training.update import (
@@ -22,13 +22,15 @@ from spa.training.update import (
     MicroBatching,
     Scorer,
     Trainable,
+    count_mini_batches,
+    mini_batch,
     plan_mini_batches,
     score_last_values,
     score_logprobs,
     score_values,
     update,
 )
-from spa.types import EpisodeBatch, PPOBatch
+from spa.types import EpisodeBatch, MiniBatch, PPOBatch
 
 CPU = torch.device("cpu")
 CUTS = [MicroBatching(rows=1), MicroBatching(rows=4), MicroBatching(max_tokens=700)]
@@ -75,28 +77,24 @@ class Recording(Optimizer):
 
 def actor() -> tuple[Any, Any]:
     cfg = ActorConfig(entropy_coeff=0.05, use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="low_var_kl")
-    return small_model("qwen2"), actor_loss(cfg)
+    return small_model("qwen2"), ActorLoss(cfg)
 
 
 def critic() -> tuple[Any, Any]:
     model = Critic(small_model("qwen2").base_model)
     torch.nn.init.normal_(model.value_head.weight, generator=torch.Generator().manual_seed(2))
-    return model, critic_loss(CriticConfig(cliprange_value=0.2))
+    return model, CriticLoss(CriticConfig(cliprange_value=0.2))
+
+
+def cut(batch: PPOBatch, rows: list[torch.Tensor] | None = None, mode="token-mean") -> list[MiniBatch]:
+    return [mini_batch(batch, picked, mode, horizon=30) for picked in rows or [torch.arange(len(batch))]]
 
 
 def run(kind, batch: PPOBatch, micro: MicroBatching, *, mode="token-mean", plan=None) -> tuple[dict, torch.Tensor]:
     model, loss_fn = kind()
     optimizer = Recording(model)
-    metrics = update(
-        Trainable(model=model, optimizer=optimizer, grad_clip=1e9),
-        batch,
-        loss_fn,
-        mini_batches=plan or [[torch.arange(len(batch))]],
-        micro=micro,
-        loss_agg_mode=mode,
-        horizon=30,
-        device=CPU,
-    )
+    part = Trainable(model=model, optimizer=optimizer, grad_clip=1e9)
+    metrics = update(part, cut(batch, plan, mode), loss_fn, micro, CPU)
     return metrics, torch.cat(optimizer.seen)
 
 
@@ -115,7 +113,7 @@ def test_micro_batches_change_neither_loss_nor_gradient(kind, mode):
 @pytest.mark.parametrize("kind", [actor, critic])
 def test_mini_batches_are_means_of_their_own(kind):
     batch = ready()
-    plan = [[torch.tensor([0, 3, 1, 2]), torch.tensor([5, 4])]]
+    plan = [torch.tensor([0, 3, 1, 2]), torch.tensor([5, 4])]
     expected = run(kind, batch, MicroBatching(), plan=plan)
     for micro in CUTS:
         metrics, found = run(kind, batch, micro, plan=plan)
@@ -191,13 +189,11 @@ def test_a_step_whose_loss_is_not_finite_is_skipped_though_its_gradient_is(wrong
     part = Trainable(model=model, optimizer=make_optimizer(model, lr=0.1))
     before = [p.clone() for p in model.parameters()]
 
-    def spoiled(model: Any, batch: PPOBatch, weights: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        loss, info = loss_fn(model, batch, weights)
+    def spoiled(model: Any, batch: MiniBatch) -> tuple[torch.Tensor, Any]:
+        loss, info = loss_fn(model, batch)
         return loss + wrong, info
 
-    settings: dict[str, Any] = {"micro": MicroBatching(rows=3), "loss_agg_mode": "token-mean", "horizon": 30}
-    plan = [list(torch.arange(6).split(3))]
-    metrics = update(part, ready(), spoiled, mini_batches=plan, device=CPU, **settings)
+    metrics = update(part, cut(ready(), list(torch.arange(6).split(3))), spoiled, MicroBatching(rows=3), CPU)
     assert metrics["skipped"] == 2 and metrics["grad_norm"] > 1e-3 and part.optimizer.steps == 0
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
@@ -246,11 +242,13 @@ def generator() -> torch.Generator:
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_every_epoch_sees_every_row_once(size, count, lengths, shuffle):
     plan = plan_mini_batches(10, size=size, count=count, epochs=3, shuffle=shuffle, generator=generator())
-    assert len(plan) == 3
-    for epoch in plan:
+    epochs = [plan[start : start + len(lengths)] for start in range(0, len(plan), len(lengths))]
+    assert len(epochs) == 3
+    assert len(epochs[0]) == count_mini_batches(10, size=size, count=count)
+    for epoch in epochs:
         assert [len(rows) for rows in epoch] == lengths
         assert sorted(torch.cat(epoch).tolist()) == list(range(10))
-    orders = [torch.cat(epoch).tolist() for epoch in plan]
+    orders = [torch.cat(epoch).tolist() for epoch in epochs]
     assert orders[0] != list(range(10))
     assert (orders[0] != orders[1]) == shuffle
 
@@ -262,20 +260,11 @@ def test_ratios_are_taken_without_dropout_and_activations_are_still_recomputed()
     scored = score_logprobs(Scorer(model=model), batch, MicroBatching(), CPU)
     part = Trainable(model=model, optimizer=Recording(model))
 
-    def loss_fn(model, rows, weights):
+    def loss_fn(model, rows):
         losses.append((model.training, model.is_gradient_checkpointing))
-        return actor_loss(ActorConfig())(model, rows, weights)
+        return ActorLoss(ActorConfig())(model, rows)
 
-    metrics = update(
-        part,
-        replace(batch, old_logprobs=scored),
-        loss_fn,
-        mini_batches=[[torch.arange(len(batch))]],
-        micro=MicroBatching(),
-        loss_agg_mode="token-mean",
-        horizon=30,
-        device=CPU,
-    )
+    metrics = update(part, cut(replace(batch, old_logprobs=scored)), loss_fn, MicroBatching(), CPU)
     assert abs(metrics["ppo_kl"]) < 1e-6
     assert losses == [(True, True)]
     assert model.config.attention_dropout == 0.5
@@ -295,19 +284,16 @@ def test_weights_of_a_correction_scale_the_policy_loss_and_nothing_else():
     batch = ready()
     model, _ = actor()
     grads = {}
-    for name, importance in {"none": None, "one": 1.0, "half": 0.5}.items():
-        weights = None if importance is None else torch.full_like(batch.old_logprobs, importance)
+    for name, scale in {"none": None, "one": 1.0, "half": 0.5}.items():
+        weights = batch.rl_weights if scale is None else batch.rl_weights * scale
         cfg = ActorConfig(entropy_coeff=0.0)
         optimizer = Recording(model)
         metrics = update(
             Trainable(model=model, optimizer=optimizer, grad_clip=1e9),
-            replace(batch, importance=weights),
-            actor_loss(cfg),
-            mini_batches=[[torch.arange(len(batch))]],
-            micro=MicroBatching(rows=2),
-            loss_agg_mode="token-mean",
-            horizon=30,
-            device=CPU,
+            cut(replace(batch, rl_weights=weights)),
+            ActorLoss(cfg),
+            MicroBatching(rows=2),
+            CPU,
         )
         grads[name] = (optimizer.seen[0], metrics["entropy"])
     assert torch.equal(grads["none"][0], grads["one"][0])
@@ -319,17 +305,14 @@ def test_entropy_and_kl_are_means_over_sampled_tokens_with_and_without_weights_o
     batch = ready()
     half = (torch.arange(batch.mask.shape[1]) % 2).float().expand(batch.mask.shape)
     found = []
-    for importance in (None, half):
+    for weights in (batch.rl_weights, batch.rl_weights * half):
         model, _ = actor()
         metrics = update(
             Trainable(model=model, optimizer=Recording(model), grad_clip=1e9),
-            replace(batch, importance=importance),
-            actor_loss(ActorConfig(use_kl_loss=True, kl_loss_coef=1e-9)),
-            mini_batches=[[torch.arange(len(batch))]],
-            micro=MicroBatching(rows=2),
-            loss_agg_mode="token-mean",
-            horizon=30,
-            device=CPU,
+            cut(replace(batch, rl_weights=weights)),
+            ActorLoss(ActorConfig(use_kl_loss=True, kl_loss_coef=1e-9)),
+            MicroBatching(rows=2),
+            CPU,
         )
         found.append({name: metrics[name] for name in ("entropy", "kl_loss")})
     assert found[0]["entropy"] > 1

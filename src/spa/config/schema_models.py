@@ -128,6 +128,11 @@ class WorldLossConfig:
     ] = 1.0
     fade: Annotated[bool, Key("times the share of the step's episodes that failed", affects="result")] = False
 
+    @property
+    def on(self) -> bool:
+        """Whether any token carries the loss."""
+        return self.tokens != "none" and self.coef > 0
+
 
 @section
 class AnswerFocusConfig:

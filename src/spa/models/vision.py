@@ -92,6 +92,22 @@ class RowImages:
         return out
 
 
+@dataclass(frozen=True, eq=False)
+class RowFiles:
+    """A batch's pictures as PNG files, which are read when the rows go to a device."""
+
+    reader: ImageReader
+    rows: tuple[Sequence[bytes], ...]
+
+    def __getitem__(self, rows: torch.Tensor) -> "RowFiles":
+        """The pictures of these rows (int64 [B])."""
+        return RowFiles(self.reader, tuple(self.rows[row] for row in rows.tolist()))
+
+    def to(self, device: torch.device | str) -> RowImages:
+        """The pictures as the model takes them."""
+        return self.reader.rows(self.rows).to(device)
+
+
 def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
     """The image processor of a model folder; None if the model reads only text, or has no processor with it. `code`:
     Python files of the folder may be run for it.

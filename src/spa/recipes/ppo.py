@@ -1,14 +1,15 @@
 """Stage 3: multi-turn PPO (arXiv 1707.06347; SPA, arXiv 2510.15047).
 
-One step: play, keep the groups that differ, score, estimate advantages, update critic and policy. Read `train_ppo` from
-top to bottom; everything it calls is a pure function or one of the things it holds: an engine and two models.
+One step: play, keep the groups that differ, score, estimate advantages, let the methods annotate, update critic and
+policy. Read `train_ppo` from top to bottom; everything it calls is a pure function or one of the things it holds: an
+engine and two models.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,32 +26,23 @@ from spa.envs.lost import LOST
 from spa.errors import TrainingError
 from spa.evaluate.episode_metrics import episode_metrics, tokens_in
 from spa.evaluate.search import episode_search_metrics
+from spa.methods import Context, annotate
 from spa.models.heap import limit_kernel_caches, release_memory
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.ppo_imagined import imagined_advantages, require_worths
-from spa.recipes.ppo_losses import (
-    actor_loss,
-    critic_loss,
-    needs_answers,
-    needs_entropies,
-    weighed_by_uncertainty,
-    world_weights,
-)
+from spa.recipes.ppo_losses import ActorLoss, CriticLoss
 from spa.recipes.ppo_models import Models, load_models, named_estimator
-from spa.recipes.ppo_replay import drawn_rows, replayed_data
+from spa.recipes.ppo_replay import replayed_data
 from spa.recipes.validation import validate
 from spa.run.fingerprint import Fingerprint
 from spa.run.stage import Stage, stage_fingerprint
 from spa.seeds import torch_stream
-from spa.training.batch import batch_episodes, select, split_turns
-from spa.training.loss_masks import answer_mask, loss_masks
-from spa.training.replay import with_replay
+from spa.training.batch import batch_episodes, is_trainable, select, split_turns
+from spa.training.loss_masks import loss_masks
 from spa.training.token_scores import token_scores
 from spa.training.update import (
-    LossFn,
     MicroBatching,
-    Trainable,
+    mini_batch,
     plan_mini_batches,
     score_entropies,
     score_last_values,
@@ -58,7 +50,7 @@ from spa.training.update import (
     score_values,
     update,
 )
-from spa.types import Episode, EpisodeBatch, Metrics, PPOBatch, ScoredBatch, Stop
+from spa.types import Episode, EpisodeBatch, Metrics, MiniBatch, PPOBatch, ScoredBatch, Stop
 from spa.worldmodel.online import with_world_model_reward
 
 log = logging.getLogger(__name__)
@@ -78,29 +70,31 @@ def main(
 
     Without a `fingerprint` it is a stage alone, which `trainer.resume_mode` makes begin again when it is finished.
     """
-    trainer, path = cfg.trainer, model_path or cfg.model_path
+    trainer = cfg.trainer
+    started = replace(cfg, model_path=model_path or cfg.model_path)
     with Stage(
         cfg,
         directory or Path(trainer.default_local_dir),
-        fingerprint or stage_fingerprint(replace(cfg, model_path=path), "ppo", data=replayed_data(cfg)),
+        fingerprint or stage_fingerprint(started, "ppo", data=replayed_data(cfg)),
         total=trainer.total_training_steps,
         keep=trainer.max_actor_ckpt_to_keep,
         resume_path=trainer.resume_from_path if trainer.resume_mode == "resume_path" else None,
         again=fingerprint is None and trainer.resume_mode != "auto",
     ) as stage:
-        return stage.result or train_ppo(cfg, stage, path)
+        return stage.result or train_ppo(started, stage)
 
 
-def train_ppo(cfg: Config, stage: Stage, path: str) -> Path:
-    """Multi-turn PPO: rollout -> keep groups -> score -> advantages -> critic, actor -> sync weights.
+def train_ppo(cfg: Config, stage: Stage) -> Path:
+    """Multi-turn PPO: rollout -> filter groups -> score -> advantages -> critic, actor -> sync weights.
 
     With several ranks each plays, scores and trains on its share; everything here is the same on all. Raises
     StopRequested, when it has saved what there is, if the process is asked to stop.
     """
     limit_kernel_caches()
-    device, sampling = setup.pick_device(cfg), setup.train_sampling(cfg)
-    require_worths(cfg)
-    models = load_models(cfg, path, stage.resume_from, device)
+    actor = cfg.actor_rollout_ref.actor
+    critic = cfg.critic
+    sampling = setup.train_sampling(cfg)
+    models = load_models(cfg, stage.resume_from)
     models.engine.load_weights(models.actor.full_model(), version=stage.step)
     player = setup.make_player(
         cfg, models.template, mode=cfg.ctx_manager.mode, lost=stage.folder / LOST, own_rewards=True
@@ -116,25 +110,26 @@ def train_ppo(cfg: Config, stage: Stage, path: str) -> Path:
             specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
             episodes = player.play(models.engine, specs, sampling)
         barren = barren_steps(episodes, barren)
-        metrics = episode_metrics(episodes, "train")
-        metrics |= episode_search_metrics(episodes, player.make_env, "train")
-        pad = models.template.tokenizer.pad_token_id or 0
-        kept, found = keep_groups(cfg, to_batch(cfg, episodes, pad, models.template))
-        metrics |= found
-        if kept is not None:
+        metrics = episode_metrics(episodes, "train") | episode_search_metrics(episodes, player.make_env, "train")
+        batch = filter_groups(cfg, make_batch(cfg, episodes, models.template), metrics)
+        if batch is not None:  # None: no group has any reward variance
             with stage.timer("score"):
-                scored, found = score(cfg, models, kept, device)
-            metrics |= found
-            check_sampler(cfg, found["rollout/kl_trainer_sampler"], models, step)
-            batch, found = with_advantages(cfg, models, scored)
-            metrics |= found
+                batch = score(cfg, models, batch, metrics)
+                check_sampler(cfg, metrics["rollout/kl_trainer_sampler"], models, step)
+                batch = add_advantages(cfg, models, batch, metrics)
+                batch = annotate(batch, episodes, method_context(cfg, models, step, metrics))
             with stage.timer("update"):
-                for name, part, shown, how in updates(cfg, models, batch, episodes, step):
-                    found = update(part, shown, **how, device=device)
-                    metrics |= {f"{name}/{key}": value for key, value in found.items()}
-                    metrics[f"{name}/lr"] = part.optimizer.lr
-                    if shown.replay is not None:
-                        metrics[f"{name}/replay_tokens"] = float(shown.replay.sum())
+                if models.critic is not None:
+                    models.critic.optimizer.at(step - 1)
+                    minis = mini_batches(cfg, critic, batch, step)
+                    found = update(models.critic, minis, CriticLoss(critic), training_cut(critic), models.device)
+                    metrics |= prefixed("critic", found)
+                if step > cfg.trainer.critic_warmup:
+                    models.actor.optimizer.at(step - 1)
+                    minis = mini_batches(cfg, actor, batch, step)
+                    loss = ActorLoss(actor, sampling, replayed=not batch.played.all())
+                    found = update(models.actor, minis, loss, training_cut(actor), models.device)
+                    metrics |= prefixed("actor", found)
             stage.recorder.token_scores(step, "train", token_scores(batch, episodes[:SHOWN_EPISODES]))
         models.engine.load_weights(models.actor.full_model(), version=step)
         release_memory()
@@ -195,30 +190,26 @@ def step_health(metrics: Metrics) -> StepHealth:
     )
 
 
-def to_batch(
-    cfg: Config, episodes: list[Episode], pad_id: int, template: ChatTemplate | None = None
-) -> EpisodeBatch | None:
-    """Episodes that ended without an error, with normalised rewards; None if there are none. The template is needed
-    for loss masks other than the sampled tokens."""
-    good = [episode for episode in episodes if episode.stop is not Stop.ERROR and episode.token_ids is not None]
-    if not good:
+def make_batch(cfg: Config, episodes: Sequence[Episode], template: ChatTemplate | None = None) -> EpisodeBatch | None:
+    """Episodes that ended without an error, with normalised rewards; None if there are none. `batch.episodes` counts
+    `episodes`. The template is needed for loss masks other than the sampled tokens."""
+    numbers = [number for number, episode in enumerate(episodes) if is_trainable(episode)]
+    if not numbers:
         return None
-    proxy, actor = cfg.agent_proxy, cfg.actor_rollout_ref.actor
+    proxy = cfg.agent_proxy
     online = proxy.world_model_reward
+    good = [episodes[number] for number in numbers]
     batch = batch_episodes(
         with_world_model_reward(
             good, observation=online.observation, prediction=online.prediction, within=online.within
         ),
         tags=cfg.es_manager.train.env_configs.tags,
-        pad_id=pad_id,
+        pad_id=0 if template is None else template.tokenizer.pad_token_id or 0,
         turn_scores=proxy.use_turn_scores,
-        mask_of=loss_masks(good, actor.loss_mask, template),
-        answers_of=[answer_mask(episode, template) for episode in good] if template and needs_answers(actor) else None,
-        world_of=None if template is None else world_weights(actor.world_loss, good, template),
-        imagined_of=imagined_advantages(cfg, good),
+        mask_of=loss_masks(good, cfg.actor_rollout_ref.actor.loss_mask, template),
         reader=None if template is None else template.images,
     )
-    return normalized(cfg, batch)
+    return normalized(cfg, replace(batch, episodes=torch.tensor(numbers)))
 
 
 def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
@@ -252,14 +243,14 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     return replace(batch, rewards=rewards)
 
 
-def keep_groups(cfg: Config, batch: EpisodeBatch | None) -> tuple[EpisodeBatch | None, Metrics]:
+def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> EpisodeBatch | None:
     """The groups whose episodes differ most in score, as rows of the policy update: one for each episode, or for each
     turn where prompts have no history. None if no group differs."""
     if batch is None:
-        return None, {}
+        return None
     rollout = cfg.actor_rollout_ref.rollout
     kind, strategy = FILTERS[rollout.rollout_filter_type]
-    keep, metrics = select_groups(
+    keep, found = select_groups(
         batch.scores,
         batch.group_ids,
         ratio=rollout.rollout_filter_ratio,
@@ -267,27 +258,28 @@ def keep_groups(cfg: Config, batch: EpisodeBatch | None) -> tuple[EpisodeBatch |
         strategy=strategy,
         include_zero=rollout.rollout_filter_include_zero,
     )
+    metrics |= found
     if not keep.any():
-        return None, metrics
+        return None
     kept = select(batch, keep)
-    return (kept if cfg.ctx_manager.history else split_turns(kept)), metrics
+    return kept if cfg.ctx_manager.history else split_turns(kept)
 
 
-def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device) -> tuple[ScoredBatch, Metrics]:
-    """What policy, reference and critic say about the episodes before anything is updated."""
+def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) -> ScoredBatch:
+    """What policy, reference and critic say about the episodes before anything is updated; weights of the policy loss
+    for what another sampler drew."""
     actor, ref_cfg = cfg.actor_rollout_ref.actor, cfg.actor_rollout_ref.ref
-    micro = micro_batching(actor, cfg.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu)
     sampling, algorithm = setup.train_sampling(cfg), cfg.algorithm
-    old = score_logprobs(models.actor, batch, micro, device, sampling)
+    old = score_logprobs(models.actor, batch, scoring(cfg), models.device, sampling)
     ref = values = None
     if models.ref is not None:
         micro = micro_batching(actor, ref_cfg.log_prob_micro_batch_size_per_gpu)
-        ref = score_logprobs(models.ref, batch, micro, device, sampling)
+        ref = score_logprobs(models.ref, batch, micro, models.device, sampling)
     if models.critic is not None:
         micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
-        values = score_values(models.critic, batch, micro, device)
+        values = score_values(models.critic, batch, micro, models.device)
         if algorithm.bootstrap_truncated and batch.truncated is not None:
-            batch = bootstrapped(cfg, batch, score_last_values(models.critic, batch, micro, device))
+            batch = bootstrapped(cfg, batch, score_last_values(models.critic, batch, micro, models.device))
     # k3 estimate of KL(sampler || trainer): zero if both compute the same numbers from the same weights.
     gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
     sampled = batch.mask
@@ -303,23 +295,16 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, device: torch.device
         cap=correction.cap,
         floor=correction.floor,
     )
-    metrics = {
+    if importance is not None:
+        batch = replace(batch, rl_weights=batch.rl_weights * importance)
+    metrics |= {
         "rollout/kl_trainer_sampler": float(masked_mean(gap, sampled)),
         "rollout/logprob_gap_max": float(((old - batch.sampler_logprobs).abs() * sampled).max()),
         "rollout/old_log_prob": float(masked_mean(old, batch.mask)),
         **weighed,
     }
-    known = {f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)}
-    scored = ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values, importance=importance)
-    entropies = (
-        score_entropies(models.actor, batch, micro, device, sampling)
-        if needs_entropies(actor)
-        else torch.zeros_like(old)
-    )
-    scored = weighed_by_uncertainty(actor, scored, entropies)
-    if scored.world is not None:
-        metrics["rollout/world_tokens_ratio"] = float((scored.world > 0).sum() / scored.mask.sum().clamp(min=1))
-    return scored, metrics
+    known = {item.name: getattr(batch, item.name) for item in fields(EpisodeBatch)}
+    return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values)
 
 
 def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:
@@ -346,9 +331,10 @@ def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
         log.warning("step %d: KL(sampler || trainer) is %.3g per token, above %g", step, kl, cfg.trainer.kl_warn)
 
 
-def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PPOBatch, Metrics]:
+def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Metrics) -> PPOBatch:
     """Rewards (less KL, if asked for) to advantages and returns; advantages are whitened over all sampled tokens."""
-    alg, rewards, metrics = cfg.algorithm, batch.rewards, {}
+    alg = cfg.algorithm
+    rewards = batch.rewards
     if alg.use_kl_in_reward and batch.ref_logprobs is not None:
         rewards, kl = kl_in_reward(
             rewards, batch.old_logprobs, batch.ref_logprobs, batch.mask, coef=models.kl.coef, kind=alg.kl_penalty
@@ -367,48 +353,65 @@ def with_advantages(cfg: Config, models: Models, batch: ScoredBatch) -> tuple[PP
         metrics["critic/vf_explained_var"] = float(explained_variance(batch.values, returns, batch.mask))
     if alg.whiten_advantages and estimator.whitened:
         advantages = whiten(advantages, batch.mask)
-    if batch.imagined is not None:
-        advantages = advantages + batch.imagined * batch.mask
-        metrics["critic/advantages/imagined"] = float(masked_mean(batch.imagined.abs(), batch.mask))
-    known = {f.name: getattr(batch, f.name) for f in fields(ScoredBatch)}
-    return PPOBatch(**known, advantages=advantages, returns=returns), metrics
+    known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}
+    return PPOBatch(**known, advantages=advantages, returns=returns)
 
 
-def updates(
-    cfg: Config, models: Models, batch: PPOBatch, episodes: Sequence[Episode], step: int
-) -> Iterator[tuple[str, Trainable, PPOBatch, dict[str, Any]]]:
-    """What a step updates, on which rows and how: the critic, then (after its warm-up) the policy, with replayed rows
-    if they are asked for, each at the rate of this PPO step."""
-    actor = cfg.actor_rollout_ref.actor
-    if models.critic is not None:
-        models.critic.optimizer.at(step - 1)
-        yield "critic", models.critic, batch, cut(cfg, cfg.critic, critic_loss(cfg.critic), len(batch), step)
-    if step > cfg.trainer.critic_warmup:
-        models.actor.optimizer.at(step - 1)
-        how = cut(cfg, actor, actor_loss(actor, setup.train_sampling(cfg)), len(batch), step)
-        count = actor.replay.rows * sum(map(len, how["mini_batches"]))
-        if rows := drawn_rows(cfg, models.template, models.replay, episodes, count=count, step=step):
-            batch, how["mini_batches"] = with_replay(batch, how["mini_batches"], rows)
-        yield "actor", models.actor, batch, how
+def method_context(cfg: Config, models: Models, step: int, metrics: Metrics) -> Context:
+    """What the methods may use at this step."""
+    sampling = setup.train_sampling(cfg)
+    return Context(
+        cfg=cfg,
+        step=step,
+        template=models.template,
+        entropies=lambda batch: score_entropies(models.actor, batch, scoring(cfg), models.device, sampling),
+        state_values=partial(state_values, cfg),
+        stored=models.replay,
+        metrics=metrics,
+    )
 
 
-def cut(cfg: Config, part: ActorConfig | CriticConfig, loss_fn: LossFn, rows: int, step: int) -> dict[str, Any]:
-    """How `update` cuts the rows of a step, what it computes on them, and how that is added up."""
-    return {
-        "loss_fn": loss_fn,
-        "mini_batches": plan_mini_batches(
-            rows,
-            size=part.ppo_mini_batch_size,
-            count=cfg.actor_rollout_ref.actor.ppo_num_mini_batches,
-            epochs=part.ppo_epochs,
-            shuffle=part.shuffle,
-            generator=torch_stream(cfg.seed.train, "minibatch", step),  # the same cut for both
-        ),
-        "micro": micro_batching(part, part.ppo_micro_batch_size_per_gpu),
-        "loss_agg_mode": part.loss_agg_mode,
-        "horizon": cfg.actor_rollout_ref.rollout.response_length
-        * max(cfg.max_turn(tag) for tag in cfg.es_manager.train.env_configs.tags),
-    }
+def state_values(cfg: Config, tag: str, texts: Collection[str]) -> dict[str, float]:
+    """What an environment says that states are worth, by their texts; 0 where it cannot say."""
+    with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+        return {text: env.state_value(text) or 0.0 for text in sorted(texts)}
+
+
+def with_replayed(mini_batches: Sequence[torch.Tensor], batch: PPOBatch) -> list[torch.Tensor]:
+    """The mini-batches with equally many of the batch's replayed rows in each, in their order."""
+    pieces = (~batch.played).nonzero()[:, 0].tensor_split(len(mini_batches))
+    return [torch.cat(pair) for pair in zip(mini_batches, pieces, strict=True)]
+
+
+def prefixed(name: str, metrics: Metrics) -> Metrics:
+    """The metrics of a part, with its name before theirs."""
+    return {f"{name}/{key}": value for key, value in metrics.items()}
+
+
+def mini_batches(cfg: Config, part: ActorConfig | CriticConfig, batch: PPOBatch, step: int) -> Iterator[MiniBatch]:
+    """The mini-batches of a step: of its episodes and, for the policy, of what is replayed with them."""
+    rows = plan_mini_batches(
+        int(batch.played.sum()),
+        size=part.ppo_mini_batch_size,
+        count=cfg.actor_rollout_ref.actor.ppo_num_mini_batches,
+        epochs=part.ppo_epochs,
+        shuffle=part.shuffle,
+        generator=torch_stream(cfg.seed.train, "minibatch", step),  # the same cut for both
+    )
+    longest = max(cfg.max_turn(tag) for tag in cfg.es_manager.train.env_configs.tags)
+    horizon = cfg.actor_rollout_ref.rollout.response_length * longest
+    for picked in with_replayed(rows, batch) if isinstance(part, ActorConfig) else rows:
+        yield mini_batch(batch, picked, part.loss_agg_mode, horizon=horizon)
+
+
+def training_cut(part: ActorConfig | CriticConfig) -> MicroBatching:
+    """How a mini-batch is cut to train on it."""
+    return micro_batching(part, part.ppo_micro_batch_size_per_gpu)
+
+
+def scoring(cfg: Config) -> MicroBatching:
+    """How a batch is cut to score it with the policy."""
+    return micro_batching(cfg.actor_rollout_ref.actor, cfg.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu)
 
 
 def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:

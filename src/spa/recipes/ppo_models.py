@@ -1,6 +1,7 @@
 """What PPO trains and plays with: policy, critic, reference, engine, loaded and saved together."""
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from spa.config.schema import Config, OptimConfig
 from spa.engines.base import Engine
 from spa.engines.factory import EngineRequest, trained_kind
 from spa.errors import ConfigError
+from spa.methods.context import Replayed
 from spa.models.load import load_critic
 from spa.models.lora import ADAPTER, has_adapters
+from spa.planning.requirements import require_state_value
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.parallel import parallelize
@@ -25,7 +28,6 @@ from spa.recipes.published import note_published
 from spa.run.checkpoint import load_state
 from spa.run.stage import Snapshot
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
-from spa.training.replay import Replayed
 from spa.training.update import Scorer, Trainable
 
 
@@ -38,6 +40,7 @@ class Models:
     ref: Scorer | None
     engine: Engine
     template: ChatTemplate
+    device: torch.device
     kl: KLController
     replay: list[Replayed] = field(default_factory=list)  # rows of stage 2 to draw from
     health: Health = field(default_factory=Health)
@@ -78,8 +81,18 @@ def check_trained(cfg: Config) -> None:
     policy_loss_named(cfg.actor_rollout_ref.actor.policy_loss, keys_of(cfg.actor_rollout_ref.actor))
 
 
-def load_models(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Models:
-    """Policy, critic, reference and engine; after a crash, as they were at the checkpoint `resume`."""
+def require_state_values(cfg: Config) -> None:
+    """Raises ConfigError if imagined plans are to count and an environment cannot say what a state is worth."""
+    if cfg.algorithm.imagined_advantage > 0:
+        check = partial(require_state_value, instead="algorithm.imagined_advantage must be 0")
+        setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, check)
+
+
+def load_models(cfg: Config, resume: Path | None = None) -> Models:
+    """Policy, critic, reference and engine from `model_path`, or as they were at the checkpoint `resume`."""
+    device = setup.pick_device(cfg)
+    path = cfg.model_path
+    require_state_values(cfg)
     check_trained(cfg)
     note_published(path)
     model_cfg, actor_cfg, total = (
@@ -120,8 +133,16 @@ def load_models(cfg: Config, path: str, resume: Path | None, device: torch.devic
     engine = trained_kind(cfg).make(
         EngineRequest(cfg=cfg, model_name=source, device=device, model=actor.full_model(), template=template)
     )
-    replay = stored_rows(cfg, template)
-    models = Models(actor=actor, critic=critic, ref=ref, engine=engine, template=template, kl=kl, replay=replay)
+    models = Models(
+        actor=actor,
+        critic=critic,
+        ref=ref,
+        engine=engine,
+        template=template,
+        device=device,
+        kl=kl,
+        replay=stored_rows(cfg, template),
+    )
     if resume:
         state = load_state(resume)
         actor.optimizer.load_state_dict(state["actor"])

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from spa.evaluate.text import on_puzzles
 from spa.models.forward import token_logprobs
 from spa.models.heap import limit_kernel_caches, release_memory
 from spa.models.lora import ADAPTER
-from spa.models.vision import ImageReader, RowImages
+from spa.models.vision import ImageReader, RowFiles
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.generate import TRAIN_FILE, VAL_FILE
@@ -38,8 +39,9 @@ from spa.run.recorder import Recorder
 from spa.run.stage import Snapshot, Stage, stage_fingerprint
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
-from spa.training.update import Trainable, forward_passes, train_step
-from spa.types import Metrics
+from spa.training.update import LossInfo, Trainable, forward_passes
+from spa.training.update import update as update_model
+from spa.types import Metrics, TokenBatch
 from spa.worldmodel.parquet import puzzles_in
 from spa.worldmodel.rows import read_parquet
 from spa.worldmodel.sequences import TrainingSequence, batch_order, row_sequences, spread_evenly
@@ -234,24 +236,18 @@ def update(
     reader: ImageReader | None = None,
 ) -> Metrics:
     """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many ranks share it."""
-    targets = max(1, sum(int(sequence.mask[1:].sum()) for sequence in batch))
+    tokens = token_batch(batch, reader)
+    targets = max(1, int(tokens.mask.sum()))
+    found = update_model(part, [tokens], partial(response_loss, targets=targets), micro, device, dropout=True)
+    metrics = {f"train/{name}": value for name, value in found.items()}
+    rows = sum(sequence.rows for sequence in batch)
+    return metrics | {"train/tokens": float(targets), "train/rows": float(rows)}
 
-    def nll(model: Any, rows: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        ids, mask, images = inputs(batch, rows, device, reader)
-        logprobs, entropy = token_logprobs(model, ids, mask, images=images, with_entropy=True)
-        return -logprobs.sum() / targets, {"entropy": entropy.detach().sum()}
 
-    rate = part.optimizer.lr
-    part.model.train()
-    sums, result = train_step(part, lengths_of(batch), micro, device, nll)
-    return {
-        "train/loss": sums["loss"],
-        "train/entropy": sums["entropy"] / targets,
-        "train/tokens": float(targets),
-        "train/rows": float(sum(sequence.rows for sequence in batch)),
-        "train/lr": rate,
-        **{f"train/{name}": value for name, value in result.items()},
-    }
+def response_loss(model: Any, batch: TokenBatch, *, targets: int) -> tuple[torch.Tensor, LossInfo]:
+    """The negative log-likelihood of a micro-batch's masked tokens over the number of them in the whole batch."""
+    logprobs, entropy = token_logprobs(model, batch.input_ids, batch.mask, images=batch.images, with_entropy=True)
+    return -logprobs.sum() / targets, {"entropy": entropy.detach().sum(), "tokens": batch.mask.sum()}
 
 
 def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
@@ -259,19 +255,20 @@ def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
     return torch.tensor([len(sequence.token_ids) for sequence in sequences])
 
 
-def inputs(
-    batch: Sequence[TrainingSequence], rows: torch.Tensor, device: torch.device, reader: ImageReader | None
-) -> tuple[torch.Tensor, torch.Tensor, RowImages | None]:
-    """Right-padded ids int64 [b, T], prediction masks bool [b, A] and pictures of the rows."""
-    picked = [batch[i] for i in rows.tolist()]
-    width = max(len(sequence.token_ids) for sequence in picked)
-    ids = np.zeros((len(picked), width), dtype=np.int64)
-    mask = np.zeros((len(picked), width), dtype=bool)
-    for r, sequence in enumerate(picked):
-        ids[r, : len(sequence.token_ids)] = sequence.token_ids
-        mask[r, : len(sequence.mask)] = sequence.mask
-    images = None if reader is None else reader.rows([sequence.images for sequence in picked])
-    return torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device), images
+def token_batch(sequences: Sequence[TrainingSequence], reader: ImageReader | None = None) -> TokenBatch:
+    """The sequences as right-padded tensors, with their pictures for a model that sees."""
+    width = max(len(sequence.token_ids) for sequence in sequences)
+    ids = np.zeros((len(sequences), width), dtype=np.int64)
+    mask = np.zeros((len(sequences), width), dtype=bool)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence.token_ids)] = sequence.token_ids
+        mask[row, : len(sequence.mask)] = sequence.mask
+    return TokenBatch(
+        input_ids=torch.from_numpy(ids),
+        lengths=lengths_of(sequences),
+        mask=torch.from_numpy(mask[:, 1:].copy()),
+        images=None if reader is None else RowFiles(reader, tuple(sequence.images for sequence in sequences)),
+    )
 
 
 def validation_loss(
@@ -282,14 +279,14 @@ def validation_loss(
     reader: ImageReader | None = None,
 ) -> float:
     """Mean negative log-likelihood over all response tokens of the validation rows, of which there is at least one."""
-
-    def nll(model: Any, rows: torch.Tensor) -> float:
-        ids, mask, images = inputs(batch, rows, device, reader)
-        return -float(token_logprobs(model, ids, mask, images=images)[0].sum())
-
-    found = forward_passes(part, lengths_of(batch), micro, device, nll)
+    tokens = token_batch(batch, reader)
+    found = forward_passes(part, tokens, micro, device, _summed_nll)
     sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in found), 0.0)})
-    return sums["nll"] / max(1, sum(int(sequence.mask[1:].sum()) for sequence in batch))
+    return sums["nll"] / max(1, int(tokens.mask.sum()))
+
+
+def _summed_nll(model: Any, batch: TokenBatch) -> float:
+    return -float(token_logprobs(model, batch.input_ids, batch.mask, images=batch.images)[0].sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """From episodes to tensors, and from tensors to fewer tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Literal, TypeVar
 
@@ -8,10 +8,15 @@ import numpy as np
 import torch
 
 from spa.models.vision import ImageReader
-from spa.types import Episode, EpisodeBatch, Stop
+from spa.types import Episode, EpisodeBatch, Stop, TokenBatch
 
 LossMask = Literal["sampled", "answer_only", "no_states", "all_after_system"]
-Batch = TypeVar("Batch", bound=EpisodeBatch)
+Batch = TypeVar("Batch", bound=TokenBatch)
+
+
+def is_trainable(episode: Episode) -> bool:
+    """Whether an episode has tokens and ended without an error."""
+    return episode.stop is not Stop.ERROR and episode.token_ids is not None
 
 
 def batch_episodes(
@@ -21,17 +26,13 @@ def batch_episodes(
     pad_id: int,
     turn_scores: bool = False,
     mask_of: Sequence[np.ndarray] | None = None,
-    answers_of: Sequence[np.ndarray] | None = None,
-    world_of: Sequence[np.ndarray] | None = None,
-    imagined_of: Sequence[np.ndarray] | None = None,
     reader: ImageReader | None = None,
 ) -> EpisodeBatch:
     """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes prediction-aligned [A].
 
     `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or, with `turn_scores`,
-    on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens; `answers_of` and
-    `world_of` are masks of the same kind for `answers` and `world`, `imagined_of` numbers for `imagined`. `reader`
-    prepares the episodes' pictures, for a model that sees.
+    on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens. All of these have an
+    `rl_weights` of 1. `reader` prepares the episodes' pictures, for a model that sees.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
@@ -65,10 +66,11 @@ def batch_episodes(
         group_ids=torch.tensor([episode.group for episode in episodes]),
         tag_ids=torch.tensor([tags.index(episode.tag) for episode in episodes]),
         sampler_logprobs=torch.from_numpy(logprobs[:, shift].copy()),
+        rl_weights=torch.from_numpy(mask[:, shift].astype(np.float32)),
+        ce_weights=torch.zeros(len(episodes), width - 1),
+        episodes=torch.arange(len(episodes)),
+        starts=torch.zeros(len(episodes), dtype=torch.int64),
         anchors=_shifted(anchors(episodes), width),
-        answers=None if answers_of is None else _shifted(answers_of, width),
-        world=None if world_of is None else _shifted(world_of, width),
-        imagined=None if imagined_of is None else _shifted(imagined_of, width),
         truncated=torch.tensor([episode.stop in (Stop.TURN_CAP, Stop.CONTEXT) for episode in episodes]),
         images=None if reader is None else reader.rows([episode.images for episode in episodes]),
     )
@@ -84,6 +86,24 @@ def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
         assert episode.turn_index is not None
         out.append(np.asarray([*numbers, 0])[episode.turn_index.clip(-1, len(numbers) - 1)].astype(np.int64))
     return out
+
+
+def on_tokens(
+    batch: EpisodeBatch, episodes: Sequence[Episode], values_of: Callable[[Episode], np.ndarray]
+) -> torch.Tensor:
+    """[B, A]: what `values_of` an episode gives per token [T], where the batch has these tokens; 0 elsewhere.
+
+    `episodes` are those of the step that `batch.episodes` counts.
+    """
+    numbers = batch.episodes.tolist()
+    found = {number: values_of(episodes[number]) for number in sorted({*numbers} - {-1})}
+    kind = next(iter(found.values())).dtype if found else np.dtype(np.float32)
+    out = np.zeros((len(batch), batch.input_ids.shape[1]), dtype=kind)
+    for row, number in enumerate(numbers):
+        if number >= 0:
+            start, length = int(batch.starts[row]), int(batch.lengths[row])
+            out[row, :length] = found[number][start : start + length]
+    return torch.from_numpy(out[:, 1:].copy())  # the prediction of token t is entry t - 1
 
 
 def _shifted(rows: Sequence[np.ndarray], width: int) -> torch.Tensor:
@@ -146,6 +166,7 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
             value = value[torch.tensor(rows)]
         parts[name] = value
     parts["lengths"] = lengths
+    parts["starts"] = parts["starts"] + torch.tensor(starts)
     if batch.truncated is not None:
         parts["truncated"] = parts["truncated"] & last
     for new, (row, start) in enumerate(zip(rows, starts, strict=True)):

@@ -16,7 +16,8 @@ def token_scores(batch: PPOBatch, episodes: Sequence[Episode]) -> Scores:
     A row belongs to the episode with its token ids; the number of token t is that of its prediction, t - 1, and the
     first token, which nothing predicts, gets 0. Episodes that were filtered out are not in the result.
     """
-    rows = {_key(batch.input_ids[row, : int(batch.lengths[row])]): row for row in range(len(batch))}
+    played = batch.played.nonzero()[:, 0].tolist()
+    rows = {_key(batch.input_ids[row, : int(batch.lengths[row])]): row for row in played}
     columns = {"advantages": batch.advantages, "returns": batch.returns, "values": batch.values}
     scores: Scores = {}
     for episode in episodes:

@@ -2,9 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import InitVar, dataclass, field, fields, replace
+from dataclasses import InitVar, dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,22 +19,22 @@ from spa.errors import TrainingError
 from spa.models.forward import PLAIN, packs_rows, switch_off_dropout, token_logprobs, token_values
 from spa.models.lora import adapters_off
 from spa.run import watchdog
-from spa.training.batch import select, to_device
+from spa.training.batch import Batch, select, to_device
 from spa.training.oom_retry import MicroBatching, oom_retry
 from spa.training.optim import Optimizer
-from spa.types import EpisodeBatch, Metrics, PPOBatch, SamplingParams
+from spa.types import Metrics, MiniBatch, PPOBatch, SamplingParams, TokenBatch
 
 LossInfo = Mapping[str, torch.Tensor]
-LossFn = Callable[[Any, PPOBatch, torch.Tensor], tuple[torch.Tensor, LossInfo]]
-"""(model, micro-batch, weights [b, A]) -> (loss, sums over tokens to report as means, and their number as "tokens").
-Weights belong to the whole mini-batch. `OVER_SAMPLED` are sums over the tokens counted in "sampled"."""
-Compute = Callable[..., tuple[torch.Tensor, LossInfo]]
-"""(model, *, rows) -> (part of the loss, parts of the sums to report)."""
+LossFn = Callable[[Any, MiniBatch], tuple[torch.Tensor, LossInfo]]
+"""(model, micro-batch) -> (loss, sums over tokens to report as means, and their number as "tokens"). `OVER_SAMPLED`
+are sums over the tokens counted in "sampled", `OVER_MINI_BATCHES` means of their own."""
 Result = TypeVar("Result")
 
 MAX_BAD_STEPS = 3
 OVER_SAMPLED = ("entropy", "kl_loss")
 """What is summed over all sampled tokens, those without a weight in the policy loss too."""
+OVER_MINI_BATCHES = ("world_loss", "replay_loss")
+"""Losses with a denominator of their own: their mean is over mini-batches."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,46 +100,101 @@ class Trainable:
         return {"grad_norm": norm if math.isfinite(norm) else -1.0, "skipped": float(not finite)}
 
 
-def train_step(
-    part: Trainable, lengths: torch.Tensor, micro: MicroBatching, device: torch.device, compute: Compute
-) -> tuple[dict[str, float], Metrics]:
-    """One optimiser step on sequences of these `lengths` (int64 [B]), however they are cut and shared among ranks.
+def update(
+    part: Trainable,
+    mini_batches: Iterable[Batch],
+    loss_fn: Callable[[Any, Batch], tuple[torch.Tensor, LossInfo]],
+    micro: MicroBatching,
+    device: torch.device,
+    *,
+    dropout: bool = False,
+) -> Metrics:
+    """One optimiser step for each mini-batch; returns means over tokens and steps, and the learning rate.
 
-    `compute(model, rows)` gives the rows' part of the loss, which is a sum over the whole batch, and of the sums to
-    report. Returns the sums of all ranks, the loss among them, and what `Trainable.step` says.
+    `loss_fn(model, micro_batch)` gives the rows' part of a loss that is a sum over the whole mini-batch. So the
+    gradient does not depend on how that is cut into micro-batches and shared among ranks. Dropout is off unless
+    asked for: ratios and clipped values compare with scores that were taken without it.
     """
     replica = part.replica
-    mine, dummy = replica.world.deal(lengths), lengths.argmin()[None]
-    sums: dict[str, float] = {}
-    alone = replica.world.size == 1
-    for attempt in oom_retry(part, micro, lengths[mine], packed=packs_rows(part.model), repeatable=alone):
-        part.optimizer.zero_grad()  # of an attempt that ran out of memory
-        sums, loss = defaultdict[str, float](float), None  # lets go of a graph that was too large
-        with attempt as cut:
-            passes = list(replica.passes([mine[picked] for picked in cut], dummy, backward=True))
-            for number, (rows, counts) in enumerate(passes, start=1):
-                watchdog.beat()
-                with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-                    loss, info = replica.forward(partial(compute, rows=rows), last=number == len(passes))
-                # The loss is a sum over ranks; gradients are averaged over them.
-                (loss * (counts * replica.world.size)).backward()
-                for name, value in {"loss": loss, **info}.items():
-                    sums[name] += float(value.detach()) * counts
-    sums = replica.world.all_reduce_sums(sums)
-    return sums, part.step(sums["loss"])
+    world = replica.world
+    totals: dict[str, float] = defaultdict(float)
+    steps: list[Metrics] = []
+    part.model.train()
+    if not dropout:
+        switch_off_dropout(part.model)
+    packed = packs_rows(part.model)
+    for mini in mini_batches:
+        mine = world.deal(mini.lengths)
+        dummy = mini.lengths.argmin()[None]
+        sums: dict[str, float] = {}
+        # Once, or again in smaller micro-batches after memory ran out.
+        for attempt in oom_retry(part, micro, mini.lengths[mine], packed=packed, repeatable=world.size == 1):
+            part.optimizer.zero_grad()
+            sums = defaultdict(float)
+            loss = None  # lets go of a graph that was too large
+            with attempt as cut:
+                passes = list(replica.passes([mine[picked] for picked in cut], dummy, backward=True))
+                for number, (rows, counts) in enumerate(passes, start=1):
+                    watchdog.beat()
+                    micro_batch = to_device(select(mini, rows), device)
+                    with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
+                        loss, info = replica.forward(loss_fn, micro_batch, last=number == len(passes))
+                    # The loss is a sum over ranks; gradients are averaged over them.
+                    (loss * (counts * world.size)).backward()
+                    for name, value in {"loss": loss, **info}.items():
+                        sums[name] += float(value.detach()) * counts
+        sums = world.all_reduce_sums(sums)
+        steps.append(part.step(sums["loss"]))
+        for name, value in sums.items():
+            totals[name] += value
+    return {**_means(totals, len(steps)), **_step_metrics(steps), "lr": part.optimizer.lr}
+
+
+def _means(totals: Mapping[str, float], steps: int) -> Metrics:
+    """Sums over tokens as means over what each is counted in."""
+    count = max(1, steps)
+    tokens = max(1.0, totals.get("tokens", 0.0))
+    sampled = max(1.0, totals.get("sampled", tokens))
+    units = {name: float(count) for name in ("loss", *OVER_MINI_BATCHES)} | dict.fromkeys(OVER_SAMPLED, sampled)
+    return {
+        name: total / units.get(name, tokens) for name, total in totals.items() if name not in ("tokens", "sampled")
+    }
+
+
+def _step_metrics(steps: Sequence[Metrics]) -> Metrics:
+    return {
+        "grad_norm": sum(step["grad_norm"] for step in steps) / max(1, len(steps)),
+        "skipped": sum(step["skipped"] for step in steps),
+    }
+
+
+def mini_batch(batch: PPOBatch, rows: torch.Tensor, mode: LossAggMode, *, horizon: int | None = None) -> MiniBatch:
+    """The rows of one optimiser step, with weights that have the denominators of all of them: one for the tokens that
+    were sampled, one each for the known tokens of played and of replayed rows."""
+    mini = select(batch, rows)
+    played = mini.played[:, None]
+    known = torch.where(
+        played, auxiliary_weights(mini.ce_weights * played), auxiliary_weights(mini.ce_weights * ~played)
+    )
+    columns: dict[str, Any] = {item.name: getattr(mini, item.name) for item in fields(PPOBatch)}
+    columns["ce_weights"] = known
+    weights = loss_weights(mini.mask, mode, loss_units(mini.mask, mode), horizon=horizon)
+    return MiniBatch(**columns, token_weights=weights)
 
 
 def forward_passes(
     part: Scorer | Trainable,
-    lengths: torch.Tensor,
+    batch: Batch,
     micro: MicroBatching,
     device: torch.device,
-    compute: Callable[..., Result],
+    compute: Callable[[Any, Batch], Result],
 ) -> list[tuple[torch.Tensor, Result]]:
-    """`compute(model, rows)` without gradients and without dropout, on this rank's share of sequences of these
-    `lengths`; returns the rows of each pass with its result."""
-    replica, off = part.replica, isinstance(part, Scorer) and part.without_adapters
-    mine, dummy = replica.world.deal(lengths), lengths.argmin()[None]
+    """`compute(model, micro_batch)` without gradients and without dropout, on this rank's share of the batch; returns
+    the rows of each pass with its result."""
+    replica = part.replica
+    off = isinstance(part, Scorer) and part.without_adapters
+    mine = replica.world.deal(batch.lengths)
+    dummy = batch.lengths.argmin()[None]
     part.model.eval()
     found: list[tuple[torch.Tensor, Result]] = []
     with (
@@ -147,13 +202,14 @@ def forward_passes(
         torch.no_grad(),
         torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None),
     ):
-        packed, repeatable = packs_rows(part.model), not replica.in_step
-        for attempt in oom_retry(part, micro, lengths[mine], packed=packed, repeatable=repeatable):
+        packed = packs_rows(part.model)
+        repeatable = not replica.in_step
+        for attempt in oom_retry(part, micro, batch.lengths[mine], packed=packed, repeatable=repeatable):
             found = []
             with attempt as cut:
                 for rows, counts in replica.passes([mine[picked] for picked in cut], dummy, backward=False):
                     watchdog.beat()
-                    result = replica.forward(partial(compute, rows=rows))
+                    result = replica.forward(compute, to_device(select(batch, rows), device))
                     if counts:
                         found.append((rows, result))
     return found
@@ -161,75 +217,67 @@ def forward_passes(
 
 def score_logprobs(
     part: Scorer | Trainable,
-    batch: EpisodeBatch,
+    batch: TokenBatch,
     micro: MicroBatching,
     device: torch.device,
     sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
     """float32 [B, A] on the CPU: log-probs of the sampled tokens under the policy that samples like this."""
-
-    def logprobs(model: Any, small: EpisodeBatch) -> torch.Tensor:
-        return token_logprobs(model, small.input_ids, small.mask, images=small.images, sampling=sampling)[0]
-
-    return _score(part, batch, micro, device, logprobs)
+    return _score(part, batch, micro, device, partial(_logprobs, sampling=sampling))
 
 
 def score_entropies(
     part: Scorer | Trainable,
-    batch: EpisodeBatch,
+    batch: TokenBatch,
     micro: MicroBatching,
     device: torch.device,
     sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
     """float32 [B, A] on the CPU: the entropy, in nats, at each sampled token of the policy as `sampling` draws from
     it."""
-
-    def entropies(model: Any, small: EpisodeBatch) -> torch.Tensor:
-        scored = token_logprobs(
-            model, small.input_ids, small.mask, images=small.images, with_entropy=True, sampling=sampling
-        )
-        return scored[1]
-
-    return _score(part, batch, micro, device, entropies)
+    return _score(part, batch, micro, device, partial(_entropies, sampling=sampling))
 
 
 def score_values(
-    part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
+    part: Scorer | Trainable, batch: TokenBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B, A] on the CPU: the critic's values before each sampled token."""
-
-    def values(model: Any, small: EpisodeBatch) -> torch.Tensor:
-        return token_values(model, small.input_ids, small.mask, images=small.images)
-
-    return _score(part, batch, micro, device, values)
+    return _score(part, batch, micro, device, _values)
 
 
 def score_last_values(
-    part: Scorer | Trainable, batch: EpisodeBatch, micro: MicroBatching, device: torch.device
+    part: Scorer | Trainable, batch: TokenBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B] on the CPU: the critic's values after each row's last token."""
-    longer: dict[str, Any] = {f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)}
-    for name, value in longer.items():
-        if isinstance(value, torch.Tensor) and value.ndim == 2:
-            longer[name] = nn.functional.pad(value, (0, 1))
+    ids = nn.functional.pad(batch.input_ids, (0, 1))
     ends = nn.functional.one_hot(batch.lengths - 1, batch.input_ids.shape[1]).bool()  # of a token that follows
-    longer |= {"mask": ends, "lengths": batch.lengths + 1}
-    return score_values(part, EpisodeBatch(**longer), micro, device).sum(dim=1)
+    longer = TokenBatch(input_ids=ids, lengths=batch.lengths + 1, mask=ends, images=batch.images)
+    return score_values(part, longer, micro, device).sum(dim=1)
+
+
+def _logprobs(model: Any, batch: TokenBatch, sampling: SamplingParams) -> torch.Tensor:
+    return token_logprobs(model, batch.input_ids, batch.mask, images=batch.images, sampling=sampling)[0]
+
+
+def _entropies(model: Any, batch: TokenBatch, sampling: SamplingParams) -> torch.Tensor:
+    ids, mask = batch.input_ids, batch.mask
+    return token_logprobs(model, ids, mask, images=batch.images, with_entropy=True, sampling=sampling)[1]
+
+
+def _values(model: Any, batch: TokenBatch) -> torch.Tensor:
+    return token_values(model, batch.input_ids, batch.mask, images=batch.images)
 
 
 def _score(
     scorer: Scorer | Trainable,
-    batch: EpisodeBatch,
+    batch: TokenBatch,
     micro: MicroBatching,
     device: torch.device,
-    forward: Callable[[Any, EpisodeBatch], torch.Tensor],
+    forward: Callable[[Any, TokenBatch], torch.Tensor],
 ) -> torch.Tensor:
-    def compute(model: Any, rows: torch.Tensor) -> torch.Tensor:
-        return forward(model, to_device(select(batch, rows), device)).float().cpu()
-
     out = torch.zeros(batch.mask.shape, dtype=torch.float32)
-    for rows, values in forward_passes(scorer, batch.lengths, micro, device, compute):
-        out[rows, : values.shape[1]] = values
+    for rows, values in forward_passes(scorer, batch, micro, device, forward):
+        out[rows, : values.shape[1]] = values.float().cpu()
     scores = scorer.replica.world.all_reduce_sum(out)
     if not torch.isfinite(scores).all():
         raise TrainingError(
@@ -240,68 +288,22 @@ def _score(
     return scores
 
 
-def update(
-    part: Trainable,
-    batch: PPOBatch,
-    loss_fn: LossFn,
-    *,
-    mini_batches: list[list[torch.Tensor]],
-    micro: MicroBatching,
-    loss_agg_mode: LossAggMode,
-    horizon: int,
-    device: torch.device,
-) -> Metrics:
-    """Optimiser steps over `mini_batches`: per epoch, the row indices of each mini-batch.
-
-    The loss is a mean over the whole mini-batch, so the gradient does not depend on how it is cut into micro-batches.
-    Dropout is off: ratios and clipped values compare with scores that were taken without it.
-    """
-    sums: dict[str, float] = defaultdict(float)
-    steps: list[Metrics] = []
-    part.model.train()
-    switch_off_dropout(part.model)
-    for picked in (picked for epoch in mini_batches for picked in epoch):
-        mini = select(batch, picked)
-        if mini.world is not None:
-            mini = replace(mini, world=auxiliary_weights(mini.world))
-        if mini.replay is not None:
-            mini = replace(mini, replay=auxiliary_weights(mini.replay))
-        weights = loss_weights(mini.mask, loss_agg_mode, loss_units(mini.mask, loss_agg_mode), horizon=horizon)
-
-        def compute(
-            model: Any, rows: torch.Tensor, mini: PPOBatch = mini, weights: torch.Tensor = weights
-        ) -> tuple[torch.Tensor, LossInfo]:
-            small = to_device(select(mini, rows), device)
-            return loss_fn(model, small, weights[rows][:, : small.mask.shape[1]].to(device))
-
-        found, result = train_step(part, mini.lengths, micro, device, compute)
-        steps.append(result)
-        for name, value in found.items():
-            sums[name] += value
-    count, loss, tokens = max(1, len(steps)), sums.pop("loss", 0.0), max(1.0, sums.pop("tokens", 0.0))
-    sampled = max(1.0, sums.pop("sampled", tokens))
-    means = {name: sums.pop(name) / count for name in ("world_loss", "replay_loss") if name in sums}
-    means |= {name: sums.pop(name) / sampled for name in OVER_SAMPLED if name in sums}
-    return {
-        **{name: value / tokens for name, value in sums.items()},
-        **means,
-        "loss": loss / count,
-        "grad_norm": sum(step["grad_norm"] for step in steps) / count,
-        "skipped": sum(step["skipped"] for step in steps),
-    }
-
-
 def plan_mini_batches(
     rows: int, *, size: int | None, count: int | None, epochs: int, shuffle: bool, generator: torch.Generator
-) -> list[list[torch.Tensor]]:
-    """Per epoch, the row indices of each mini-batch, all of nearly equal size: `count` of them, or as many as it takes
-    for none to have more than `size` rows. A rest of a few rows would get an optimiser step as large as the others'.
-    Rows are dealt in a random order; with `shuffle` it is a new one in every epoch."""
+) -> list[torch.Tensor]:
+    """The row indices of each mini-batch, epoch after epoch, all of nearly equal size: `count` of them per epoch, or as
+    many as it takes for none to have more than `size` rows. A rest of a few rows would get an optimiser step as large
+    as the others'. Rows are dealt in a random order; with `shuffle` it is a new one in every epoch."""
     order = torch.randperm(rows, generator=generator)
-    parts = min(count, rows) if count else -(-rows // (size or rows))
-    plan = []
+    parts = count_mini_batches(rows, size=size, count=count)
+    plan: list[torch.Tensor] = []
     for epoch in range(epochs):
         if shuffle and epoch > 0:
             order = torch.randperm(rows, generator=generator)
-        plan.append(list(torch.tensor_split(order, parts)))
+        plan += torch.tensor_split(order, parts)
     return plan
+
+
+def count_mini_batches(rows: int, *, size: int | None, count: int | None) -> int:
+    """How many mini-batches `plan_mini_batches` makes of so many rows in each epoch."""
+    return min(count, rows) if count else -(-rows // (size or rows))

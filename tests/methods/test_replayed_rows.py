@@ -1,9 +1,12 @@
 """Replayed rows behind a batch: numbers by hand."""
 
 import numpy as np
+import pytest
 import torch
+from helpers.batches import plain_streams
 
-from spa.training.replay import with_replay
+from spa.methods.replay import with_rows
+from spa.recipes.ppo import with_replayed
 from spa.types import PPOBatch
 
 
@@ -21,28 +24,32 @@ def batch() -> PPOBatch:
         group_ids=torch.tensor([0, 0]),
         tag_ids=torch.tensor([0, 0]),
         sampler_logprobs=two,
+        **plain_streams(torch.ones(2, 2, dtype=torch.bool)),
         old_logprobs=two,
         advantages=two,
         returns=two,
     )
 
 
-def test_rows_stand_behind_the_episodes_and_equally_many_in_each_mini_batch():
+def test_rows_stand_behind_the_episodes():
     rows = [
         (np.array([7, 8, 9, 10], np.int32), np.array([False, False, True, True])),
         (np.array([7, 8], np.int32), np.array([False, True])),
     ]
-    longer, cut = with_replay(batch(), [[torch.tensor([1]), torch.tensor([0])]], rows)
+    longer = with_rows(batch(), rows)
     assert longer.input_ids.tolist() == [[1, 2, 3, 0], [4, 5, 6, 0], [7, 8, 9, 10], [7, 8, 0, 0]]
     assert longer.lengths.tolist() == [3, 3, 4, 2]
-    assert longer.replay is not None
-    assert longer.replay.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0]]
+    assert longer.ce_weights.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0]]
     assert longer.mask.sum() == batch().mask.sum() and not longer.mask[2:].any()
     assert longer.turns[2:].unique().tolist() == [-1]
-    assert [part.tolist() for part in cut[0]] == [[1, 2], [0, 3]]
+    assert longer.played.tolist() == [True, True, False, False]
 
 
-def test_rows_count_over_all_epochs():
+@pytest.mark.parametrize(
+    ("epochs", "mini_batches"), [(1, [[1, 2, 3], [0, 4, 5]]), (2, [[1, 2], [0, 3], [1, 4], [0, 5]])]
+)
+def test_equally_many_rows_are_in_each_mini_batch_of_all_epochs(epochs, mini_batches):
     rows = [(np.array([7, 8], np.int32), np.array([False, True]))] * 4
-    _, cut = with_replay(batch(), [[torch.tensor([0, 1])], [torch.tensor([1, 0])]], rows)
-    assert [[part.tolist() for part in epoch] for epoch in cut] == [[[0, 1, 2, 3]], [[1, 0, 4, 5]]]
+    longer = with_rows(batch(), rows)
+    plan = with_replayed([torch.tensor([1]), torch.tensor([0])] * epochs, longer)
+    assert [part.tolist() for part in plan] == mini_batches

@@ -1,0 +1,24 @@
+"""ActFocus (arXiv 2605.14558; reconstructed): the policy loss weighs the answers' tokens more, `answer_focus`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from spa.algo.world_losses import focus_weights
+from spa.methods.context import Context
+from spa.training.batch import on_tokens
+from spa.training.loss_masks import answer_mask
+from spa.types import Episode, PPOBatch
+
+
+def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
+    """Multiply the weights of the policy loss by those of the answers' and of the other tokens."""
+    focus = context.cfg.actor_rollout_ref.actor.answer_focus
+    if focus.alpha == 1 and focus.beta == 0:
+        return batch
+    answers = on_tokens(batch, episodes, partial(answer_mask, template=context.template)) & batch.mask
+    entropies = context.entropies(batch) if focus.beta > 0 else torch.zeros_like(batch.old_logprobs)
+    weights = focus_weights(batch.mask, answers, entropies, alpha=focus.alpha, beta=focus.beta)
+    return replace(batch, rl_weights=batch.rl_weights * weights)

@@ -1,0 +1,19 @@
+"""Cross-entropy on the model's own correct predictions and observations, `world_loss.tokens=right_beliefs`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from spa.methods.context import Context
+from spa.training.batch import on_tokens
+from spa.training.loss_masks import believed_states
+from spa.types import Episode, PPOBatch
+
+
+def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
+    """Add a weight of 1 to the tokens of observation and prediction blocks that say what was true."""
+    loss = context.cfg.actor_rollout_ref.actor.world_loss
+    if not loss.on or loss.tokens != "right_beliefs":
+        return batch
+    correct = on_tokens(batch, episodes, partial(believed_states, template=context.template, right=True))
+    return replace(batch, ce_weights=batch.ce_weights + correct)

@@ -1,0 +1,19 @@
+"""ECHO (arXiv 2605.24517): cross-entropy on the states that the environment shows, `world_loss.tokens=shown_states`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from spa.methods.context import Context
+from spa.training.batch import on_tokens
+from spa.training.loss_masks import shown_states
+from spa.types import Episode, PPOBatch
+
+
+def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
+    """Add a weight of 1 to the tokens of the states that answer the agent's actions."""
+    loss = context.cfg.actor_rollout_ref.actor.world_loss
+    if not loss.on or loss.tokens != "shown_states":
+        return batch
+    shown = on_tokens(batch, episodes, partial(shown_states, template=context.template))
+    return replace(batch, ce_weights=batch.ce_weights + shown)

@@ -1,0 +1,57 @@
+"""Advantages from imagined plans (after WM-PPO, arXiv 2611.12200; reconstructed): `algorithm.imagined_advantage`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from spa.algo.imagined import agreement, lead
+from spa.algo.masked import masked_mean
+from spa.methods.context import Context
+from spa.training.batch import is_trainable, on_tokens
+from spa.types import Episode, PPOBatch, Turn
+
+
+def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
+    """Add to the advantages of each turn how much more than the others its plan was imagined to be worth, times how far
+    imagination agrees with what came in all these episodes, times `algorithm.imagined_advantage`."""
+    coef = context.cfg.algorithm.imagined_advantage
+    if coef == 0:
+        return batch
+    played = [episode for episode in episodes if is_trainable(episode)]
+    values = {tag: _state_values(context, tag, played) for tag in {episode.tag for episode in played}}
+    imagined = list[float]()
+    came = list[float]()
+    for episode in played:
+        known = values[episode.tag]
+        for _, turn, taken in _chosen_plans(episode):
+            imagined.append(known[turn.reply.options[taken][1]])
+            came.append(known[turn.next_target])
+    trust = np.float32(coef * agreement(imagined, came))
+    added = on_tokens(batch, episodes, lambda episode: trust * _leads(episode, values[episode.tag]))
+    context.metrics["critic/advantages/imagined"] = float(masked_mean(added.abs(), batch.mask))
+    return replace(batch, advantages=batch.advantages + added * batch.mask)
+
+
+def _chosen_plans(episode: Episode) -> Iterator[tuple[int, Turn, int]]:
+    """The turns that chose one of their imagined plans: number, turn, and the place of that plan."""
+    for number, turn in enumerate(episode.turns):
+        plans = [plan for plan, _ in turn.reply.options]
+        if turn.reply.well_formed and turn.reply.actions in plans:
+            yield number, turn, plans.index(turn.reply.actions)
+
+
+def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
+    """float32 [T]: how much more than the mean of all imagined plans that of each token's turn was worth."""
+    leads = np.zeros(len(episode.turns) + 1, dtype=np.float32)  # the last entry is for tokens outside turns
+    for number, turn, taken in _chosen_plans(episode):
+        leads[number] = lead([values[state] for _, state in turn.reply.options], taken)
+    assert episode.turn_index is not None
+    return leads[episode.turn_index]
+
+
+def _state_values(context: Context, tag: str, episodes: Sequence[Episode]) -> dict[str, float]:
+    """The value of every state of an environment that was imagined or came."""
+    turns = [turn for episode in episodes if episode.tag == tag for turn in episode.turns]
+    imagined = {state for turn in turns for _, state in turn.reply.options}
+    return context.state_values(tag, imagined | {turn.next_target for turn in turns})

@@ -1,0 +1,27 @@
+"""PaW (arXiv 2606.02388; reconstructed): the loss on the world only after the least certain answers, and less of it the
+more episodes succeed: `world_loss.turns` and `world_loss.fade`. Its bounded error is `world_loss.kind`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from spa.algo.world_losses import uncertain_turns
+from spa.methods.context import Context
+from spa.training.batch import is_trainable, on_tokens
+from spa.training.loss_masks import answer_mask
+from spa.types import Episode, PPOBatch
+
+
+def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
+    """Scale the weights of the known tokens by the share of failed episodes, and drop those of certain turns."""
+    loss = context.cfg.actor_rollout_ref.actor.world_loss
+    if not loss.on:
+        return batch
+    weights = batch.ce_weights
+    if loss.fade:
+        wins = [episode.success for episode in episodes if is_trainable(episode)]
+        weights = weights * (wins.count(False) / len(wins))
+    if loss.turns < 1:
+        answers = on_tokens(batch, episodes, partial(answer_mask, template=context.template)) & batch.mask
+        weights = weights * uncertain_turns(context.entropies(batch), batch.turns, answers, share=loss.turns)
+    return replace(batch, ce_weights=weights)

@@ -1,0 +1,104 @@
+"""Replay: every policy update also learns examples with true states, `actor_rollout_ref.actor.replay`. They are stage
+2's, or the step's own play with the truth in place of what the model believed."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from spa.config.schema import Config
+from spa.methods.context import Context, Replayed
+from spa.prompts.template import ChatTemplate
+from spa.seeds import stream
+from spa.training.update import count_mini_batches
+from spa.types import Episode, PPOBatch
+from spa.worldmodel.rows import episode_rows, shuffle_next_states
+from spa.worldmodel.sequences import row_sequences
+from spa.worldmodel.states import with_states
+
+
+def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
+    """Put `replay.rows` rows for each mini-batch behind the episodes; none if there is nothing to replay, or if only
+    the critic learns yet."""
+    actor = context.cfg.actor_rollout_ref.actor
+    if actor.replay.rows == 0 or context.step <= context.cfg.trainer.critic_warmup:
+        return batch
+    mini_batches = count_mini_batches(len(batch), size=actor.ppo_mini_batch_size, count=actor.ppo_num_mini_batches)
+    rows = sampled_rows(context, episodes, count=actor.replay.rows * mini_batches * actor.ppo_epochs)
+    if not rows:
+        return batch
+    longer = with_rows(batch, rows)
+    context.metrics["actor/replay_tokens"] = float(longer.ce_weights[len(batch) :].sum())
+    return longer
+
+
+def with_rows(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
+    """The batch with `rows` behind its own. They have no sampled token, so that they count in no mean of the policy
+    loss; `ce_weights` is 1 on the tokens that are learnt from them."""
+    count = len(rows)
+    old = len(batch)
+    width = max(batch.input_ids.shape[1], *(len(ids) for ids, _ in rows))
+    ids = torch.zeros(count, width, dtype=torch.int64)
+    learnt = torch.zeros(count, width)
+    for row, (tokens, mask) in enumerate(rows):
+        ids[row, : len(tokens)] = torch.from_numpy(tokens.astype(np.int64))
+        learnt[row, : len(mask)] = torch.from_numpy(mask.astype(np.float32))
+    columns: dict[str, Any] = {item.name: getattr(batch, item.name) for item in fields(batch)}
+    for name, value in columns.items():
+        if isinstance(value, torch.Tensor):
+            fill = -1 if name in ("turns", "episodes") else 0
+            columns[name] = _longer(value, count, width - (name != "input_ids"), fill=fill)
+    columns["input_ids"][old:] = ids
+    columns["lengths"][old:] = torch.tensor([len(tokens) for tokens, _ in rows])
+    columns["ce_weights"][old:] = learnt[:, 1:]  # the prediction of token t is entry t - 1
+    return PPOBatch(**columns)
+
+
+def _longer(value: torch.Tensor, rows: int, width: int, fill: int) -> torch.Tensor:
+    """`value` with more rows, and columns up to `width` if it has any, of `fill`."""
+    shape = (len(value) + rows, width) if value.ndim == 2 else (len(value) + rows,)
+    out = torch.full(shape, fill, dtype=value.dtype)
+    out[tuple(slice(0, size) for size in value.shape)] = value
+    return out
+
+
+def nothing_to_correct(cfg: Config, template: ChatTemplate) -> str:
+    """Why no rollout can be corrected; empty if they can."""
+    if cfg.ctx_manager.mode == "base":
+        return "replies in base format hold no states"
+    if cfg.agent_proxy.reply_order == "choose_plan":
+        return "what other plans than the chosen one lead to is not known"
+    return "rows have no pictures" if template.images is not None else ""
+
+
+def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -> list[Replayed]:
+    """`count` rows for a step, of those that are stored or of its episodes; none if there are none."""
+    cfg = context.cfg
+    rng = stream(cfg.seed.train, "replay", context.step)
+    if context.stored:
+        return [context.stored[number] for number in rng.integers(len(context.stored), size=count)]
+    if not cfg.actor_rollout_ref.actor.replay.corrects_rollouts or nothing_to_correct(cfg, context.template):
+        return []
+    wanted = [episode for episode in episodes if episode.success or not cfg.generate.success_only]
+    picked = rng.permutation(len(wanted))[:count]
+    found = corrected(cfg, context.template, [wanted[number] for number in picked])
+    return [found[number % len(found)] for number in range(count)] if found else []
+
+
+def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) -> list[Replayed]:
+    """The episodes as stage 1 would write them: with true states in the replies, or with those of its controls. Turns
+    that are not in the format have no row."""
+    data = cfg.sft.data
+    rows = [row for episode in episodes for row in episode_rows(episode, action_sep=cfg.action_sep(episode.tag))[0]]
+    if cfg.generate.shuffle_next_states:
+        rows = shuffle_next_states(rows, cfg.seed.train)
+    sequences, _ = row_sequences(
+        with_states(rows, cfg.generate.states, seed=cfg.seed.train),
+        template,
+        max_length=data.max_length,
+        merge_turns=data.merge_turns,
+        loss_on=cfg.actor_rollout_ref.actor.replay.loss_on or data.loss_on,
+    )
+    return [(sequence.token_ids, sequence.mask) for sequence in sequences]
