@@ -1,4 +1,4 @@
-"""How the viewer opens a large run: time to the first page, time to the full index, memory. Prints JSON.
+"""How the viewer opens a large run: time to the first page, to the full index, to an episode, memory. Prints JSON.
 
     python benchmarks/viewer.py [--episodes N] [--folder FOLDER]
 
@@ -112,12 +112,20 @@ def opened(run: Path, episodes: int) -> dict[str, Any]:
         begin = time.perf_counter()
         ask(f"{address}api/episodes?{token}&limit=50&wrong=1&success=0&order=-score&offset=20000")
         filtered = time.perf_counter() - begin
+        begin = time.perf_counter()
+        found = ask(f"{address}api/episodes?{token}&limit=1&q=train/{episodes - 1}")["episodes"]
+        searched = time.perf_counter() - begin
+        begin = time.perf_counter()
+        ask(f"{address}api/episode/{found[0]['id']}?{token}")
+        one = time.perf_counter() - begin
         memory = peak_mb(server.pid)
         server.terminate()
     return {
         "first page s": round(first or full, 2),
         "all episodes s": round(full, 2),
         "filtered page s": round(filtered, 3),
+        "full-text search s": round(searched, 3),
+        "one episode s": round(one, 3),
         "peak MB": memory,
     }
 

@@ -49,7 +49,7 @@ def test_the_verdict_names_winner_difference_and_interval(three_seeds: Path):
     assert report.verdict == (
         f"SPA wins: it solves {100 * after[0]:.3g} % of held-out puzzles at the first try, vanilla "
         f"{100 * after[1]:.3g} %, a lead of {100 * lead['mean']:+.1f} points "
-        f"(95 % interval {100 * lead['low']:+.1f} to {100 * lead['high']:+.1f})."
+        f"(95 % CI [{100 * lead['low']:+.1f}, {100 * lead['high']:+.1f}])."
     )
     assert "SPA came out ahead of vanilla in 3 of 3 training seeds." in report.certainty
     assert not any("One training seed" in text for text in report.certainty)
@@ -64,7 +64,7 @@ def test_a_difference_that_can_be_luck_is_not_called_a_win(tmp_path: Path):
     for arm in ("spa", "vanilla"):
         write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=1, puzzles=4)
     report = build([open_run(tmp_path / "run")])
-    assert report.verdict.startswith("No clear winner: SPA solves") and report.verdict.endswith("may be luck.")
+    assert report.verdict.startswith("No clear winner: SPA solves") and report.verdict.endswith("may be chance.")
     assert any("cannot be told apart" in text for text in report.certainty)
     assert not any("is better than" in text for text in report.certainty)
 
@@ -76,7 +76,7 @@ def test_a_win_of_the_baseline_is_reported_as_such(tmp_path: Path):
     assert report.verdict.startswith("vanilla wins: it solves ")
     lead = report.rows[1].lead
     assert lead is not None and lead.high < 0
-    assert f"a lead of {-100 * lead.mean:+.1f} points (95 % interval {-100 * lead.high:+.1f} to" in report.verdict
+    assert f"a lead of {-100 * lead.mean:+.1f} points (95 % CI [{-100 * lead.high:+.1f}, " in report.verdict
     assert any(text.startswith("vanilla is better than SPA") for text in report.certainty)
 
 
@@ -191,7 +191,7 @@ def test_what_went_wrong_in_words():
     behaviour.endings.update({"success": 5, "failure": 12, "turn_cap": 3})
     assert what_went_wrong("vanilla", behaviour) == (
         "vanilla failed in 75 % of its 20 episodes: 60 % lost by a wrong move and 15 % ran out of turns. "
-        "20 % of its actions changed nothing and 10 % of its replies were malformed."
+        "20 % of its actions changed nothing and 10 % of its responses were malformed."
     )
     perfect = Behaviour()
     perfect.endings["success"] = 3
@@ -215,7 +215,9 @@ def test_the_page_loads_nothing_and_runs_only_its_own_scripts(demo: Path):
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     assert f"script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}';" in text
     addresses = [v for _, attrs in page.tags for k, v in attrs.items() if k in ("src", "href", "action", "srcset")]
-    assert all(address == "data:," or (address or "").startswith("#") for address in addresses)
+    viewer = "http://127.0.0.1:8265/#run=demo&tab=episodes&"
+    assert all(address == "data:," or (address or "").startswith(("#", viewer)) for address in addresses)
+    assert sum((address or "").startswith(viewer) for address in addresses) == text.count("<article")
     assert not [attrs for _, attrs in page.tags if any(name == "style" or name.startswith("on") for name in attrs)]
     policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv"))
     assert policy is not None and policy.startswith("default-src 'none'; style-src 'sha256-")

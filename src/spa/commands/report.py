@@ -21,6 +21,7 @@ def report_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="default: in the (first) run, report.<format>, or report-with-<others>.<format> for several runs",
     )
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="also write each chart as PNG and SVG into DIR")
 
 
 def report(options: argparse.Namespace) -> int:
@@ -30,6 +31,10 @@ def report(options: argparse.Namespace) -> int:
     path = options.output or options.runs[0] / f"{_name(options.runs)}.{options.format}"
     made = write_report(options.runs, path, options.format)
     write_out(f"{made.verdict}\n{path}\n")
+    if options.figures:
+        from spa.report.figures import save_figures
+
+        write_out("".join(f"{figure}\n" for figure in save_figures(made, options.figures)))
     return 0
 
 

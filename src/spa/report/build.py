@@ -83,7 +83,7 @@ def write_text(path: Path, text: str, option: str) -> None:
 
 def html(report: Report) -> str:
     """The report as one HTML page that loads nothing; its only scripts draw the charts."""
-    return render_page("report.html.j2", report=report, endings=ENDINGS, cell_class=cell_class, cut=cut)
+    return render_page("report.html.j2", report=report, endings=ENDINGS, cut=cut)
 
 
 def template(name: str) -> str:
@@ -116,12 +116,6 @@ def table_of(chart: Chart) -> list[tuple[float, list[float | None]]]:
     xs = sorted({x for column in columns for x in column})
     keep = thin([(x, 0.0) for x in xs], _MAX_ROWS)
     return [(xs[index], [column.get(xs[index]) for column in columns]) for index in keep]
-
-
-def cell_class(text: str, differs: int) -> str:
-    """Style classes of a board's cell."""
-    kind = " wall" if text == "#" else " player" if text[:1] == "P" else " empty" if text in ("·", "_", " ") else ""
-    return "cell" + kind + (" long" if len(text) > 2 else "") + (" differs" if differs else "")
 
 
 def cut(text: str, limit: int = MAX_REPLY) -> str:

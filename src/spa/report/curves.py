@@ -157,10 +157,7 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
     return table
 
 
-Bands = tuple[tuple[float, float], ...]
-
-
-def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], Bands]:
+def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
     at: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         for step, value in row.items():
@@ -170,7 +167,7 @@ def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], Bands
     return points, tuple((min(at[step]), max(at[step])) for step in steps) if len(rows) > 1 else ()
 
 
-def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> Bands:
+def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, ...]:
     """Intervals over the puzzles of each validation; empty if a step has no recorded episodes."""
     files = {file.step: file.path for file in stage.trajectory_files() if file.split == "val"}
     wins = [facts.validation(files[int(step)])[1] if step in files else {} for step, _ in points]

@@ -10,15 +10,13 @@ from spa.report.reading import Run, StageFolder, flatten
 from spa.report.replay import shown
 from spa.run.console import printable
 
-FILES = ("wm_train.parquet", "wm_val.parquet")
-_COLUMNS = ["prompt", "response", "episode_id", "turn", "success"]
 LIMIT = 10
 
 
 def example_files(run: Run) -> list[tuple[str, Path, StageFolder]]:
     """The data files of a run with a name for each, training data first."""
     found = []
-    for name in FILES:
+    for name in ("wm_train.parquet", "wm_val.parquet"):
         for stage in run.stages:
             if (path := stage.path / name).is_file():
                 seed = "" if stage.seed is None else f"seed {stage.seed} "
@@ -38,7 +36,7 @@ def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
     _, path, data = files[file]
     stages = [stage for stage in run.find("sft", data.arm) if stage.seed == data.seed]
     loss_on = str(flatten(stages[0].config).get("sft.data.loss_on", "response")) if stages else "response"
-    table = pq.read_table(path, columns=_COLUMNS)
+    table = pq.read_table(path, columns=["prompt", "response", "episode_id", "turn", "success"])
     rows = table.slice(offset, LIMIT).to_pylist()
     return {
         **found,

@@ -22,6 +22,13 @@ ENDINGS = {
     "context": "ran out of context",
     "error": "broke off (technical error)",
 }
+_HABITS = (
+    ("idle", "actions", "of its actions changed nothing"),
+    ("refused", "actions", "were refused"),
+    ("malformed", "turns", "of its responses were malformed"),
+    ("predicted_wrong", "predicted", "of its predictions of the next state were wrong in some detail"),
+)
+"""A count, what it is a share of, and the sentence about it; predictions are mentioned when all are right, too."""
 SEED = 20251015
 """Of the bootstrap: the same report for the same run."""
 
@@ -144,16 +151,8 @@ def what_went_wrong(name: str, behaviour: Behaviour) -> str:
         text += f" {broken:,} more {ENDINGS['error']}." if text else f"All {broken:,} episodes of {name} broke off."
     if not lost:
         return text
-    habits = []
-    if behaviour.share("idle", "actions"):
-        habits.append(f"{_share(behaviour.idle / behaviour.actions)} of its actions changed nothing")
-    if behaviour.share("refused", "actions"):
-        habits.append(f"{_share(behaviour.refused / behaviour.actions)} were refused")
-    if behaviour.share("malformed", "turns"):
-        habits.append(f"{_share(behaviour.malformed / behaviour.turns)} of its replies were malformed")
-    if behaviour.predicted:
-        share = _share(behaviour.predicted_wrong / behaviour.predicted)
-        habits.append(f"{share} of its predictions of the next state were wrong in some detail")
+    shares = ((text, behaviour.share(name, of), name) for name, of, text in _HABITS)
+    habits = [f"{_share(value)} {text}" for text, value, name in shares if value or (value == 0 and "_" in name)]
     if habits:
         text += f" {_and(habits).capitalize() if habits[0][0].islower() else _and(habits)}."
     return text

@@ -14,7 +14,6 @@ from spa.report.content import Report
 _COLORS = ("#0072b2", "#d55e00", "#007a59", "#a8517f", "#8a6d00", "#4d4dbf", "#5b6470", "#9c2f2f")
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D")
-_MAX_CHARTS = 6
 
 
 def save_picture(report: Report, path: Path) -> None:
@@ -22,7 +21,7 @@ def save_picture(report: Report, path: Path) -> None:
 
     Raises SpaError if matplotlib is not installed or there is nothing to draw.
     """
-    charts = _charts(report)[:_MAX_CHARTS]
+    charts = _charts(report)[:6]
     rows = (len(charts) + 1) // 2
     figure = _figure((12, 1.4 + 3.4 * rows))
     figure.suptitle(_plain(textwrap.fill(report.verdict, 100)), fontsize=14, fontweight="bold")

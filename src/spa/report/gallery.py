@@ -1,16 +1,18 @@
 """Which episodes a report shows: a few that explain the result, chosen by rule and not by hand."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from spa.report.curves import RunArm
 from spa.report.facts import ENDINGS
 from spa.report.index import Place, read_episode
-from spa.report.reading import last_validation, parse_head
+from spa.report.reading import StageFolder, TrajectoryFile, last_validation, parse_head
 from spa.report.replay import any_wrong, replay
+from spa.run.console import printable
 
 Head = dict[str, Any]
 
@@ -23,6 +25,8 @@ class Picture:
     why: str
     method: str
     color: int
+    link: str
+    """What the viewer's address has after its `#` to show this episode."""
     replay: dict[str, Any]
 
 
@@ -33,6 +37,7 @@ class _Found:
     head: Head
     path: Path
     start: int
+    link: str
 
 
 def choose(methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int | None]) -> Iterator[Picture]:
@@ -51,7 +56,7 @@ def choose(methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int
             if whole is not None:
                 shown.add((episode.path, episode.start))
                 whole.pop("token_ids", None)  # the gallery shows text; tokens would only make the page large
-                yield Picture(title, why, method.label, method.color, replay(whole))
+                yield Picture(title, why, method.label, method.color, episode.link, replay(whole))
                 return
 
     if len(leading) == 2:
@@ -99,11 +104,16 @@ def _episodes(method: RunArm, step: int | None, limit: int = 2000) -> list[_Foun
         with file.path.open("rb") as lines:
             for line in lines:
                 if (head := parse_head(line)) and head["turns"]:
-                    found.append(_Found(head, file.path, start))
+                    found.append(_Found(head, file.path, start, _link(method, stage, file, head)))
                 start += len(line)
                 if len(found) >= limit:
                     break
     return sorted(found, key=lambda episode: len(episode.head["turns"]))
+
+
+def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) -> str:
+    where = {"run": method.run, "tab": "episodes", "arm": stage.arm, "stage": stage.name, "split": file.split}
+    return urlencode({**where, "step": file.step, "q": printable(str(head.get("episode_id")))})
 
 
 def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found], list[_Found]]:
@@ -124,8 +134,5 @@ def _puzzle(episode: _Found) -> tuple[str, Any]:
 
 
 def _most_common_failure(episodes: list[_Found]) -> str:
-    counts: dict[str, int] = defaultdict(int)
-    for episode in episodes:
-        if not episode.head["success"]:
-            counts[episode.head["stop"]] += 1
-    return max(counts, key=lambda ending: counts[ending]) if counts else ""
+    counts = Counter(episode.head["stop"] for episode in episodes if not episode.head["success"])
+    return counts.most_common(1)[0][0] if counts else ""

@@ -85,22 +85,19 @@ class EpisodeIndex:
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
         query = f"SELECT {_COLUMNS} FROM episodes {where} ORDER BY {ORDERS.get(order, 'id')} LIMIT ? OFFSET ?"
-        rows = self._db.execute(query, (*values, min(max(limit, 1), MAX_PAGE), max(offset, 0)))
-        names = [column[0] for column in rows.description]
-        return {"total": total, "episodes": [dict(zip(names, row, strict=True)) for row in rows]}
+        found = self._rows(query, (*values, min(max(limit, 1), MAX_PAGE), max(offset, 0)))
+        return {"total": total, "episodes": found}
 
-    def newest(self, limit: int) -> list[dict[str, Any]]:
-        """The episodes of the latest steps of each stage and split, latest first, at most `limit`."""
-        rows = self._db.execute(f"SELECT {_COLUMNS} FROM episodes ORDER BY step DESC, id LIMIT ?", (limit,))
-        names = [column[0] for column in rows.description]
-        return [dict(zip(names, row, strict=True)) for row in rows]
+    def spread(self, limit: int) -> list[dict[str, Any]]:
+        """Episodes taken in turn from each kind of episode, the latest steps first within a kind; at most `limit`."""
+        kind = "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
+        order = f"SELECT id FROM episodes ORDER BY row_number() OVER ({kind}), id LIMIT ?"
+        return self._rows(f"SELECT {_COLUMNS} FROM episodes WHERE id IN ({order}) ORDER BY id", (limit,))
 
     def group(self, number: int) -> list[dict[str, Any]]:
         """The episodes of the same puzzle that were sampled together with episode `number`, itself among them."""
         same = "(file, team) = (SELECT file, team FROM episodes WHERE id = ?)"
-        rows = self._db.execute(f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,))
-        names = [column[0] for column in rows.description]
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return self._rows(f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,))
 
     def last_validation(self) -> dict[str, str]:
         """The filters of the last validation of the main method; empty if there is none."""
@@ -124,6 +121,10 @@ class EpisodeIndex:
             "SELECT path, start FROM episodes JOIN files ON files.id = file WHERE episodes.id = ?", (number,)
         ).fetchone()
         return Place(self.root / row[0], row[1]) if row else None
+
+    def _rows(self, query: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+        rows = self._db.execute(query, values)
+        return [dict(zip([column[0] for column in rows.description], row, strict=True)) for row in rows]
 
     @property
     def _db(self) -> sqlite3.Connection:

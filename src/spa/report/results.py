@@ -33,7 +33,6 @@ ARMS = {
     "vanilla_grid": ("vanilla, drawing only", "As vanilla, and shown the drawing without coordinates."),
     "state_estimation": ("vanilla, drawing and coordinates", "As vanilla, and shown drawing and coordinates."),
 }
-LONGER = "With as many episodes as SPA used in all, self-play counted."
 CONTROL = "spa_shuffled"
 
 
@@ -144,8 +143,7 @@ def _row(method: RunArm, wins: facts.Wins, step: int | None, summary: dict[str, 
         start = facts.rate(facts.behaviour_and_wins(method.of("ppo"), 0)[1]) if step else None
         found = start.mean if start else None, interval.mean
     found_k = ends(wanted_k, method, step) if wanted_k else (None, None)
-    before, after = (recorded.get(when, {}).get("pass@1", x) for when, x in zip(WHEN, found, strict=True))
-    before_k, after_k = (recorded.get(when, {}).get(k, x) for when, x in zip(WHEN, found_k, strict=True))
+    start_rates, end_rates = recorded.get("before", {}), recorded.get("after", {})
     played = summary.get("episodes", {}).get(method.arm, {})
     seconds = [s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{method.arm}/")]
     return Row(
@@ -154,19 +152,16 @@ def _row(method: RunArm, wins: facts.Wins, step: int | None, summary: dict[str, 
         arm=method.arm,
         run=method.run,
         color=method.color,
-        before=before,
-        after=after,
+        before=start_rates.get("pass@1", found[0]),
+        after=end_rates.get("pass@1", found[1]),
         interval=interval,
-        before_k=before_k,
-        after_k=after_k,
+        before_k=start_rates.get(k, found_k[0]),
+        after_k=end_rates.get(k, found_k[1]),
         ppo_episodes=played.get("ppo"),
         all_episodes=played.get("ppo", 0) + played.get("self_play", 0) if played else None,
         seconds=sum(seconds) if seconds else None,
         before_interval=start,
     )
-
-
-WHEN = ("before", "after")
 
 
 def _recorded_lead(summary: dict[str, Any], name: str) -> Interval | None:
@@ -187,7 +182,7 @@ def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
     return replace(
         row,
         label=f"{row.label}, trained longer",
-        what=LONGER,
+        what="With as many episodes as SPA used in all, self-play counted.",
         after=recorded.get("pass@1"),
         after_k=recorded.get("pass@8"),
         interval=None,
@@ -200,7 +195,7 @@ def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
 def points(interval: Interval) -> str:
     """A difference of shares in percentage points, with its interval."""
     mean, low, high = (100 * value for value in (interval.mean, interval.low, interval.high))
-    return f"{mean:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
+    return f"{mean:+.1f} points (95 % CI [{low:+.1f}, {high:+.1f}])"
 
 
 def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
@@ -214,7 +209,8 @@ def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
     if len(table) == 1:
         start = f", up from {number(first.before, True)} before PPO" if first.before is not None else ""
         spread = first.interval
-        sure = [f"95 % interval over puzzles: {_range(spread)}."] if spread else []
+        ends = (number(spread.low, True), number(spread.high, True)) if spread else ()
+        sure = [f"95 % CI over puzzles [{', '.join(ends)}]."] if spread else []
         return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs)]
     rival = table[1]
     text = _versus(first, rival)
@@ -234,7 +230,7 @@ def _versus(first: Row, rival: Row) -> str:
     if not lead.excludes_zero:
         return (
             f"No clear winner: {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
-            f"{rival.label} {number(theirs, True)}; the difference of {points(lead)} may be luck."
+            f"{rival.label} {number(theirs, True)}; the difference of {points(lead)} may be chance."
         )
     if lead.low < 0:
         lead = Interval(mean=-lead.mean, low=-lead.high, high=-lead.low, n=lead.n)
@@ -252,13 +248,15 @@ def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
         return ""
     said = f": {points(lead)}" if numbers else ""
     if not lead.excludes_zero:
-        text = f"{first} and {row.label} cannot be told apart here{said}. The interval of their difference includes 0."
+        text = f"{first} and {row.label} cannot be told apart here{said}. The CI of their difference includes 0."
         if row.arm == CONTROL:
             text += " So this comparison does not show that true next states are what helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
     luck = "of puzzles and training seeds" if seeds >= 3 else "of the puzzles"
-    return f"{better} is better than {worse}{said}. The interval excludes 0, so this is hardly the luck {luck}."
+    return (
+        f"{better} is better than {worse}{said}. The CI excludes 0, so chance in the choice {luck} hardly explains it."
+    )
 
 
 def _every_seed(runs: Sequence[Run]) -> list[str]:
@@ -277,17 +275,10 @@ def _every_seed(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _range(interval: Interval) -> str:
-    return f"{number(interval.low, True)} to {number(interval.high, True)}"
-
-
 def _one_seed(runs: Sequence[Run]) -> list[str]:
     if any(len((run.summary or {}).get("seeds", ())) > 1 for run in runs):
         return []
-    return [
-        "One training seed: the interval says how much depends on the choice of puzzles, not how much on the luck of "
-        "training, which a comparison with --seeds 3 would measure too."
-    ]
+    return ["One training seed: the CI covers the choice of puzzles, not the training seed. --seeds 3 measures both."]
 
 
 def _gates(runs: Sequence[Run]) -> list[str]:

@@ -16,7 +16,6 @@ import socket
 import sqlite3
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
@@ -99,15 +98,11 @@ class Viewer:
         place: Place | None = self.index.place(number)
         return read_episode(place) if place else None
 
-    def examples(self, query: dict[str, str]) -> dict[str, Any] | None:
+    def examples(self, query: dict[str, str]) -> dict[str, Any]:
         """Examples of stage 1."""
         from spa.report.examples import examples
 
-        try:
-            return examples(open_run(self.index.root), **_numbers(query, "file", "offset"))
-        except (OSError, ValueError) as error:  # being written, or damaged
-            _LOGGER.debug("examples not read: %s", error)
-            return None
+        return examples(open_run(self.index.root), **_numbers(query, "file", "offset"))
 
 
 class Library:
@@ -328,19 +323,19 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     """
     viewer.index.update()
     total = viewer.index.page({}, limit=1)["total"]
-    replays = {row["id"]: (row, viewer.episode(row["id"])) for row in _spread(viewer, limit)}
+    replays = {row["id"]: (row, viewer.episode(row["id"])) for row in viewer.index.spread(limit)}
     replays = {number: (row, found) for number, (row, found) in replays.items() if found is not None}
     rows = [row for row, _ in replays.values()]
     note = f"This page holds {len(rows)} of {total:,} episodes" if len(rows) < total else ""
-    line, report = run_line(viewer.index.root, time.time()), None
+    line, report, examples = run_line(viewer.index.root, time.time()), None, None
     try:
-        report = asdict(build([open_run(viewer.index.root)], episodes=False))
+        report, examples = asdict(build([open_run(viewer.index.root)], episodes=False)), viewer.examples({})
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and the episodes are to be shown
         _LOGGER.warning("%s is shown without curves: %s", viewer.index.root, problem_text(error))
     data = {
         "runs": {"folder": "", "single": True, "runs": [{"key": viewer.run.name, **asdict(line)}] if line else []},
         "report": report,
-        "examples": viewer.examples({}),
+        "examples": examples,
         "info": {**viewer.info(), "total": len(rows), "note": note},
         "episodes": rows,
         "replays": {k: v for k, (_, v) in replays.items()},
@@ -352,19 +347,3 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     page = template("viewer.html").replace("<!--STYLE-->", "\n".join(head))
     write_text(path, page.replace("<!--SCRIPT-->", "\n".join(body)), "--export")
     return len(rows)
-
-
-def _spread(viewer: Viewer, limit: int) -> list[dict[str, Any]]:
-    """Rows of the list, taken in turn from each kind of episode, newest first within a kind."""
-    kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in viewer.index.newest(50 * limit):
-        kinds[
-            row["arm"], row["seed"], row["stage"], row["split"], row["success"], row["wrong"], row["malformed"]
-        ].append(row)
-    picked: list[dict[str, Any]] = []
-    while kinds and len(picked) < limit:
-        for kind in list(kinds):
-            picked.append(kinds[kind].pop(0))
-            if not kinds[kind]:
-                del kinds[kind]
-    return sorted(picked[:limit], key=lambda row: row["id"])

@@ -59,7 +59,7 @@ function embedded(data) {
     },
     episode: async (id) => { if (!data.replays[id]) throw new Error("This file does not hold that episode."); return data.replays[id]; },
     report: async () => { if (!data.report) throw new Error("The curves of this run are unreadable."); return data.report; },
-    examples: async () => data.examples,
+    examples: async () => { if (!data.examples) throw new Error("The examples of this run are unreadable."); return data.examples; },
     live: false,
   };
 }
