@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from report_fixtures import TAG, write_demo
 
+from spa.cli import main
 from spa.errors import SpaError
 from spa.report.charts import Chart, Series, number, thin
 from spa.report.content import build
@@ -76,3 +77,13 @@ def test_the_x_axis_can_count_what_was_sampled(tmp_path: Path):
 def test_long_series_are_thinned_but_keep_their_ends():
     keep = thin([(float(x), 0.0) for x in range(10_000)])
     assert keep[0] == 0 and keep[-1] == 9_999 and len(keep) <= 300
+
+
+def test_the_command_writes_every_chart_as_png_and_svg(demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("matplotlib")
+    words = ["report", str(demo), "--output", str(tmp_path / "report.html"), "--figures", str(tmp_path / "figures")]
+    assert main(words) == 0
+    charts = [chart for section in build([open_run(demo)]).sections for chart in section.charts]
+    files = sorted((tmp_path / "figures").iterdir())
+    assert len(files) == 2 * len(charts) and files[0].name == "01-pass-1.png"
+    assert [Path(line) for line in capsys.readouterr().out.splitlines()[2:]] == files
