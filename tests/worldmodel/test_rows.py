@@ -140,7 +140,7 @@ def test_states_stay_within_their_environment():
 def test_shuffling_unfiltered_rows_says_what_to_do():
     row = rows_of([1])[0]
     broken = replace(row, response="no blocks")
-    with pytest.raises(DataError, match=r"e0, turn 0.*spa filter"):
+    with pytest.raises(DataError, match=r"e0, turn 0.*spa data filter"):
         shuffle_next_states([broken], 0)
 
 
