@@ -8,7 +8,7 @@ import pytest
 from spa.config.load import load_config
 from spa.config.stages import stages_of
 from spa.errors import ConfigError
-from spa.evaluate.episode_metrics import episode_metrics
+from spa.evaluation.episode_metrics import episode_metrics
 from spa.policies.scripted import random_engine
 from spa.recipes import setup
 from spa.recipes.validation import validation_episodes

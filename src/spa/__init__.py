@@ -5,6 +5,7 @@ Example:
     >>> env = spa.make("FrozenLake", size=4)
     >>> episode = spa.play("builtin:tiny", env, seed=0)
     >>> run = spa.train("demo", output_dir="runs/demo")
+    >>> spa.evaluate(run, samples=8).pass_at_1
 
 Names are imported when you first use them, so `import spa` is fast and loads no torch.
 """
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from spa.api.environments import make as make
+    from spa.api.evaluation import Evaluation as Evaluation
+    from spa.api.evaluation import evaluate as evaluate
     from spa.api.playing import Model as Model
     from spa.api.playing import load_model as load_model
     from spa.api.playing import play as play
@@ -36,12 +39,14 @@ _MODULES = {
     "play": "spa.api.playing",
     "train": "spa.api.runs",
     "compare": "spa.api.runs",
+    "evaluate": "spa.api.evaluation",
     "load_run": "spa.api.runs",
     "load_config": "spa.config.load",
     "TextEnv": "spa.envs.base",
     "Episode": "spa.types",
     "Run": "spa.api.runs",
     "Model": "spa.api.playing",
+    "Evaluation": "spa.api.evaluation",
     "SpaError": "spa.errors",
 }
 """The public names and the modules that define them."""

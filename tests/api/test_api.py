@@ -193,6 +193,45 @@ def test_a_run_loads_from_its_folder_and_plays(run: spa.Run, tmp_path: Path):
         spa.load_run(tmp_path)
 
 
+def test_a_run_is_evaluated(run: spa.Run):
+    measured = spa.evaluate(run, samples=8, puzzles=3)
+    assert measured.path.is_relative_to(run.path / "eval") and measured.path.is_file()
+    for interval in (measured.pass_at_1, measured.pass_at_8):
+        assert 0 <= interval.low <= interval.mean <= interval.high <= 1 and 0 < interval.n <= 3
+    assert measured.pass_at(1, "FrozenLakeNoSlip") == measured.pass_at_1
+    assert "Pass@1" in repr(measured) and "95 % CI" in repr(measured)
+    with pytest.raises(spa.SpaError, match="samples=16 or more"):
+        measured.pass_at(16)
+
+
+def test_a_loaded_model_is_evaluated_as_its_name_is(tiny: spa.Model, tmp_path: Path):
+    few = {"samples": 2, "puzzles": 2}
+    loaded = spa.evaluate(tiny, output=tmp_path / "loaded.json", **few)
+    named = spa.evaluate("builtin:tiny", "tiny", output=tmp_path / "named.json", **few)
+    assert loaded.result["tags"] == named.result["tags"]
+    assert spa.play(tiny, "FrozenLakeNoSlip").turns  # it is still open
+
+
+def test_what_cannot_be_evaluated_is_one_message(tmp_path: Path):
+    for model, config, words in (
+        ("random", None, "name a configuration"),
+        ("no/such/folder", "tiny", "no such model folder"),
+    ):
+        with pytest.raises(spa.SpaError, match=words):
+            spa.evaluate(model, config, output=tmp_path / "x.json")
+    with pytest.raises(spa.SpaError, match="samples is 0"):
+        spa.evaluate("random", "tiny", samples=0)
+    two = "es_manager.val.env_configs={tags: [FrozenLakeNoSlip, SimpleSokoban], n_groups: null}"
+    measured = spa.evaluate("random", "tiny", samples=2, puzzles=2, overrides=[two], output=tmp_path / "two.json")
+    with pytest.raises(spa.SpaError, match="name one environment: FrozenLakeNoSlip, SimpleSokoban"):
+        _ = measured.pass_at_1
+
+
+def test_importing_parts_of_the_package_leaves_the_functions_in_place():
+    code = "import spa, spa.evaluation.passk, spa.envs.play, spa.experiments.compare; print(callable(spa.evaluate), callable(spa.play))"
+    assert in_a_new_process(code) == "True True"
+
+
 def test_metrics_as_a_table(run: spa.Run):
     try:
         import pandas

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spa.evaluate.aggregate import KS, by_difficulty, not_computed, play_report
-from spa.evaluate.outcomes import Group, Outcome
+from spa.evaluation.aggregate import KS, by_difficulty, not_computed, play_report
+from spa.evaluation.outcomes import Group, Outcome
 
 
 def attempt(success: bool, **changes) -> Outcome:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from spa.evaluate.copying import StateToken, fall, state_likelihood, state_tokens
-from spa.evaluate.diagnose import diagnose
-from spa.evaluate.rollouts import Rollout, read_rollouts, read_row
+from spa.evaluation.copying import StateToken, fall, state_likelihood, state_tokens
+from spa.evaluation.diagnose import diagnose
+from spa.evaluation.rollouts import Rollout, read_rollouts, read_row
 
 
 class Letters:

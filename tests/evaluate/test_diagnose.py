@@ -15,8 +15,8 @@ from spa.commands.diagnose import game_of
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
-from spa.evaluate.diagnose import diagnose, masks, retokenised, with_text
-from spa.evaluate.rollouts import read_rollouts, read_row
+from spa.evaluation.diagnose import diagnose, masks, retokenised, with_text
+from spa.evaluation.rollouts import read_rollouts, read_row
 from spa.models.load import load_tokenizer
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter

@@ -3,7 +3,7 @@
 import pytest
 
 from spa.envs.registry import make_env
-from spa.evaluate.entities import Agreement, drawing, entities, entity_scores, named, sentence_entities
+from spa.evaluation.entities import Agreement, drawing, entities, entity_scores, named, sentence_entities
 from spa.seeds import stream
 
 LAKE = "holes (O) are at (0,1) (1,0); goal (G) is at (2,2); player (P) is at (0,1) in a hole."

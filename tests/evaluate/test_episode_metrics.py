@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from helpers.play import answer, groups, lake, play, says
 
-from spa.evaluate.episode_metrics import episode_metrics, pooled_metrics
+from spa.evaluation.episode_metrics import episode_metrics, pooled_metrics
 from spa.prompts.parse import parse_reply
 from spa.types import Episode, Stop, Turn
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spa.evaluate.likelihood import (
+from spa.evaluation.likelihood import (
     BLOCKS,
     Scored,
     calibration,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.evaluate.passk import pass_at_k, pass_metrics, per_puzzle
+from spa.evaluation.passk import pass_at_k, pass_metrics, per_puzzle
 
 
 def brute_force(outcomes, k):

@@ -3,10 +3,10 @@
 import pytest
 
 from spa.envs.registry import make_env
-from spa.evaluate.diagnose import diagnose
-from spa.evaluate.predictions import drift
-from spa.evaluate.replay import Game, replayed
-from spa.evaluate.rollouts import Rollout, read_row
+from spa.evaluation.diagnose import diagnose
+from spa.evaluation.predictions import drift
+from spa.evaluation.replay import Game, replayed
+from spa.evaluation.rollouts import Rollout, read_row
 
 REPLY = "<think><observation>{}</observation> <prediction>{}</prediction></think><answer>{}</answer>"
 

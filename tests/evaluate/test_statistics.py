@@ -4,7 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from spa.evaluate.statistics import (
+from spa.evaluation.statistics import (
     Interval,
     bootstrap_mean,
     iqm,

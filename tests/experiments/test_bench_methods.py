@@ -10,8 +10,8 @@ from helpers.runs import SMALL
 
 from spa import cli
 from spa.errors import ConfigError
-from spa.evaluate.statistics import probability_of_improvement
-from spa.evaluate.text import interval_text
+from spa.evaluation.statistics import probability_of_improvement
+from spa.evaluation.text import interval_text
 from spa.experiments import bench, leaderboard
 from spa.experiments.leaderboard import at_budget, verdicts
 from spa.experiments.methods import METHODS, method

@@ -13,8 +13,8 @@ import pytest
 
 from spa.commands.diagnose import game_of
 from spa.errors import EnvFault
-from spa.evaluate.diagnose import diagnose
-from spa.evaluate.rollouts import read_rollouts
+from spa.evaluation.diagnose import diagnose
+from spa.evaluation.rollouts import read_rollouts
 from spa.export.chat import make_chat
 from tests.engines.api_server import Server
 

@@ -9,7 +9,7 @@ import torch
 
 from spa.config.load import load_config
 from spa.engines.local import LocalEngine
-from spa.evaluate.statistics import paired_difference
+from spa.evaluation.statistics import paired_difference
 from spa.models.load import BUILTIN, load_tokenizer, model_source
 from spa.models.pretrain_documents import HABITS, Documents
 from spa.policies.scripted import random_engine

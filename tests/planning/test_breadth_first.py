@@ -11,7 +11,7 @@ from spa import cli
 from spa.envs.countdown import Countdown
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
-from spa.evaluate.outcomes import outcome_of
+from spa.evaluation.outcomes import outcome_of
 from spa.planning.breadth_first import BreadthFirstPlanner
 from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine

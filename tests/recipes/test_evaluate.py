@@ -12,7 +12,7 @@ from spa import cli
 from spa.commands.evaluate import remarks
 from spa.config.load import load_config
 from spa.errors import ConfigError, DataError, ModelError
-from spa.evaluate.episode_metrics import episode_metrics
+from spa.evaluation.episode_metrics import episode_metrics
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.recipes import evaluate, policies, setup
 from spa.recipes.generate import TRAIN_FILE

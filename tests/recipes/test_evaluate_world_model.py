@@ -9,7 +9,7 @@ import pytest
 from spa import cli
 from spa.config.load import load_config
 from spa.errors import ConfigError, DataError
-from spa.evaluate.situations import ceiling, execute, has_chance, random_situation, replay
+from spa.evaluation.situations import ceiling, execute, has_chance, random_situation, replay
 from spa.policies.scripted import ScriptedEngine, formatted, random_engine
 from spa.recipes import evaluate_world_model, setup
 from spa.recipes.evaluate_world_model import Asking, find_situations, world_model_report

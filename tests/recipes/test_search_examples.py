@@ -10,7 +10,7 @@ import torch
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError
-from spa.evaluate.search import episode_scores
+from spa.evaluation.search import episode_scores
 from spa.experiments.methods import METHODS
 from spa.models.choose import load_template
 from spa.planning.written_search import explore, score_search, thoughts_of

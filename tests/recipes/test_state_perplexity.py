@@ -8,8 +8,8 @@ from helpers.families import CHATML, template, tokenizer
 
 from spa import cli
 from spa.errors import ModelError
-from spa.evaluate.likelihood import Scored
-from spa.evaluate.perplexity import perplexity_report, state_sequence
+from spa.evaluation.likelihood import Scored
+from spa.evaluation.perplexity import perplexity_report, state_sequence
 from spa.models.load import load_tokenizer
 from spa.prompts.template import ChatTemplate
 

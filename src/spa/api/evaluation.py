@@ -11,9 +11,9 @@ from spa.api.settings import Overrides
 from spa.config.load import spread_groups
 from spa.config.schema import Config
 from spa.errors import ConfigError
-from spa.evaluate.aggregate import KS
-from spa.evaluate.statistics import Interval
-from spa.evaluate.text import interval_text
+from spa.evaluation.aggregate import KS
+from spa.evaluation.statistics import Interval
+from spa.evaluation.text import interval_text
 from spa.recipes import evaluate as recipe
 from spa.recipes.policies import Target, find_target, slug
 

@@ -11,7 +11,7 @@ from spa.api.settings import Overrides, as_texts, value_text
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, DataError
-from spa.evaluate.text import interval_text
+from spa.evaluation.text import interval_text
 from spa.report.reading import StageFolder, open_run
 from spa.run.files import read_lines
 from spa.types import Episode

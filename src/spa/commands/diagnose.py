@@ -10,7 +10,7 @@ from spa.errors import ConfigError
 from spa.run.console import write_out
 
 if TYPE_CHECKING:
-    from spa.evaluate.replay import Game
+    from spa.evaluation.replay import Game
 
 NO_LIMIT = 10**9
 
@@ -33,8 +33,8 @@ def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
 def diagnose(options: argparse.Namespace) -> int:
     """Print what is found; 0 whatever it is. Raises DataError, ModelError, ConfigError."""
     overrides = options.overrides
-    from spa.evaluate.diagnose import diagnose as find_problems
-    from spa.evaluate.rollouts import read_rollouts
+    from spa.evaluation.diagnose import diagnose as find_problems
+    from spa.evaluation.rollouts import read_rollouts
 
     page = None if options.html is None else result_file(options.html)
     game = None if options.env is None else game_of(options.env, options.config, overrides)
@@ -62,7 +62,7 @@ def game_of(name: str, config: str, overrides: list[str]) -> "Game":
     """The game of a tag with its limits, or of a type, without any. Raises ConfigError, also for several players."""
     from spa.config.load import load_config
     from spa.envs.registry import make_env
-    from spa.evaluate.replay import Game
+    from spa.evaluation.replay import Game
 
     cfg = load_config(config, overrides)
     spec = cfg.custom_envs.get(name)

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from spa.commands.arguments import result_file
-from spa.evaluate.text import interval_text, percent
+from spa.evaluation.text import interval_text, percent
 from spa.run.console import write_out
 
 

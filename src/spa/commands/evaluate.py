@@ -5,7 +5,7 @@ from typing import Any
 
 from spa.commands.arguments import names, positive_number, result_file
 from spa.errors import ConfigError
-from spa.evaluate.text import interval_text, percent
+from spa.evaluation.text import interval_text, percent
 from spa.run.console import write_out
 
 

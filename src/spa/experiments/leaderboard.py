@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from spa.evaluate.aggregate import DIGITS, interval_json
-from spa.evaluate.statistics import MANY_SEEDS, iqm_interval, paired_by_puzzle, probability_of_improvement
-from spa.evaluate.text import interval_text, percent
+from spa.evaluation.aggregate import DIGITS, interval_json
+from spa.evaluation.statistics import MANY_SEEDS, iqm_interval, paired_by_puzzle, probability_of_improvement
+from spa.evaluation.text import interval_text, percent
 from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
 from spa.experiments.spent import Spent

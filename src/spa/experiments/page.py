@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from spa.errors import SpaError
-from spa.evaluate.statistics import MANY_SEEDS
-from spa.evaluate.text import interval_text
+from spa.evaluation.statistics import MANY_SEEDS
+from spa.evaluation.text import interval_text
 from spa.experiments.paper import NAMES, SCALES
 from spa.experiments.results import MARGIN
 from spa.report.charts import Chart, Series

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spa.errors import DataError
-from spa.evaluate.aggregate import interval_json
-from spa.evaluate.passk import pass_at_k
-from spa.evaluate.statistics import Interval, iqm_interval, paired_by_puzzle, rate_interval, sentence
+from spa.evaluation.aggregate import interval_json
+from spa.evaluation.passk import pass_at_k
+from spa.evaluation.statistics import Interval, iqm_interval, paired_by_puzzle, rate_interval, sentence
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
 from spa.experiments.spent import spent
 from spa.recipes.versions import versions

@@ -4,8 +4,8 @@ from typing import Any
 
 from rich.table import Table
 
-from spa.evaluate.statistics import MANY_SEEDS
-from spa.evaluate.text import on_puzzles
+from spa.evaluation.statistics import MANY_SEEDS
+from spa.evaluation.text import on_puzzles
 from spa.experiments.results import IN_PLAY
 from spa.run.console import results_console
 

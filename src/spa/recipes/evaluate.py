@@ -23,10 +23,10 @@ from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError, DataError, ModelError
-from spa.evaluate.aggregate import KS, not_computed, play_report
-from spa.evaluate.episode_metrics import tokens_in
-from spa.evaluate.outcomes import Group, group_of
-from spa.evaluate.search import episode_scores
+from spa.evaluation.aggregate import KS, not_computed, play_report
+from spa.evaluation.episode_metrics import tokens_in
+from spa.evaluation.outcomes import Group, group_of
+from spa.evaluation.search import episode_scores
 from spa.models.heap import release_memory
 from spa.models.precision import precision_of, with_precision
 from spa.prompts.template import ChatTemplate

@@ -17,8 +17,8 @@ from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.errors import ConfigError, DataError
-from spa.evaluate.likelihood import ReplyTokens, likelihood_report, reply_sequence, score_sequences
-from spa.evaluate.situations import (
+from spa.evaluation.likelihood import ReplyTokens, likelihood_report, reply_sequence, score_sequences
+from spa.evaluation.situations import (
     Reply,
     Situation,
     ask,
@@ -28,7 +28,7 @@ from spa.evaluate.situations import (
     replay,
     seed_of,
 )
-from spa.evaluate.world_model import Asked, prediction_report, rollout_report
+from spa.evaluation.world_model import Asked, prediction_report, rollout_report
 from spa.prompts.render import plan_sentence, world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
-from spa.evaluate.text import on_puzzles
+from spa.evaluation.text import on_puzzles
 from spa.recipes.builtin_games import unknown_game, unknown_game_warning
 from spa.run.files import read_lines, write_atomic
 from spa.types import Metrics

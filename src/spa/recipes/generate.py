@@ -22,7 +22,7 @@ from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.envs.limits import EnvFault, boundary
 from spa.envs.lost import LOST
 from spa.errors import DataError
-from spa.evaluate.episode_metrics import pooled_metrics, tokens_in
+from spa.evaluation.episode_metrics import pooled_metrics, tokens_in
 from spa.models.heap import release_memory
 from spa.planning.moves import move_rows
 from spa.policies.expert import expert_engine, require_solver

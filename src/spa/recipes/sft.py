@@ -20,9 +20,9 @@ from spa.distributed.world import current_world
 from spa.engines.local import LocalEngine
 from spa.envs.pool import EpisodeSpec
 from spa.errors import DataError
-from spa.evaluate.episode_metrics import pooled_metrics
-from spa.evaluate.search import pooled_search_metrics
-from spa.evaluate.text import on_puzzles
+from spa.evaluation.episode_metrics import pooled_metrics
+from spa.evaluation.search import pooled_search_metrics
+from spa.evaluation.text import on_puzzles
 from spa.models.forward import token_logprobs
 from spa.models.heap import limit_kernel_caches, release_memory
 from spa.models.lora import ADAPTER

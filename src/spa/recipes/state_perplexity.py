@@ -10,9 +10,9 @@ import torch
 from spa.config.schema import Config
 from spa.envs.base import StateText, TextEnv
 from spa.envs.registry import make_env
-from spa.evaluate.likelihood import score_sequences
-from spa.evaluate.perplexity import perplexity_report, state_sequence
-from spa.evaluate.situations import Situation, random_situation, replay
+from spa.evaluation.likelihood import score_sequences
+from spa.evaluation.perplexity import perplexity_report, state_sequence
+from spa.evaluation.situations import Situation, random_situation, replay
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup

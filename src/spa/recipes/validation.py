@@ -2,8 +2,8 @@
 
 from spa.config.schema import Config
 from spa.engines.base import Engine
-from spa.evaluate.episode_metrics import episode_metrics
-from spa.evaluate.search import episode_search_metrics
+from spa.evaluation.episode_metrics import episode_metrics
+from spa.evaluation.search import episode_search_metrics
 from spa.recipes import setup
 from spa.run.recorder import Recorder
 from spa.types import Episode, Metrics

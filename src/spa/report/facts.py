@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spa.evaluate.statistics import Interval, paired_by_puzzle, rate_interval
+from spa.evaluation.statistics import Interval, paired_by_puzzle, rate_interval
 from spa.report.reading import StageFolder, heads, last_validation
 from spa.report.replay import observation_wrong, prediction_wrong
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spa.errors import DataError
-from spa.evaluate.statistics import Interval
+from spa.evaluation.statistics import Interval
 from spa.report import facts
 from spa.report.curves import PASS_1, RunArm, ends
 from spa.report.progress import in_progress, lacks_summary, progress, shown_step

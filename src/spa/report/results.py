@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.errors import DataError
-from spa.evaluate.statistics import Interval
+from spa.evaluation.statistics import Interval
 from spa.report import facts
 from spa.report.charts import number
 from spa.report.curves import PASS_1, RunArm, Wanted, ends, pass_k

@@ -1,11 +1,11 @@
-"""Lookup in the reference of metrics, and its page: `python -m spa.evaluate.metric_reference docs`."""
+"""Lookup in the reference of metrics, and its page: `python -m spa.evaluation.metric_reference docs`."""
 
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spa.evaluate.metric_tables import GROUPS, Group, Metric
+from spa.evaluation.metric_tables import GROUPS, Group, Metric
 
 PAGE = "metrics.md"
 
@@ -27,7 +27,7 @@ def metrics_page() -> str:
     """The text of `docs/metrics.md`."""
     parts = [
         "# Metrics",
-        "<!-- Made by `python -m spa.evaluate.metric_reference docs`; edit src/spa/evaluate/metric_tables.py. -->",
+        "<!-- Made by `python -m spa.evaluation.metric_reference docs`; edit src/spa/evaluation/metric_tables.py. -->",
         "Each stage writes one JSON line per step to `metrics.jsonl` and `timings.jsonl` in its folder. This page "
         "explains every key. `*` stands for a number or an environment tag. NaN is written as `null`, an "
         "infinity as text.",

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from spa.evaluate.outcomes import Group
-from spa.evaluate.passk import pass_at_k
-from spa.evaluate.statistics import Interval, rate_interval
+from spa.evaluation.outcomes import Group
+from spa.evaluation.passk import pass_at_k
+from spa.evaluation.statistics import Interval, rate_interval
 from spa.planning.written_search import search_metrics
 
 KS = (1, 2, 4, 8, 16, 32, 64)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spa.evaluate.aggregate import DIGITS
+from spa.evaluation.aggregate import DIGITS
 from spa.models.forward import LOGITS_CHUNK, micro_batches
 from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate

@@ -10,10 +10,10 @@ from operator import itemgetter
 from statistics import fmean, pstdev
 from typing import Any
 
-from spa.evaluate.copying import state_likelihood
-from spa.evaluate.predictions import drift, inside, world_model
-from spa.evaluate.replay import Game, replay_report, replayed
-from spa.evaluate.rollouts import Chat, Rollout
+from spa.evaluation.copying import state_likelihood
+from spa.evaluation.predictions import drift, inside, world_model
+from spa.evaluation.replay import Game, replay_report, replayed
+from spa.evaluation.rollouts import Chat, Rollout
 from spa.prompts.parse import TAGS, find_block
 
 _ROLE = re.compile(r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spa.evaluate.rollouts import Rollout
+from spa.evaluation.rollouts import Rollout
 from spa.prompts.parse import split_actions
 from spa.worldmodel.accuracy import score_state, total_score
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from spa.evaluate.predictions import inside
-from spa.evaluate.rollouts import Rollout
+from spa.evaluation.predictions import inside
+from spa.evaluation.rollouts import Rollout
 from spa.prompts.parse import find_block
 from spa.worldmodel.accuracy import placed_units
 

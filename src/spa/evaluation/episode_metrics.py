@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from spa.algo.health import looping_share
-from spa.evaluate.passk import pass_metrics
+from spa.evaluation.passk import pass_metrics
 from spa.types import Episode, Metrics, Stop
 from spa.worldmodel.accuracy import world_model_metrics
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from spa.evaluate.aggregate import DIGITS, interval_json
-from spa.evaluate.entities import Agreement, entity_scores, named
-from spa.evaluate.statistics import rate_interval
+from spa.evaluation.aggregate import DIGITS, interval_json
+from spa.evaluation.entities import Agreement, entity_scores, named
+from spa.evaluation.statistics import rate_interval
 from spa.worldmodel.accuracy import StateScore, is_exact, score_state, total_score
 
 

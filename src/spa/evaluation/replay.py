@@ -7,8 +7,8 @@ from typing import Any
 
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import EnvFault, boundary, checked_step, checked_text
-from spa.evaluate.predictions import inside, words
-from spa.evaluate.rollouts import Rollout
+from spa.evaluation.predictions import inside, words
+from spa.evaluation.rollouts import Rollout
 from spa.prompts.parse import split_actions
 
 CLOSE = 1e-6  # rewards that differ by no more are equal

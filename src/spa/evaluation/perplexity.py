@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from spa.errors import ModelError
-from spa.evaluate.aggregate import DIGITS
-from spa.evaluate.likelihood import ReplyTokens, Scored
-from spa.evaluate.statistics import bootstrap_mean
+from spa.evaluation.aggregate import DIGITS
+from spa.evaluation.likelihood import ReplyTokens, Scored
+from spa.evaluation.statistics import bootstrap_mean
 from spa.prompts.template import ChatTemplate
 from spa.types import Message
 from spa.worldmodel.accuracy import state_units
