@@ -24,8 +24,8 @@ from spa.algo.sampled import rollout_weights
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.envs.lost import LOST
 from spa.errors import TrainingError
-from spa.evaluate.episode_metrics import episode_metrics, tokens_in
-from spa.evaluate.search import episode_search_metrics
+from spa.evaluation.episode_metrics import episode_metrics, tokens_in
+from spa.evaluation.search import episode_search_metrics
 from spa.methods import Context, annotate
 from spa.models.heap import limit_kernel_caches, release_memory
 from spa.prompts.template import ChatTemplate
