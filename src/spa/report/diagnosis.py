@@ -9,7 +9,7 @@ from spa.report.charts import Chart, Series
 
 
 def diagnosis_page(report: Mapping[str, Any], source: str) -> str:
-    """The result of `spa.evaluate.diagnose.diagnose` as one HTML page that loads nothing. All text of rollouts is
+    """The result of `spa.evaluation.diagnose.diagnose` as one HTML page that loads nothing. All text of rollouts is
     escaped."""
     count = len(report["findings"])
     what = f"{count} finding{'s' if count > 1 else ''}" if count else "Nothing wrong was found"
