@@ -40,6 +40,14 @@ def ready(browser):
     wait(browser, lambda: find(browser, "body").get_attribute("data-ready") == "yes")
 
 
+def opened(browser, address, part):
+    """Open an address with its token, then a part of it."""
+    browser.open(address)
+    ready(browser)
+    browser.open(address.partition("?")[0] + part)
+    ready(browser)
+
+
 def total(browser):
     return int(find(browser, "#where").text.rpartition(" ")[2].replace(",", "") or 0)
 
@@ -56,6 +64,16 @@ def fits(browser):
     assert wide <= window, (wide, window)
 
 
+def hover_shows_values(browser, where):
+    """Point at the first chart: its legend names the step and the values there."""
+    canvas = find(browser, f"{where} .u-over")
+    browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", canvas)
+    assert find(browser, f"{where} .legend-where").text.startswith("last value")
+    ActionChains(browser.driver).move_to_element(canvas).perform()
+    wait(browser, lambda: find(browser, f"{where} .legend-where").text == "at 5")
+    assert "%" in find(browser, f"{where} .legend-value").text
+
+
 def test_the_report_opens_alone_and_reads_well(browser, runs, tmp_path: Path):
     path = tmp_path / "report.html"
     report = write_report([runs / "three"], path, "html")
@@ -63,13 +81,14 @@ def test_the_report_opens_alone_and_reads_well(browser, runs, tmp_path: Path):
     browser.dark(False)
     browser.open(path.as_uri())
     assert find(browser, ".verdict").text == report.verdict
-    assert len(all_of(browser, "svg.chart")) >= 8
+    assert len(all_of(browser, ".plot canvas")) >= 8
     assert all_of(browser, ".cell.differs")
     press(browser, Keys.TAB)
     assert browser.driver.switch_to.active_element.tag_name == "a"
-    summary = find(browser, "#result details summary")
+    summary = find(browser, "#curves details summary")
     summary.send_keys(Keys.ENTER)
-    assert find(browser, "#result details table").is_displayed()
+    assert find(browser, "#curves details table").is_displayed()
+    hover_shows_values(browser, "#curves")
     light = find(browser, "body").value_of_css_property("background-color")
     browser.dark(True)
     assert find(browser, "body").value_of_css_property("background-color") != light
@@ -109,22 +128,85 @@ def test_two_runs_in_one_report(browser, runs, tmp_path: Path):
     assert browser.complaints() == []
 
 
+def test_from_the_list_to_a_token_and_back(browser, runs, served):
+    """List, run, curve, episode, play, group, search, and the way back, at 1400 and 400 pixels."""
+    address = served(runs)
+    for width in (1400, 400):
+        browser.size(width, 900)
+        browser.open(address)
+        ready(browser)
+        assert [row.text for row in all_of(browser, "#run-table tbody th")] == ["demo", "hostile", "three"]
+        assert "[" in find(browser, "#run-table tbody tr").text  # an interval
+        find(browser, "#run-table tbody th a").click()
+        wait(browser, lambda: len(all_of(browser, "#curves .plot canvas")) > 5)
+        hover_shows_values(browser, "#curves")
+        fits(browser)
+        all_of(browser, "#tabs a")[1].click()
+        wait(browser, lambda: total(browser) == 24)  # the last validation of SPA
+        if width == 400:
+            assert not find(browser, "#replay").is_displayed()
+            find(browser, "#list tbody tr").click()
+        wait(browser, lambda: all_of(browser, "#frame .board"))
+        assert find(browser, "#browse").is_displayed() == (width == 1400)
+        fits(browser)
+        find(browser, "#play").click()
+        wait(browser, lambda: "Action" in find(browser, "#caption").text, 20)
+        find(browser, "#frame-next").click()  # which stops it
+        assert find(browser, "#play").text == "▶ Play"
+        first = find(browser, "#replay h2").text
+        assert len(all_of(browser, ".team .member")) == 2
+        all_of(browser, ".team .member")[1].click()
+        wait(browser, lambda shown=first: find(browser, "#replay h2").text != shown)
+        if width == 400:
+            find(browser, ".way-back").click()
+            wait(browser, lambda: find(browser, "#browse").is_displayed())
+        Select(find(browser, "select[name=arm]")).select_by_visible_text("any")
+        Select(find(browser, "select[name=split]")).select_by_visible_text("any")
+        Select(find(browser, "select[name=step]")).select_by_visible_text("any")
+        find(browser, "input[name=q]").send_keys("player (P) is at (3,3)")
+        wait(browser, lambda: 0 < total(browser) < 100)
+        find(browser, "#home").click()
+        wait(browser, lambda: find(browser, "#run-table").is_displayed())
+    for box in all_of(browser, "#run-table input")[::2]:
+        box.click()
+    find(browser, "#comparison a").click()
+    wait(browser, lambda: "SPA (three)" in find(browser, "#curves .legend").text)
+    all_of(browser, "#tabs a")[1].click()
+    wait(browser, lambda: "ctx_manager.mode" in find(browser, "#differences").text)
+    browser.driver.back()
+    wait(browser, lambda: find(browser, "#curves").is_displayed())
+    assert browser.complaints() == []
+    only_asks(browser, address.partition("?")[0])
+
+
+def test_a_run_that_trains_appears_and_moves_without_reload(browser, runs, served, tmp_path: Path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    browser.size(1400, 900)
+    browser.open(served(folder))
+    ready(browser)
+    assert not all_of(browser, "#run-table")
+    shutil.copytree(runs / "demo" / "spa", folder / "growing")
+    metrics = folder / "growing" / "ppo" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:6]))
+    wait(browser, lambda: "growing" in find(browser, "#run-table").text, 30)
+    assert "step 5 of 10" in find(browser, "#run-table").text
+    find(browser, "#run-table th a").click()
+    wait(browser, lambda: all_of(browser, "#curves .plot canvas"))
+    assert find(browser, "#curves .verdict").text == "In progress: growing 5 of 10."
+    metrics.write_text("".join(lines))
+    wait(browser, lambda: "solves" in find(browser, "#curves .verdict").text, 30)
+    assert browser.complaints() == []
+
+
 def test_the_viewer_filters_and_replays(browser, runs, served):
     address = served(runs / "demo")
     browser.size(1500, 950)
-    browser.open(address)
-    ready(browser)
-    everything = total(browser)
-    assert everything > 200
-    Select(find(browser, "select[name=arm]")).select_by_visible_text("spa")
-    wait(browser, lambda: total(browser) < everything)
-    Select(find(browser, "select[name=wrong]")).select_by_visible_text("yes")
-    Select(find(browser, "select[name=split]")).select_by_visible_text("train")
+    opened(browser, address, "#tab=episodes&split=train&arm=spa&wrong=1")
     wait(browser, lambda: all(row.text == "spa ppo train" for row in all_of(browser, "#list tbody td:nth-child(3)")))
-    assert len(all_of(browser, "#list .mark")) >= total(browser)
+    assert all("prediction wrong" in row.text for row in all_of(browser, "#list tbody tr"))
 
-    find(browser, "h1").click()
-    press(browser, "j")
     wait(browser, lambda: all_of(browser, "#turns button"))
     titles = [find(browser, "#replay h2").text]
     press(browser, "j")
@@ -136,7 +218,7 @@ def test_the_viewer_filters_and_replays(browser, runs, served):
     wrong = next(index for index, tab in enumerate(tabs) if "≠" in tab.text)
     press(browser, *[Keys.ARROW_RIGHT] * wrong)
     wait(browser, lambda: all_of(browser, ".cell.differs"))
-    assert "differs" in find(browser, "#turn .mark").text + find(browser, "#turn").text
+    assert "prediction wrong" in find(browser, "#turn").text
 
     sampled = next(span for span in all_of(browser, ".tokens span") if "given" not in span.get_attribute("class"))
     ActionChains(browser.driver).move_to_element(sampled).perform()
@@ -159,31 +241,21 @@ def test_the_viewer_filters_and_replays(browser, runs, served):
 
 def test_pages_of_the_list(browser, runs, served):
     browser.size(1400, 900)
-    browser.open(served(runs / "demo"))
-    ready(browser)
+    opened(browser, served(runs / "demo"), "#tab=episodes&order=turns")
     first = find(browser, "#list tbody tr").text
+    Select(find(browser, "select[name=arm]")).select_by_visible_text("any")
+    Select(find(browser, "select[name=split]")).select_by_visible_text("any")
+    Select(find(browser, "select[name=step]")).select_by_visible_text("any")
+    wait(browser, lambda: total(browser) > 200)
     find(browser, "#next").click()
     wait(browser, lambda: find(browser, "#where").text.startswith("51–100"))
     assert find(browser, "#list tbody tr").text != first
     find(browser, "#last").click()
     wait(browser, lambda: not find(browser, "#next").is_enabled())
-    wait(browser, lambda: all_of(browser, "#list tbody tr"))
     find(browser, "input[name=q]").send_keys("val/10/3/1")
     wait(browser, lambda: total(browser) == 2)
     find(browser, "input[name=q]").send_keys("nothing like it")
     wait(browser, lambda: find(browser, "#none").is_displayed())
-    assert browser.complaints() == []
-
-
-def test_new_episodes_appear_while_the_run_goes_on(browser, runs, served, tmp_path: Path):
-    run = tmp_path / "growing"
-    shutil.copytree(runs / "demo" / "spa", run)
-    browser.open(served(run))
-    ready(browser)
-    before = total(browser)
-    folder = run / "ppo" / "trajectories"
-    shutil.copy(folder / "train-000001.jsonl", folder / "train-000011.jsonl")
-    wait(browser, lambda: total(browser) == before + 4, seconds=30)
     assert browser.complaints() == []
 
 
@@ -193,7 +265,10 @@ def test_an_export_works_from_the_disk(browser, runs, tmp_path: Path):
     browser.size(1400, 900)
     browser.open(path.as_uri())
     ready(browser)
-    assert total(browser) == 60 and "This page holds 60 of" in find(browser, "#status").text
+    wait(browser, lambda: all_of(browser, "#curves .plot canvas"))
+    all_of(browser, "#tabs a")[1].click()
+    wait(browser, lambda: total(browser) == 60)
+    assert "This page holds 60 of" in find(browser, "#status").text
     Select(find(browser, "select[name=success]")).select_by_visible_text("yes")
     wait(browser, lambda: 0 < total(browser) < 60)
     Select(find(browser, "select[name=order]")).select_by_visible_text("longest first")
@@ -206,21 +281,20 @@ def test_an_export_works_from_the_disk(browser, runs, tmp_path: Path):
 def test_hostile_text_is_only_text(browser, runs, served, tmp_path: Path):
     path = tmp_path / "hostile.html"
     write_report([runs / "hostile"], path, "html")
-    for address in (path.as_uri(), served(runs / "hostile")):
-        browser.size(1400, 900)
-        browser.open(address)
-        if address.startswith("http"):
-            ready(browser)
-            press(browser, "j")
-            wait(browser, lambda: all_of(browser, "#turns button"))
-        assert "<script>alert(1)</script>" in find(browser, "body").get_attribute("textContent")
+    browser.size(1400, 900)
+    browser.open(path.as_uri())
+    parts = [""]
+    address = served(runs / "hostile")
+    for part in (None, "#tab=curves", "#tab=episodes", "#tab=config"):
+        if part:
+            opened(browser, address, part)
+            parts.append(find(browser, "body").get_attribute("textContent"))
         assert not all_of(browser, "img")
-        assert browser.driver.execute_script("return document.querySelectorAll('script:not([src])').length") == 0
+        own = browser.driver.execute_script("return [...document.scripts].every(s => s.src || s.text.length > 5000)")
+        assert own  # the report's two scripts are inline
         fits(browser)
         assert browser.complaints() == []  # an alert would have failed every call above
-
-
-PICTURES = ("failures", "episodes", "what-it-knows-of-its-world")
+    assert sum("<script>alert(1)</script>" in text for text in parts) >= 2
 
 
 def test_the_pictures_of_the_documentation(browser, showcase, served, tmp_path: Path, picture):
@@ -232,21 +306,26 @@ def test_the_pictures_of_the_documentation(browser, showcase, served, tmp_path: 
     browser.open(path.as_uri())
     picture("report.png")
     scroll = "document.documentElement.style.scrollBehavior = 'auto'; arguments[0].scrollIntoView()"
-    for name in PICTURES:
-        browser.driver.execute_script(scroll, find(browser, f"#{name}"))
-        picture(f"report-{name}.png")
-    browser.size(1500, 950)
-    browser.open(served(showcase) + "#split=train&wrong=1&arm=spa")
-    ready(browser)
-    find(browser, "h1").click()
-    press(browser, "j")
-    wait(browser, lambda: all_of(browser, "#turns button"))
-    tabs = all_of(browser, "#turns button")
-    wrong = next(index for index, tab in enumerate(tabs) if "≠" in tab.text)
-    press(browser, *[Keys.ARROW_RIGHT] * wrong)
-    wait(browser, lambda: all_of(browser, ".cell.differs") or all_of(browser, ".words .differs"))
+    browser.driver.execute_script(scroll, find(browser, "#episodes"))
+    picture("report-episodes.png")
+    address = served(showcase)
+    opened(browser, address, "#tab=curves")
+    wait(browser, lambda: all_of(browser, "#curves .plot canvas"))
+    hover_shows_values(browser, "#curves")
+    picture("viewer-curves.png")
+    browser.size(1500, 1050)
+    opened(browser, address, "#tab=episodes&split=train&wrong=1&arm=spa")
+    wait(browser, lambda: all_of(browser, "#frame .board"))
+    find(browser, "#frame-next").click()
     sampled = [span for span in all_of(browser, ".tokens span") if "given" not in span.get_attribute("class")]
-    ActionChains(browser.driver).move_to_element(sampled[len(sampled) // 2]).perform()
-    wait(browser, lambda: "advantage" in find(browser, "#token").text)
+    browser.driver.execute_script("arguments[0].dispatchEvent(new Event('mouseover', {bubbles: true}))", sampled[9])
+    wait(browser, lambda: "logprob" in find(browser, "#token").text)
     picture("viewer.png")
+    browser.size(400, 850)
+    opened(browser, address, "#tab=episodes&split=train&wrong=1&arm=spa")
+    browser.dark(True)
+    find(browser, "#list tbody tr").click()
+    wait(browser, lambda: all_of(browser, "#frame .board"))
+    picture("viewer-phone.png")
+    browser.dark(False)
     assert browser.complaints() == []

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from report_fixtures import write_demo
 from test_report import hostile_run
 
-from spa.report.viewer import Viewer, serve
+from spa.report.viewer import Library, serve
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,13 +104,13 @@ def showcase(request: pytest.FixtureRequest, runs: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], str]]:
-    """A function that serves a run's viewer and returns its address."""
+    """A function that serves a run, or a folder of runs, and returns the viewer's address."""
     servers = []
 
-    def start(run: Path) -> str:
-        viewer = Viewer(run, cache_file=tmp_path_factory.mktemp("cache") / "index.sqlite")
-        viewer.index.update()
-        server = serve(viewer, 0)
+    def start(folder: Path) -> str:
+        library = Library(folder, caches=tmp_path_factory.mktemp("cache"))
+        library.update()
+        server = serve(library, 0)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
         return f"http://127.0.0.1:{server.server_address[1]}/?token={server.token}"
