@@ -391,11 +391,11 @@ function showFrame(at) {
   const last = now.place + 1 === now.count;
   const shown = now.view || all.slice(0, frame).reverse().find((other) => other.view)?.view;
   const said = now.action ? `Action ${now.place + 1} of ${now.count}: ${now.action.text}${now.action.fate === "executed" ? "" : ` (${now.action.fate})`}` : `Turn ${now.turn + 1}: before the actions`;
-  const nodes = [board(shown, now.view ? "true state" : "true state before the turn (the states in between were not recorded)", "true big")];
-  if (turn.predicted) nodes.push(last || !now.count ? claimed(turn.predicted, "predicted", turn.prediction_wrong) : board(turn.predicted, "predicted for the end of the turn", "claimed"));
+  const nodes = [board(shown, now.view ? "true state" : "true state before the turn", "true big")];
+  if (turn.predicted) nodes.push(last || !now.count ? claimed(turn.predicted, "predicted", turn.prediction_wrong) : board(turn.predicted, "predicted", "claimed"));
   nodes[1]?.classList.add("big");
   $("#frame").replaceChildren(...nodes);
-  $("#caption").textContent = `${said} · frame ${frame + 1} of ${all.length}`;
+  $("#caption").textContent = `${said}${now.view ? "" : " (its state was not recorded)"} · frame ${frame + 1} of ${all.length}`;
   document.querySelectorAll("#actions li").forEach((item, index) => item.classList.toggle("now", now.action !== null && turn.actions.indexOf(now.action) === index));
 }
 function play() {
