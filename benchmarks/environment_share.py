@@ -22,9 +22,9 @@ import torch
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
-from spa.recipes import ppo, setup
-from spa.recipes.ppo_losses import ActorLoss
-from spa.recipes.ppo_models import load_models
+from spa.stages import ppo, setup
+from spa.stages.ppo_losses import ActorLoss
+from spa.stages.ppo_models import load_models
 from spa.training.update import update
 
 TAGS = ("SimpleSokoban", "HarderSokoban", "FrozenLake", "Sudoku", "Countdown", "WebShop", "2048", "RubiksCube")

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from spa.config.load import load_config
-from spa.recipes import ppo
+from spa.stages import ppo
 
 SETTLED = 20
 SHOWN = (1, 20, 50, 100, 150, 200)

@@ -19,10 +19,10 @@ from spa.methods import annotate
 from spa.models.choose import load_template
 from spa.models.forward import token_logprobs
 from spa.prompts.template import ChatTemplate
-from spa.recipes.ppo import add_advantages, filter_groups, make_batch, method_context
-from spa.recipes.ppo_losses import ActorLoss
-from spa.recipes.ppo_models import Models
-from spa.recipes.sft import token_batch
+from spa.stages.ppo import add_advantages, filter_groups, make_batch, method_context
+from spa.stages.ppo_losses import ActorLoss
+from spa.stages.ppo_models import Models
+from spa.stages.sft import token_batch
 from spa.training.update import mini_batch
 from spa.types import Episode, PPOBatch, ScoredBatch
 from spa.worldmodel.rows import episode_rows

@@ -10,9 +10,9 @@ from spa.config.stages import stages_of
 from spa.errors import ConfigError
 from spa.evaluation.episode_metrics import episode_metrics
 from spa.policies.scripted import random_engine
-from spa.recipes import setup
-from spa.recipes.validation import validation_episodes
 from spa.rewards import load_rewards
+from spa.stages import setup
+from spa.stages.validation import validation_episodes
 from spa.types import Episode, Turn
 
 LAKE = "FrozenLakeNoSlip"

@@ -108,7 +108,7 @@ def test_below_the_recipes_only_listed_modules_read_the_configuration():
     readers = {
         module
         for module, tree in modules().items()
-        if height.get(package(module), height["api"]) < height["recipes"] and package(module) != "config"
+        if height.get(package(module), height["api"]) < height["stages"] and package(module) != "config"
         if any(name.startswith("spa.config") for name in imports(tree, module))
     }
     listed = set(re.findall(r"`(spa\.[\w.]+)`", "\n".join(line for line in block("readers of the configuration"))))
@@ -118,7 +118,7 @@ def test_below_the_recipes_only_listed_modules_read_the_configuration():
 @pytest.mark.parametrize(
     ("target", "users"),
     [
-        ("run", {"run", "recipes", "experiments", "launch", "commands", "cli", "report", "api"}),
+        ("run", {"run", "stages", "experiments", "launch", "commands", "cli", "report", "api"}),
         ("report", {"report", "experiments", "commands", "api"}),
     ],
 )

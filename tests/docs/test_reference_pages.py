@@ -12,8 +12,8 @@ from spa.config.load import load_config
 from spa.evaluation.metric_reference import PAGE, find_metric, metrics_page
 from spa.evaluation.metric_tables import GROUPS
 from spa.planning.written_search import SearchScore, search_metrics
-from spa.recipes import evaluate, pipeline
-from spa.recipes.policies import find_target
+from spa.stages import evaluate, pipeline
+from spa.stages.policies import find_target
 from spa.types import Episode, ParsedReply, Turn
 from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.parquet import IMAGES, SCHEMA

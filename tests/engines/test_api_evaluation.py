@@ -8,9 +8,9 @@ from api_server import Server, failing, good
 from spa import cli
 from spa.config.load import load_config
 from spa.errors import ModelError
-from spa.recipes import evaluate, generate
-from spa.recipes.policies import find_target
 from spa.run.fingerprint import Fingerprint
+from spa.stages import evaluate, selfplay
+from spa.stages.policies import find_target
 from spa.worldmodel.rows import read_parquet
 
 BAD_KEY = failing(401, "bad key")
@@ -98,7 +98,7 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
             ],
             stages=("selfplay",),
         )
-        folder = generate.main(cfg, directory=tmp_path / "data")
+        folder = selfplay.main(cfg, directory=tmp_path / "data")
     rows = [row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")]
     assert len(server.requests) == len(rows) == 2
     assert all("player (P) is at" in row.response and "I see ice" not in row.response for row in rows)

@@ -11,7 +11,7 @@ from spa.engines.api import ApiEngine
 from spa.engines.factory import make_engine
 from spa.errors import ConfigError
 from spa.policies.scripted import ScriptedEngine
-from spa.recipes import generate
+from spa.stages import selfplay
 from spa.worldmodel.rows import read_parquet
 
 SMALL = [
@@ -62,10 +62,10 @@ def test_self_play_with_an_api_model_writes_data_and_goes_on_after_a_stop(tmp_pa
     with Server() as server:
         server.acts = [good(reply)] * 100
         cfg = api_config(server, tmp_path, *SMALL)
-        out = generate.main(cfg)
+        out = selfplay.main(cfg)
         asked = len(server.requests)
         rows = read_parquet(out / "wm_train.parquet")
-        generate.main(cfg)
+        selfplay.main(cfg)
         assert len(server.requests) == asked  # everything came from the kept replies
     assert rows
     assert all(row.predicted == "b" for row in rows)

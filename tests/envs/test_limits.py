@@ -18,8 +18,8 @@ from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.policies.scripted import random_engine
-from spa.recipes import setup
 from spa.run.signals import StopRequested, stoppable
+from spa.stages import setup
 from spa.types import Episode, Stop
 
 FAULTS = {

@@ -9,7 +9,7 @@ from spa.envs.shop.pages import View
 from spa.envs.shop.reward import type_match
 from spa.envs.webshop import WebShop, parse_action
 from spa.errors import ConfigError, DataError
-from spa.recipes import setup
+from spa.stages import setup
 
 
 def visiting(shop=None, goal=GOAL) -> WebShop:
@@ -286,7 +286,7 @@ def test_bad_options(options):
 
 
 def test_validation_plays_the_requests_that_are_set_aside_for_it():
-    """Through the recipes' own seeds: other requests than training, of the validation split, unless one is named."""
+    """Through the stages' own seeds: other requests than training, of the validation split, unless one is named."""
     cfg = load_config("_6_webshop", ["es_manager.val.env_groups=20"])
     player = setup.make_player(cfg, None, mode="base")
     env = player.make_env("WebShop")

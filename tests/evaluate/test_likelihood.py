@@ -18,7 +18,7 @@ from spa.models.tiny_tokenizer import build_tokenizer
 from spa.prompts.render import world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.prompts.text_tokens import encode_with_ends
-from spa.recipes.pretrain_tiny import new_model
+from spa.stages.pretrain_tiny import new_model
 
 
 @pytest.fixture(scope="module")

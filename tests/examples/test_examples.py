@@ -16,7 +16,7 @@ from spa.engines.factory import make_engine
 from spa.envs.checker import check
 from spa.errors import ConfigError
 from spa.policies.scripted import random_engine
-from spa.recipes import setup
+from spa.stages import setup
 from spa.types import Stop
 
 FOLDER = Path(__file__).parents[2] / "examples"

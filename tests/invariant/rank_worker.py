@@ -19,7 +19,7 @@ from helpers.runs import small_config
 from spa.distributed.world import current_world, joined
 from spa.engines.factory import EngineKind
 from spa.policies.scripted import random_engine
-from spa.recipes import ppo, sft
+from spa.stages import ppo, sft
 
 OVERRIDES = (
     "es_manager.train.env_groups=5",

@@ -15,7 +15,7 @@ import torch
 from helpers.runs import make_base, small_config
 from helpers.stages import assert_close, metrics, weights
 
-from spa.recipes import generate
+from spa.stages import selfplay
 
 WORKER = Path(rank_worker.__file__)
 KINDS = [(stage, strategy) for stage in ("sft", "ppo") for strategy in ("ddp", "fsdp")]
@@ -38,7 +38,7 @@ def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
     """Run the jobs on that many ranks of this machine. If a signal ends a rank in the middle, the command is started
     again, as its message says, and goes on from the last checkpoint; where the rank stood becomes a warning."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    source = Path(generate.__file__).parents[2]
+    source = Path(selfplay.__file__).parents[2]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(source), str(WORKER.parents[1])]),
         "OMP_NUM_THREADS": "1",
@@ -63,7 +63,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, with world-model data beside it."""
     root = tmp_path_factory.mktemp("start")
     folder = make_base(root / "base")
-    generate.main(
+    selfplay.main(
         small_config(folder, root, "generate.policy=random", "generate.num_batches=1"), directory=root / "data"
     )
     return folder

@@ -12,9 +12,9 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import DataError
 from spa.models.choose import load_actor
-from spa.recipes import evaluate, generate, ppo, sft
-from spa.recipes.policies import find_target
 from spa.run.checkpoint import latest_checkpoint
+from spa.stages import evaluate, ppo, selfplay, sft
+from spa.stages.policies import find_target
 
 SETTINGS = (
     "state_text=coords",
@@ -56,7 +56,7 @@ def family(request, tmp_path_factory) -> tuple[str, Path]:
 def data(tmp_path_factory) -> Path:
     """World-model data by the random policy, which needs no model."""
     folder = tmp_path_factory.mktemp("data")
-    return generate.main(config(Path("random"), folder), directory=folder / "data")
+    return selfplay.main(config(Path("random"), folder), directory=folder / "data")
 
 
 def config(model: Path, run: Path, *overrides: str) -> Config:
@@ -67,7 +67,7 @@ def test_self_play(family, tmp_path):
     _, folder = family
     cfg = config(folder, tmp_path, "generate.policy=self")
     with pytest.raises(DataError, match="format"):  # random weights never write the format; they do play
-        generate.main(cfg, directory=tmp_path / "data")
+        selfplay.main(cfg, directory=tmp_path / "data")
     lines = (tmp_path / "data" / "trajectories" / "generate-000001.jsonl").read_text().splitlines()
     episodes = [json.loads(line) for line in lines]
     assert [episode["stop"] for episode in episodes] == ["turn_cap"] * 4

@@ -13,8 +13,8 @@ from spa.evaluation.statistics import paired_difference
 from spa.models.load import BUILTIN, load_tokenizer, model_source
 from spa.models.pretrain_documents import HABITS, Documents
 from spa.policies.scripted import random_engine
-from spa.recipes import setup
 from spa.seeds import stream
+from spa.stages import setup
 
 HOSTILE = [
     "",

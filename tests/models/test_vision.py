@@ -21,8 +21,8 @@ from spa.models.forward import pack_rows, token_logprobs
 from spa.models.load import load_policy
 from spa.models.vision import from_png, to_png
 from spa.prompts.render import Prompter
-from spa.recipes import evaluate, generate, ppo, setup, sft
-from spa.recipes.policies import find_target
+from spa.stages import evaluate, ppo, selfplay, setup, sft
+from spa.stages.policies import find_target
 from spa.types import IMAGE, Episode, SamplingParams
 from spa.worldmodel.rows import read_parquet
 from spa.worldmodel.sequences import row_sequences
@@ -65,7 +65,7 @@ def folder(request, tmp_path_factory) -> Path:
 def data(tmp_path_factory) -> Path:
     """World-model data by the random policy: pictures in the prompts, states as text in the replies."""
     run = tmp_path_factory.mktemp("data")
-    return generate.main(config(Path("random"), run), directory=run / "data")
+    return selfplay.main(config(Path("random"), run), directory=run / "data")
 
 
 def config(model: Path, run: Path, *overrides: str) -> Config:
@@ -142,7 +142,7 @@ def test_fine_tuning_reads_pictures(folder, data, tmp_path):
 def test_self_play_ppo_and_evaluation(folder, tmp_path):
     cfg = config(folder, tmp_path, "generate.policy=self")
     with pytest.raises(Exception, match="format"):  # random weights never write the format; they do play
-        generate.main(cfg, directory=tmp_path / "data")
+        selfplay.main(cfg, directory=tmp_path / "data")
     checkpoint = ppo.main(cfg, directory=tmp_path / "ppo")
     steps = [json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()][1:]
     assert len(steps) == 2

@@ -19,8 +19,8 @@ from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.elsewhere import elsewhere
 from spa.prompts.render import world_model_reply
-from spa.recipes import setup
 from spa.seats import Seat
+from spa.stages import setup
 from spa.types import Completion, Prompt
 
 

@@ -16,7 +16,7 @@ from spa.planning.breadth_first import BreadthFirstPlanner
 from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import plan_sentence, world_model_reply
-from spa.recipes import setup
+from spa.stages import setup
 from spa.types import Prompt, SamplingParams
 
 

@@ -12,9 +12,9 @@ from spa.envs.metamathqa import MetamathQA
 from spa.errors import ConfigError
 from spa.policies.mixed import MixedEngine
 from spa.policies.scout import GAMMA, STEPS, Scout, Values, learn, require_copies, table_engine
-from spa.recipes import generate, q_learning, setup
-from spa.recipes.policies import find_target, open_target
 from spa.run.manifest import SUMMARY
+from spa.stages import q_learning, selfplay, setup
+from spa.stages.policies import find_target, open_target
 from spa.worldmodel.rows import read_parquet
 
 
@@ -66,17 +66,17 @@ def test_a_table_plays_at_random_where_it_knows_nothing(tmp_path):
 
 def test_scout_data_are_rows_of_the_scouts_play(base, tmp_path):
     cfg = small_config(base, tmp_path, "generate.policy=scout", "generate.num_batches=1")
-    out = generate.main(cfg)
+    out = selfplay.main(cfg)
     summary = json.loads((out / SUMMARY).read_text())
     assert summary["actions_elsewhere"] == STEPS * summary["puzzles"]  # what it tried is paid for
-    rows = read_parquet(out / generate.TRAIN_FILE)
+    rows = read_parquet(out / selfplay.TRAIN_FILE)
     assert rows and all(row.success for row in rows)
     assert all("<prediction>" in row.response and "unknown" not in row.response for row in rows)
 
 
 def test_the_scout_shares_self_play_and_an_evaluation(base, tmp_path):
     cfg = small_config(base, tmp_path, "generate.mixture={scout: 1, random: 1}")
-    engine = generate.selfplay_engine(cfg, setup.pick_device(cfg))
+    engine = selfplay.selfplay_engine(cfg, setup.pick_device(cfg))
     assert isinstance(engine, MixedEngine) and any(isinstance(player, Scout) for player in engine.players)
     player = setup.make_player(cfg, None, mode="base")
     found, _ = open_target(cfg, find_target("scout"), player, replies=tmp_path / "replies")

@@ -12,7 +12,7 @@ from spa.envs.registry import make_env
 from spa.experiments.methods import METHODS
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, format_reward
-from spa.recipes import setup
+from spa.stages import setup
 
 CELL = re.compile(r"\(\s*\d+\s*,\s*\d+\s*\)")
 GAMES: dict[str, dict[str, Any]] = {

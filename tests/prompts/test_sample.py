@@ -7,7 +7,7 @@ from spa.envs.registry import make_env
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, plan_sentence
 from spa.prompts.sample import SEEDS, sample_reply
-from spa.recipes.prompters import make_prompter
+from spa.stages.prompters import make_prompter
 
 BASE = load_config("base")
 ORDERS = ("prediction_first", "plan_first", "answer_first", "no_prediction")

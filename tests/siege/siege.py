@@ -65,7 +65,7 @@ def main() -> int:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS / "envs"), os.environ.get("PYTHONPATH", "")])
-    import spa.recipes.pipeline  # noqa: F401 - imported once for all launches
+    import spa.stages.pipeline  # noqa: F401 - imported once for all launches
 
     siege, started, done = Siege(root, args.seed), time.monotonic(), list[str]()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # one that takes too long says what it has found by then

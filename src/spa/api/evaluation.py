@@ -14,8 +14,8 @@ from spa.errors import ConfigError
 from spa.evaluation.aggregate import KS
 from spa.evaluation.statistics import Interval
 from spa.evaluation.text import interval_text
-from spa.recipes import evaluate as recipe
-from spa.recipes.policies import Target, find_target, slug
+from spa.stages import evaluate as recipe
+from spa.stages.policies import Target, find_target, slug
 
 if TYPE_CHECKING:
     from spa.api.runs import Run

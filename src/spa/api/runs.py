@@ -64,7 +64,7 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         """The newest checkpoint, a Hugging Face folder. Raises ModelError if there is none."""
-        from spa.recipes.policies import find_target
+        from spa.stages.policies import find_target
 
         target = find_target(str(self.path))
         return Path(str(target.model))

@@ -11,7 +11,7 @@ from spa.run.console import write_out
 def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
     """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
     from spa.api.evaluation import plan_evaluation
-    from spa.recipes import evaluate_world_model
+    from spa.stages import evaluate_world_model
 
     target, cfg, output = plan_evaluation(
         model, options.config, overrides=options.overrides, output=options.output, suffix="-world-model"

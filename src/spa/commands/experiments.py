@@ -94,7 +94,7 @@ def _add_parallel(parser: argparse.ArgumentParser, default: int | None = None) -
 def _table_lines(trainings: Sequence[Any]) -> list[str]:
     """Tabular Q-learning after as many actions as each of these trainings has taken."""
     from spa.experiments.spent import q_learning, spent
-    from spa.recipes.q_learning import OTHER, SAME
+    from spa.stages.q_learning import OTHER, SAME
 
     lines = []
     for seed, training in enumerate(trainings):

@@ -10,8 +10,8 @@ from spa.models import memory
 from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
 from spa.models.shapes import known_config
-from spa.recipes.ppo_models import keys_of
 from spa.run.console import write_out
+from spa.stages.ppo_models import keys_of
 
 GB = 1e9
 USABLE = 0.92  # of a GPU's memory; the rest is CUDA's own and lost between blocks

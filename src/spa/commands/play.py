@@ -32,7 +32,7 @@ def play(options: argparse.Namespace) -> int:
     from spa.config.load import load_config
     from spa.envs.play import play as play_game
     from spa.envs.registry import make_env
-    from spa.recipes.prompters import make_prompter
+    from spa.stages.prompters import make_prompter
 
     config = load_config(options.config)
     spec = find_spec(options.tag, config)

@@ -94,8 +94,8 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
 
 def _dry_run(options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None) -> int:
     """Check everything that can be checked without work, and print it."""
-    from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
-    from spa.recipes.preflight import preflight
+    from spa.stages.pipeline import find_sft_checkpoint, stage_folders
+    from spa.stages.preflight import preflight
 
     data, sft_folder, ppo_folder = stage_folders(cfg)
     model = cfg.model_path if ckpt is None else str(find_sft_checkpoint(cfg, sft_folder, ckpt))
@@ -133,7 +133,7 @@ def pretrain_tiny_arguments(parser: argparse.ArgumentParser) -> None:
 
 def pretrain_tiny(options: argparse.Namespace) -> int:
     """Pretrain the bundled model and print where it is."""
-    from spa.recipes.pretrain_tiny import STEPS
-    from spa.recipes.pretrain_tiny import pretrain_tiny as recipe
+    from spa.stages.pretrain_tiny import STEPS
+    from spa.stages.pretrain_tiny import pretrain_tiny as recipe
 
     return say([f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}"])

@@ -17,7 +17,7 @@ def push_arguments(parser: argparse.ArgumentParser) -> None:
 
 def push(options: argparse.Namespace) -> int:
     """Upload a folder with a card. Raises SpaError."""
-    from spa.recipes import share
+    from spa.stages import share
 
     upload = share.pack(options.folder, options.name, critic=options.critic)
     lines = [f"{upload.kind} {options.name}: {len(upload.files)} files and a card, {upload.size / 1e6:.1f} MB"]
@@ -38,7 +38,7 @@ def pull_arguments(parser: argparse.ArgumentParser) -> None:
 
 def pull(options: argparse.Namespace) -> int:
     """Download a model or a data set. Raises SpaError."""
-    from spa.recipes import share
+    from spa.stages import share
 
     folder = options.folder or Path(options.name.rpartition("/")[2])
     kind = share.pull(options.name, folder)

@@ -13,8 +13,8 @@ DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 def evaluate_states(model: str, options: argparse.Namespace) -> None:
     """Measure, write the result, print a table. Raises SpaError for what the user can solve."""
     from spa.config.load import load_config
-    from spa.recipes import state_perplexity
-    from spa.recipes.policies import slug
+    from spa.stages import state_perplexity
+    from spa.stages.policies import slug
 
     cfg = load_config(options.config or "base", options.overrides)
     output = Path(options.output or f"runs/eval/{slug(model)}-perplexity.json")

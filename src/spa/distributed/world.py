@@ -146,7 +146,7 @@ def current_world() -> World:
 @contextmanager
 def joined(device: str, timeout_s: float) -> Iterator[World]:
     """Join the ranks if torchrun has started this process: gloo on CPUs, NCCL on GPUs (and gloo for what is not on a
-    GPU). No rank waits for another longer than `timeout_s`. Asked to stop, none does by itself: the recipes agree on it
+    GPU). No rank waits for another longer than `timeout_s`. Asked to stop, none does by itself: the stages agree on it
     between two steps.
 
     Raises ConfigError if `device` names one GPU for all ranks.

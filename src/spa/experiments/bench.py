@@ -26,10 +26,10 @@ from spa.experiments.methods import SHUFFLED, configured, label, method, placed
 from spa.experiments.paper import SCALES, Setting
 from spa.experiments.results import SeedResult, read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
-from spa.recipes import setup
-from spa.recipes.versions import versions
 from spa.run.files import write_atomic
 from spa.run.manifest import Manifest
+from spa.stages import setup
+from spa.stages.versions import versions
 
 METHODS = (
     "vanilla", "spa", "spa_shuffled", "planned", "plan_first", "choose_plan", "branched_data", "scout_data", "echo",

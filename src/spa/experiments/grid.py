@@ -21,10 +21,6 @@ from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import Stage
 from spa.errors import ConfigError, DataError, ModelError, SpaError, TrainingError
 from spa.models.load import model_source
-from spa.recipes import ppo
-from spa.recipes.imagination import check_planning
-from spa.recipes.pipeline import learn, play
-from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
 from spa.run.console import same_verbosity
 from spa.run.files import archive_files
 from spa.run.fingerprint import Fingerprint, fingerprint_of
@@ -39,6 +35,10 @@ from spa.run.manifest import (
     result_of,
 )
 from spa.run.signals import ignore_interrupts, stacks_on_request, stoppable, stopping_children
+from spa.stages import ppo
+from spa.stages.imagination import check_planning
+from spa.stages.pipeline import learn, play
+from spa.stages.rounds import Round, lost_checkpoint, rounds_of
 
 log = logging.getLogger(__name__)
 

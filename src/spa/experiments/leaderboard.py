@@ -13,8 +13,8 @@ from spa.evaluation.text import interval_text, percent
 from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
 from spa.experiments.spent import Spent
-from spa.recipes.q_learning import OTHER, SAME
 from spa.report.security import page_policy
+from spa.stages.q_learning import OTHER, SAME
 
 MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}
 """What is the same for all methods of a table, and how it is written."""

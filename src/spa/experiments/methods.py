@@ -14,8 +14,8 @@ from spa.envs.options import nearest
 from spa.errors import ConfigError
 from spa.models.precision import precision_of, with_precision
 from spa.own import load_setting
-from spa.recipes.pipeline import every_folder, stage_folders
 from spa.run.copies import copies_of
+from spa.stages.pipeline import every_folder, stage_folders
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _NO_ROWS = f"{_REPLAY}.rows=0"

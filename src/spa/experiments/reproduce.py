@@ -16,9 +16,9 @@ from spa.experiments.methods import configured, method, placed
 from spa.experiments.page import write_page
 from spa.experiments.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
 from spa.experiments.results import SeedResult, interquartile_means, judge, mean_curve, rates, read_training
-from spa.recipes import state_perplexity
-from spa.recipes.versions import versions
 from spa.run.files import read_object, write_atomic
+from spa.stages import state_perplexity
+from spa.stages.versions import versions
 
 RESULTS = "results.json"
 PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")

@@ -14,9 +14,9 @@ from spa.evaluation.passk import pass_at_k
 from spa.evaluation.statistics import Interval, iqm_interval, paired_by_puzzle, rate_interval, sentence
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
 from spa.experiments.spent import spent
-from spa.recipes.versions import versions
 from spa.run.files import read_lines, read_object
 from spa.run.manifest import Manifest
+from spa.stages.versions import versions
 
 if TYPE_CHECKING:
     from spa.experiments.compare import Comparison

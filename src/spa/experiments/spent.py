@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from spa.errors import DataError
 from spa.experiments.grid import FOLDERS, Training
-from spa.recipes import q_learning as table
-from spa.recipes.rounds import Round
 from spa.run.files import read_lines, read_object, write_atomic
+from spa.stages import q_learning as table
+from spa.stages.rounds import Round
 
 
 class Spent(NamedTuple):
@@ -62,7 +62,7 @@ def learnt_tokens(training: Training) -> int:
 
 
 def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any] | None:
-    """Tabular Q-learning with `steps` actions on the puzzles of this training (`spa.recipes.q_learning`), kept beside
+    """Tabular Q-learning with `steps` actions on the puzzles of this training (`spa.stages.q_learning`), kept beside
     it; None if it is not there and is not to `learn`, or if the environment has no table."""
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)

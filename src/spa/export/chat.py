@@ -12,7 +12,7 @@ from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
-from spa.recipes.prompters import make_prompter
+from spa.stages.prompters import make_prompter
 from spa.turns import stop_after, take_turn
 from spa.types import Message, Stop, Turn
 

@@ -12,10 +12,10 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.models.precision import precision_of, with_precision
-from spa.recipes import generate, pipeline, ppo
-from spa.recipes.preflight import preflight
 from spa.run.manifest import result_of
 from spa.run.recorder import read_metrics
+from spa.stages import pipeline, ppo, selfplay
+from spa.stages.preflight import preflight
 
 JobName = Literal["run", "generate", "sft", "ppo"]
 
@@ -35,7 +35,7 @@ class Job:
             case "run":
                 return partial(pipeline.run, ckpt=self.ckpt, generate_data=self.generate_data)
             case "generate":
-                return generate.main
+                return selfplay.main
             case "sft":
                 return pipeline.world_model
             case "ppo":

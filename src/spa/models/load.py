@@ -162,7 +162,7 @@ def load_policy(
     source = model_source(name, code=trust_remote_code)
     if not (source / "config.json").is_file():
         return _with_adapter(source, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code)
-    hf_logging.disable_progress_bar()  # the recipes show progress of their own
+    hf_logging.disable_progress_bar()  # the stages show progress of their own
     with _explained(name):
         kind = (AutoModelForImageTextToText if _only_sees(source) else AutoModelForCausalLM) if head else AutoModel
         loaded: Any = kind.from_pretrained(

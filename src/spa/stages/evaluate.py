@@ -1,0 +1,402 @@
+"""How good a policy is on puzzles that it has not seen: Pass@1, unbiased Pass@k, and how it plays.
+
+The puzzles, noise and draws are those of the validation during training (`seed.val`), so that the last checkpoint of a
+run scores here what its last validation said; other puzzles are a matter of `seed.val=...`. Groups are played in fixed
+chunks, and a chunk is kept as soon as it is finished: a run that was broken off goes on where it stopped and ends with
+the same bytes.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spa.config.load import to_yaml
+from spa.config.schema import Config
+from spa.engines.base import Engine
+from spa.envs.base import TextEnv
+from spa.envs.cards import Card, cards, mean_optimum
+from spa.envs.limits import MAKING_S, EnvFault, boundary
+from spa.envs.pool import EpisodeSpec
+from spa.envs.sudoku import Sudoku
+from spa.errors import ConfigError, DataError, ModelError
+from spa.evaluation.aggregate import KS, not_computed, play_report
+from spa.evaluation.episode_metrics import tokens_in
+from spa.evaluation.outcomes import Group, group_of
+from spa.evaluation.search import episode_scores
+from spa.models.heap import release_memory
+from spa.models.precision import precision_of, with_precision
+from spa.prompts.template import ChatTemplate
+from spa.run.files import archive_files, dump_line, read_lines, write_atomic
+from spa.run.fingerprint import Fingerprint, fingerprint_of
+from spa.run.progress import ProgressLine
+from spa.run.watchdog import Watchdog
+from spa.stages import setup
+from spa.stages.imagination import imagination, imagining, recorder_of
+from spa.stages.policies import SCRIPTED, Target, behind_api, open_target, training_hashes
+from spa.stages.versions import versions
+from spa.types import Episode
+
+log = logging.getLogger(__name__)
+
+CHUNK = 256
+"""Replies that are drawn side by side. Part of the result: it fixes the batches, and with them the rounding."""
+HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Puzzle:
+    """A puzzle before it is played, with the attempts to make at it."""
+
+    hash: str
+    difficulty: int | None
+    best: float | None  # success of the best policy, where the tag's card does not say it for all
+    specs: tuple[EpisodeSpec, ...]
+
+
+def main(
+    cfg: Config,
+    target: Target,
+    *,
+    output: Path,
+    ks: Sequence[int] = KS,
+    prices: tuple[float, float] | None = None,
+    loaded: tuple[Engine, ChatTemplate | None] | None = None,
+) -> dict[str, Any]:
+    """Play the validation groups as `target`, write the result to `output` and return it.
+
+    prices: of an API, per million tokens read and written. loaded: the engine that plays as `target`, if there is one
+    already; it stays open.
+
+    Raises ConfigError for an impossible k, DataError if no puzzle is left to play, ModelError if no episode could be
+    played to its end.
+    """
+    if not ks or min(ks) < 1:
+        raise ConfigError(f"k must be at least 1, got {', '.join(map(str, ks)) or 'none'}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    target = behind_api(cfg, target)
+    cfg = with_precision(cfg, precision_of(replace(cfg, model_path=target.model or cfg.model_path)))
+    player = setup.make_player(
+        cfg, None, mode=cfg.ctx_manager.mode, lost=output.with_suffix(".lost.jsonl"), own_rewards=True
+    )
+    known = training_hashes(target.run) if target.run else None
+    puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
+    identity = eval_identity(cfg, target)
+    key = groups_key(identity, side_by_side(cfg))
+    kept, record = Store(output.with_suffix(".groups.jsonl"), key), output.with_suffix(f".imagined-{key[:8]}.jsonl")
+    replies = output.with_suffix(f".replies-{key[:8]}.jsonl")
+    episodes = EpisodeFile(output.with_suffix("") / "trajectories" / "val-000000.jsonl", continued=bool(kept))
+    write_atomic(output.with_suffix("") / "config.yaml", [to_yaml(cfg)])
+    watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
+    try:
+        groups = play_puzzles(
+            cfg, target, player, puzzles, kept, played=episodes, replies=replies, imagined=record, loaded=loaded
+        )
+    finally:
+        watchdog.close()
+    result: dict[str, Any] = {
+        "policy": target.name,
+        "model": target.model,
+        "config": cfg.trainer.experiment_name,
+        "settings": settings(cfg),
+        "identity": identity.to_json(),
+        "puzzles": {
+            "played": len(groups),
+            "seen_in_training": seen,
+            "training_puzzles_known": None if known is None else len(known),
+        },
+        "tags": {
+            tag: tag_result(
+                cfg,
+                tag,
+                [group for group in groups if group.tag == tag],
+                ks,
+                states=believes(cfg, target),
+                best=[puzzle.best for puzzle in puzzles if puzzle.specs[0].tag == tag],
+            )
+            for tag in cfg.es_manager.val.env_configs.tags
+        },
+        "not_computed": not_computed(ks, cfg.es_manager.val.group_size),
+        "versions": versions(),
+    }
+    if (found := imagination(cfg.imagine, [record])) is not None:
+        result["imagination"] = found
+    if target.api is not None:
+        result["usage"] = usage(replies, prices)
+    if not any(found["episodes"] for found in result["tags"].values()):
+        errors = next((a.error for group in groups for a in group.attempts if a.error), "no reason was given")
+        raise ModelError(f"not one episode could be played to its end: {errors}")
+    write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    return result
+
+
+def write_result(output: Path, text: str) -> None:
+    """Write a result; another one of the same name is moved to `previous/<n>/`, because it may have cost money."""
+    if output.is_file() and output.read_bytes() != text.encode():
+        log.warning("the result before this one is kept: %s", archive_files(output.parent, [output]) / output.name)
+    write_atomic(output, [text])
+
+
+def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> tuple[list[Puzzle], int]:
+    """The validation puzzles that are not among `known`, and how many were left out.
+
+    Environments with a small finite set of puzzles are exempt, as in training; their cards say so.
+    """
+    by_group: dict[int, list[EpisodeSpec]] = {}
+    for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
+        by_group.setdefault(spec.group, []).append(spec)
+    puzzles, seen = [], 0
+    for specs in by_group.values():
+        look = player.look_at(specs[0])
+        if look is not None and look.hash in known and not look.finite:
+            seen += 1
+            continue
+        content, hard = ("", None) if look is None else (look.hash, difficulty(look.env))
+        tag, best = specs[0].tag, None
+        if look is not None and card_of(cfg, tag) is None:
+            best = solvable(look.env, cfg.most_actions(tag))
+        puzzles.append(Puzzle(hash=content, difficulty=hard, best=best, specs=tuple(specs)))
+    if not puzzles:
+        raise DataError(
+            f"all {seen} validation puzzles were seen in training; evaluate on others with seed.val=NUMBER or on more "
+            "with --groups"
+        )
+    return puzzles, seen
+
+
+def difficulty(env: TextEnv) -> int | None:
+    """How hard a puzzle is, by the number that its game is known by: given digits of a Sudoku, else fewest actions."""
+    try:
+        with boundary("optimal_steps", MAKING_S):
+            return env.clues if isinstance(env, Sudoku) else env.optimal_steps()
+    except EnvFault:
+        return None
+
+
+def solvable(env: TextEnv, actions: int) -> float | None:
+    """Success of the best policy within so many actions; None if that is not known."""
+    try:
+        with boundary("best_success", MAKING_S):
+            return env.best_success(actions)
+    except EnvFault:
+        return None
+
+
+def card_of(cfg: Config, tag: str) -> Card | None:
+    """The card of a tag, if it was measured with the same options and as many actions as its turns hold."""
+    spec, card = cfg.custom_envs[tag], cards().get(tag)
+    same = card is not None and card.describes(spec.env_type, spec.env_config, cfg.most_actions(tag))
+    return card if same else None
+
+
+def play_puzzles(
+    cfg: Config,
+    target: Target,
+    player: setup.Player,
+    puzzles: list[Puzzle],
+    kept: "Store",
+    *,
+    played: "EpisodeFile",
+    replies: Path,
+    imagined: Path,
+    loaded: tuple[Engine, ChatTemplate | None] | None = None,
+) -> list[Group]:
+    """The groups of all puzzles, in order: from `kept` where they are finished, else played now. `imagined`: the file
+    that takes what `imagine` imagines; `played`: the one that takes the episodes."""
+    engine: Engine | None = None
+    samples = cfg.es_manager.val.group_size
+    size = max(1, side_by_side(cfg) // samples)
+    groups: list[Group] = []
+    started, tokens = time.monotonic(), 0
+    with ProgressLine("evaluate", total=len(puzzles)) as progress:
+        for chunk in (puzzles[i : i + size] for i in range(0, len(puzzles), size)):
+            finished = kept.find(chunk)
+            if finished is None:
+                if engine is None:
+                    engine, player = open_target(cfg, target, player, replies=replies, loaded=loaded)
+                    if cfg.imagine.on:
+                        tags = cfg.es_manager.val.env_configs.tags
+                        record, reply = recorder_of(imagined), cfg.actor_rollout_ref.rollout.response_length
+                        engine = imagining(cfg, cfg.imagine, tags, engine, player.template, record, reply=reply)
+                specs = [spec for puzzle in chunk for spec in puzzle.specs]
+                episodes = player.play(engine, specs, setup.val_sampling(cfg))
+                tokens += tokens_in(episodes)
+                finished = grouped(episodes, chunk, samples, player)
+                played.add(episodes)
+                kept.add(finished)
+                release_memory()
+            groups += finished
+            speed = tokens / (time.monotonic() - started)
+            progress.update(len(groups), so_far(groups, speed, states=believes(cfg, target)))
+    if engine is not None and loaded is None:
+        engine.close()
+    return groups
+
+
+def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -> dict[str, str]:
+    """What the progress line says of the groups that are finished."""
+    attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
+    if not attempts:
+        return {}
+    turns = max(1, sum(attempt.turns for attempt in attempts))
+    shares = {"success": sum(attempt.success for attempt in attempts) / len(attempts)}
+    shares["format"] = sum(attempt.well_formed for attempt in attempts) / turns
+    if states:
+        shares["prediction"] = sum(attempt.predicted for attempt in attempts) / turns
+    shown = {name: f"{share:.3f}" for name, share in shares.items()}
+    return shown | ({"tokens/s": f"{tokens_per_second:,.0f}"} if tokens_per_second else {})
+
+
+def grouped(episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, player: setup.Player) -> list[Group]:
+    """Episodes in the order of their specs as one group per puzzle."""
+    found = [
+        group_of(
+            episodes[i * samples : (i + 1) * samples],
+            puzzle.difficulty,
+            searches=lambda episode: episode_scores(episode, player.make_env),
+        )
+        for i, puzzle in enumerate(chunk)
+    ]
+    return [replace(group, puzzle_hash=puzzle.hash) for group, puzzle in zip(found, chunk, strict=True)]
+
+
+class Store:
+    """Finished groups in a JSON-lines file. Its first line says what they were played with; groups of other settings
+    are set aside."""
+
+    def __init__(self, path: Path, settings: str) -> None:
+        self.path, self._groups = path, dict[tuple[str, str, int], Group]()
+        if path.is_file() and not self._read(settings):
+            kept = archive_files(path.parent, [path]) / path.name
+            log.warning("%s was made with other settings or another model; it is kept as %s", path, kept)
+        if not path.is_file():
+            write_atomic(path, [dump_line({"settings": settings})])
+
+    def __bool__(self) -> bool:
+        """Whether any group is finished."""
+        return bool(self._groups)
+
+    def find(self, chunk: Sequence[Puzzle]) -> list[Group] | None:
+        """The groups of a chunk if all of them are finished; a chunk is played whole or not at all."""
+        found = [self._groups.get((p.specs[0].tag, p.hash, p.specs[0].group)) for p in chunk]
+        groups = [group for group in found if group is not None and group.complete]
+        return groups if len(groups) == len(chunk) else None
+
+    def add(self, groups: Iterable[Group]) -> None:
+        """Keep finished groups."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(dump_line(group.to_json()) for group in groups)
+
+    def _read(self, settings: str) -> bool:
+        lines = read_lines(self.path)
+        _, head = next(lines, ("", {}))
+        if head.get("settings") != settings:
+            return False
+        for _, row in lines:
+            try:
+                group = Group.from_json(row)
+            except (TypeError, KeyError):
+                continue
+            self._groups[group.tag, group.puzzle_hash, group.group] = group
+        if not self.path.read_bytes().endswith(b"\n"):  # cut off by a kill: the next group gets a line of its own
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+        return True
+
+
+class EpisodeFile:
+    """The episodes of an evaluation in a JSON-lines file, which the viewer and the report read."""
+
+    def __init__(self, path: Path, *, continued: bool) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and not continued:  # of other settings
+            archive_files(path.parent.parent, [path])
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        """Add episodes; they replace those of the same names, which are there if their evaluation was killed."""
+        names = {episode.episode_id for episode in episodes}
+        old = read_lines(self.path) if self.path.is_file() else ()
+        lines = [line for line, row in old if row.get("episode_id") not in names]
+        write_atomic(self.path, [*lines, *(dump_line(episode.to_json()) for episode in episodes)])
+
+
+def usage(replies: Path, prices: tuple[float, float] | None) -> dict[str, float]:
+    """What the kept replies of an API used: requests, tokens, and the cost if prices are given."""
+    rows = [row for _, row in read_lines(replies)] if replies.is_file() else []
+    read, written = (sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens"))
+    used: dict[str, float] = {"requests": len(rows), "prompt_tokens": read, "completion_tokens": written}
+    if prices is not None:
+        used["cost"] = round((read * prices[0] + written * prices[1]) / 1e6, 6)
+    return used
+
+
+def settings(cfg: Config) -> dict[str, Any]:
+    """What a number of this evaluation depends on, for people."""
+    val = cfg.es_manager.val
+    sampling = setup.val_sampling(cfg)
+    return {
+        "groups": val.env_groups,
+        "samples": val.group_size,
+        "seed": cfg.seed.val,
+        "mode": cfg.ctx_manager.mode,
+        "state_text": cfg.state_text,
+        "history": cfg.ctx_manager.history,
+        "max_turn": cfg.agent_proxy.max_turn,
+        "max_actions_per_turn": cfg.agent_proxy.max_actions_per_turn,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_tokens": sampling.max_tokens,
+    }
+
+
+def eval_identity(cfg: Config, target: Target) -> Fingerprint:
+    """What the result depends on; of the models behind an API only the one that is asked."""
+    found = fingerprint_of(replace(cfg, model_path=target.model or target.name), "eval")
+    asked = {name: value for name, value in found.settings.items() if _counts(name, target.api)}
+    return replace(found, settings=asked)
+
+
+def _counts(name: str, api: str | None) -> bool:
+    return not name.startswith(("model_info.", "model_config.")) or name.startswith(f"model_info.{api}.")
+
+
+def side_by_side(cfg: Config) -> int:
+    """Episodes that are played at a time: fewer where several replies are drawn in each of their turns."""
+    return max(1, CHUNK // cfg.imagine.rows)
+
+
+def groups_key(identity: Fingerprint, episodes: int) -> str:
+    """A hash of everything that a group's outcome depends on, the number of groups aside, and how many `episodes` are
+    played at a time."""
+    kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
+    return f"{replace(identity, settings=kept).digest[:16]} {episodes}"
+
+
+def believes(cfg: Config, target: Target) -> bool:
+    """Whether replies say what is seen and expected; those of scripted policies hold no more than the format."""
+    return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in SCRIPTED
+
+
+def tag_result(
+    cfg: Config, tag: str, groups: list[Group], ks: Sequence[int], *, states: bool, best: Sequence[float | None]
+) -> dict[str, Any]:
+    """The figures of a tag, `states` among them if replies tell of any, held against what can be reached: by its card,
+    or else by the solver (`best`, puzzle by puzzle), if that is known."""
+    spec, card = cfg.custom_envs[tag], card_of(cfg, tag)
+    report = play_report(groups, ks=ks, world_model=states)
+    if cfg.agent_proxy.reply_order == "no_prediction":
+        report.pop("prediction_exact", None)
+    report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
+    optimum = mean_optimum(best) if card is None else card.optimum
+    if card is not None:
+        report |= {"optimum": optimum, "random_success": card.random_success}
+    elif optimum is not None:
+        report["optimum"] = round(optimum, 4)
+    if optimum and "pass@1" in report:
+        report["percent_of_optimum"] = round(100 * report["pass@1"]["mean"] / optimum, 3)
+    return report

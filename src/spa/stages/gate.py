@@ -1,0 +1,217 @@
+"""The look at the world model between fine-tuning and PPO: what the model can do by now, and what would help."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from spa.config.schema import Config
+from spa.distributed.world import current_world
+from spa.errors import TrainingError
+from spa.evaluation.text import on_puzzles
+from spa.run.files import read_lines, write_atomic
+from spa.stages.builtin_games import unknown_game, unknown_game_warning
+from spa.types import Metrics
+
+log = logging.getLogger(__name__)
+
+GATE_FILE = "gate.json"
+
+Diagnosis = Literal["not_measured", "cannot_write", "cannot_read", "does_not_predict", "predicts"]
+"""Each one supposes the ones before it: who cannot write the format has no states to be judged, and who cannot read the
+present state has nothing to predict from."""
+
+MANY_CUT_OFF = 0.1
+RISE = 1.05  # of the validation loss: below that it wavers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What the look at the world model found. Shares lie between 0 and 1."""
+
+    passed: bool
+    diagnosis: Diagnosis
+    prediction_exact: float
+    observation_exact: float
+    format_rate: float
+    copy_exact: float  # what copying the state would score as a prediction
+    changed_f1: float  # of the cells that change; copying scores 0
+    entropy: float  # nats per token
+    puzzles: int
+    puzzles_seen: int | None  # of them in training; None: not counted
+    text: str
+
+
+def evaluate_gate(cfg: Config, directory: Path) -> Gate:
+    """The world model's last measurement in `directory` against the gate's limits."""
+    lines = current_world().broadcast(lambda: measurements(directory / "metrics.jsonl"))
+    return judge(cfg, lines)
+
+
+def judge(cfg: Config, lines: list[Metrics]) -> Gate:
+    """The verdict on the last of these measurements; the one before it tells where things were going."""
+    limits, last = cfg.gate, lines[-1] if lines else {}
+    found = diagnose(cfg, last)
+    entropy = float(last.get("val/sampled_nll", 0.0))
+    narrow = bool(last) and entropy < limits.entropy_min
+    text = f"{measured_text(last)} {advice(cfg, found, lines)}".strip()
+    if overfits(lines):
+        text += (
+            " It overfits: validation loss rises while training loss falls "
+            f"({_losses(lines[_best(lines)])}, {_losses(last)}). Use more examples (generate.num_batches)."
+        )
+    if narrow and found == "predicts":
+        text += f" Entropy is below {limits.entropy_min}: fewer SFT steps or more varied data would help."
+    return Gate(
+        passed=found == "predicts" and not narrow,
+        diagnosis=found,
+        prediction_exact=float(last.get("val/wm/pred_exact", 0.0)),
+        observation_exact=float(last.get("val/wm/obs_exact", 0.0)),
+        format_rate=float(last.get("val/wm/format_rate", 0.0)),
+        copy_exact=float(last.get("val/wm/copy_exact", 0.0)),
+        changed_f1=float(last.get("val/wm/changed_f1", 0.0)),
+        entropy=entropy,
+        puzzles=int(last.get("val/puzzles", 0)),
+        puzzles_seen=int(last["val/puzzles_seen"]) if "val/puzzles_seen" in last else None,
+        text=text,
+    )
+
+
+def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
+    """The first thing that the model cannot do yet."""
+    limits = cfg.gate
+    if "val/wm/pred_exact" not in measured:
+        return "not_measured"
+    if measured["val/wm/format_rate"] < limits.format_min:
+        return "cannot_write"
+    if measured["val/wm/obs_exact"] < limits.observation_exact_min:
+        return "cannot_read"
+    exact, least = measured["val/wm/pred_exact"], limits.prediction_exact_min
+    better = least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
+    return "predicts" if better and measured["val/wm/changed_f1"] >= limits.changed_f1_min else "does_not_predict"
+
+
+def measured_text(measured: Metrics) -> str:
+    """The numbers in one sentence; "" if there are none."""
+    if "val/wm/pred_exact" not in measured:
+        return ""
+    start = f"World model{on_puzzles(measured.get('val/puzzles', 0), measured.get('val/puzzles_seen'))}"
+    if measured["val/wm/format_rate"] == 0:  # mostly nothing was done, and then copying would always be right
+        return (
+            f"{start}: no reply is well-formed, so nothing was observed or predicted; entropy "
+            f"{measured['val/sampled_nll']:.2f} nats per token."
+        )
+    return (
+        f"{start}: {measured['val/wm/format_rate']:.0%} of replies well-formed, "
+        f"{measured['val/wm/obs_exact']:.0%} of observations and {measured['val/wm/pred_exact']:.0%} of predictions "
+        f"exact (copying the state: {measured['val/wm/copy_exact']:.0%}), F1 of changed cells "
+        f"{measured['val/wm/changed_f1']:.2f} (copying: 0), entropy {measured['val/sampled_nll']:.2f} nats per token."
+    )
+
+
+def overfits(lines: list[Metrics]) -> bool:
+    """Whether the validation loss has risen since its best, by more than noise, while the training loss fell."""
+    if not lines or not all("val/loss" in line for line in lines):
+        return False
+    best, last = lines[_best(lines)], lines[-1]
+    return last["val/loss"] > RISE * best["val/loss"] and last["train/loss"] < best["train/loss"]
+
+
+def _best(lines: list[Metrics]) -> int:
+    return min(range(len(lines)), key=lambda index: lines[index]["val/loss"])
+
+
+def _losses(line: Metrics) -> str:
+    return f"{line['val/loss']:.2f} and {line['train/loss']:.2f} at step {int(line['step'])}"
+
+
+def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
+    """What the diagnosis means, and what would help this model in this game."""
+    if found == "predicts":
+        return "It predicts."
+    if found == "not_measured":
+        return "The world model was not measured: set sft.trainer.eval_episodes above 0."
+    stranger = unknown_game(cfg)
+    if stranger:
+        more = f"{unknown_game_warning(stranger)}."
+    elif overfits(lines):
+        more = ""
+    elif found == "cannot_write":
+        more = "More SFT steps (sft.trainer.total_training_steps) would help."
+    elif found == "cannot_read":
+        more = "More SFT steps, or a shorter text of the state (state_text), would help."
+    else:
+        more = "More SFT steps or rows, or fewer actions per turn (agent_proxy.max_actions_per_turn), would help."
+    if found == "cannot_write":
+        cut = lines[-1].get("val/cut_off", 0.0)
+        if cut >= MANY_CUT_OFF:
+            length = cfg.generate.sampling.response_length
+            more = f"{cut:.0%} of its replies are cut off at generate.sampling.response_length={length}. {more}"
+        return f"It cannot write the format yet. {more}".rstrip()
+    if found == "cannot_read":
+        return f"It writes the format, but cannot read the state yet{_trend(lines, 'obs_exact')}. {more}".rstrip()
+    limit = f"below {cfg.gate.prediction_exact_min:.0%} or no better than copying"
+    return f"It reads the state, but does not predict: {limit}{_trend(lines, 'pred_exact')}. {more}".rstrip()
+
+
+def _trend(lines: list[Metrics], name: str) -> str:
+    if len(lines) < 2:
+        return ""
+    before, now = (lines[i][f"val/wm/{name}"] for i in (-2, -1))
+    return f" ({before:.0%} at step {int(lines[-2]['step'])}, {now:.0%} at step {int(lines[-1]['step'])})"
+
+
+def measurements(path: Path) -> list[Metrics]:
+    """The lines of a `metrics.jsonl` that measure the world model."""
+    return [line for _, line in read_lines(path) if "val/wm/pred_exact" in line]
+
+
+def write_gate(directory: Path, gate: Gate) -> None:
+    """gate.json beside the checkpoints."""
+    content = {name: getattr(gate, name) for name in Gate.__slots__}
+    write_atomic(directory / GATE_FILE, [json.dumps(content, indent=1)])
+
+
+def stop_at_gate(cfg: Config, directory: Path) -> None:
+    """Raises TrainingError if the gate is on and closed, and the configuration does not say to go on all the same; then
+    a warning says that PPO is started on a weak world model."""
+    gate: dict[str, Any] = current_world().broadcast(lambda: _read_gate(cfg, directory))
+    if gate and not gate["passed"] and (not cfg.gate.enable or cfg.gate.on_failure == "warn"):
+        why = "gate.on_failure is warn" if cfg.gate.enable else "gate.enable is false"
+        if gate["diagnosis"] != "not_measured":
+            log.warning("PPO begins, although the world model is weak (%s): %s", directory / GATE_FILE, why)
+        return
+    if gate and not gate["passed"]:
+        raise TrainingError(
+            f"PPO is not started, because the world model is too weak for it (the gate, {directory / GATE_FILE}). "
+            f"{gate['text']}\nTo fine-tune for longer, start a run under another name (trainer.experiment_name); to go "
+            "on with this model all the same, give the same command with gate.on_failure=warn."
+        )
+
+
+def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
+    """The verdict on the last measurements by the limits of this configuration, which gate.json then has, too; what
+    gate.json says where there are none, or where the gate is off."""
+    told = _told(directory)
+    if told and not cfg.gate.enable:
+        return told
+    last = max(directory.glob("extra_*"), default=directory)  # where older versions trained on
+    if not (last / "metrics.jsonl").is_file():
+        return told
+    gate = judge(cfg, measurements(last / "metrics.jsonl"))
+    if told and told["passed"] == gate.passed and told["text"].startswith(gate.text):
+        return told
+    why = "judged by the limits of now" if told else "lost or damaged; judged again"
+    log.warning("%s: %s", directory / GATE_FILE, why)
+    write_gate(directory, gate)
+    return {"passed": gate.passed, "text": gate.text, "diagnosis": gate.diagnosis}
+
+
+def _told(directory: Path) -> dict[str, Any]:
+    """What gate.json says; empty if it is lost or damaged."""
+    try:
+        found = json.loads((directory / GATE_FILE).read_text(encoding="utf-8"))
+        return {name: kind(found[name]) for name, kind in (("passed", bool), ("text", str), ("diagnosis", str))}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

@@ -1,0 +1,123 @@
+"""Planning by imagination, in evaluation and self-play: the engine around the engine, and what it imagined."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spa.config.schema import Config, ImagineConfig
+from spa.engines.base import Engine
+from spa.envs.base import TextEnv
+from spa.errors import ConfigError
+from spa.planning.best_of_n import BestOfNPlanner
+from spa.planning.breadth_first import BreadthFirstPlanner
+from spa.planning.planner import Planner
+from spa.planning.requirements import require_dynamics
+from spa.prompts.template import ChatTemplate
+from spa.run.files import dump_line, read_lines
+from spa.stages import setup
+
+IMAGINED = "imagined"
+"""What was imagined in self-play: a folder beside its data, with a file per batch."""
+Record = Callable[[dict[str, Any]], None]
+
+
+def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:
+    """Raises ConfigError if states of the environment cannot be judged, copied, or shown in a prompt, as is needed."""
+    require_dynamics(env, tag, own.dynamics, own.depth, own.plans)
+    if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
+        raise ConfigError(
+            f"prompts of {tag} list the legal actions of its real state (show_legal_actions), not those of an "
+            "imagined one, so imagine.depth must be 1 (in self-play generate.imagine.depth, without keep)"
+        )
+
+
+def check_planning(rounds: Iterable[Config]) -> None:
+    """Raises ConfigError if self-play with one of these configurations plans where that cannot be done."""
+    for cfg in rounds:
+        own = cfg.generate.imagine
+        if own.on and "self" in cfg.generate.policies:
+            tags = cfg.es_manager.train.env_configs.tags
+            setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
+
+
+def imagining(
+    cfg: Config,
+    own: ImagineConfig,
+    tags: Sequence[str],
+    engine: Engine,
+    template: ChatTemplate | None,
+    record: Record,
+    *,
+    reply: int,
+) -> Planner:
+    """The engine that plays the best of `engine`'s replies, each of at most `reply` tokens, and tells `record` what
+    each was judged by.
+
+    Raises ConfigError as `require_imagination` does.
+    """
+    setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
+    rollout = cfg.actor_rollout_ref.rollout
+    if own.plans == "every_action" and template is None:
+        raise ConfigError("imagine.plans every_action begins replies in tokens, which this engine does not read")
+    return (BreadthFirstPlanner if own.plans == "every_action" else BestOfNPlanner)(
+        engine,
+        n=own.n,
+        dynamics=own.dynamics,
+        spoil=own.spoil,
+        state_text=cfg.state_text,
+        max_actions=cfg.agent_proxy.max_actions_per_turn,
+        depth=own.depth,
+        width=own.width,
+        keep=own.keep,
+        max_prompt=rollout.max_model_len - reply,
+        rows=rollout.max_num_seqs,
+        template=template,
+        record=record,
+    )
+
+
+def recorder_of(path: Path) -> Record:
+    """Appends to a file of lines; what a kill has cut off there stays a line of its own."""
+    if path.is_file() and not path.read_bytes().endswith(b"\n"):
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n")
+
+    def write(line: dict[str, Any]) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(dump_line(line))
+
+    return write
+
+
+def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] | None:
+    """What was imagined, by its records: tokens per episode over all replies, and how many imagined states were what
+    would have come; None if nothing was. A turn that was played again counts once."""
+    if not own.on:
+        return None
+    lines = [line for path in sorted(records) if path.is_file() for _, line in read_lines(path)]
+    turns = {(line["episode_id"], line["turn"]): line for line in lines}
+    if not turns:
+        return None
+    episodes = len({episode for episode, _ in turns})
+    tokens = [sum(count or 0 for count in line["tokens"]) for line in turns.values()]
+    drawn = [line for line in turns.values() if not line.get("kept")]
+    right = [part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None]
+    chosen = [line["imagined"][line["chosen"]]["right"] for line in turns.values()]
+    known = [value for value in chosen if value is not None]
+    return {
+        "n": own.n,
+        "plans": own.plans,
+        "depth": own.depth,
+        "dynamics": own.dynamics,
+        "spoil": own.spoil,
+        "tokens_per_episode": round(sum(tokens) / episodes, 2),
+        "right": _share(right),
+        "chosen_right": _share(known),
+        "changed": _share([line.get("named", line["chosen"] != 0) for line in drawn]),
+        **({"kept": round(1 - len(drawn) / len(turns), 4)} if own.keep else {}),
+    }
+
+
+def _share(values: list[bool]) -> float | None:
+    return round(sum(values) / len(values), 4) if values else None

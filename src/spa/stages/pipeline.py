@@ -1,0 +1,196 @@
+"""The three stages one after the other, with a look at the world model before PPO is spent on it."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from spa.config.schema import Config
+from spa.distributed.world import current_world
+from spa.errors import ModelError
+from spa.run.checkpoint import find_checkpoint
+from spa.run.fingerprint import Fingerprint
+from spa.run.manifest import Manifest, archive_work, changed_lines, changes, refuse_other_work, result_of
+from spa.run.signals import stoppable
+from spa.run.stage import locked, stage_fingerprint
+from spa.stages import ppo, selfplay, sft
+from spa.stages.gate import evaluate_gate, stop_at_gate, write_gate
+from spa.stages.ppo_replay import replayed_data
+from spa.stages.published import original_folders
+from spa.stages.rounds import Round, first_round, round_folders, rounds_of, write_rounds
+
+log = logging.getLogger(__name__)
+
+
+def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
+    """All stages (`generate_data` True: anew; None: what is missing), or PPO alone (False) from a checkpoint of the SFT
+    stage: `last` or a step number. Returns the last PPO checkpoint."""
+    root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
+    inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
+    with locked(root) if inside else stoppable():  # each stage locks its own folder, too
+        if generate_data is True:
+            archive_stages(cfg)
+        if generate_data is False:
+            start = find_sft_checkpoint(cfg, sft_dir, ckpt)
+            policy = ppo_fingerprint(cfg, start, sft_dir)
+            return ppo.main(cfg, model_path=str(start), directory=ppo_dir, fingerprint=policy)
+        rounds = rounds_of(cfg, data, sft_dir)
+        chain = fingerprints(rounds)
+        policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
+        _settle(cfg, [*chain, (ppo_dir, policy)])
+        known = dict(chain)
+        made: list[Path] = []
+        for own in rounds:
+            ready = own.ready()
+            play(own, ready, fingerprint=known[own.data])
+            made.append(learn(own, ready, fingerprint=known[own.sft]))
+        stop_at_gate(cfg, sft_dir)
+        return ppo.main(cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy)
+
+
+def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
+    """The stages of all rounds in their order: folder and fingerprint, each the parent of the next."""
+    chain: list[tuple[Path, Fingerprint]] = []
+    for own in rounds:
+        for stage, folder in own.stages:
+            parent = chain[-1][1] if chain else None
+            chain.append((folder, stage_fingerprint(own.cfg, stage, parent=parent)))
+    return chain
+
+
+def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
+    """Archive changed work if the run is to begin from scratch, saying why; refuse it otherwise (ConfigError)."""
+    world = current_world()
+    if cfg.trainer.resume_mode == "disable" and world.is_main:  # what is finished as it is asked for is kept
+        for folder, fingerprint in chain:
+            if changed := changes(folder, fingerprint):
+                log.warning("%s begins from scratch: %s", folder, "; ".join(changed_lines(changed)))
+                archive_work(folder)
+    world.broadcast(lambda: refuse_other_work(chain))
+
+
+def play(own: Round, cfg: Config, *, fingerprint: Fingerprint, episodes: Path | None = None) -> Path:
+    """Stage 1 of a round, with the model that `cfg` names; see `selfplay.main`."""
+    return selfplay.main(
+        cfg,
+        directory=own.data,
+        first_batch=own.first_batch,
+        earlier=own.earlier,
+        before=[done.data for done in own.before],
+        fingerprint=fingerprint,
+        episodes=episodes,
+    )
+
+
+def learn(own: Round, cfg: Config, *, fingerprint: Fingerprint) -> Path:
+    """Stage 2 of a round, from the model that `cfg` names; returns the checkpoint."""
+    return world_model(cfg, own.data, own.sft, fingerprint=fingerprint, rounds=(*own.before, own))
+
+
+def archive_stages(cfg: Config) -> None:
+    """Make room for all stages of a run to begin from scratch."""
+    if current_world().is_main:
+        for folder in every_folder(cfg):
+            archive_work(folder)
+    current_world().barrier()
+
+
+def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
+    """The fingerprint of PPO from a checkpoint: known by the stage that made it, or by content if that is not ours."""
+    made = Manifest.read(sft_dir) if start.is_relative_to(sft_dir) else None
+    if made is None:
+        return stage_fingerprint(replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg))
+    other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
+    return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
+
+
+def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
+    """Where data, SFT and PPO of a run lie: `data`, `sft` and `ppo` in its folder unless the configuration says other
+    places (`generate.output_dir`, `sft.trainer.default_local_dir`, `trainer.default_local_dir`)."""
+    data = cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data"
+    return Path(data), Path(cfg.sft.trainer.default_local_dir), Path(cfg.trainer.default_local_dir)
+
+
+def every_folder(cfg: Config) -> tuple[Path, ...]:
+    """The folders of all stages, those of earlier rounds last."""
+    rounds = [folder / part for folder in round_folders(cfg) for part in ("data", "sft")]
+    return (*stage_folders(cfg), *rounds)
+
+
+def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
+    """Where PPO alone starts: this run's SFT stage, the original's checkpoint folder, or the configured model if it is
+    a folder itself, which has no steps. Raises ModelError if there is no such checkpoint."""
+    result = result_of(sft_dir) if ckpt == "last" else None
+    if result is not None:
+        return result
+    for folder in (sft_dir, *original_folders(cfg, "sftckpt", "checkpoints")):
+        if folder.is_dir():
+            return find_checkpoint(folder, ckpt)
+    if Path(cfg.model_path).is_dir():
+        if ckpt != "last":
+            raise ModelError(
+                f"{sft_dir}: there is no checkpoint of step {ckpt}, nor any other. To start from {cfg.model_path} "
+                "(model_path), write last."
+            )
+        return Path(cfg.model_path)
+    raise ModelError(
+        f"{sft_dir}: there is no fine-tuned model yet. Run all stages (GENERATE_DATA True), or give one with "
+        "model_path=FOLDER."
+    )
+
+
+def world_model(
+    cfg: Config,
+    data: Path | None = None,
+    directory: Path | None = None,
+    *,
+    fingerprint: Fingerprint | None = None,
+    rounds: Sequence[Round] = (),
+) -> Path:
+    """Stage 2, with the gate's verdict on it; returns the checkpoint for PPO.
+
+    The data set is in `data`, or where the configuration says. What each of several `rounds` added is told. Without a
+    `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` and `sft.trainer.resume_path` make begin
+    again when it is finished; it is that of the last round where that has made the data set, else of the first.
+    """
+    own_data, own_directory, _ = stage_folders(cfg)
+    data = data or own_data
+    directory = directory or own_directory
+    again = fingerprint is None and (cfg.trainer.resume_mode == "disable" or cfg.sft.trainer.resume_path is not None)
+    if fingerprint is None and cfg.generate.rounds > 1:
+        rounds = _last_round(cfg, data, directory)
+        if not rounds and cfg.generate.policy == "search":
+            cfg = first_round(cfg)  # its moves are cut into other steps
+    if fingerprint is None and rounds:
+        chain = fingerprints(rounds)
+        current_world().broadcast(lambda: refuse_other_work(chain[:-1]))
+        cfg, fingerprint = rounds[-1].ready(), chain[-1][1]
+    fingerprint = fingerprint or sft.sft_fingerprint(cfg, data)
+    with sft.open_stage(cfg, directory, fingerprint, again=again) as stage:
+        if stage.result is not None:
+            return stage.result
+        sft.train_sft(cfg, stage, data, before=[done.data for done in rounds[:-1]])
+        gate = evaluate_gate(cfg, directory)
+        if current_world().is_main:
+            write_gate(directory, gate)
+            if len(rounds) > 1:
+                write_rounds(directory, rounds)
+        log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
+        return stage.finish()
+
+
+def _last_round(cfg: Config, data: Path, directory: Path) -> list[Round]:
+    """All rounds, if the data set is that of the last one; empty for that of the first, which is said."""
+
+    def goes_on() -> bool:
+        made = Manifest.read(data)
+        return made is not None and made.fingerprint.parent is not None
+
+    if current_world().broadcast(goes_on):
+        return rounds_of(cfg, data, directory)
+    if current_world().is_main:
+        log.warning(
+            "a stage alone fine-tunes the first of generate.rounds=%d on these data: `spa run` does all of them",
+            cfg.generate.rounds,
+        )
+    return []

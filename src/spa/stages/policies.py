@@ -1,0 +1,173 @@
+"""Who plays in an evaluation: a checkpoint, a model, a model behind an API, or a policy without a model."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+
+from spa.config.schema import Config
+from spa.engines import factory
+from spa.engines.base import Engine
+from spa.errors import ModelError
+from spa.models.load import BUILTIN
+from spa.policies.expert import expert_engine, require_solver
+from spa.policies.scout import Scout, require_copies
+from spa.policies.scripted import random_engine
+from spa.prompts.template import ChatTemplate
+from spa.run.checkpoint import checkpoints_in, find_checkpoint, latest_checkpoint
+from spa.run.manifest import result_of
+from spa.stages import setup
+from spa.stages.selfplay import TRAIN_FILE, VAL_FILE
+
+SCRIPTED = ("random", "expert", "scout")
+API = "api"
+STAGES = ("ppo", "sft")
+_HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
+_HEAD = 2000  # bytes of a recorded episode that are searched for its hash; it stands before turns and tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What was named on the command line, found on the disk.
+
+    model: a folder or name that `load_policy` takes; None for policies without weights of their own. run: the folder of
+    the run that a checkpoint belongs to, if it does. label: short and fit for a file name.
+    """
+
+    name: str
+    label: str
+    model: str | None
+    run: Path | None = None
+    config: Path | None = None  # of the stage that wrote the checkpoint
+    api: str | None = None  # entry of `model_info`
+
+
+def find_target(name: str) -> Target:
+    """`random`, `expert`, `scout`, `api`, `builtin:tiny`, a run folder (its newest checkpoint), a checkpoint or model
+    folder, or a Hub name.
+
+    Raises ModelError if a folder holds no model.
+    """
+    if name in (*SCRIPTED, API):
+        return Target(name=name, label=name, model=None)
+    folder = Path(name).expanduser()
+    if not folder.is_dir() or name == BUILTIN:
+        return Target(name=name, label=slug(name), model=name)
+    checkpoint = folder
+    if not (folder / "config.json").is_file():
+        stages = [folder / stage for stage in STAGES if latest_checkpoint(folder / stage)]
+        place = stages[0] if stages else folder
+        if not checkpoints_in(place):
+            raise ModelError(
+                f"{folder} holds neither a model (config.json) nor checkpoints (global_step_N).{_near(folder)}"
+            )
+        checkpoint = result_of(place) or find_checkpoint(place, "last")  # of a gate's extra steps, deeper
+    run = run_of(checkpoint)
+    label = slug(str(checkpoint.absolute().relative_to(run)) if run else checkpoint.name)
+    config = checkpoint.parent / "config.yaml"
+    return Target(
+        name=name,
+        label=label,
+        model=str(checkpoint),
+        run=run,
+        config=config if config.is_file() else None,
+    )
+
+
+def _near(folder: Path) -> str:
+    """Where deeper in a folder there are checkpoints: a comparison has one run per method and seed."""
+    found = {step.parent for depth in ("*", "*/*", "*/*/*") for step in folder.glob(f"{depth}/global_step_*")}
+    names = sorted(str(place) for place in found if place.name == STAGES[0])
+    return f" There are checkpoints in {', '.join(names)}." if names else ""
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The folder of the run that a checkpoint `<run>/<stage>/.../global_step_N` belongs to."""
+    for parent in checkpoint.absolute().parents:
+        if parent.name in STAGES:
+            return parent.parent
+    return None
+
+
+def slug(name: str) -> str:
+    """A name as part of a file name."""
+    return re.sub(r"[^\w.]+", "-", name).strip("-.") or "model"
+
+
+def training_hashes(run: Path) -> frozenset[str]:
+    """Content hashes of every puzzle that a run was trained on: the rows of all its rounds and its PPO episodes."""
+    found: set[str] = set()
+    for path in (part / "data" / name for part in (run, *run.glob("round_*")) for name in (TRAIN_FILE, VAL_FILE)):
+        if path.is_file() and "puzzle_hash" in pq.read_schema(path).names:
+            found |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
+    for path in sorted((run / "ppo" / "trajectories").glob("train-*.jsonl")):
+        found.update(_recorded_hashes(path))
+    return frozenset(found)
+
+
+def _recorded_hashes(path: Path) -> Iterator[str]:
+    """One search in the head of each line: parsing hundreds of megabytes of tokens would take minutes."""
+    with path.open("rb") as file:
+        for line in file:
+            match = _HASH.search(line[:_HEAD])
+            if match:
+                yield match.group(1).decode()
+
+
+def open_target(
+    cfg: Config,
+    target: Target,
+    player: setup.Player,
+    *,
+    replies: Path,
+    loaded: tuple[Engine, ChatTemplate | None] | None = None,
+) -> tuple[Engine, setup.Player]:
+    """The engine that plays as `target`, which may be `loaded`, and the player with its chat template.
+
+    `replies` is the file in which replies of an API are kept. Raises ModelError for a model that cannot be loaded, and
+    ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot copy.
+    """
+    tags = cfg.es_manager.val.env_configs.tags
+    if target.name == "scout":
+        setup.check_puzzles(cfg, tags, require_copies)
+    if target.name == "expert":
+        setup.check_puzzles(cfg, tags, require_solver)
+    engine, template = loaded or engine_of(cfg, target, replies=replies)
+    return engine, replace(player, template=template)
+
+
+def engine_of(cfg: Config, target: Target, *, replies: Path | None = None) -> tuple[Engine, ChatTemplate | None]:
+    """The engine that plays as `target`, and the chat template that belongs to it; None for text without tokens.
+
+    `replies` is the file that keeps the responses of an API. Raises ModelError for a model that cannot be loaded.
+    """
+    most = cfg.agent_proxy.max_actions_per_turn
+    if target.name == "random":
+        return random_engine(max_actions=most), None
+    if target.name == "scout":
+        return Scout(max_actions=most, most=setup.most_actions(cfg)), None
+    if target.name == "expert":
+        return expert_engine(max_actions=most), None
+    if target.api is not None:
+        return factory.api_engine(cfg, target.api, store=replies), None
+    engine = factory.make_engine(cfg, str(target.model), device=setup.pick_device(cfg))
+    return engine, engine.template
+
+
+def behind_api(cfg: Config, target: Target) -> Target:
+    """The same target, known to be a model behind an API if its name is `api` or an entry of `model_info`."""
+    if target.name != API and target.name not in cfg.model_info:
+        return target
+    entry = cfg.model_config.model_name if target.name == API else target.name
+    return replace(target, api=entry, label=slug(entry), model=None)
+
+
+def load_model(cfg: Config, name: str) -> tuple[Any, ChatTemplate, torch.device]:
+    """A policy on the configured device, its chat template, and the device."""
+    device = setup.pick_device(cfg)
+    model, template = setup.load_actor(cfg, name, device)
+    return model, template, device

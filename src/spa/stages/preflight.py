@@ -1,0 +1,224 @@
+"""What can be checked before any work: places, model, data files, engine, environments, and whether prompts fit.
+
+`spa run` and the commands of its stages look at it first, `--dry-run` at nothing else. Every problem is found by the
+code that would meet it hours later.
+"""
+
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError, safe_open
+
+from spa.config.check import Stage
+from spa.config.schema import Config
+from spa.engines.factory import engine_name
+from spa.envs.base import TextEnv
+from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
+from spa.models.choose import check_context, load_template
+from spa.models.load import model_config, model_source
+from spa.policies.expert import require_solver
+from spa.policies.scout import require_copies
+from spa.prompts.render import PromptMode
+from spa.prompts.template import ChatTemplate
+from spa.run.checkpoint import damage
+from spa.stages import setup
+from spa.stages.builtin_games import unknown_game, unknown_game_warning
+from spa.stages.imagination import check_planning
+from spa.stages.ppo_models import check_trained
+from spa.stages.published import data_files
+from spa.stages.rounds import first_round, rounds_of
+from spa.stages.selfplay import plans_tried, tries_plans
+from spa.worldmodel.branches import require_tries
+
+log = logging.getLogger(__name__)
+
+
+def preflight(cfg: Config, stages: Collection[Stage], model: str | None, *, thorough: bool = True) -> None:
+    """Raise ConfigError with every problem that `stages` would meet, starting from `model`; None: from what an earlier
+    stage has made. Without `thorough`, only what takes no time: no tokenizer is read, and an environment made only
+    where self-play plans.
+
+    A model on the Hub is not looked at before it is needed.
+    """
+    problems = [*_collect(_place_checks(cfg, stages)), *_collect(_engine_checks(cfg, stages))]
+    problems += _collect(_data_checks(cfg)) if "sft" in stages else []
+    own = cfg.sft.model.partial_pretrain
+    wanted = {None if _plays_without_model(cfg, stages) else model: True}
+    wanted |= {own: True} if "sft" in stages and own != cfg.model_path else {}
+    local = [name for name in wanted if name is not None and _is_local(name)]
+    broken = _collect(lambda name=name: _check_model(cfg, name) for name in local)
+    problems += broken
+    problems += _collect(iter([lambda: check_planning(_rounds(cfg, stages))]))
+    stranger = unknown_game(cfg)
+    if stranger and not problems:
+        log.warning("%s", unknown_game_warning(stranger))
+    if thorough:
+        templates: list[ChatTemplate] = []
+        if local and not broken:
+            problems += _collect(iter([lambda: templates.append(load_template(cfg, local[0]))]))
+        problems += _collect(_env_checks(cfg, stages, templates[0] if templates else None))
+    if problems:
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        raise ConfigError("\n  ".join([f"{count} found before the start:", *problems]))
+
+
+def _collect(checks: Iterator[Callable[[], None]]) -> list[str]:
+    """What the checks complain about."""
+    found = []
+    for check in checks:
+        try:
+            check()
+        except SpaError as error:
+            found.append(str(error).replace("\n", "\n  "))
+    return found
+
+
+def _is_local(name: str) -> bool:
+    return Path(name).expanduser().is_dir() or name.startswith((".", "/", "~", "builtin:")) or name.count("/") != 1
+
+
+def _rounds(cfg: Config, stages: Collection[Stage]) -> list[Config]:
+    """Configurations of all self-play in these stages: as a stage alone it is the first round."""
+    if "selfplay" not in stages:
+        return []
+    return [first_round(cfg)] if set(stages) == {"selfplay"} else [own.cfg for own in rounds_of(cfg, Path(), Path())]
+
+
+def _plays_without_model(cfg: Config, stages: Collection[Stage]) -> bool:
+    """Whether only self-play is asked for, by a policy that is no model of this machine."""
+    without = "self" not in cfg.generate.policies or engine_name(cfg) not in ("local", "vllm")
+    return set(stages) <= {"selfplay"} and without
+
+
+def _place_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[], None]]:
+    places = {"trainer.run_dir": cfg.trainer.run_dir}
+    if "selfplay" in stages and cfg.generate.output_dir:
+        places["generate.output_dir"] = cfg.generate.output_dir
+    if "sft" in stages:
+        places["sft.trainer.default_local_dir"] = cfg.sft.trainer.default_local_dir
+    if "ppo" in stages:
+        places["trainer.default_local_dir"] = cfg.trainer.default_local_dir
+    for key, value in places.items():
+        yield lambda key=key, value=value: _check_place(key, Path(value))
+    named = {
+        "sft.trainer.resume_path": cfg.sft.trainer.resume_path if "sft" in stages else None,
+        "trainer.resume_from_path": cfg.trainer.resume_from_path
+        if "ppo" in stages and cfg.trainer.resume_mode == "resume_path"
+        else None,
+    }
+    for key, value in named.items():
+        if value is not None:
+            yield lambda key=key, value=value: _check_checkpoint(key, Path(value).expanduser())
+
+
+def _check_place(key: str, place: Path) -> None:
+    """Raise ConfigError if a folder can neither be used nor made."""
+    nearest = next((folder for folder in (place, *place.absolute().parents) if folder.exists()), Path("/"))
+    if not nearest.is_dir():
+        raise ConfigError(f"{key}: {nearest} is a file, so {place} cannot be a folder; choose another place")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}: {nearest} cannot be written to; choose another place or change its permissions")
+
+
+def _check_checkpoint(key: str, folder: Path) -> None:
+    if problem := damage(folder):
+        raise ModelError(f"{key}: {folder} cannot be resumed from ({problem}); give a folder global_step_N of spa's")
+
+
+def _engine_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[], None]]:
+    yield lambda: _check_device(cfg)
+    if "ppo" in stages:
+        yield lambda: check_trained(cfg)
+    if "ppo" in stages or ("selfplay" in stages and "self" in cfg.generate.policies):
+        yield lambda: _check_installed(engine_name(cfg))
+
+
+def _check_device(cfg: Config) -> None:
+    if cfg.trainer.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError("trainer.device: is cuda, and PyTorch finds no GPU; use auto or cpu, or see `spa doctor`")
+
+
+def _check_installed(engine: str) -> None:
+    if engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise ConfigError("actor_rollout_ref.rollout.name: is vllm, which is not installed; use local or auto")
+
+
+def _data_checks(cfg: Config) -> Iterator[Callable[[], None]]:
+    for split in ("train", "val"):
+        own = getattr(cfg.sft.data, f"{split}_files")
+        given = own or getattr(cfg.data, f"{split}_files")
+        key = f"sft.data.{split}_files" if own else f"data.{split}_files"
+        for name in (given,) if isinstance(given, str) else given or ():
+            if name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():  # not on the Hub
+                yield lambda key=key, name=name, split=split: _check_data(key, split, name)
+
+
+def _check_data(key: str, split: str, name: str) -> None:
+    """Raise DataError if a parquet file is missing, unreadable, or lacks a column. Reads its footer only."""
+    for path in data_files(name, split):
+        try:
+            columns = pq.read_schema(path).names
+        except Exception as error:
+            raise DataError(f"{key}: {path} cannot be read as parquet ({one_line(error)})") from error
+        for column in ("prompt", "response"):
+            if column not in columns:
+                raise DataError(f"{key}: {path} has no column {column!r} (it has {', '.join(columns)})")
+
+
+def _check_model(cfg: Config, name: str) -> None:
+    """Raise ModelError if a model folder is incomplete, damaged, or made for shorter episodes. Reads headers only."""
+    source = model_source(name)
+    check_context(name, model_config(name), cfg.actor_rollout_ref.rollout.max_model_len)
+    for path in sorted(source.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as file:
+                if not file.keys():
+                    raise ModelError(f"{path}: holds no weights")
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ModelError(f"cannot load {path}: {error}. Copy or download it again") from error
+
+
+def _env_checks(cfg: Config, stages: Collection[Stage], template: ChatTemplate | None) -> Iterator[Callable[[], None]]:
+    """Every environment makes a puzzle; with a template its first prompt must leave room for a reply."""
+    tags = [*cfg.es_manager.train.env_configs.tags] if {"selfplay", "ppo"} & set(stages) else []
+    tags += cfg.es_manager.val.env_configs.tags if {"ppo", "eval"} & set(stages) else ()
+    for tag in dict.fromkeys(tags):
+        yield lambda tag=tag: _check_env(cfg, stages, tag, template)
+
+
+def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatTemplate | None) -> None:
+    longest = cfg.actor_rollout_ref.rollout.max_model_len
+    selfplay = "selfplay" in stages and tag in cfg.es_manager.train.env_configs.tags
+    kinds: dict[PromptMode, int] = {}
+    if "ppo" in stages or "eval" in stages:
+        kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
+    if selfplay:
+        reply = cfg.generate.sampling.response_length
+        kinds["add_worldmodel"] = max(reply, kinds.get("add_worldmodel", 0))
+    with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+        if selfplay and "expert" in cfg.generate.policies:
+            require_solver(env, tag)
+        if selfplay and "scout" in cfg.generate.policies:
+            require_copies(env, tag)
+        if selfplay and tries_plans(cfg):
+            require_tries(env, tag, plans_tried(cfg))
+        for mode, reply in kinds.items():
+            needed = _prompt_length(cfg, tag, mode, env, template) + reply
+            if needed > longest:
+                raise ConfigError(
+                    f"actor_rollout_ref.rollout.max_model_len: is {longest}, but the first prompt of {tag} ({mode}) "
+                    f"and a reply of {reply} tokens need {needed}"
+                )
+
+
+def _prompt_length(cfg: Config, tag: str, mode: PromptMode, env: TextEnv, template: ChatTemplate | None) -> int:
+    prompter = setup.make_prompter(cfg, cfg.custom_envs[tag], mode)
+    messages = prompter.first_messages(env)
+    if template is None:
+        return 0
+    return len(template.start(messages, prompter.prefill)) if env.image() is None else 0

@@ -1,0 +1,374 @@
+"""Stage 1 without play: examples of responses that write a breadth-first search (`generate.policy: search`).
+
+Each example is a puzzle of its own, at its start or, as a later turn, in a random state that can be reached from it.
+Validation puzzles are left out. Examples without a path to the goal, or with a response of more than
+`generate.sampling.response_length` tokens, are dropped and replaced by others.
+
+The search runs in copies of the game, or by a model's own predictions of single moves, from the prompt's text alone
+(`generate.search.dynamics`); which states are asked about is up to the game in both. Every kind of
+`generate.search.thoughts` has the same puzzles, states and prompts.
+"""
+
+import json
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from spa.config.schema import Config
+from spa.distributed.world import current_world
+from spa.engines.base import Engine
+from spa.engines.factory import make_engine
+from spa.envs.base import TextEnv
+from spa.envs.pool import EpisodeSpec
+from spa.errors import ConfigError, DataError
+from spa.models.choose import load_template
+from spa.planning.moves import MAX_TOKENS, move_question
+from spa.planning.written_search import (
+    Search,
+    Successor,
+    Transitions,
+    breadth_first,
+    breadth_first_together,
+    dealt,
+    explore,
+    write_search,
+)
+from spa.prompts.render import Prompter
+from spa.prompts.template import ChatTemplate
+from spa.run import watchdog
+from spa.run.files import write_atomic
+from spa.run.stage import Stage
+from spa.seeds import stream, stream_seed
+from spa.stages import setup
+from spa.types import Message, Metrics, Prompt, SamplingParams, WorldModelRow
+from spa.worldmodel.rows import by_reason, write_parquet
+
+log = logging.getLogger(__name__)
+
+DRAWS = 20
+"""Puzzles that are drawn for each example that is wanted, before a game is refused."""
+TOGETHER = 256
+"""Searches that run side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A state that a response is to be written for: a copy of the game there, and what the prompt shows."""
+
+    number: int
+    spec: EpisodeSpec
+    puzzle_hash: str
+    env: TextEnv
+    true: Transitions
+    text: str  # the state as the prompt shows it
+    turn: int  # from 1
+    actions_left: int
+    messages: tuple[Message, ...]
+
+    @property
+    def start(self) -> str:
+        """The key of the state."""
+        key = self.env.state_key()
+        assert key is not None
+        return key
+
+
+def write_examples(cfg: Config, stage: Stage, *, files: tuple[str, str, str]) -> None:
+    """Write the training and validation examples and a summary to `files` in the stage's folder.
+
+    Raises ConfigError for a game that does not name its states, DataError if too few puzzles give an example.
+    """
+    for step in stage.steps(1):
+        metrics: Metrics = {}
+        with stage.interruptible("examples"):
+            if current_world().is_main:
+                metrics = _write_examples(cfg, stage.folder, files)
+        stage.commit(step, metrics)
+
+
+def _write_examples(cfg: Config, out: Path, files: tuple[str, str, str]) -> Metrics:
+    dynamics = make_dynamics(cfg)
+    rows, lines, dropped = make_examples(cfg, setup.make_player(cfg, None, mode="base"), dynamics)
+    train = rows[: cfg.generate.search.examples]
+    validation = rows[len(train) :]
+    write_parquet(out / files[0], train)
+    write_parquet(out / files[1], validation)
+    summary = {
+        "episodes": 0,
+        "played": {"episodes": 0.0, "num_actions": 0.0},
+        "rows_train": len(train),
+        "rows_val": len(validation),
+        "puzzles": len(rows),
+        "dropped": dict(sorted(dropped.items())),
+        "search": {
+            "thoughts": cfg.generate.search.thoughts,
+            "dynamics": cfg.generate.search.dynamics,
+            "lines": dict(sorted(Counter(lines).items())),
+            **dynamics.counts,
+        },
+    }
+    write_atomic(out / files[2], [json.dumps(summary, indent=1)])
+    log.info(
+        "%d training and %d validation examples of written searches; dropped: %s",
+        len(train),
+        len(validation),
+        by_reason(dropped),
+    )
+    measured = {f"search/{name}": float(value) for name, value in dynamics.counts.items()}
+    return {"search/rows": float(len(rows)), "search/dropped": float(sum(dropped.values())), **measured}
+
+
+class Dynamics(Protocol):
+    """Who says where actions lead. `counts`: what was asked, and how much of it was right."""
+
+    counts: dict[str, float]
+
+    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+        """A search from the state of each question; None where the successors of a state make no sense."""
+        ...
+
+
+class Simulator:
+    """Copies of the game."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, float] = {}
+
+    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+        """The true searches."""
+        return [true_search(question) for question in questions]
+
+
+class LearnedMoves:
+    """A model that has learnt single moves, asked for every action of every state that a search expands.
+
+    A question is the text of a state. The answer names the next state, whose text is written by replacing the name in
+    the question's; goal and holes are what the text itself calls so. The game is not asked. `counts` compares with it
+    afterwards.
+    """
+
+    def __init__(self, engine: Engine, template: ChatTemplate | None) -> None:
+        self.engine, self.template = engine, template
+        self.counts: dict[str, float] = {}
+        self._totals: Counter[str] = Counter()
+
+    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+        """The searches in the world that the model predicts."""
+        started = time.monotonic()
+        starts = [question.env.key_of_text(question.text) for question in questions]
+        found = breadth_first_together(
+            [key for key in starts if key is not None],
+            lambda asked: self._expand([(questions[number], key) for number, key in asked]),
+        )
+        self._totals["seconds"] += round(time.monotonic() - started)
+        for question, search in zip(questions, found, strict=True):
+            self._count(question, search)
+        return found
+
+    def _expand(self, asked: Sequence[tuple[Question, str]]) -> list[tuple[Successor, ...] | None]:
+        prompts = list[Prompt]()
+        for question, key in asked:
+            env, state = question.env, question.env.text_of_key(question.text, key)
+            assert state is not None  # it was checked when the key was predicted
+            for action in env.action_names():
+                prompts.append(move_question(env, state, action, self.template, number=len(prompts)))
+        completions = iter(self.engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)))
+        self._totals["questions"] += len(prompts)
+        found = list[tuple[Successor, ...] | None]()
+        for question, _ in asked:
+            env, successors = question.env, list[Successor]()
+            for action in env.action_names():
+                key = next(completions).text.strip()
+                state = env.text_of_key(question.text, key)
+                if state is not None:
+                    successors.append((action, key, env.outcome_of_text(state)))
+            found.append(tuple(successors) if len(successors) == len(env.action_names()) else None)
+        return found
+
+    def _count(self, question: Question, search: Search | None) -> None:
+        """Compare a search with the game."""
+        totals, lines = self._totals, search.lines if search is not None else ()
+        totals["searches"] += 1
+        totals["searches_right"] += search == true_search(question)
+        for line in lines:
+            known = {action: key for action, key, _ in question.true.get(line.key, ())}
+            totals["moves"] += len(line.moves)
+            totals["moves_right"] += sum(known.get(move.action) == move.key for move in line.moves)
+        self.counts = {
+            "questions": totals["questions"],
+            "seconds": totals["seconds"],
+            "move_right": round(totals["moves_right"] / max(1, totals["moves"]), 4),
+            "search_right": round(totals["searches_right"] / totals["searches"], 4),
+        }
+
+
+def make_dynamics(cfg: Config) -> Dynamics:
+    """Copies of the game, or the model that `model_path` names."""
+    if cfg.generate.search.dynamics == "simulator":
+        return Simulator()
+    engine = make_engine(cfg, cfg.model_path, device=setup.pick_device(cfg))
+    return LearnedMoves(engine, engine.template)
+
+
+def true_search(question: Question) -> Search:
+    """The search in copies of the game."""
+    return breadth_first(question.start, lambda key: question.true[key])
+
+
+def make_examples(
+    cfg: Config, player: setup.Player, dynamics: Dynamics
+) -> tuple[list[WorldModelRow], list[int], Counter[str]]:
+    """Examples of training and then of validation, the number of lines of each search, and how many states were dropped
+    for which reason."""
+    own, share = cfg.generate.search, cfg.generate.val_fraction
+    wanted = own.examples + max(1, round(own.examples * share / (1 - share)))
+    template = load_template(cfg, cfg.model_path)
+    dropped: Counter[str] = Counter()
+    chosen: list[tuple[Question, Search]] = []
+    asked = questions(cfg, player, dropped, most=DRAWS * wanted)
+    while part := list(islice(asked, min(TOGETHER, wanted - len(chosen)))):
+        for question, search in zip(part, dynamics.search(part), strict=True):
+            if search is None or search.path is None:
+                dropped["unreadable_state" if search is None else "no_goal"] += 1
+                continue
+            prompter = replace(player.prompters[question.spec.tag], enable_think=True)
+            text = response(write_search(search), search.path, question, prompter)
+            if len(template.reply_ids(text, prompter.prefill)) > cfg.generate.sampling.response_length:
+                dropped["too_long"] += 1
+                continue
+            chosen.append((question, search))
+    if len(chosen) < wanted:
+        raise DataError(
+            f"only {len(chosen)} of {wanted} examples could be made of {DRAWS * wanted} puzzles (dropped: "
+            f"{by_reason(dropped)}). Lower generate.search.examples, raise generate.sampling.response_length, or, with "
+            "generate.search.dynamics=model, fine-tune on more moves (generate.search.moves)."
+        )
+    thoughts = thoughts_of(cfg, chosen)
+    rows = [
+        row_of(question, response(text, path, question, player.prompters[question.spec.tag]), player)
+        for (question, _), (text, path) in zip(chosen, thoughts, strict=True)
+    ]
+    return rows, [len(search.lines) for _, search in chosen], dropped
+
+
+def questions(cfg: Config, player: setup.Player, dropped: Counter[str], *, most: int) -> Iterator[Question]:
+    """States of fresh puzzles, one of each; none of validation, and none twice."""
+    own, tags = cfg.generate.search, cfg.es_manager.train.env_configs.tags
+    held_out, known = setup.validation_hashes(cfg, player), set[str]()
+    for number in range(most):
+        watchdog.beat()
+        rng = stream(cfg.seed.train, "search/state", number)
+        spec = EpisodeSpec(
+            episode_id=f"search/{number}",
+            tag=tags[number % len(tags)],
+            group=number,
+            member=0,
+            puzzle_seed=stream_seed(cfg.seed.train, "search/puzzle", number) % 2**31,
+            noise_seed=stream_seed(cfg.seed.train, "search/noise", number),
+            sample_seed=0,
+        )
+        look = player.look_at(spec)
+        reason = "unmakeable" if look is None else "validation_puzzle" if look.hash in held_out else "duplicate"
+        if look is None or look.hash in held_out or look.hash in known:
+            dropped[reason] += 1
+            continue
+        known.add(look.hash)
+        prompter = player.prompters[spec.tag]
+        try:
+            true, copies = explore(look.env)
+        except (ValueError, NotImplementedError) as error:
+            raise ConfigError(f"generate.policy=search: {spec.tag} cannot be searched: {error}") from error
+        env, turn = look.env, 1
+        later = [key for key in true if key != next(iter(true))]
+        if later and prompter.max_turn > 1 and rng.random() >= own.start_share:
+            env = copies[later[int(rng.integers(len(later)))]]
+            turn = int(rng.integers(2, prompter.max_turn + 1))
+        left = prompter.max_actions_per_traj - (turn - 1) * prompter.max_actions_per_turn
+        yield Question(
+            number=number,
+            spec=spec,
+            puzzle_hash=look.hash,
+            env=env,
+            true=true,
+            text=env.state_text(prompter.state_text),
+            turn=turn,
+            actions_left=left,
+            messages=prompter.first_messages(env, turn=turn, actions_left=left),
+        )
+
+
+def thoughts_of(cfg: Config, chosen: list[tuple[Question, Search]]) -> list[tuple[str, tuple[str, ...]]]:
+    """What each response thinks, and the path that its answer begins."""
+    kind, seed = cfg.generate.search.thoughts, cfg.seed.train
+    found: list[tuple[str, tuple[str, ...]]] = []
+    if kind == "dealt":
+        for question, _ in chosen:
+            world = dealt(question.true, stream(seed, "search/dealt", question.number))
+            search = breadth_first(question.start, lambda key, world=world: world[key])
+            assert search.path is not None  # every state is as far as it was
+            found.append((write_search(search), search.path))
+        return found
+    others = of_other_puzzles([search for _, search in chosen]) if kind == "other_puzzle" else [s for _, s in chosen]
+    for (_, search), other in zip(chosen, others, strict=True):
+        assert search.path is not None
+        found.append(("" if kind == "none" else write_search(other), search.path))
+    return found
+
+
+def of_other_puzzles(searches: list[Search]) -> list[Search]:
+    """For each search another one with as many lines, and another text where there is one: within each length, the
+    next of its length in their order. A search that is the only one of its length takes one of the nearest length."""
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for number, search in enumerate(searches):
+        by_length[len(search.lines)].append(number)
+    found = list(searches)
+    for length, numbers in by_length.items():
+        for place, number in enumerate(numbers):
+            later = [numbers[(place + step) % len(numbers)] for step in range(1, len(numbers))]
+            if not later:
+                nearest = min((n for n in by_length if n != length), key=lambda n: abs(n - length), default=length)
+                later = by_length[nearest]
+            other = next((searches[n] for n in later if searches[n] != searches[number]), searches[later[0]])
+            found[number] = other
+    return found
+
+
+def response(thoughts: str, path: tuple[str, ...], question: Question, prompter: Prompter) -> str:
+    """The response: thoughts, and as much of the path as a turn takes."""
+    taken = path[: min(prompter.max_actions_per_turn, question.actions_left)]
+    answer = f"<answer>{f' {prompter.action_sep} '.join(taken)}</answer>"
+    return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer
+
+
+def row_of(question: Question, text: str, player: setup.Player) -> WorldModelRow:
+    """The row of a response, with what its actions lead to in a copy of the game."""
+    spec, prompter = question.spec, player.prompters[question.spec.tag]
+    env, reward, success = question.env.clone(), 0.0, False
+    answer = text[text.index("<answer>") + len("<answer>") : text.index("</answer>")]
+    taken = tuple(action.strip() for action in answer.split(prompter.action_sep))
+    for name in taken:
+        action = env.to_action(name)
+        assert action is not None
+        _, gain, ended, _, info = env.step(action)
+        reward, success = reward + float(gain), success or bool(info["success"])
+        if ended:
+            break
+    return WorldModelRow(
+        prompt=question.messages,
+        response=text,
+        tag=spec.tag,
+        episode_id=spec.episode_id,
+        turn=question.turn - 1,
+        puzzle_seed=spec.puzzle_seed,
+        puzzle_hash=question.puzzle_hash,
+        success=success,
+        reward=reward,
+        state=question.env.world_state_text(prompter.state_text),
+        next_state=env.world_state_text(prompter.state_text),
+        executed=taken,
+    )

@@ -1,0 +1,387 @@
+"""Stage 1: self-play with the base policy, then world-model data with the states that really were.
+
+The policy writes what it believes to see and to cause; afterwards both are replaced by the environment's truth.
+"""
+
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spa.config.load import to_yaml
+from spa.config.schema import Config
+from spa.distributed.world import current_world
+from spa.engines.factory import RANDOM, PlayingEngine, make_engine
+from spa.envs.limits import EnvFault, boundary
+from spa.envs.lost import LOST
+from spa.errors import DataError
+from spa.evaluation.episode_metrics import pooled_metrics, tokens_in
+from spa.models.heap import release_memory
+from spa.planning.moves import move_rows
+from spa.policies.expert import expert_engine, require_solver
+from spa.policies.mixed import MixedEngine, with_strays
+from spa.policies.scout import STEPS, Scout, require_copies
+from spa.policies.scripted import random_engine
+from spa.prompts.template import ChatTemplate
+from spa.run import watchdog
+from spa.run.copies import copies_of
+from spa.run.files import dump_line, read_lines, read_object, write_atomic
+from spa.run.fingerprint import Fingerprint
+from spa.run.manifest import SUMMARY, Manifest, batch_file, whole_batches
+from spa.run.stage import Stage, stage_fingerprint
+from spa.seeds import stream
+from spa.stages import setup
+from spa.stages.imagination import IMAGINED, Record, imagination, imagining
+from spa.stages.rounds import first_round
+from spa.stages.search_examples import write_examples
+from spa.types import Episode, Metrics, WorldModelRow
+from spa.worldmodel.base_format import in_base_format
+from spa.worldmodel.branches import branch_rows, require_tries, turn_options
+from spa.worldmodel.parquet import puzzles_in
+from spa.worldmodel.rows import (
+    by_reason,
+    coverage_sample,
+    episode_rows,
+    is_branch,
+    shuffle_next_states,
+    split_by_puzzle,
+    write_parquet,
+)
+from spa.worldmodel.states import with_states
+
+log = logging.getLogger(__name__)
+
+TRAIN_FILE, VAL_FILE = "wm_train.parquet", "wm_val.parquet"
+
+
+def main(
+    cfg: Config,
+    *,
+    directory: Path | None = None,
+    first_batch: int = 0,
+    earlier: Sequence[tuple[Config, Path]] = (),
+    before: Sequence[Path] = (),
+    fingerprint: Fingerprint | None = None,
+    episodes: Path | None = None,
+) -> Path:
+    """Play `generate.num_batches` batches and write the data set; returns its folder.
+
+    Every batch plays new puzzles; `first_batch` continues where an earlier round stopped. Puzzles that validation uses
+    are left out of the data, so that nothing is fine-tuned on them. `earlier`: configuration and folder of rounds of
+    self-play whose episodes make rows of this data set, too. `before`: the data sets of all rounds before, whose
+    puzzles stay training or validation puzzles. `episodes`: a finished folder of the same self-play, of which other
+    rows are made. Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` makes begin again
+    when it is finished, and has the first round of several.
+    """
+    alone = fingerprint is None
+    if alone:
+        if cfg.generate.rounds > 1 and current_world().is_main:
+            log.warning(
+                "a stage alone plays the first of generate.rounds=%d, without plans: `spa run` does all of them, from "
+                "its own first round in round_1/. To plan with the model that you name, set generate.rounds=1.",
+                cfg.generate.rounds,
+            )
+        cfg = first_round(cfg)
+    out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
+    known = fingerprint or stage_fingerprint(cfg, "selfplay")
+    again = alone and cfg.trainer.resume_mode == "disable"
+    first = 0 if cfg.generate.policy == "search" else first_batch  # written searches play no batch
+    with Stage(cfg, out, known, first=first, again=again) as stage:
+        if stage.result is not None:
+            return stage.result
+        if cfg.generate.policy == "search":
+            write_examples(cfg, stage, files=(TRAIN_FILE, VAL_FILE, SUMMARY))
+        elif episodes is None or not rows_from(cfg, episodes, out):
+            self_play(cfg, stage, earlier, before)
+        return stage.finish()
+
+
+def self_play(
+    cfg: Config, stage: Stage, earlier: Sequence[tuple[Config, Path]] = (), before: Sequence[Path] = ()
+) -> None:
+    """Play what is not played yet and make rows of everything."""
+    out, world = stage.folder, current_world()
+    imagined: list[dict[str, Any]] = []
+    engine = selfplay_engine(cfg, setup.pick_device(cfg), imagined.append)
+    player = setup.make_player(cfg, engine.template, mode="add_worldmodel", lost=out / LOST)
+    held_out = setup.validation_hashes(cfg, player)
+    episodes = recorded_episodes(out, range(stage.first + 1, stage.step + 1))
+    for batch in stage.steps(stage.first + cfg.generate.num_batches):
+        with stage.interruptible("selfplay"):
+            specs = setup.training_specs(cfg, player, "selfplay", step=batch - 1, held_out=held_out)
+            played = player.play(engine, specs, setup.selfplay_sampling(cfg))
+        if cfg.generate.imagine.on:
+            lines = [line for part in world.gather(imagined) for line in part]
+            if lines and world.is_main:
+                write_imagined(out, batch, lines)
+        imagined.clear()
+        stage.commit(batch, play_metrics(cfg, played), played, tokens=tokens_in(played))
+        episodes += played
+        release_memory()
+    engine.close()
+    rows, counts = make_rows(cfg, episodes, held_out, player)
+    for own, folder in earlier:
+        found, dropped = make_rows(own, stored_episodes(own, folder), held_out, player)
+        rows, counts = [*found, *rows], counts + dropped
+    if not rows:
+        raise nothing_usable(cfg, len(episodes), counts)
+    if world.is_main:
+        summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out, before=before)
+        log.info(
+            "%d training and %d validation rows from %d episodes; dropped: %s",
+            summary["rows_train"],
+            summary["rows_val"],
+            summary["episodes"],
+            by_reason(summary["dropped"]),
+        )
+
+
+def rows_from(cfg: Config, source: Path, out: Path) -> bool:
+    """Write the data set that this configuration makes of self-play in another folder; False if that is not whole."""
+    batches = cfg.generate.num_batches
+    if whole_batches(source) < batches:
+        return False
+    episodes = recorded_episodes(source, range(1, batches + 1))
+    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    held_out = setup.validation_hashes(cfg, player)
+    rows, counts = make_rows(cfg, episodes, held_out, player)
+    if not rows:
+        raise nothing_usable(cfg, len(episodes), counts)
+    write_dataset(cfg, out, rows, counts, episodes, played_in=source)
+    write_atomic(out / "config.yaml", [to_yaml(cfg)])
+    return True
+
+
+def recorded_episodes(folder: Path, batches: Iterable[int]) -> list[Episode]:
+    """The episodes of these batches of self-play."""
+    lines = (row for batch in batches for _, row in read_lines(folder / batch_file(batch)))
+    return [Episode.from_json(row) for row in lines]
+
+
+def write_imagined(out: Path, batch: int, lines: list[dict[str, Any]]) -> None:
+    """What was imagined in a batch."""
+    (out / IMAGINED).mkdir(exist_ok=True)
+    write_atomic(out / IMAGINED / f"{batch:06d}.jsonl", [dump_line(line) for line in lines])
+
+
+def selfplay_engine(cfg: Config, device: torch.device, record: Record = lambda line: None) -> PlayingEngine:
+    """Who plays: the model, uniformly random actions or the solver, with a share of random turns if that is asked for.
+    What the model imagines, if it does, is told to `record`.
+
+    Raises ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot
+    copy, or if other plans are to be tried where they cannot be.
+    """
+    if tries_plans(cfg):
+        setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, partial(require_tries, plans=plans_tried(cfg)))
+    players: dict[str, PlayingEngine] = {}
+    order = sorted(cfg.generate.policies, key=lambda name: name != "self")  # the model first: all write in its tokens
+    for name in order:
+        players[name] = _policy(cfg, name, device, players["self"].template if "self" in players else None)
+    if "self" in players and cfg.generate.imagine.on:
+        tags, own = cfg.es_manager.train.env_configs.tags, players["self"]
+        reply = cfg.generate.sampling.response_length
+        players["self"] = imagining(cfg, cfg.generate.imagine, tags, own, own.template, record, reply=reply)
+    elif cfg.generate.imagine.on:
+        log.warning("generate.imagine is set, but the model does not play: nothing is planned")
+    engine = next(iter(players.values()))
+    if len(players) > 1:
+        names = list(players)
+        engine = MixedEngine(list(players.values()), lambda prompt: names.index(policy_of(cfg, prompt.episode_id)))
+    if cfg.generate.epsilon == 0:
+        return engine
+    other = random_engine(engine.template, max_actions=cfg.agent_proxy.max_actions_per_turn)
+    return with_strays(engine, other, epsilon=cfg.generate.epsilon)
+
+
+def tries_plans(cfg: Config) -> bool:
+    """Whether rows tell of plans that were not taken."""
+    chooses = cfg.agent_proxy.reply_order == "choose_plan" and cfg.generate.reply_format != "base"
+    return chooses or "branched" in cfg.generate.policies
+
+
+def plans_tried(cfg: Config) -> int | None:
+    """How many plans are tried at a state; None: every legal action."""
+    chooses = cfg.agent_proxy.reply_order == "choose_plan"
+    return cfg.generate.branches or (cfg.agent_proxy.imagined_plans if chooses else None)
+
+
+def policy_of(cfg: Config, episode_id: str) -> str:
+    """Who plays an episode: `generate.policy`, or one of `generate.mixture` by its share, drawn for this episode."""
+    shares = cfg.generate.mixture
+    if not shares:
+        return cfg.generate.policy
+    left = stream(cfg.seed.train, f"mixture/{episode_id}").random() * sum(map(float, shares.values()))
+    for name, share in shares.items():
+        left -= float(share)
+        if left < 0:
+            return name
+    return next(reversed(list(shares)))
+
+
+def _policy(cfg: Config, name: str, device: torch.device, template: ChatTemplate | None) -> PlayingEngine:
+    """The player of one policy."""
+    most = cfg.agent_proxy.max_actions_per_turn
+    tags = cfg.es_manager.train.env_configs.tags
+    if name == "expert":
+        setup.check_puzzles(cfg, tags, require_solver)
+        return expert_engine(template, max_actions=most)
+    if name == "scout":
+        setup.check_puzzles(cfg, tags, require_copies)
+        return Scout(max_actions=most, most=setup.most_actions(cfg), template=template)
+    return make_engine(cfg, cfg.model_path if name == "self" else RANDOM, template, device=device)
+
+
+def make_rows(
+    cfg: Config, episodes: list[Episode], held_out: frozenset[str], player: setup.Player
+) -> tuple[list[WorldModelRow], Counter[str]]:
+    """All rows that can be relabelled, and how many turns were dropped for which reason."""
+    rows: list[WorldModelRow] = []
+    counts: Counter[str] = Counter()
+    base = setup.make_player(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
+    for episode in episodes:
+        if episode.puzzle_hash in held_out:
+            counts["validation_puzzle"] += len(episode.turns)
+            continue
+        if cfg.generate.success_only and not episode.success:
+            counts["not_successful"] += len(episode.turns)
+            continue
+        watchdog.beat()
+        try:
+            with boundary("playing the episode again", player.again_s(len(episode.turns))):
+                found, dropped = _episode_rows(cfg, episode, player, base)
+        except EnvFault as error:
+            log.warning("no rows of episode %s: %s", episode.episode_id, error)
+            found, dropped = [], Counter(environment_fault=len(episode.turns))
+        rows += found
+        counts += dropped
+    return rows, counts
+
+
+def _episode_rows(
+    cfg: Config, episode: Episode, player: setup.Player, base: setup.Player | None
+) -> tuple[list[WorldModelRow], Counter[str]]:
+    """The rows of an episode, with those of its branches, and how many turns were dropped; in the base format with
+    `base`, a player of base prompts."""
+    make, prompter = partial(player.make_env, episode.tag), player.prompters[episode.tag]
+    chooses = base is None and episode.reply_order == "choose_plan"
+    tried = turn_options(episode, make=make, prompter=prompter, plans=plans_tried(cfg)) if chooses else []
+    options = [own for own, _ in tried]
+    found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
+    if cfg.generate.reply_format == "moves":
+        return move_rows(found, make()), dropped
+    if chooses:
+        found = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in found]
+    if found and base is not None:
+        env = base.make_env(episode.tag)
+        env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False})
+        found = in_base_format(found, episode, base.prompters[episode.tag], env)
+    if base is None and not chooses and policy_of(cfg, episode.episode_id) == "branched":
+        found += branch_rows(episode, make=make, prompter=prompter, plans=cfg.generate.branches)
+    return found, dropped
+
+
+def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataError:
+    """What to say if no episode has given a row."""
+    begin = "begin with rows of random play (generate.policy=random; with generate.rounds=2 the model plays next)"
+    if cfg.generate.rows_of == "own_round":
+        begin = "learn from the rows of earlier rounds, too (generate.rows_of=all_rounds)"
+    return DataError(
+        f"none of the {episodes} episodes has a turn in the world-model format (dropped: {by_reason(counts)}). The "
+        f"model does not follow the format: try an instruct model, {begin}, or allow longer replies "
+        "(generate.sampling.response_length)."
+    )
+
+
+def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
+    """All episodes of a finished data set's self-play, which may lie elsewhere. Raises DataError if a file of them is
+    missing or has another size."""
+    played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
+    files, known = sorted((played / "trajectories").glob("generate-*.jsonl")), Manifest.read(played)
+    problem = next((found for path in files if known and (found := known.problem(path, played))), "")
+    if len(files) < cfg.generate.num_batches:
+        problem = f"{played}: {len(files)} of {cfg.generate.num_batches} batches of episodes are there"
+    if problem:
+        copied = copies_of(cfg, folder)
+        raise DataError(
+            f"{problem}. Rows are to be made of them: put the files back, or remove {folder}"
+            f"{f' and its copy {copied}' if copied else ''} to play again."
+        )
+    return [Episode.from_json(row) for path in files for _, row in read_lines(path)]
+
+
+def write_dataset(
+    cfg: Config,
+    out: Path,
+    rows: list[WorldModelRow],
+    counts: Counter[str],
+    episodes: list[Episode],
+    *,
+    played_in: Path,
+    before: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """wm_train.parquet, wm_val.parquet and summary.json; returns the summary. `played_in`: the folder of self-play;
+    `before`: the data sets of earlier rounds."""
+    train, val = split_by_puzzle(
+        rows,
+        val_fraction=cfg.generate.val_fraction,
+        seed=cfg.generate.split_seed,
+        trained=puzzles_in([folder / TRAIN_FILE for folder in before]) or (),
+        validated=puzzles_in([folder / VAL_FILE for folder in before]) or (),
+    )
+    if cfg.generate.shuffle_next_states:
+        train, val = shuffle_next_states(train, cfg.seed.train), shuffle_next_states(val, cfg.seed.train)
+    if cfg.generate.coverage:
+        train = coverage_sample(train, cfg.seed.train)
+    train, val = (with_states(part, cfg.generate.states, seed=cfg.seed.train) for part in (train, val))
+    write_parquet(out / TRAIN_FILE, train)
+    write_parquet(out / VAL_FILE, val)
+    summary: dict[str, Any] = {
+        "episodes": len(episodes),
+        "rows_train": len(train),
+        "rows_val": len(val),
+        "puzzles": len({row.puzzle_hash for row in rows}),
+        "dropped": dict(sorted(counts.items())),
+        "played": played_metrics(cfg, episodes),
+        "shuffled_next_states": cfg.generate.shuffle_next_states,
+        "states": cfg.generate.states,
+    }
+    if (where := os.path.relpath(played_in.resolve(), out.resolve())) != ".":
+        summary["episodes_in"] = where
+    if imagined := imagination(cfg.generate.imagine, (played_in / IMAGINED).glob("*.jsonl")):
+        summary["imagination"] = imagined
+    if branched := [row for row in rows if is_branch(row)]:
+        summary["rows_branched"] = len(branched)
+    if elsewhere := actions_elsewhere(cfg, rows, episodes):
+        summary["actions_elsewhere"] = elsewhere
+    write_atomic(out / SUMMARY, [json.dumps(summary, indent=1, sort_keys=True)])
+    return summary
+
+
+def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Episode]) -> int:
+    """Actions that were taken beside those of the episodes: in branches, for plans to choose from, and by the scout in
+    each puzzle before it played it."""
+    scouted = {(e.tag, e.puzzle_hash) for e in episodes if policy_of(cfg, e.episode_id) == "scout"}
+    played = {episode.episode_id for episode in episodes}
+    own = [row for row in rows if row.episode_id in played]  # others are of earlier rounds
+    branched = sum(len(row.executed) if is_branch(row) else int(row.extra.get("tried", 0)) for row in own)
+    return branched + STEPS * len(scouted)
+
+
+def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
+    """How the policy played; nothing of states where no model wrote them."""
+    found = pooled_metrics(episodes, "selfplay")
+    if "self" in cfg.generate.policies:
+        return found
+    return {name: value for name, value in found.items() if "/wm/" not in name}
+
+
+def played_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
+    """The same as the summary has it."""
+    return {name.removeprefix("selfplay/"): value for name, value in play_metrics(cfg, episodes).items()}

@@ -1,0 +1,237 @@
+"""Moving data sets and checkpoints to the Hugging Face Hub and back, with a card that says what they are."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import yaml
+from huggingface_hub import CommitOperationAdd, HfApi
+
+from spa.errors import DataError, ModelError, SpaError, one_line
+from spa.models.hub import FILES, Kind, explained
+from spa.run.checkpoint import MARKER, damage, step_of
+from spa.run.files import read_lines
+from spa.run.manifest import SUMMARY, Manifest
+from spa.stages.selfplay import TRAIN_FILE, VAL_FILE
+from spa.worldmodel.columns import COLUMNS
+from spa.worldmodel.rows import by_reason
+
+PAPER = "https://arxiv.org/abs/2510.15047"
+DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
+SHOWN = (
+    "generate.policy",
+    "state_text",
+    "ctx_manager.mode",
+    "es_manager.train.env_configs.tags",
+    "agent_proxy.max_turn",
+    "seed.train",
+)
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubUpload:
+    """What goes to the Hub: its kind, its files by their name there, and its card."""
+
+    kind: Kind
+    files: Mapping[str, Path]
+    card: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+
+def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
+    """A folder that stage 1 wrote, or a checkpoint, as a upload called `name` (owner/name).
+
+    Of a checkpoint go the policy, adapters merged, its tokenizer, and on request the critic; optimiser states, logs,
+    configurations and adapters by themselves, which hold paths of this machine, stay here. Raises SpaError if there is
+    nothing to share, or if the checkpoint or what the card is made of is damaged.
+    """
+    if not _NAME.fullmatch(name):
+        raise ModelError(f"{name!r} is not a name on the Hub; write owner/name")
+    if (folder / TRAIN_FILE).is_file():
+        files = {file: folder / file for file in DATA_FILES if (folder / file).is_file()}
+        return HubUpload(kind="dataset", files=files, card=data_card(folder, name))
+    if not (folder / "config.json").is_file():
+        raise DataError(
+            f"{folder}: neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Name a run's data folder or "
+            "one of its global_step_N folders."
+        )
+    if (folder / MARKER).is_file() and (problem := damage(folder, hashes=True)):
+        raise ModelError(f"{folder} is damaged: {problem}. Share another step, or run that stage again.")
+    parts = [folder, *([folder / "critic"] if critic else [])]
+    paths = sorted({path for part in parts for pattern in FILES for path in part.glob(pattern) if path.is_file()})
+    files = {path.relative_to(folder).as_posix(): path for path in paths if path.name != MARKER}
+    return HubUpload(kind="model", files=files, card=model_card(folder, name))
+
+
+def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | None = None) -> str:
+    """Send a upload to the Hub as one commit; returns its address. Raises SpaError with the way out."""
+    api = HfApi(endpoint=endpoint)
+    with explained(name, upload.kind, _error(upload.kind)):
+        url = api.create_repo(name, repo_type=upload.kind, private=private, exist_ok=True)
+        operations = [
+            CommitOperationAdd(path_in_repo=target, path_or_fileobj=path) for target, path in upload.files.items()
+        ]
+        card = CommitOperationAdd(path_in_repo="README.md", path_or_fileobj=upload.card.encode())
+        api.create_commit(name, [*operations, card], commit_message="Upload by spa", repo_type=upload.kind)
+    return str(url)
+
+
+def pull(name: str, folder: Path, *, endpoint: str | None = None) -> Kind:
+    """Download a model or data set (whichever has this name; a model if both do) into `folder`; returns its kind.
+
+    Raises SpaError with the way out.
+    """
+    api = HfApi(endpoint=endpoint)
+    with explained(name, "model", ModelError):
+        kind: Kind = "model" if api.repo_exists(name, repo_type="model") else "dataset"
+    patterns = [*FILES, "*.md"] if kind == "model" else ["*.parquet", "*.json", "*.md"]
+    with explained(name, kind, _error(kind)):
+        api.snapshot_download(name, repo_type=kind, allow_patterns=patterns, local_dir=folder)
+    return kind
+
+
+def _error(kind: Kind) -> type[SpaError]:
+    return ModelError if kind == "model" else DataError
+
+
+def data_card(folder: Path, name: str) -> str:
+    """The README of a data set."""
+    summary = _json(folder / SUMMARY)
+    counts = summary.get("dropped")
+    head = {
+        "tags": ["world-model", "self-play", "agents"],
+        "configs": [{"config_name": "default", "data_files": _splits()}],
+    }
+    facts = {
+        "rows for training": summary.get("rows_train"),
+        "rows for validation": summary.get("rows_val"),
+        "puzzles": summary.get("puzzles"),
+        "self-play episodes": summary.get("episodes"),
+        "turns left out": by_reason(counts if isinstance(counts, dict) else {}),
+        **_settings(folder / "config.yaml"),
+    }
+    text = (
+        f"World-model data for language agents, made by self-play as in SPA ([arXiv 2510.15047]({PAPER})). In each "
+        "response the environment's true state and next state replace those that the model wrote. The splits share no "
+        "puzzle. The author has chosen no licence: ask before you use the data."
+    )
+    use = f"spa run CONFIG --stages sft data.train_files={name} data.val_files={name}"
+    return f"{_card(head, name, text, facts, use)}\n{_columns(folder / TRAIN_FILE)}"
+
+
+def _columns(file: Path) -> str:
+    """The columns of a data file with their meanings."""
+    rows = [f"| `{name}` | {COLUMNS[name]} |" for name in pq.read_schema(file).names if name in COLUMNS]
+    return "\n".join(["## Columns", "", "| column | meaning |", "|---|---|", *rows]) + "\n"
+
+
+def model_card(folder: Path, name: str) -> str:
+    """The README of a checkpoint."""
+    stage_dir = folder.parent
+    config = _yaml(stage_dir / "config.yaml")
+    base = str(config.get("model_path", ""))
+    head: dict[str, Any] = {"library_name": "transformers", "tags": ["world-model", "agents", "reinforcement-learning"]}
+    if _NAME.fullmatch(base) and not Path(base).exists():
+        head["base_model"] = base
+    step = folder.name.removeprefix("global_step_")
+    facts = {
+        "base model": head.get("base_model", "a local model"),
+        "step": step,
+        **_settings(stage_dir / "config.yaml"),
+    }
+    figures = _last_validation(stage_dir / "metrics.jsonl", step_of(folder))
+    facts |= {key: round(value, 4) for key, value in figures.items()}
+    text = (
+        f"A language agent trained with `spa`, after SPA ([arXiv 2510.15047]({PAPER})){_stages(stage_dir)}. It answers "
+        "prompts as `spa` writes them. Figures are those of the last validation up to this step, on puzzles that were "
+        "not trained on; they say nothing about other tasks."
+    )
+    return _card(head, name, text, facts, f"spa eval {name} CONFIG")
+
+
+def _stages(stage_dir: Path) -> str:
+    """How the model of a stage was trained, as its record says."""
+    known = Manifest.read(stage_dir)
+    if known is None:
+        return ""
+    if known.fingerprint.stage == "sft":
+        return ": fine-tuning on played games, and no reinforcement learning yet"
+    return ": fine-tuning on played games, then multi-turn PPO" if known.fingerprint.parent else ": multi-turn PPO"
+
+
+def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any], use: str) -> str:
+    rows = [f"| {key} | {value} |" for key, value in facts.items() if value not in (None, "")]
+    table = "\n".join(["| | |", "|---|---|", *rows])
+    front = yaml.safe_dump(dict(head), sort_keys=False).strip()
+    return f"---\n{front}\n---\n\n# {name.partition('/')[2]}\n\n{text}\n\n{table}\n\n```bash\n{use}\n```\n"
+
+
+def _splits() -> list[dict[str, str]]:
+    return [{"split": "train", "path": TRAIN_FILE}, {"split": "validation", "path": VAL_FILE}]
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Settings that say how a run was played, from its saved configuration."""
+    config, found = _yaml(path), {}
+    for key in SHOWN:
+        value: Any = config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        found[f"`{key}`"] = ", ".join(map(str, value)) if isinstance(value, list) else value
+    return found
+
+
+def _last_validation(path: Path, step: int) -> dict[str, float]:
+    """The figures of the last validation up to a step; none if the step, 0, or the record is not known."""
+    if not step or not path.is_file():
+        return {}
+    last: dict[str, float] = {}
+    for _, line in read_lines(path):
+        if not isinstance(line.get("step"), int) or line["step"] > step:
+            continue
+        found = {
+            key: value
+            for key, value in line.items()
+            if key.startswith(("val/", "val-env/"))
+            and key.rpartition("/")[2] in ("success", "pass@1", "pass@8", "loss")
+        }
+        last = {key: value for key, value in found.items() if isinstance(value, int | float)} or last
+    return last
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return _parsed(path, json.loads)
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    return _parsed(path, yaml.safe_load)
+
+
+def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """The mapping that a file holds, empty if there is no file. Raises DataError if it is something else: a card
+    would be silent about what it says."""
+    if not path.is_file():
+        return {}
+    try:
+        found = parse(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise DataError(_unreadable(path, one_line(error)[:200])) from error
+    if not isinstance(found, dict):
+        raise DataError(_unreadable(path, "it holds no mapping"))
+    return found
+
+
+def _unreadable(path: Path, why: str) -> str:
+    return (
+        f"{path}: cannot be read ({why}). Start the command of that stage again, which restores what it can, or remove "
+        "the file: the card then does without it."
+    )

@@ -1,0 +1,31 @@
+"""Playing held-out puzzles to see how good a policy is."""
+
+from spa.config.schema import Config
+from spa.engines.base import Engine
+from spa.evaluation.episode_metrics import episode_metrics
+from spa.evaluation.search import episode_search_metrics
+from spa.run.recorder import Recorder
+from spa.stages import setup
+from spa.types import Episode, Metrics
+
+
+def validation_episodes(cfg: Config, player: setup.Player, engine: Engine) -> list[Episode]:
+    """The validation puzzles, `validation_steps` times as many as there are groups, each pass on puzzles of its own.
+
+    The puzzles and the draws are the same at every call, so that validations of one run can be compared.
+    """
+    episodes = []
+    groups = sum(cfg.es_manager.val.env_configs.n_groups or ())
+    for part in range(cfg.trainer.validation_steps):
+        specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part)
+        shifted = [setup.shift_group(spec, part * groups) for spec in specs]
+        episodes += player.play(engine, shifted, setup.val_sampling(cfg))
+    return episodes
+
+
+def validate(cfg: Config, player: setup.Player, engine: Engine, rec: Recorder, step: int) -> Metrics:
+    """Validation metrics under `val-env/<tag>/`; the episodes are recorded."""
+    episodes = validation_episodes(cfg, player, engine)
+    rec.trajectories(step, "val", episodes)
+    searched = episode_search_metrics(episodes, player.make_env, "val-env")
+    return episode_metrics(episodes, "val-env") | searched

@@ -1,0 +1,122 @@
+"""Self-play of other players, other states in the replies, other losses: small but whole."""
+
+import json
+
+import pytest
+import torch
+from helpers.runs import small_config
+
+from spa.config.load import load_config
+from spa.engines.local import LocalEngine
+from spa.errors import ConfigError
+from spa.models.load import load_tokenizer
+from spa.policies.mixed import MixedEngine
+from spa.policies.scripted import ScriptedEngine, formatted
+from spa.prompts.parse import parse_reply
+from spa.prompts.template import ChatTemplate
+from spa.run.manifest import SUMMARY
+from spa.stages import ppo, selfplay, setup
+from spa.worldmodel.rows import read_parquet
+
+
+def data(cfg, folder):
+    selfplay.main(cfg, directory=folder)
+    return read_parquet(folder / selfplay.TRAIN_FILE)
+
+
+def test_expert_data_solve_their_puzzles(tmp_path):
+    rows = data(small_config("none", tmp_path, "generate.policy=expert"), tmp_path / "data")
+    assert all(row.success for row in rows)
+    summary = json.loads((tmp_path / "data" / SUMMARY).read_text())
+    assert summary["played"]["success"] == 1.0 and summary["states"] == "truth"
+
+
+def test_epsilon_is_the_share_of_random_turns(tmp_path):
+    cfg = small_config("none", tmp_path, "generate.policy=expert", "generate.epsilon=0.5")
+    engine = selfplay.selfplay_engine(cfg, setup.pick_device(cfg))
+    assert isinstance(engine, MixedEngine)
+    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    specs = setup.episode_specs(cfg.es_manager.train, "selfplay", base_seed=1, step=0)
+    mixed = player.play(engine, specs, setup.selfplay_sampling(cfg))
+    assert 0 < sum(episode.success for episode in mixed) < len(mixed)
+    assert [e.to_json() for e in player.play(engine, specs, setup.selfplay_sampling(cfg))] == [
+        e.to_json() for e in mixed
+    ]
+
+
+def test_believed_states_are_the_models_own(base, tmp_path):
+    rows = data(small_config(base, tmp_path, "generate.states=believed"), tmp_path / "data")
+    for row in rows:
+        parsed = parse_reply(row.response, mode="add_worldmodel")
+        assert (parsed.observation, parsed.prediction) == (row.observed, row.predicted)
+    assert any(row.predicted != row.next_state for row in rows)
+
+
+def test_random_coordinates_are_not_the_truth(base, tmp_path):
+    rows = data(small_config(base, tmp_path, "generate.states=random_coords"), tmp_path / "data")
+    parsed = [parse_reply(row.response, mode="add_worldmodel") for row in rows]
+    wrong = sum(reply.prediction != row.next_state for reply, row in zip(parsed, rows, strict=True))
+    assert wrong > 0.8 * len(rows) and all(reply.well_formed for reply in parsed)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["generate.states=believed", "generate.policy=random"], "predicts nothing"),
+        (["generate.states=random_coords", "state_text=grid"], "no coordinates"),
+        (["agent_proxy.world_model_reward.prediction=1", "ctx_manager.mode=base"], "needs ctx_manager.mode"),
+    ],
+)
+def test_impossible_ablations_are_refused(overrides, said):
+    with pytest.raises(ConfigError, match=said):
+        load_config("tiny", overrides)
+
+
+@pytest.mark.parametrize("mask", ["answer_only", "all_after_system"])
+def test_ppo_trains_on_the_tokens_that_the_mask_names(base, tmp_path, mask):
+    cfg = small_config(
+        base,
+        tmp_path,
+        f"actor_rollout_ref.actor.loss_mask={mask}",
+        "trainer.total_training_steps=1",
+        "trainer.val_before_train=false",
+        "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    )
+    ppo.main(cfg)
+    line = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["actor/grad_norm"] > 0
+    assert abs(line["rollout/kl_trainer_sampler"]) < 1e-6
+
+
+def test_masks_differ_in_size(base, tmp_path):
+    cfg = small_config(base, tmp_path)
+    device = setup.pick_device(cfg)
+    model, template = setup.load_actor(cfg, str(base), device)
+    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=1, step=0)
+    episodes = player.play(LocalEngine(model, template), specs, setup.train_sampling(cfg))
+    sizes = []
+    for mask in ("answer_only", "sampled", "all_after_system"):
+        batch = ppo.make_batch(
+            small_config(base, tmp_path, f"actor_rollout_ref.actor.loss_mask={mask}"), episodes, template
+        )
+        assert batch is not None
+        sizes.append(int(batch.mask.sum()))
+    assert sizes == sorted(sizes) and len(set(sizes)) == 3
+
+
+def test_online_world_modelling_is_paid_for(base, tmp_path):
+    def knows_what_it_sees(prompt) -> str:
+        return formatted(prompt, "Left", observation=prompt.context.state_text("coords"), prediction="?")
+
+    cfg = small_config(base, tmp_path)
+    template = ChatTemplate(load_tokenizer(str(base)))
+    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=1, step=0)
+    episodes = player.play(ScriptedEngine(knows_what_it_sees, template), specs, setup.train_sampling(cfg))
+    plain = ppo.make_batch(cfg, episodes)
+    paid = ppo.make_batch(small_config(base, tmp_path, "agent_proxy.world_model_reward.observation=0.5"), episodes)
+    assert plain is not None and paid is not None
+    turns = torch.tensor([len(episode.turns) for episode in episodes])
+    torch.testing.assert_close(paid.scores, plain.scores + 0.5 * turns)
+    torch.testing.assert_close(paid.rewards.sum(1), paid.scores)

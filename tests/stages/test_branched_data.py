@@ -1,0 +1,67 @@
+"""Stage 1 with branched play and with mixtures, by the real recipe."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spa.config.load import load_config
+from spa.errors import ConfigError
+from spa.stages import selfplay
+from spa.worldmodel.rows import is_branch, read_parquet
+
+SETTINGS = (
+    "es_manager.train.env_groups=6",
+    "es_manager.train.group_size=2",
+    "es_manager.val.env_groups=2",
+    "trainer.validation_steps=1",
+    "generate.num_batches=1",
+    "ppo_mini_batch_size=4",
+    "trainer.logger=[]",
+)
+
+
+def made(tmp_path, *overrides):
+    cfg = load_config("tiny", [*SETTINGS, f"trainer.run_dir={tmp_path}", *overrides])
+    out = selfplay.main(cfg)
+    return cfg, read_parquet(out / "wm_train.parquet"), json.loads((out / "summary.json").read_text())
+
+
+def test_branched_play_costs_no_tokens_and_tells_of_every_action(tmp_path):
+    _, rows, summary = made(tmp_path, "generate.policy=branched")
+    assert summary["rows_branched"] > 2 * summary["episodes"]
+    states = {}
+    for row in rows:
+        if len(row.executed) == 1:
+            states.setdefault((row.episode_id, row.turn), set()).add(row.executed[0])
+    assert sum(len(actions) >= 4 for actions in states.values()) >= 0.9 * len(states)
+    assert any(row.next_state == row.state for row in rows)  # moves against the edge are data, too
+
+
+def test_a_mixture_shares_the_episodes_and_only_its_branched_ones_have_branches(tmp_path):
+    cfg, rows, _ = made(tmp_path, "generate.mixture={random: 1, branched: 1}")
+    who = {row.episode_id: selfplay.policy_of(cfg, row.episode_id) for row in rows}
+    assert set(who.values()) == {"random", "branched"}
+    assert {who[row.episode_id] for row in rows if is_branch(row)} == {"branched"}
+
+
+def test_coverage_keeps_the_number_of_rows(tmp_path):
+    _, rows, summary = made(tmp_path, "generate.policy=branched", "generate.coverage=true")
+    assert len(rows) == summary["rows_train"]
+
+
+def test_an_unknown_policy_in_a_mixture_is_refused():
+    with pytest.raises(ConfigError, match="did you mean branched"):
+        load_config("tiny", ["generate.mixture={branchd: 1}"])
+    with pytest.raises(ConfigError, match="must be greater than 0"):
+        load_config("tiny", ["generate.mixture={random: -1}"])
+
+
+def test_an_environment_that_fails_when_it_is_copied_costs_the_rows_of_its_episode(tmp_path, caplog, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "envs")
+    env = "{env_type: 'faulty_env:Faulty', max_actions_per_traj: 9, env_config: {fault: clone}}"
+    tags = [f"es_manager.{split}.env_configs={{tags: [Bad], n_groups: null}}" for split in ("train", "val")]
+    _, rows, summary = made(tmp_path, "generate.policy=branched", f"+custom_envs.Bad={env}", *tags)
+    assert summary["dropped"]["environment_fault"] > 0
+    assert rows and all(row.puzzle_seed % 3 for row in rows)
+    assert "called sys.exit(0)" in caplog.text

@@ -1,0 +1,292 @@
+"""`spa eval` from end to end, mostly with policies that need no model."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers.stages import mark_finished
+
+from spa import cli
+from spa.commands.evaluate import remarks
+from spa.config.load import load_config
+from spa.errors import ConfigError, DataError, ModelError
+from spa.evaluation.episode_metrics import episode_metrics
+from spa.policies.scripted import ScriptedEngine, random_engine
+from spa.report.reading import open_run
+from spa.run.files import read_lines
+from spa.stages import evaluate, policies, setup
+from spa.stages.policies import find_target, run_of, training_hashes
+from spa.stages.selfplay import TRAIN_FILE
+from spa.stages.validation import validation_episodes
+from spa.types import Episode
+
+LAKE = "FrozenLakeNoSlip"
+
+
+def demo(groups: int = 6, samples: int = 2, *more: str):
+    return load_config(
+        "demo",
+        [
+            f"es_manager.val.env_groups={groups}",
+            f"es_manager.val.group_size={samples}",
+            "es_manager.val.env_configs.n_groups=null",
+            *more,
+        ],
+    )
+
+
+def run(cfg, name, path, **options):
+    return evaluate.main(cfg, find_target(name), output=path, **options)
+
+
+def test_equal_seeds_give_equal_bytes_and_other_seeds_do_not(tmp_path):
+    for name in ("a", "b"):
+        run(demo(), "random", tmp_path / f"{name}.json")
+    run(demo(6, 2, "seed.val=7"), "random", tmp_path / "c.json")
+    first, second, other = ((tmp_path / f"{name}.json").read_bytes() for name in "abc")
+    assert first == second != other
+
+
+def test_scores_what_validation_during_training_scores(tmp_path):
+    cfg = demo(12, 4)
+    result = run(cfg, "random", tmp_path / "r.json")
+    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
+    episodes = validation_episodes(cfg, player, random_engine(max_actions=3))
+    metrics = episode_metrics(episodes, "val")
+    found = result["tags"][LAKE]
+    assert 0 < found["pass@1"]["mean"] < 1
+    assert found["pass@1"]["mean"] == pytest.approx(metrics[f"val/{LAKE}/success"], abs=1e-6)
+    assert found["pass@4"]["mean"] == pytest.approx(metrics[f"val/{LAKE}/pass@4"], abs=1e-6)
+
+
+def test_what_turns_do_not_hold_is_no_part_of_the_optimum(tmp_path):
+    found = run(demo(12, 1, "agent_proxy.max_turn=1"), "expert", tmp_path / "r.json")["tags"][LAKE]
+    within = [part for part in found["by_difficulty"] if part["difficulty"] <= 3]  # one turn holds three actions
+    assert found["optimum"] == round(sum(part["pass@1"]["n"] for part in within) / 12, 4) < 1
+    assert found["percent_of_optimum"] == pytest.approx(100, abs=0.01)
+
+
+def test_players_that_believe_nothing_have_no_figures_of_states(tmp_path):
+    found = run(demo(4, 1), "random", tmp_path / "r.json")["tags"][LAKE]
+    assert found["format_rate"] == 1.0 and not {"prediction_exact", "observation_exact"} & found.keys()
+
+
+def test_expert_reaches_the_optimum(tmp_path):
+    measured = "custom_envs.FrozenLakeNoSlip.env_config.size=4"  # what the card is about; the demo's lake is smaller
+    found = run(demo(6, 2, measured), "expert", tmp_path / "r.json")["tags"][LAKE]
+    assert found["pass@1"]["mean"] == 1.0
+    assert found["percent_of_optimum"] == pytest.approx(100 / found["optimum"])
+    assert found["ineffective_per_action"] == 0.0
+    assert found["actions_per_episode"] == pytest.approx(
+        sum(part["difficulty"] * part["pass@1"]["n"] for part in found["by_difficulty"]) / 6
+    )
+
+
+def test_expert_says_when_there_is_no_solver(tmp_path):
+    cfg = demo(2, 1, "es_manager.val.env_configs.tags=['2048']", "es_manager.train.env_configs.tags=['2048']")
+    with pytest.raises(ConfigError, match="2048 has no solver"):
+        run(cfg, "expert", tmp_path / "r.json")
+
+
+class Dying(ScriptedEngine):
+    """Plays at random until its connection breaks for good."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__(random_engine(max_actions=3).reply)
+        self.calls = calls
+
+    def generate(self, prompts, sampling):
+        self.calls -= 1
+        if self.calls < 0:
+            raise ModelError("the server is gone")
+        return super().generate(prompts, sampling)
+
+
+def test_goes_on_where_it_was_broken_off(tmp_path, monkeypatch):
+    cfg, path = demo(6, 2), tmp_path / "broken.json"
+    monkeypatch.setattr(evaluate, "CHUNK", 4)
+    run(cfg, "random", tmp_path / "whole.json")
+    engines = [Dying(8), Dying(100)]
+    monkeypatch.setattr(evaluate, "open_target", lambda cfg, target, player, **_: (engines.pop(0), player))
+    with pytest.raises(ModelError):
+        run(cfg, "random", path)
+    kept = path.with_suffix(".groups.jsonl").read_text().splitlines()
+    assert not path.exists() and 1 < len(kept) < 7
+    run(cfg, "random", path)
+    assert path.read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert path.with_suffix(".groups.jsonl").read_text().splitlines()[: len(kept)] == kept
+    assert len(path.with_suffix(".groups.jsonl").read_text().splitlines()) == 7
+    run(cfg, "random", path)  # opens no third engine: everything is kept
+    assert not engines
+
+
+def test_its_episodes_can_be_viewed_and_are_those_of_the_result(tmp_path):
+    for settings in ((), (), ("seed.val=7",)):
+        run(demo(4, 2, *settings), "random", tmp_path / "r.json")
+        (stage,) = open_run(tmp_path / "r").stages
+        (file,) = stage.trajectory_files()
+        episodes = [Episode.from_json(row) for _, row in read_lines(file.path)]
+        found = json.loads((tmp_path / "r.json").read_text())["tags"][LAKE]
+        assert len(episodes) == 8 == len({episode.episode_id for episode in episodes})
+        assert sum(episode.success for episode in episodes) / 8 == pytest.approx(found["pass@1"]["mean"], abs=1e-6)
+    assert len(list((tmp_path / "r" / "previous").rglob("*.jsonl"))) == 1
+
+
+def test_a_line_that_a_kill_cut_off_costs_its_group_and_not_the_next(tmp_path):
+    cfg, path = demo(6, 2), tmp_path / "r.json"
+    run(cfg, "random", path)
+    groups = path.with_suffix(".groups.jsonl")
+    whole = groups.read_text().splitlines(keepends=True)
+    groups.write_text("".join(whole[:3]) + whole[3][:40])
+    path.unlink()
+    run(cfg, "random", path)
+    assert sum(line in whole[1:] for line in groups.read_text().splitlines(keepends=True)) >= 2 + 6
+
+
+def test_more_groups_keep_what_was_played(tmp_path):
+    path = tmp_path / "r.json"
+    run(demo(128, 2), "random", path)
+    before = path.with_suffix(".groups.jsonl").read_text()
+    assert run(demo(130, 2), "random", path)["tags"][LAKE]["puzzles"] == 130
+    assert path.with_suffix(".groups.jsonl").read_text().startswith(before)
+
+
+def test_other_settings_set_old_groups_aside(tmp_path):
+    path = tmp_path / "r.json"
+    run(demo(), "random", path)
+    old = path.with_suffix(".groups.jsonl").read_text()
+    run(demo(6, 2, "agent_proxy.max_turn=1"), "random", path)
+    assert (tmp_path / "previous" / "1" / "r.groups.jsonl").read_text() == old
+    assert json.loads(path.read_text())["tags"][LAKE]["turns_per_episode"] == 1.0
+
+
+@pytest.mark.parametrize(("more", "at_a_time"), [((), 12), (("imagine.n=6", "imagine.dynamics=oracle"), 2)])
+def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(tmp_path, monkeypatch, more, at_a_time):
+    monkeypatch.setattr(evaluate, "CHUNK", 12)
+    calls, play = list[int](), setup.Player.play
+    monkeypatch.setattr(setup.Player, "play", lambda *args: calls.append(len(args[2])) or play(*args))
+    run(demo(6, 2, *more), "random", tmp_path / "r.json")
+    assert calls == [at_a_time] * (12 // at_a_time)
+
+
+@pytest.mark.parametrize(
+    ("trained", "played", "precision"),
+    [
+        ("builtin:tiny", "builtin:tiny", "float32"),
+        ("owner/model-of-135M", "builtin:tiny", "float32"),
+        ("builtin:tiny", "owner/model-of-135M", "bfloat16"),
+        ("builtin:tiny", "random", "float32"),
+    ],
+)
+def test_the_precision_is_that_of_the_model_that_plays(tmp_path, monkeypatch, trained, played, precision):
+    found = []
+
+    def note(cfg, *args, **kwargs):
+        found.append(cfg.actor_rollout_ref.rollout.dtype)
+        raise ModelError("that is enough")
+
+    monkeypatch.setattr("spa.models.precision.processor_feature", lambda: "amx")
+    monkeypatch.setattr(evaluate, "play_puzzles", note)
+    with pytest.raises(ModelError, match="enough"):
+        run(demo(1, 1, f"model_path={trained}", "trainer.device=cpu"), played, tmp_path / "result.json")
+    assert found == [precision]
+
+
+def test_training_puzzles_are_left_out(tmp_path, untrained_model):
+    cfg = demo(6, 1)
+    player = setup.make_player(cfg, None, mode="base")
+    hashes = [puzzle.hash for puzzle in evaluate.unseen_puzzles(cfg, player, frozenset())[0]]
+    folder = tmp_path / "run" / "ppo" / "trajectories"
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"episode_id": "x", "puzzle_hash": h, "turns": []}, separators=(",", ":")) for h in hashes[:2]]
+    (folder / "train-000001.jsonl").write_text("\n".join(lines) + "\n")
+    assert training_hashes(tmp_path / "run") == set(hashes[:2])
+    (tmp_path / "run/round_1/data").mkdir(parents=True)
+    pq.write_table(pa.table({"puzzle_hash": ["learnt in round 1"]}), tmp_path / "run/round_1/data" / TRAIN_FILE)
+    assert training_hashes(tmp_path / "run") == {*hashes[:2], "learnt in round 1"}
+    puzzles, seen = evaluate.unseen_puzzles(cfg, player, training_hashes(tmp_path / "run"))
+    assert seen == 2 and [puzzle.hash for puzzle in puzzles] == hashes[2:]
+    with pytest.raises(DataError, match="all 6 validation puzzles"):
+        evaluate.unseen_puzzles(cfg, player, frozenset(hashes))
+
+
+def test_hash_is_found_in_what_the_recorder_writes():
+    cfg = demo(1, 1)
+    player = setup.make_player(cfg, None, mode="base")
+    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=1, step=0)
+    episode = player.play(random_engine(max_actions=3), specs, setup.val_sampling(cfg))[0]
+    line = json.dumps(episode.to_json(), separators=(",", ":")).encode()
+    found = policies._HASH.search(line[: policies._HEAD])
+    assert found is not None and found.group(1).decode() == episode.puzzle_hash
+
+
+def test_model_that_never_follows_the_format_gets_a_clear_result(tmp_path, untrained_model):
+    cfg = demo(3, 2, "actor_rollout_ref.rollout.response_length=4", "agent_proxy.max_turn=2", "trainer.device=cpu")
+    result = run(cfg, str(untrained_model), tmp_path / "r.json")
+    found = result["tags"][LAKE]
+    assert found["format_rate"] == 0.0 and found["pass@1"]["mean"] == 0.0
+    assert found["tokens_per_turn"] <= 4
+    text = "\n".join(remarks(result))
+    assert "not one reply follows the format" in text
+    assert "Pass@4, Pass@8" in text and "--samples 64" in text
+    assert "not known here" in text
+
+
+def test_run_of_a_checkpoint(tmp_path):
+    assert run_of(tmp_path / "r" / "ppo" / "global_step_3") == tmp_path / "r"
+    assert run_of(tmp_path / "r" / "sft" / "extra_1" / "global_step_3") == tmp_path / "r"
+    assert run_of(tmp_path / "model") is None
+
+
+def test_the_model_of_a_stage_is_its_result_also_after_extra_steps(tmp_path):
+    for name in ("global_step_2", "extra_1/global_step_3"):
+        (tmp_path / "r" / "sft" / name).mkdir(parents=True)
+        (tmp_path / "r" / "sft" / name / "complete.json").write_text('{"sha256": {}}')
+    assert find_target(str(tmp_path / "r")).model == str(tmp_path / "r" / "sft" / "global_step_2")
+    mark_finished(tmp_path / "r" / "sft", result="extra_1/global_step_3")
+    assert find_target(str(tmp_path / "r")).model == str(tmp_path / "r" / "sft" / "extra_1" / "global_step_3")
+
+
+def test_a_checkpoint_is_found_by_a_path_from_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    step = Path("runs/mine/sft/global_step_60")
+    step.mkdir(parents=True)
+    (step / "config.json").write_text("{}")
+    assert find_target(str(step)).label == "sft-global_step_60"
+
+
+def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert (
+        cli.main(["eval", "random", "--config", "demo", "--puzzles", "4", "--samples", "2", "--k", "1,8", "--quiet"])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "Pass@1" in out and "Pass@8: not computed" in out and "runs/demo/eval/random-demo.json" in out
+    result = json.loads((tmp_path / "runs/demo/eval/random-demo.json").read_text())
+    assert result["settings"]["groups"] == 4 and set(result["not_computed"]) == {"pass@8"}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["random"], "name a configuration"),
+        (["random", "--config", "demo", "--k", "0"], "at least 1"),
+        (["random", "--config", "demo", "--k", "eight"], "write numbers"),
+        (["random", "--config", "demo", "--k", "²"], "write numbers"),
+        (["random", "--config", "demo", "--puzzles", "0"], "puzzles is 0"),
+        (["no/such/folder", "--config", "demo"], "no such model folder"),
+        (["run", "--config", "demo"], "There are checkpoints in run/spa/ppo."),
+        (["random", "--config", "demo", "--output", "run"], "it is a folder"),
+        (["random", "--config", "demo", "--output", "file/result.json"], "no result can be written to"),
+        (["random", "--config", "demo", "--output", "/proc/no/result.json"], "no result can be written to"),
+    ],
+)
+def test_clear_errors(args, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "spa" / "ppo" / "global_step_3").mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    assert cli.main(["eval", *args]) == 2
+    assert said in capsys.readouterr().err

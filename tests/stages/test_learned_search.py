@@ -1,0 +1,163 @@
+"""Written searches by the model's own predictions: rounds, what is asked, and what is written when all is right."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from spa.config.load import load_config
+from spa.config.schema import Config
+from spa.envs.base import TextEnv
+from spa.envs.registry import make_env
+from spa.errors import ConfigError, DataError
+from spa.experiments.methods import METHODS
+from spa.planning.written_search import explore
+from spa.policies.scripted import ScriptedEngine
+from spa.prompts.render import STATE
+from spa.stages import pipeline, setup
+from spa.stages.rounds import rounds_of
+from spa.stages.search_examples import LearnedMoves, Simulator, make_examples, questions
+from spa.types import Prompt, WorldModelRow
+from spa.worldmodel.rows import read_parquet, write_parquet
+
+SETTINGS = (
+    "model_path=builtin:tiny",
+    "sft.model.partial_pretrain=builtin:tiny",
+    "es_manager.train.env_groups=8",
+    "es_manager.train.group_size=4",
+    "es_manager.val.env_groups=4",
+    "es_manager.val.group_size=1",
+    "actor_rollout_ref.rollout.response_length=24",
+    "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    "generate.sampling.response_length=420",
+    "generate.num_batches=4",
+    "generate.search.examples=40",
+    "trainer.device=cpu",
+    "trainer.logger=[]",
+)
+
+
+def config(*overrides: str, method: str = "search_model") -> Config:
+    return load_config("smol_search", [*SETTINGS, *METHODS[method].overrides, *overrides])
+
+
+class Copies:
+    """Where actions truly lead, asked in the words of the prompt: games of all states of some puzzles, by their text."""
+
+    def __init__(self, cfg: Config) -> None:
+        player = setup.make_player(cfg, None, mode="base")
+        self.games: dict[str, TextEnv] = {}
+        self.asked = 0
+        for question in questions(cfg, player, Counter(), most=200):
+            for copy in explore(question.env)[1].values():
+                self.games[copy.state_text("coords")] = copy
+
+    def reply(self, prompt: Prompt) -> str:
+        self.asked += 1
+        twin = self.games[prompt.messages[-1]["content"].partition(STATE)[2]].clone()
+        action = twin.to_action(prompt.prefill.removeprefix("<think>"))
+        assert action is not None
+        twin.step(action)
+        return f"{prompt.prefill}{twin.state_key()}"
+
+
+def written(rows: list[WorldModelRow], path: Path) -> bytes:
+    write_parquet(path, rows)
+    return path.read_bytes()
+
+
+def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(tmp_path: Path):
+    cfg = config()
+    player, truth = setup.make_player(cfg, None, mode="base"), Copies(cfg)
+    learned = LearnedMoves(ScriptedEngine(truth.reply), None)
+    rows, lines, dropped = make_examples(cfg, player, learned)
+    wanted = make_examples(cfg, player, Simulator())
+    assert written(rows, tmp_path / "model") == written(wanted[0], tmp_path / "simulator")
+    assert (lines, dropped) == wanted[1:]
+    assert learned.counts["move_right"] == learned.counts["search_right"] == 1.0
+    assert learned.counts["questions"] == truth.asked >= 4 * sum(lines)
+
+
+def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
+    cfg = config("generate.search.examples=10")
+    player, truth = setup.make_player(cfg, None, mode="base"), Copies(cfg)
+
+    def mirrored(prompt: Prompt) -> str:
+        others = {"Left": "Right", "Right": "Left", "Up": "Down", "Down": "Up"}
+        action = prompt.prefill.removeprefix("<think>")
+        twin = truth.games[prompt.messages[-1]["content"].partition(STATE)[2]].clone()
+        twin.step(twin.to_action(others[action]) or 0)
+        return f"{prompt.prefill}{twin.state_key()}"
+
+    learned = LearnedMoves(ScriptedEngine(mirrored), None)
+    rows, _, _ = make_examples(cfg, player, learned)
+    assert len(rows) == 11 and learned.counts["search_right"] < 0.2
+    nonsense = LearnedMoves(ScriptedEngine(lambda prompt: f"{prompt.prefill}77"), None)
+    with pytest.raises(DataError, match="unreadable_state"):
+        make_examples(config("generate.search.examples=1"), player, nonsense)
+
+
+def test_the_first_round_plays_at_random_and_the_second_goes_on_from_its_model(tmp_path: Path):
+    cfg = config(f"trainer.run_dir={tmp_path}")
+    moves, search = rounds_of(cfg, tmp_path / "data", tmp_path / "sft")
+    assert moves.cfg.generate.policy == "random" and moves.cfg.generate.reply_format == "moves"
+    assert moves.cfg.sft.trainer.total_training_steps == 80
+    assert search.cfg.generate.policy == "search" and search.cfg.sft == cfg.sft
+    assert [folder.relative_to(tmp_path) for _, folder in (*moves.stages, *search.stages)] == [
+        Path("round_1/data"),
+        Path("round_1/sft"),
+        Path("data"),
+        Path("sft"),
+    ]
+
+
+def test_both_rounds_and_ppo_with_the_built_in_model(tmp_path: Path):
+    """On 3x3, with enough moves for a model that finds some goals; most of what it predicts is wrong."""
+    cfg = config(
+        "custom_envs.FrozenLakeNoSlip.env_config.size=3",
+        "actor_rollout_ref.model.dtype=float32",
+        "sft.model.dtype=float32",
+        "sft.optim.lr=2e-3",
+        "generate.search.examples=4",
+        "generate.search.moves=400",
+        "generate.search.moves_per_step=20",
+        "sft.trainer.total_training_steps=1",
+        "sft.trainer.eval_episodes=0",
+        "trainer.total_training_steps=1",
+        "trainer.val_before_train=false",
+        f"trainer.run_dir={tmp_path}",
+        f"sft.trainer.default_local_dir={tmp_path}/sft",
+        f"trainer.default_local_dir={tmp_path}/ppo",
+    )
+    pipeline.run(cfg)
+    rows = read_parquet(tmp_path / "round_1" / "data" / "wm_train.parquet")
+    env = make_env("frozen_lake", {"size": 3, "is_slippery": False})
+    env.reset(seed=0)
+    for row in rows:
+        assert row.response == f"<think>{row.executed[0]}{env.key_of_text(row.next_state)}"
+    summary = json.loads((tmp_path / "data" / "summary.json").read_text())
+    assert summary["rows_train"] == 4
+    found = summary["search"]
+    assert found["dynamics"] == "model" and found["questions"] > 0 and 0 <= found["move_right"] <= 1
+    rounds = json.loads((tmp_path / "sft" / "rounds.json").read_text())
+    assert [each["policy"] for each in rounds] == ["random", "search"]
+    assert (tmp_path / "ppo" / "metrics.jsonl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ("generate.search.thoughts=dealt", "generate.search.thoughts"),
+        ("state_text=grid", "state_text"),
+        ("generate.rounds=3", "generate.rounds"),
+    ],
+)
+def test_what_a_model_cannot_search_is_refused(override: str, path: str):
+    with pytest.raises(ConfigError, match=path):
+        config(override)
+
+
+def test_copies_of_the_game_have_one_round():
+    with pytest.raises(ConfigError, match=r"generate\.rounds"):
+        config("generate.rounds=2", method="search_simulator")

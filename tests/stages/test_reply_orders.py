@@ -1,0 +1,53 @@
+"""Every order of a world-model reply through all three stages, with the built-in model and budgets of a few tokens."""
+
+import json
+
+import pytest
+
+from spa.config.load import load_config
+from spa.stages import ppo, selfplay, sft
+from spa.worldmodel.rows import is_branch, read_parquet
+
+SETTINGS = (
+    "agent_proxy.max_turn=2",
+    "es_manager.train.env_groups=2",
+    "es_manager.train.group_size=2",
+    "es_manager.val.env_groups=1",
+    "es_manager.val.group_size=1",
+    "ppo_mini_batch_size=2",
+    "actor_rollout_ref.rollout.response_length=4",
+    "actor_rollout_ref.rollout.rollout_filter_ratio=1",
+    "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    "gate.enable=false",
+    "generate.num_batches=1",
+    "generate.policy=branched",
+    "generate.val_fraction=0.5",
+    "sft.data.train_batch_size=2",
+    "sft.data.micro_batch_size_per_gpu=2",
+    "sft.trainer.total_training_steps=1",
+    "sft.trainer.eval_episodes=1",
+    "trainer.total_training_steps=1",
+    "trainer.validation_steps=1",
+    "trainer.val_before_train=false",
+    "trainer.device=cpu",
+    "trainer.logger=[]",
+)
+
+
+@pytest.mark.parametrize("order", ["plan_first", "answer_first", "no_prediction", "choose_plan"])
+def test_all_stages(order, tmp_path):
+    cfg = load_config("tiny", [*SETTINGS, f"agent_proxy.reply_order={order}", f"trainer.run_dir={tmp_path}"])
+    data = selfplay.main(cfg, directory=tmp_path / "data")
+    rows = read_parquet(data / "wm_train.parquet")
+    assert any(is_branch(row) for row in rows) == (order != "choose_plan")  # there, branches are what is chosen from
+    assert all(("<prediction>" in row.response) == (order != "no_prediction") for row in rows)
+    if order == "plan_first":
+        assert all(f"I do {', then '.join(row.executed)}. <prediction>" in row.response for row in rows)
+    if order == "choose_plan":
+        assert all(row.response.count("I could do ") == 2 for row in rows)
+    tuned = sft.main(cfg, directory=tmp_path / "sft", data=data)
+    measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert ("val/wm/pred_exact" in measured) == (order != "no_prediction")
+    ppo.main(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+    last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["actor/grad_norm"] > 0

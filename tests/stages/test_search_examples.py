@@ -1,0 +1,236 @@
+"""Written search from examples to PPO with the built-in model: puzzles, prompts, arms, turns without a history."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spa.config.load import load_config
+from spa.config.schema import Config
+from spa.errors import ConfigError
+from spa.evaluation.search import episode_scores
+from spa.experiments.methods import METHODS
+from spa.models.choose import load_template
+from spa.planning.written_search import explore, score_search, thoughts_of
+from spa.policies.scripted import ScriptedEngine
+from spa.prompts.parse import parse_reply
+from spa.stages import evaluate, ppo, selfplay, setup, sft
+from spa.stages.policies import Target
+from spa.stages.ppo import make_batch
+from spa.stages.search_examples import Simulator, make_examples
+from spa.training.batch import split_turns
+from spa.types import WorldModelRow
+from spa.worldmodel.rows import read_parquet
+
+SETTINGS = (
+    "model_path=builtin:tiny",
+    "sft.model.partial_pretrain=builtin:tiny",
+    "es_manager.train.env_groups=2",
+    "es_manager.train.group_size=2",
+    "es_manager.val.env_groups=4",
+    "es_manager.val.group_size=1",
+    "actor_rollout_ref.rollout.response_length=24",
+    "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    "generate.sampling.response_length=420",
+    "generate.search.examples=24",
+    "actor_rollout_ref.model.dtype=float32",
+    "sft.model.dtype=float32",
+    "sft.trainer.total_training_steps=2",
+    "sft.trainer.eval_episodes=2",
+    "trainer.total_training_steps=1",
+    "trainer.device=cpu",
+    "trainer.logger=[]",
+)
+
+
+def config(*overrides: str, method: str = "search_simulator") -> Config:
+    return load_config("smol_search", [*SETTINGS, *METHODS[method].overrides, *overrides])
+
+
+def examples(method: str, *overrides: str) -> list[WorldModelRow]:
+    cfg = config(*overrides, method=method)
+    return make_examples(cfg, setup.make_player(cfg, None, mode="base"), Simulator())[0]
+
+
+def true_of(row: WorldModelRow, cfg: Config):
+    """The true transitions from the state of a row."""
+    env = setup.make_player(cfg, None, mode="base").make_env(row.tag)
+    env.reset(seed=row.puzzle_seed)
+    return next(explore(copy)[0] for copy in explore(env)[1].values() if copy.state_text("coords") == row.state)
+
+
+def test_every_example_is_an_exact_search_and_parses_to_its_actions():
+    cfg = config()
+    rows = examples("search_simulator")
+    assert len({row.puzzle_hash for row in rows}) == len(rows)
+    for row in rows:
+        text, complete = thoughts_of(row.response)
+        score = score_search(text, true_of(row, cfg), actions=("Left", "Down", "Right", "Up"), complete=complete)
+        assert score is not None and score.failure == ""
+        reply = parse_reply(row.response, mode="base", max_actions=2, order="search")
+        assert reply.well_formed and reply.actions == row.executed == tuple(text.split("\n")[-1].split()[:2])
+
+
+def test_prompts_show_the_rules_and_the_current_state_alone():
+    rows = examples("search_simulator")
+    assert {row.turn for row in rows} == {0, 1, 2}
+    for row in rows:
+        assert [message["role"] for message in row.prompt] == ["system", "user"]
+        text = row.prompt[1]["content"]
+        assert "Reply only with <think>[search, cells as two digits: from each cell found, where each action leads, "
+        assert text.endswith(f"\n\nTurn {row.turn + 1}:\nState:\n{row.state}\nActions left: {10 - 2 * row.turn}.")
+    assert len({row.prompt[1]["content"].partition("\n\n")[0] for row in rows}) == 1
+
+
+def test_validation_puzzles_are_left_out_and_seeds_differ():
+    first = examples("search_simulator")
+    cfg = config("es_manager.val.env_groups=64")
+    player = setup.make_player(cfg, None, mode="base")
+    held_out = setup.validation_hashes(cfg, player)
+    rows, _, dropped = make_examples(cfg, player, Simulator())
+    assert not held_out & {row.puzzle_hash for row in rows}
+    assert dropped["validation_puzzle"] + dropped["too_long"] + dropped["duplicate"] == sum(dropped.values())
+    other = examples("search_simulator", "seed.train=20000")
+    assert {row.puzzle_hash for row in first} != {row.puzzle_hash for row in other}
+    assert first == examples("search_simulator")
+
+
+def test_arms_have_the_same_puzzles_prompts_and_counts():
+    arms = {name: examples(name) for name in ("search_simulator", "search_dealt", "search_other_puzzle")}
+    bare = examples("actions_only")
+    right = arms["search_simulator"]
+    for rows in arms.values():
+        assert [row.prompt for row in rows] == [row.prompt for row in right]
+    assert [row.executed for row in arms["search_other_puzzle"]] == [row.executed for row in right]
+    assert [row.executed for row in bare] == [row.executed for row in right]
+    assert all(row.response == f"<answer>{' || '.join(row.executed)}</answer>" for row in bare)
+    assert all("Reply only with <answer>[actions]</answer>" in row.prompt[1]["content"] for row in bare)
+    lines = [np.array([row.response.count("\n") for row in rows]) for rows in arms.values()]
+    alone = [list(lines[0]).count(count) == 1 for count in lines[0]]
+    assert ((lines[0] == lines[2]) | alone).all()  # the search of another puzzle has as many lines
+    assert abs(lines[0] - lines[2]).max() <= 2
+    others = [row.response != true.response for row, true in zip(arms["search_other_puzzle"], right, strict=True)]
+    assert np.mean(others) > 0.7
+    cfg = config()
+    scores = [
+        score_search(thoughts_of(row.response)[0], true_of(row, cfg), actions=("Left", "Down", "Right", "Up"))
+        for row in arms["search_dealt"]
+    ]
+    moves = sum(score.moves for score in scores if score)
+    assert 0 < sum(score.moves_right for score in scores if score) < 0.8 * moves
+
+
+def test_the_path_of_a_dealt_search_is_what_the_answer_takes():
+    for row in examples("search_dealt"):
+        path = thoughts_of(row.response)[0].split("\n")[-1].split()
+        assert row.executed == tuple(path[: len(row.executed)])
+
+
+@pytest.mark.parametrize("method", ["search_simulator", "actions_only"])
+def test_all_stages(method: str, tmp_path: Path):
+    cfg = config(f"trainer.run_dir={tmp_path}", method=method)
+    data = selfplay.main(cfg, directory=tmp_path / "data")
+    assert len(read_parquet(data / "wm_train.parquet")) == 24
+    assert len(read_parquet(data / "wm_val.parquet")) == 1
+    summary = json.loads((data / "summary.json").read_text())
+    assert summary["rows_train"] == 24 and summary["search"]["dynamics"] == "simulator"
+    tuned = sft.main(cfg, directory=tmp_path / "sft", data=data)
+    measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert ("val/search/exact" in measured) == (method == "search_simulator")
+    ppo.main(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+    last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["rollout/logprob_gap_max"] < 1e-3  # every turn is scored in the conversation that it was sampled in
+    assert ("train/FrozenLakeNoSlip/search/move" in last) == (method == "search_simulator")
+    assert ("val-env/FrozenLakeNoSlip/search/exact" in last) == (method == "search_simulator")
+
+
+def played(cfg: Config, answer: str = "Left"):
+    """Episodes whose turns answer `answer` without a search."""
+    template = load_template(cfg, "builtin:tiny")
+    player = setup.make_player(cfg, template, mode="base")
+    engine = ScriptedEngine(lambda prompt: f"<think>31: Left30</think><answer>{answer}</answer>", template)
+    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
+    return player.play(engine, specs, setup.val_sampling(cfg)), player, template
+
+
+def test_an_episode_without_history_is_its_turns_one_after_the_other():
+    cfg = config("es_manager.val.env_groups=16")
+    episodes, player, template = played(cfg)
+    longest = max(episodes, key=lambda episode: len(episode.turns))
+    assert len(longest.turns) == 3 and not longest.history
+    prompter = player.prompters[longest.tag]
+    assert [message["role"] for message in longest.messages] == ["system", "user", "assistant"] * 3
+    assert longest.messages[4]["content"].endswith("Actions left: 9.")
+    assert "Reward" not in longest.messages[4]["content"]
+    ids: list[int] = []
+    for turn in range(3):
+        said = longest.messages[3 * turn + 2]["content"]
+        ids += template.start(longest.messages[3 * turn : 3 * turn + 2], prompter.prefill)
+        ids += template.reply_ids(said, prompter.prefill)
+    assert longest.token_ids is not None and longest.token_ids.tolist() == ids
+    restored = type(longest).from_json(longest.to_json())
+    assert not restored.history and restored.messages == longest.messages
+
+
+def test_a_batch_is_split_into_one_row_per_turn():
+    cfg = config("es_manager.val.env_groups=16")
+    episodes, _, template = played(cfg)
+    whole = make_batch(cfg, episodes)
+    assert whole is not None
+    rows = split_turns(whole)
+    assert len(rows) == sum(len(episode.turns) for episode in episodes)
+    number = 0
+    for place, episode in enumerate(episodes):
+        for turn in range(len(episode.turns)):
+            messages = episode.messages[3 * turn : 3 * turn + 2]
+            said = template.reply_ids(episode.messages[3 * turn + 2]["content"], "<think>")
+            ids = [*template.start(messages, "<think>"), *said]
+            assert rows.input_ids[number, : int(rows.lengths[number])].tolist() == ids
+            assert int(rows.mask[number].sum()) == len(said)
+            assert rows.mask[number, len(ids) - 1 - len(said) : len(ids) - 1].all()
+            assert rows.turn_ends[number].nonzero().tolist() == [[len(ids) - 2]]
+            torch.testing.assert_close(rows.rewards[number].sum(), whole.rewards[place].sum())
+            assert rows.rewards[number].nonzero().tolist() in ([], [[len(ids) - 2]])
+            number += 1
+    assert rows.truncated is not None and whole.truncated is not None
+    assert int(rows.truncated.sum()) == int(whole.truncated.sum())
+
+
+def test_scores_come_from_the_puzzle_played_again():
+    cfg = config("es_manager.val.env_groups=16")
+    episodes, player, _ = played(cfg)
+    for episode in episodes:
+        scores = episode_scores(episode, player.make_env)
+        assert len(scores) == len(episode.turns)
+        for score, turn in zip(scores, episode.turns, strict=True):
+            assert score.lines == score.moves == 1
+            assert score.next_right == ("player (P) is at (3,1)" in turn.state)
+
+
+def test_an_evaluation_has_the_scores(tmp_path: Path):
+    cfg = config("trainer.logger=[]")
+    result = evaluate.main(cfg, Target(name="base", label="base", model="builtin:tiny"), output=tmp_path / "eval.json")
+    assert 0 <= result["tags"]["FrozenLakeNoSlip"]["search/exact"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ("ctx_manager.history=true", "ctx_manager.history"),
+        ("ctx_manager.mode=add_worldmodel", "agent_proxy.reply_order"),
+        ("agent_proxy.enable_think=false", "agent_proxy.enable_think"),
+        ("generate.reply_format=world_model", "generate.reply_format"),
+        ("agent_proxy.reply_order=plan_first", "agent_proxy.reply_order"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(override: str, path: str):
+    with pytest.raises(ConfigError, match=path):
+        config(override)
+
+
+def test_a_game_that_names_no_states_is_refused():
+    cfg = config("es_manager.train.env_configs.tags=[SimpleSokoban]", "es_manager.val.env_configs.tags=[SimpleSokoban]")
+    with pytest.raises(ConfigError, match="does not name its states"):
+        make_examples(cfg, setup.make_player(cfg, None, mode="base"), Simulator())

@@ -1,0 +1,213 @@
+"""Data sets and checkpoints on their way to the Hub and back, against a small Hub of our own."""
+
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from helpers.fake_hub import FakeHub
+from helpers.model_folders import save_family
+
+from spa.cli import main
+from spa.errors import DataError, ModelError
+from spa.models.hub import download_data, download_model
+from spa.models.load import load_policy
+from spa.models.lora import add_adapters
+from spa.run.checkpoint import save_checkpoint
+from spa.run.fingerprint import Fingerprint
+from spa.run.manifest import Manifest
+from spa.stages import share
+from spa.worldmodel.columns import COLUMNS
+from spa.worldmodel.rows import read_parquet, write_parquet
+
+CONFIG = """model_path: Qwen/Qwen2.5-1.5B-Instruct
+state_text: coords
+generate: {policy: self}
+ctx_manager: {mode: add_worldmodel}
+es_manager: {train: {env_configs: {tags: [FrozenLake]}}}
+agent_proxy: {max_turn: 5}
+seed: {train: 7}
+trainer: {run_dir: /home/somebody/secret}
+"""
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    root = tmp_path_factory.mktemp("run") / "ppo"
+    folder = save_family("qwen2", tmp_path_factory.mktemp("models") / "base")
+    from transformers import PreTrainedTokenizerFast
+
+    model = load_policy(str(folder))
+    add_adapters(model, rank=2, alpha=2, seed=0)
+    made = PreTrainedTokenizerFast.from_pretrained(folder)
+    saved = save_checkpoint(root, 30, model=model, tokenizer=made, state={"steps": 30})
+    (root / "config.yaml").write_text(CONFIG)
+    (root / "metrics.jsonl").write_text(
+        '{"step":20,"val-env/FrozenLake/pass@1":0.25}\n{"step":30,"val-env/FrozenLake/pass@1":0.5,"actor/loss":1.0}\n'
+        '{"step":30,"actor/loss":2.0}\n{"step":40,"val-env/FrozenLake/pass@1":0.75}\n'
+    )
+    return saved
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    from spa.types import WorldModelRow
+
+    folder = tmp_path_factory.mktemp("run") / "data"
+    row = WorldModelRow(
+        prompt=({"role": "user", "content": "state"},),
+        response="<think><observation>a</observation>b<prediction>c</prediction></think><answer>Up</answer>",
+        tag="FrozenLake",
+        episode_id="e",
+        turn=0,
+        puzzle_seed=1,
+        puzzle_hash="h",
+        success=True,
+        reward=1.0,
+        state="a",
+        next_state="c",
+    )
+    for name in ("wm_train.parquet", "wm_val.parquet"):
+        write_parquet(folder / name, [row])
+    (folder / "summary.json").write_text('{"rows_train": 1, "rows_val": 1, "puzzles": 2, "dropped": {"malformed": 3}}')
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "log.txt").write_text("private")
+    return folder
+
+
+def front(card: str) -> dict:
+    return yaml.safe_load(card.split("---")[1])
+
+
+def test_what_of_a_checkpoint_is_shared(checkpoint):
+    upload = share.pack(checkpoint, "me/agent")
+    assert upload.kind == "model"
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(upload.files)
+    assert not any(part in name for name in upload.files for part in ("state", "complete", "adapter"))
+    assert not any(str(checkpoint.parent).encode() in path.read_bytes() for path in upload.files.values())
+    assert front(upload.card)["base_model"] == "Qwen/Qwen2.5-1.5B-Instruct"
+    assert "| val-env/FrozenLake/pass@1 | 0.5 |" in upload.card
+    assert "secret" not in upload.card
+
+
+@pytest.mark.parametrize(
+    ("stage", "parent", "told"),
+    [
+        ("sft", "selfplay", "fine-tuning on played games, and no reinforcement learning yet."),
+        ("ppo", "sft", "fine-tuning on played games, then multi-turn PPO."),
+        ("ppo", None, "): multi-turn PPO."),
+    ],
+)
+def test_the_card_says_how_the_model_was_trained(checkpoint, tmp_path, stage, parent, told):
+    own = shutil.copytree(checkpoint.parent, tmp_path / stage)
+    before = parent and Fingerprint(stage=parent, settings={}, content={})
+    Manifest(fingerprint=Fingerprint(stage=stage, settings={}, content={}, parent=before)).write(own)
+    assert told in share.model_card(own / checkpoint.name, "me/agent")
+
+
+def test_what_of_a_data_set_is_shared(data):
+    upload = share.pack(data, "me/data")
+    assert upload.kind == "dataset"
+    assert set(upload.files) == {"wm_train.parquet", "wm_val.parquet", "summary.json"}
+    assert front(upload.card)["configs"][0]["data_files"][0] == {"split": "train", "path": "wm_train.parquet"}
+    assert "| turns left out | 3 malformed |" in upload.card
+    assert "| `generate.policy` | self |" in upload.card
+    assert "chosen no licence" in upload.card
+
+
+def test_the_card_of_a_data_set_explains_its_columns(data):
+    card = share.pack(data, "me/data").card
+    for name in pq.read_schema(data / "wm_train.parquet").names:
+        assert f"| `{name}` | {COLUMNS[name]} |" in card
+
+
+def test_a_checkpoint_comes_back_as_it_went(checkpoint, tmp_path):
+    with FakeHub() as hub:
+        share.push(share.pack(checkpoint, "me/agent"), "me/agent", endpoint=hub.address)
+        assert hub.private["me/agent"]
+        assert b"arXiv 2510.15047" in hub.repos["model"]["me/agent"]["README.md"]
+        assert share.pull("me/agent", tmp_path / "pulled", endpoint=hub.address) == "model"
+        loaded = download_model("me/agent", endpoint=hub.address)
+    assert (tmp_path / "pulled" / "model.safetensors").read_bytes() == (checkpoint / "model.safetensors").read_bytes()
+    load_policy(str(tmp_path / "pulled"))
+    load_policy(str(loaded))
+
+
+def test_a_data_set_comes_back_as_it_went(data, tmp_path):
+    with FakeHub() as hub:
+        share.push(share.pack(data, "me/data"), "me/data", private=False, endpoint=hub.address)
+        assert not hub.private["me/data"]
+        assert share.pull("me/data", tmp_path / "pulled", endpoint=hub.address) == "dataset"
+        cached = download_data("me/data", endpoint=hub.address)
+    for folder in (tmp_path / "pulled", cached):
+        assert read_parquet(folder / "wm_train.parquet") == read_parquet(data / "wm_train.parquet")
+
+
+def test_what_the_hub_refuses(data, tmp_path):
+    with FakeHub() as hub:
+        hub.refuse = 403
+        with pytest.raises(DataError, match="the Hub refuses"):
+            share.push(share.pack(data, "me/data"), "me/data", endpoint=hub.address)
+        hub.refuse = None
+        with pytest.raises(DataError, match="no such data set"):
+            share.pull("me/nothing", tmp_path / "pulled", endpoint=hub.address)
+
+
+def test_a_dry_run_shows_files_and_card_and_sends_nothing(data, capsys):
+    assert main(["data", "push", str(data), "me/data", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "wm_train.parquet" in out
+    assert "# data" in out
+    assert out.endswith("Nothing was sent.\n")
+
+
+@pytest.mark.parametrize("name", ["agent", "me/you/agent", "me/a b"])
+def test_names_that_the_hub_would_not_take(data, name):
+    with pytest.raises(ModelError, match="owner/name"):
+        share.pack(data, name)
+
+
+def test_nothing_to_share(tmp_path):
+    with pytest.raises(DataError, match="neither a data set"):
+        share.pack(tmp_path, "me/agent")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("summary.json", b'{"rows_train": 1, "ro'),
+        ("summary.json", b"[1]"),
+        ("summary.json", b'{"a": "\xff"}'),
+        ("config.yaml", b"a: [1"),
+        ("config.yaml", b"a: \x00"),
+        ("config.yaml", b"- a"),
+    ],
+)
+def test_a_torn_record_is_named_in_one_message(data, tmp_path, capsys, name, content):
+    torn = shutil.copytree(data, tmp_path / "data")
+    (torn / name).write_bytes(content)
+    assert main(["data", "push", str(torn), "me/data", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"spa data push: {torn / name}: cannot be read (")
+    assert said.count("\n") == 1
+
+
+def test_a_damaged_checkpoint_is_not_shared(checkpoint, tmp_path):
+    torn = shutil.copytree(checkpoint, tmp_path / "global_step_30")
+    weights = bytearray((torn / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (torn / "model.safetensors").write_bytes(weights)
+    with pytest.raises(ModelError, match=r"is damaged: model\.safetensors has changed"):
+        share.pack(torn, "me/agent")
+
+
+def test_a_run_that_was_not_recorded_has_a_card_all_the_same(checkpoint, tmp_path):
+    alone = shutil.copytree(checkpoint, tmp_path / "model")
+    assert "| base model | a local model |" in share.pack(alone, "me/agent").card
