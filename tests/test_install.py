@@ -2,12 +2,14 @@
 
 import json
 import re
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from spa.install import DISTRIBUTION, install_hint
+import spa.install
+from spa.install import DISTRIBUTION, commit, install_hint
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,3 +46,10 @@ def test_no_text_installs_the_other_project():
         f"{path.relative_to(ROOT)}: {match[0]}" for path in texts for match in wrong.finditer(path.read_text("utf-8"))
     }
     assert found == set()
+
+
+def test_the_commit_is_that_of_the_clone_or_of_the_repository(monkeypatch: pytest.MonkeyPatch):
+    asked = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    assert commit() == (asked.stdout.strip() if (ROOT / ".git").exists() else "")
+    monkeypatch.setattr(spa.install, "_origin", lambda: {"vcs_info": {"vcs": "git", "commit_id": "abc"}})
+    assert commit() == "abc"

@@ -4,7 +4,9 @@ The distribution is not on a package index yet, where the name `spa` belongs to 
 """
 
 import json
+import subprocess
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +23,19 @@ def install_hint(extra: str) -> str:
     if "vcs_info" in origin:
         return f"pip install '{DISTRIBUTION}[{extra}] @ {origin['vcs_info']['vcs']}+{url}'"
     return f"pip install -e '.[{extra}]' in a clone of spa"
+
+
+def commit() -> str:
+    """Return the Git commit of this installation: of its clone or of the repository that pip read; "" if unknown."""
+    known = _origin().get("vcs_info", {}).get("commit_id")
+    root = Path(__file__).parents[2]
+    if known or not (root / ".git").exists():
+        return known or ""
+    try:
+        asked = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:  # Git is not installed
+        return ""
+    return asked.stdout.strip()
 
 
 def _origin() -> dict[str, Any]:

@@ -235,7 +235,7 @@ def write_demo(run: Path, *, seeds: Sequence[int] = (0,)) -> Path:
         "difference": {"vanilla": spread, "vanilla_same_total_episodes": spread},
         "episodes": {"vanilla": {"ppo": 40, "self_play": 0}, "spa": {"ppo": 40, "self_play": 16}},
         "seconds": {"spa/data": 25.0, "spa/sft": 170.0, "spa/ppo": 200.0, "vanilla/ppo": 150.0, "total": 395.0},
-        "peak_memory_gb": 2.5, "versions": {"spa": "0.1.0", "torch": "2.13.0"},
+        "peak_memory_gb": 2.5, "versions": {"spa": "0.1.0", "torch": "2.13.0", "commit": "0123456789abcdef"},
     }  # fmt: skip
     if len(seeds) > 1:
         summary["seeds"] = per_seed

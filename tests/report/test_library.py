@@ -71,6 +71,7 @@ def test_the_list_names_state_and_success_of_every_method(ask: Any, folder: Path
     won = [json.loads(line)["success"] for line in (folder / "demo/spa/ppo/trajectories/val-000010.jsonl").open()]
     assert spa["state"] == "finished" and spa["after"]["mean"] == pytest.approx(np.mean(won))
     assert spa["before"]["low"] <= spa["before"]["mean"] <= spa["before"]["high"]
+    assert (runs["demo"]["commit"], runs["half"]["commit"]) == ("0123456789abcdef", "")
     assert runs["half"]["methods"][0]["state"] == "running: ppo step 3 of 6"
 
 

@@ -11,7 +11,7 @@ from spa.evaluation.statistics import Interval
 from spa.report import facts
 from spa.report.curves import PASS_1, RunArm, ends
 from spa.report.progress import in_progress, lacks_summary, progress, shown_step
-from spa.report.reading import NoRunError, Run, StageFolder, made_with, open_run, problem_text
+from spa.report.reading import NoRunError, Run, StageFolder, flatten, open_run, problem_text
 from spa.report.results import common_steps, list_methods
 from spa.run.console import printable
 from spa.run.lock import LOCK, held
@@ -55,8 +55,8 @@ def run_line(path: Path, now: float) -> Line | None:
         if not path.is_dir() or path.name.startswith("."):
             return None
         run = open_run(path)
-        made = made_with(run)
-        methods, commit = tuple(_methods(run, now)), printable(str(made.get("environment.commit", "")))
+        methods = tuple(_methods(run, now))
+        commit = printable(str(flatten(run.summary or {}).get("versions.commit", "")))
         name, state, result, seeds, duration = map(
             printable, (run.name, _state(run, now), _result(run), _seeds(run), _duration(run))
         )

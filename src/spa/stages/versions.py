@@ -4,16 +4,17 @@ import platform
 from importlib import metadata
 
 from spa import __version__
+from spa.install import commit
 
 PACKAGES = ("torch", "transformers", "numpy", "gymnasium", "tokenizers")
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computes the numbers."""
+    """Versions of what computes the numbers, and the commit of spa where it is known."""
     found = {"python": platform.python_version(), "spa": __version__}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return found | ({"commit": known} if (known := commit()) else {})
