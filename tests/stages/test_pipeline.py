@@ -76,7 +76,7 @@ def test_running_anew_keeps_the_old_stages(base, finished, tmp_path, monkeypatch
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline.generate, "main", stop)
+    monkeypatch.setattr(pipeline.selfplay, "main", stop)
     for number in (1, 2):
         for stage in ("data", "sft", "ppo"):
             (tmp_path / stage).mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def test_a_stage_that_fails_is_not_marked_as_done(base, tmp_path, monkeypatch):
     def fails(*args):
         raise ModelError("no")
 
-    monkeypatch.setattr(pipeline.generate, "self_play", fails)
+    monkeypatch.setattr(pipeline.selfplay, "self_play", fails)
     with pytest.raises(ModelError):
         pipeline.run(small_config(base, tmp_path, *STEPS))
     known = Manifest.read(tmp_path / "data")
