@@ -85,7 +85,7 @@ IGNORED_FILES = re.compile(
     r"|timings\.jsonl|.*\.(groups|imagined-\w+)\.jsonl"
 )
 """Bookkeeping and copies of the model's own files. What is new of this kind belongs to `files: added`."""
-IGNORED_KEYS = ("identity", "settings", "versions", "base_model_name_or_path")
+IGNORED_KEYS = ("identity", "settings", "versions", "base_model_name_or_path", "peak_memory_gb")
 """Of a result file: the configuration, which is compared on its own, the libraries, which both sides share, and paths
 of this machine."""
 
