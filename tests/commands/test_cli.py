@@ -11,6 +11,7 @@ from spa.cli import COMMANDS, TOP, execute, main, make_parser, parse
 from spa.commands.old_names import CHANGED, RENAMED, new_words
 from spa.commands.table import GROUPS, actions, overview, overview_of
 
+ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "numpy", "hydra", "omegaconf", "pyarrow", "rich", "gymnasium", "jinja2")
 
 
@@ -63,6 +64,17 @@ def test_every_help_has_an_example_that_parses(name: str):
     assert program == "spa" and words[: len(name.split())] == name.split()
     options = parse(name, words[len(name.split()) :])
     assert all("=" in override for override in options.overrides)
+
+
+def test_the_reference_page_is_that_of_the_commands():
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "cli_reference.py"), "/dev/stdout"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert page == done.stdout, "run: python tools/cli_reference.py docs/cli.md"
 
 
 def test_a_command_with_actions_explains_them(capsys):
