@@ -141,11 +141,11 @@ async function showRuns() {
         make("th", { scope: "row", rowspan: methods.length }, make("a", { href: fresh({ runs: [run.key], tab: "curves" }) }, make("bdi", { text: run.name }))),
         make("td", { rowspan: methods.length }, make("span", { class: "state " + run.state.split(":")[0], text: run.state.split(":")[0] }), make("span", { class: "soft", text: run.state.includes(":") ? run.state.split(":").slice(1).join(":") : "" })),
       ]),
-      ...(method ? [td(method.name), td(method.state === "finished" ? "finished" : method.state, "soft"), make("td", { class: "number" }, ...chance(method.before)), make("td", { class: "number" }, ...chance(method.after))]
+      ...(method ? [td(method.name), td(method.state, "soft wide-only"), make("td", { class: "number" }, ...chance(method.before)), make("td", { class: "number" }, ...chance(method.after))]
         : [make("td", { colspan: 4, class: "soft" }, make("bdi", { text: run.result }))]),
       ...(index ? [] : [make("td", { rowspan: methods.length, class: "number", text: run.duration }), make("td", { rowspan: methods.length }, make("code", { text: run.commit.slice(0, 10) || "–" }))])));
   });
-  const head = [th(""), th("Run"), th("State"), th("Method"), th("Progress"), th("Success before, 95 % CI", "number"), th("Success after, 95 % CI", "number"), th("Time", "number"), th("Commit")];
+  const head = [th(""), th("Run"), th("State"), th("Method"), th("Progress", "wide-only"), th("Success before, 95 % CI", "number"), th("Success after, 95 % CI", "number"), th("Time", "number"), th("Commit")];
   const bar = make("p", { id: "comparison" });
   $("#runs").replaceChildren(bar, rows.length ? table(head, rows, "run-table") : make("p", { class: "hint", text: "This folder holds no runs yet. One that starts appears here." }));
   offerComparison();
@@ -588,8 +588,9 @@ async function watch(seen) {
         if (seen === 0 && state.picked === null) await showEpisodes();
       }
     }
-  } catch {
-    $("#status").textContent = "The server has stopped; what is shown stays.";
+  } catch (error) {
+    const gone = error instanceof TypeError; // no answer at all
+    $("#status").textContent = gone ? "The server has stopped; what is shown stays." : error.message;
   }
   setTimeout(() => watch(total), busy ? 500 : 5000);
 }
