@@ -114,6 +114,7 @@ async function route() {
   const links = TABS.filter(([name]) => state.runs.length === 1 || ["curves", "config"].includes(name)).map(([name, text]) =>
     make("a", { href: fresh({ tab: name }), "aria-current": name === state.tab ? "page" : null, text }));
   $("#tabs").replaceChildren(...(state.runs.length ? links : []));
+  $("#status").textContent = state.tab === "" ? `${library.runs.length} ${library.runs.length === 1 ? "run" : "runs"}` : "";
   const parts = { "": showRuns, curves: showReport, config: showReport, episodes: showEpisodes, data: showData };
   try {
     await parts[state.tab]();
@@ -129,8 +130,12 @@ const between = (interval) => interval ? ` [${number(interval.low, true)}, ${num
 function chance(interval) {
   return interval ? [make("b", { text: number(interval.mean, true) }), make("span", { class: "soft", text: between(interval) })] : ["–"];
 }
+let shownRuns = "";
 async function showRuns() {
   library = await source.runs();
+  const text = JSON.stringify(library);
+  if (text === shownRuns && $("#runs").childElementCount) return; // nothing new: leave what one points at in place
+  shownRuns = text;
   $("#status").textContent = `${library.runs.length} ${library.runs.length === 1 ? "run" : "runs"}`;
   const kept = new Set([...document.querySelectorAll("#runs input:checked")].map((box) => box.value));
   const rows = library.runs.flatMap((run) => {
@@ -162,9 +167,9 @@ async function showReport() {
   const report = await source.report();
   const text = JSON.stringify([report, state.runs, state.tab]);
   const page = state.tab === "curves" ? $("#curves") : $("#config");
+  $("#status").textContent = report.setting;
   if (text === shownReport && page.childElementCount) return; // a live run that has logged nothing new
   shownReport = text;
-  $("#status").textContent = report.setting;
   if (state.tab === "curves") showCurves(report);
   else showConfig(report);
 }
