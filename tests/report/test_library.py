@@ -174,6 +174,10 @@ def test_cells_have_the_names_that_states_give_them():
     ("loss_on", "marked"),
     [
         ("response", "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>"),
+        (
+            "response_and_shown",
+            "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>",
+        ),
         ("states_only", "AB"),
         ("no_states", "<think><observation></observation>t<prediction></prediction></think><answer>Up</answer>"),
     ],

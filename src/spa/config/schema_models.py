@@ -155,7 +155,7 @@ class ReplayConfig:
         0.1
     )
     loss_on: Annotated[
-        Literal["response", "states_only", "no_states"] | None,
+        Literal["response", "response_and_shown", "states_only", "no_states"] | None,
         Key("their tokens that count, as in `sft.data.loss_on`; null: those of stage 2", affects="result"),
     ] = None
 

@@ -246,8 +246,12 @@ class SFTDataConfig:
         bool, Key("train rows of an episode that are prefixes of each other as one sequence", affects="result")
     ] = True
     loss_on: Annotated[
-        Literal["response", "states_only", "no_states"],
-        Key("tokens that carry the loss: the reply, only its state blocks, all but its state blocks", affects="result"),
+        Literal["response", "response_and_shown", "states_only", "no_states"],
+        Key(
+            "tokens that carry the loss: the reply, with the state shown before it (not the first), only the reply's "
+            "state blocks, all but its state blocks",
+            affects="result",
+        ),
     ] = "response"
 
 

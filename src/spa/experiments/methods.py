@@ -221,6 +221,10 @@ _WRITTEN: Mapping[str, Method] = {
 
 # docs/methods.md has their equations and sources.
 _FIELD: Mapping[str, Method] = {
+    "act_obs": Method(
+        description="SFT also on the states that the environment shows between the replies (ActObs)",
+        overrides=("sft.data.loss_on=response_and_shown",),
+    ),
     "branched_data": Method(
         description="world-model data of every action in every visited state", overrides=("generate.policy=branched",)
     ),

@@ -157,6 +157,13 @@ def listed_actions(message: str, state: str) -> str:
     return rest.partition(_LEFT)[0] if found else ""
 
 
+def shown_state(message: str) -> str:
+    """The state as a later turn's message shows it; "" if it is not laid out as a turn's message."""
+    rest = message.partition(STATE)[2].rpartition(_LEFT)[0]
+    state, listed, _ = rest.rpartition(_LEGAL)
+    return state if listed else rest
+
+
 def plan_sentence(actions: Sequence[str]) -> str:
     """What is going to be done, in words: `I do Down, then Right.`"""
     return f"I do {', then '.join(actions)}."

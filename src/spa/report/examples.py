@@ -56,7 +56,7 @@ def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
 
 def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
     """The response in parts, each with whether it carries loss, by the setting `sft.data.loss_on`."""
-    if loss_on == "response":
+    if loss_on in ("response", "response_and_shown"):  # the prompt is not marked
         return [(response, True)]
     parts, start = [], 0
     blocks = [block for tag in ("observation", "prediction") if (block := find_block(response, tag))]

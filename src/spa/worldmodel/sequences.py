@@ -16,8 +16,9 @@ from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
 from spa.types import IMAGE, WorldModelRow
+from spa.worldmodel.observed import observed_tokens
 
-LossOn = Literal["response", "states_only", "no_states"]
+LossOn = Literal["response", "response_and_shown", "states_only", "no_states"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +170,14 @@ def _tokenise(
             text = messages[position + 1]["content"]
             delta = template.follow(text, prefill, reply=reply, images=shown(text))
             ids += delta
-            mask += [False] * len(delta)
+            learnt = loss_on == "response_and_shown" and position + 2 in trained  # the state that a trained reply reads
+            mask += observed_tokens(text, delta, template) if learnt else [False] * len(delta)
     return ids, mask
 
 
 def _reply_mask(text: str, ids: list[int], template: ChatTemplate, prefill: str, loss_on: LossOn) -> list[bool]:
     """Which tokens of a reply carry loss. A token that touches a state block belongs to it."""
-    if loss_on == "response":
+    if loss_on in ("response", "response_and_shown"):
         return [True] * len(ids)
     body = text.removeprefix(prefill)
     spans = [span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span]
