@@ -171,18 +171,14 @@ def _noise(make: Make, seeds: int) -> None:
         for noise in range(3):
             state, _ = env.reset(seed=seed, options={"noise_seed": noise})
             starts.add((state, env.puzzle_text()))
-        advice = (
-            "members of a group share the puzzle: options['noise_seed'] may change what happens, not its start"
-        )
+        advice = "members of a group share the puzzle: options['noise_seed'] may change what happens, not its start"
         _require(len(starts) == 1, f"the puzzle of seed {seed} changes with the noise seed", advice)
 
 
 def _puzzles(make: Make) -> str | None:
     """One puzzle alone is a seed that is not read, unless the environment has said that it has few."""
     env, texts = make(), {}
-    advice = (
-        "make the puzzle from the seed, and let puzzle_text write all of it: puzzles are split by it; "
-    )
+    advice = "make the puzzle from the seed, and let puzzle_text write all of it: puzzles are split by it; "
     for seed in range(30):
         env.reset(seed=seed)
         start = env.world_state_text(env.default_state_text)
