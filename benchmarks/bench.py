@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-NOISE = 0.25  # share by which a ratio may be lower than the committed one on a machine of the same kind
+# share by which a ratio may be lower than the committed one on a machine of the same kind
+NOISE = 0.25
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0",
     "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
@@ -104,7 +105,16 @@ def command(row: Row, side: str, options: argparse.Namespace, tiny: str) -> list
             return None
         order = [model, row.size, setting]
         return [python, str(HERE / f"bench_{peer}.py"), *order, *quick]
-    return [sys.executable, str(HERE / "bench_ours.py"), row.kind, side, row.size, "--model", options.model, *quick]
+    return [
+        sys.executable,
+        str(HERE / "bench_ours.py"),
+        row.kind,
+        side,
+        row.size,
+        "--model",
+        options.model,
+        *quick,
+    ]
 
 
 def measured(row: Row, options: argparse.Namespace, tiny: str) -> dict[str, Any]:
@@ -142,14 +152,18 @@ def summary(row: Row, found: dict[str, list[dict[str, float]]]) -> dict[str, Any
     for name, times in found.items():
         if name == "spa" or not ours:
             continue
-        ratios = sorted(theirs["cpu"] / mine["cpu"] for theirs, mine in zip(times, ours, strict=False))
+        ratios = sorted(
+            theirs["cpu"] / mine["cpu"] for theirs, mine in zip(times, ours, strict=False)
+        )
         low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios[0],) * 3
         peers[name] = {
             "seconds": round(statistics.median(t["cpu"] for t in times), 3),
             "ratio": round(statistics.median(ratios), 2),
             "quartiles": [round(low, 2), round(high, 2)],
             "wall_ratio": round(
-                statistics.median(t["wall"] for t in times) / statistics.median(t["wall"] for t in ours), 2
+                statistics.median(t["wall"] for t in times)
+                / statistics.median(t["wall"] for t in ours),
+                2,
             ),
             "memory": round(ours[-1]["peak_mb"] / times[-1]["peak_mb"], 2),
         }
@@ -176,7 +190,9 @@ def alone(kind: str, size: str, options: argparse.Namespace, rounds: int) -> dic
     return {name: statistics.median(t[name] for t in times) for name in times[0]}
 
 
-def shares(limits: dict[str, float], forward: dict[str, float], rows: list[dict[str, Any]]) -> dict[str, float]:
+def shares(
+    limits: dict[str, float], forward: dict[str, float], rows: list[dict[str, Any]]
+) -> dict[str, float]:
     """What we reach of what the machine can: of the bfloat16 matrix peak, and of reading the weights once."""
     peak = limits["bfloat16_gflops"]
     found = {
@@ -187,20 +203,28 @@ def shares(limits: dict[str, float], forward: dict[str, float], rows: list[dict[
     }
     for row in rows:
         if row["row"] == "SFT step, 135M" and row.get("tokens_s"):
-            found["SFT, 135M, of the matrix peak"] = 6 * forward["parameters"] * row["tokens_s"] / 1e9 / peak
+            found["SFT, 135M, of the matrix peak"] = (
+                6 * forward["parameters"] * row["tokens_s"] / 1e9 / peak
+            )
     return {name: round(value, 2) for name, value in found.items()}
 
 
 def machine() -> dict[str, Any]:
     """Processor, versions and load."""
     try:
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ]
         name = names[0].partition(":")[2].strip()
     except (OSError, IndexError):
         name = platform.processor()
     from spa.models.precision import processor_feature
 
-    versions = {package: metadata.version(package) for package in ("torch", "transformers", "numpy")}
+    versions = {
+        package: metadata.version(package) for package in ("torch", "transformers", "numpy")
+    }
     return {
         "processor": name, "feature": processor_feature(), "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1), "python": platform.python_version(), **versions,
@@ -209,7 +233,11 @@ def machine() -> dict[str, Any]:
 
 def lower(found: dict[str, Any], committed: dict[str, Any]) -> list[str]:
     """Ratios that are lower than the committed ones by more than the noise."""
-    known = {(row["row"], peer): value["ratio"] for row in committed["rows"] for peer, value in row["peers"].items()}
+    known = {
+        (row["row"], peer): value["ratio"]
+        for row in committed["rows"]
+        for peer, value in row["peers"].items()
+    }
     return [
         f"{row['row']} against {peer}: {value['ratio']}, committed {known[row['row'], peer]}"
         for row in found["rows"]
@@ -220,7 +248,10 @@ def lower(found: dict[str, Any], committed: dict[str, Any]) -> list[str]:
 
 def table(found: dict[str, Any]) -> list[str]:
     """The rows as a Markdown table."""
-    lines = ["| work | peer | peer's time / ours (quartiles) | our memory / peer's | asked |", "|---|---|---|---|---|"]
+    lines = [
+        "| work | peer | peer's time / ours (quartiles) | our memory / peer's | asked |",
+        "|---|---|---|---|---|",
+    ]
     for row in found["rows"]:
         for peer, value in row["peers"].items():
             low, high = value["quartiles"]
@@ -255,14 +286,26 @@ def reason(said: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Our work beside that of others, and beside the machine's limits.")
-    parser.add_argument("--quick", action="store_true", help="small rows, few rounds: three minutes")
+    parser = argparse.ArgumentParser(
+        description="Our work beside that of others, and beside the machine's limits."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small rows, few rounds: three minutes"
+    )
     parser.add_argument("--rounds", type=int, help="of every side (default 7, quick 3)")
-    parser.add_argument("--model", default="random", help="folder of a model of 135M parameters (make smollm2)")
+    parser.add_argument(
+        "--model", default="random", help="folder of a model of 135M parameters (make smollm2)"
+    )
     parser.add_argument("--trl", metavar="PYTHON", help="an interpreter with requirements-trl.txt")
-    parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter with requirements-vllm.txt")
-    parser.add_argument("--check", type=Path, metavar="FILE", help="a result whose ratios must be reached")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where the JSON goes (default: standard output)")
+    parser.add_argument(
+        "--vllm", metavar="PYTHON", help="an interpreter with requirements-vllm.txt"
+    )
+    parser.add_argument(
+        "--check", type=Path, metavar="FILE", help="a result whose ratios must be reached"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where the JSON goes (default: standard output)"
+    )
     parser.add_argument("--only", metavar="TEXT", default="", help="rows whose name contains this")
     options = parser.parse_args()
     options.rounds = options.rounds or (3 if options.quick else 7)
@@ -281,10 +324,16 @@ def main() -> int:
         "machine": machine(),
         "quick": options.quick,
         "rounds": options.rounds,
-        "model": "SmolLM2-135M" if options.model != "random" else "random weights of SmolLM2-135M's shape",
+        "model": "SmolLM2-135M"
+        if options.model != "random"
+        else "random weights of SmolLM2-135M's shape",
         "rows": rows,
         "FrozenLake": lakes(3 if options.quick else 7),
-        "limits": {name: round(value, 1) for name, value in limits.items() if name.endswith(("flops", "_s"))},
+        "limits": {
+            name: round(value, 1)
+            for name, value in limits.items()
+            if name.endswith(("flops", "_s"))
+        },
         "forward": {name: round(value, 4) for name, value in forward.items()},
         "shares": shares(limits, forward, rows),
     }
@@ -293,7 +342,9 @@ def main() -> int:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text + "\n", encoding="utf-8")
     sys.stdout.write("\n".join(table(found)) + "\n" if options.output else text + "\n")
-    worse = lower(found, json.loads(options.check.read_text(encoding="utf-8"))) if options.check else []
+    worse = (
+        lower(found, json.loads(options.check.read_text(encoding="utf-8"))) if options.check else []
+    )
     sys.stderr.write("".join(f"slower than committed: {line}\n" for line in worse))
     sys.stderr.write("".join(f"{line}\n" for line in failures(rows)))
     return 1 if worse or (options.check and failures(rows)) else 0

@@ -51,7 +51,9 @@ class Setting:
 
 def best_precision(size: str) -> torch.dtype | None:
     """What `dtype: auto` means here for sampling: None is float32."""
-    return None if size == "small" or PRECISION[processor_feature()] == "float32" else torch.bfloat16
+    return (
+        None if size == "small" or PRECISION[processor_feature()] == "float32" else torch.bfloat16
+    )
 
 
 def training_precision(size: str) -> torch.dtype | None:
@@ -81,7 +83,9 @@ def ours_rollout(it: Setting) -> Work:
 def rollout_work(model: Any, rollout: Rollout, autocast: torch.dtype | None) -> Work:
     """Rollouts of the local engine over a model."""
     vocabulary = model.config.vocab_size
-    endless: Any = SimpleNamespace(images=None, stop_ids=frozenset({-1}), decode_reply=lambda ids: "")
+    endless: Any = SimpleNamespace(
+        images=None, stop_ids=frozenset({-1}), decode_reply=lambda ids: ""
+    )
     engine = LocalEngine(model, endless, autocast=autocast)
     sampling = SamplingParams(max_tokens=rollout.reply)
 
@@ -90,12 +94,18 @@ def rollout_work(model: Any, rollout: Rollout, autocast: torch.dtype | None) -> 
         for turn in range(rollout.turns):
             prompts = [
                 Prompt(
-                    episode_id=str(i), messages=(), token_ids=np.asarray(ids, np.int32), prefill="", seed=i * 97 + turn
+                    episode_id=str(i),
+                    messages=(),
+                    token_ids=np.asarray(ids, np.int32),
+                    prefill="",
+                    seed=i * 97 + turn,
                 )
                 for i, ids in enumerate(episodes)
             ]
             replies = engine.generate(prompts, sampling)
-            for ids, reply, state in zip(episodes, replies, rollout.states(vocabulary, turn), strict=True):
+            for ids, reply, state in zip(
+                episodes, replies, rollout.states(vocabulary, turn), strict=True
+            ):
                 ids += reply.token_ids.tolist() + state
         engine.forget([str(i) for i in range(len(episodes))])
 
@@ -117,7 +127,10 @@ def hf_rollout(it: Setting, dtype: torch.dtype) -> Work:
                     ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, top_p=1.0, pad_token_id=0,
                     min_new_tokens=rollout.reply, max_new_tokens=rollout.reply,
                 )  # fmt: skip
-            episodes = [row + state for row, state in zip(out.tolist(), rollout.states(vocabulary, turn), strict=True)]
+            episodes = [
+                row + state
+                for row, state in zip(out.tolist(), rollout.states(vocabulary, turn), strict=True)
+            ]
 
     return work
 
@@ -132,7 +145,9 @@ def sft_work(model: Any, rows: Rows, autocast: torch.dtype | None, max_tokens: i
     """Optimiser steps of fine-tuning on a model, with micro-batches of `max_tokens`."""
     limit_kernel_caches()
     batch = [
-        TrainingSequence(token_ids=np.asarray(ids, np.int32), mask=np.arange(len(ids)) >= len(ids) // 2, rows=1)
+        TrainingSequence(
+            token_ids=np.asarray(ids, np.int32), mask=np.arange(len(ids)) >= len(ids) // 2, rows=1
+        )
         for ids in rows.batch(model.config.vocab_size)
     ]
     part = Trainable(model=model, optimizer=make_optimizer(model, lr=1e-6), autocast=autocast)
@@ -175,7 +190,9 @@ def ours_ppo(it: Setting) -> Work:
 
     limit_kernel_caches()
     model, cfg = load(it), load_config("tiny")
-    part = Trainable(model=model, optimizer=make_optimizer(model, lr=1e-6), autocast=training_precision(it.size))
+    part = Trainable(
+        model=model, optimizer=make_optimizer(model, lr=1e-6), autocast=training_precision(it.size)
+    )
     batch, micro = ppo_batch(it, model), MicroBatching(max_tokens=4096)
     episodes = EpisodeBatch(**{f.name: getattr(batch, f.name) for f in fields(EpisodeBatch)})
     rows = torch.arange(len(batch)).chunk(4)
@@ -211,7 +228,9 @@ def plain_ppo(it: Setting) -> Work:
             table, ids = logprobs(rows)
             new, mask = table.gather(-1, ids)[..., 0], batch.mask[rows]
             ratio = (new - old[rows]).exp()
-            gain = torch.minimum(ratio * batch.advantages[rows], ratio.clamp(0.8, 1.2) * batch.advantages[rows])
+            gain = torch.minimum(
+                ratio * batch.advantages[rows], ratio.clamp(0.8, 1.2) * batch.advantages[rows]
+            )
             entropy = -(table.detach().exp() * table.detach()).sum(-1)
             loss = -(gain * mask).sum() / mask.sum() + 0 * (entropy * mask).sum()
             loss.backward()
@@ -240,7 +259,9 @@ def limits(it: Setting) -> Work:
     def work() -> dict[str, float]:
         plain, half = square.values()
         # Some processors multiply float32 faster by oneDNN than by the library that PyTorch prefers.
-        onednn = fastest(lambda: torch.ops.mkldnn._linear_pointwise(plain, plain, None, "none", [], ""))
+        onednn = fastest(
+            lambda: torch.ops.mkldnn._linear_pointwise(plain, plain, None, "none", [], "")
+        )
         return {
             "float32_gflops": 2 * 1024**3 / 1e9 / min(onednn, fastest(lambda: plain @ plain)),
             "bfloat16_gflops": 2 * 1024**3 / 1e9 / fastest(lambda: half @ half),
@@ -257,7 +278,9 @@ def forward(it: Setting) -> Work:
     dtype = best_precision(it.size) or torch.float32
     fused, layers = FusedModel(model, dtype), model.config.num_hidden_layers
     width, steps = (128, 4) if it.quick else (300, 12)
-    ids = torch.from_numpy(np.random.default_rng(0).integers(5, model.config.vocab_size, size=(16, width)))
+    ids = torch.from_numpy(
+        np.random.default_rng(0).integers(5, model.config.vocab_size, size=(16, width))
+    )
     mask = torch.zeros((16, 1, width, width), dtype=dtype)
     mask.masked_fill_(torch.ones(width, width).triu(1).bool(), torch.finfo(dtype).min)
 
@@ -276,7 +299,9 @@ def forward(it: Setting) -> Work:
                 )  # fmt: skip
                 times.append(time.process_time() - start)
         held = sum(p.numel() for p in model.parameters())
-        matrices = held - (0 if model.config.tie_word_embeddings else model.get_input_embeddings().weight.numel())
+        matrices = held - (
+            0 if model.config.tie_word_embeddings else model.get_input_embeddings().weight.numel()
+        )
         size = torch.finfo(dtype).bits // 8
         inner = matrices - model.get_output_embeddings().weight.numel()
         return {
@@ -304,7 +329,9 @@ SIDES: dict[str, dict[str, Callable[[Setting], Work]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One side of a row of bench.py; rounds are asked for by lines.")
+    parser = argparse.ArgumentParser(
+        description="One side of a row of bench.py; rounds are asked for by lines."
+    )
     parser.add_argument("row", choices=SIDES)
     parser.add_argument("side")
     parser.add_argument("size", choices=("small", "real"))

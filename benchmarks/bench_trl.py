@@ -47,7 +47,14 @@ def main() -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(options.model)
     rows = rows_of(options.size, options.quick).batch(model.config.vocab_size)
     data = Dataset.from_list(
-        [{"input_ids": ids, "completion_mask": [int(i >= len(ids) // 2) for i in range(len(ids))]} for ids in rows] * 4
+        [
+            {
+                "input_ids": ids,
+                "completion_mask": [int(i >= len(ids) // 2) for i in range(len(ids))],
+            }
+            for ids in rows
+        ]
+        * 4
     )
     longest = max(map(len, rows))
     packed = options.side == "packed"
@@ -60,7 +67,11 @@ def main() -> None:
         )  # fmt: skip
         tokens = sum(map(len, rows)) if not packed else len(rows) * longest
         trainer = SFTTrainer(
-            model=model, args=settings, train_dataset=data, processing_class=tokenizer, callbacks=[Rounds(tokens)]
+            model=model,
+            args=settings,
+            train_dataset=data,
+            processing_class=tokenizer,
+            callbacks=[Rounds(tokens)],
         )
         trainer.train()
 

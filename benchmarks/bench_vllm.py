@@ -25,7 +25,9 @@ def main() -> None:
         max_num_seqs=rollout.groups * rollout.group_size, skip_tokenizer_init=True,
     )  # fmt: skip
     vocabulary = llm.llm_engine.model_config.get_vocab_size()
-    sampling = SamplingParams(temperature=1.0, max_tokens=rollout.reply, ignore_eos=True, logprobs=0, detokenize=False)
+    sampling = SamplingParams(
+        temperature=1.0, max_tokens=rollout.reply, ignore_eos=True, logprobs=0, detokenize=False
+    )
 
     def work() -> None:
         llm.reset_prefix_cache()
@@ -33,7 +35,9 @@ def main() -> None:
         for turn in range(rollout.turns):
             asked = [TokensPrompt(prompt_token_ids=ids) for ids in episodes]
             replies = llm.generate(asked, sampling, use_tqdm=False)
-            for ids, reply, state in zip(episodes, replies, rollout.states(vocabulary, turn), strict=True):
+            for ids, reply, state in zip(
+                episodes, replies, rollout.states(vocabulary, turn), strict=True
+            ):
                 ids += list(reply.outputs[0].token_ids) + state
 
     serve(work)

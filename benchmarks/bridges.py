@@ -70,7 +70,12 @@ def card(library: str, task: str, actions: int, puzzles: int) -> str:
     wins = [expert_wins(env, seed, actions) for seed in range(puzzles)]
     expert = "–" if None in wins else f"{sum(map(bool, wins)) / puzzles:.1%}"
     reset, step = costs(env, actions)
-    cells = [f"`{name}`", f"{actions}", f"{found.distinct_puzzles} of {puzzles}", f"{found.random_success:.1%}"]
+    cells = [
+        f"`{name}`",
+        f"{actions}",
+        f"{found.distinct_puzzles} of {puzzles}",
+        f"{found.random_success:.1%}",
+    ]
     cells += [f"{found.random_score:.3g}", expert, f"{reset:.2g}", f"{step:.2g}"]
     return f"| {' | '.join(cells)} |"
 
@@ -97,7 +102,11 @@ def bounded(library: str, task: str, steps: int, seconds: float) -> dict:
     process.start()
     there.close()
     try:
-        return here.recv() if here.poll(seconds) else {"task": task, "kind": "too slow", "why": f"over {seconds:g} s"}
+        return (
+            here.recv()
+            if here.poll(seconds)
+            else {"task": task, "kind": "too slow", "why": f"over {seconds:g} s"}
+        )
     except EOFError:
         return {"task": task, "kind": "cannot be made", "why": "its process died"}
     finally:
@@ -115,7 +124,8 @@ def table(library: str, rows: list[dict]) -> str:
         lines[0] += (
             f", {sum(row['legal'] for row in good)} list legal actions, {sum(row['expert'] for row in good)} have an "
             f"expert; median cost of a reset {resets[middle]:.3g} ms (most {resets[-1]:.3g}), of a step "
-            f"{steps[middle]:.3g} ms (most {steps[-1]:.3g}).\n\n" + ", ".join(f"`{row['task']}`" for row in good)
+            f"{steps[middle]:.3g} ms (most {steps[-1]:.3g}).\n\n"
+            + ", ".join(f"`{row['task']}`" for row in good)
         )
     lines += ["", "| not | because | what happens |", "|---|---|---|"]
     for row in rows:

@@ -27,8 +27,26 @@ from spa.stages.ppo_losses import ActorLoss
 from spa.stages.ppo_models import load_models
 from spa.training.update import update
 
-TAGS = ("SimpleSokoban", "HarderSokoban", "FrozenLake", "Sudoku", "Countdown", "WebShop", "2048", "RubiksCube")
-TIMED = ("reset", "step", "state_text", "to_action", "instruction", "legend", "action_names", "puzzle_text")
+TAGS = (
+    "SimpleSokoban",
+    "HarderSokoban",
+    "FrozenLake",
+    "Sudoku",
+    "Countdown",
+    "WebShop",
+    "2048",
+    "RubiksCube",
+)
+TIMED = (
+    "reset",
+    "step",
+    "state_text",
+    "to_action",
+    "instruction",
+    "legend",
+    "action_names",
+    "puzzle_text",
+)
 
 
 class Clock:
@@ -64,7 +82,10 @@ def config(tag: str, groups: int, tokens: int) -> Config:
         [
             "model_path=builtin:tiny",
             f"es_manager.train.env_groups={groups}",
-            *(f"es_manager.{part}.env_configs.tags=[{json.dumps(tag)}]" for part in ("train", "val")),
+            *(
+                f"es_manager.{part}.env_configs.tags=[{json.dumps(tag)}]"
+                for part in ("train", "val")
+            ),
             "es_manager.val.env_groups=1",
             "actor_rollout_ref.rollout.max_model_len=4096",
             f"actor_rollout_ref.rollout.response_length={tokens}",
@@ -84,7 +105,8 @@ def one_step(cfg: Config) -> dict[str, float]:
     models = load_models(cfg)
     player = setup.make_player(cfg, models.template, mode="base")
     made = clock.timed(setup.make_env)
-    setup.make_env = lambda *args: clock.watch(made(*args))  # what players make their environments with
+    # what players make their environments with
+    setup.make_env = lambda *args: clock.watch(made(*args))
     try:
         start = time.process_time()
         specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
@@ -95,7 +117,13 @@ def one_step(cfg: Config) -> dict[str, float]:
         ready = ppo.add_advantages(cfg, models, ppo.score(cfg, models, kept, {}), {})
         actor = cfg.actor_rollout_ref.actor
         loss = ActorLoss(actor, setup.train_sampling(cfg))
-        update(models.actor, ppo.mini_batches(cfg, actor, ready, 1), loss, ppo.training_cut(actor), models.device)
+        update(
+            models.actor,
+            ppo.mini_batches(cfg, actor, ready, 1),
+            loss,
+            ppo.training_cut(actor),
+            models.device,
+        )
         whole = time.process_time() - start
     finally:
         setup.make_env = made.__wrapped__
@@ -114,12 +142,17 @@ def one_step(cfg: Config) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("tags", nargs="*", default=TAGS)
-    parser.add_argument("--groups", type=int, default=4, help="puzzles per step, each played 8 times")
+    parser.add_argument(
+        "--groups", type=int, default=4, help="puzzles per step, each played 8 times"
+    )
     parser.add_argument("--tokens", type=int, default=64, help="longest reply")
     options = parser.parse_args()
     print(json.dumps({"cpu": platform.machine(), "torch": torch.__version__}))
     for tag in options.tags:
-        print(json.dumps({"tag": tag, **one_step(config(tag, options.groups, options.tokens))}), flush=True)
+        print(
+            json.dumps({"tag": tag, **one_step(config(tag, options.groups, options.tokens))}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

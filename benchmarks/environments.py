@@ -91,12 +91,18 @@ def ours(repeats: int) -> dict[str, int]:
     return {
         "Sokoban steps, text": rate(lambda: moves(Sokoban(**forever)), len(actions), repeats),
         "Sokoban steps, text and coordinates": rate(
-            lambda: moves(Sokoban(render_mode="text_with_coordinates", **forever)), len(actions), repeats
+            lambda: moves(Sokoban(render_mode="text_with_coordinates", **forever)),
+            len(actions),
+            repeats,
         ),
         "Sokoban levels 6x6, 1 box": rate(lambda: rooms(500, False, 6, 6, 1), 500, repeats),
-        "Sokoban levels 6x6, 1 box, optimal length": rate(lambda: rooms(500, True, 6, 6, 1), 500, repeats),
+        "Sokoban levels 6x6, 1 box, optimal length": rate(
+            lambda: rooms(500, True, 6, 6, 1), 500, repeats
+        ),
         "Sokoban levels 10x10, 2 boxes": rate(lambda: rooms(60, False, 10, 10, 2), 60, repeats),
-        "Sokoban levels 10x10, 2 boxes, optimal length": rate(lambda: rooms(60, True, 10, 10, 2), 60, repeats),
+        "Sokoban levels 10x10, 2 boxes, optimal length": rate(
+            lambda: rooms(60, True, 10, 10, 2), 60, repeats
+        ),
         "Sokoban resets 6x6, 1 box": rate(lambda: resets(Sokoban(), 300), 300, repeats),
         "FrozenLake resets": rate(lambda: resets(FrozenLake(), 500), 500, repeats),
         "Sudoku resets 4x4, 12 clues": rate(lambda: resets(Sudoku(), 300), 300, repeats),
@@ -131,7 +137,9 @@ def lakes(repeats: int) -> dict[str, float]:
         for name, player in players.items():
             seconds[name].append(live(*player))
     median = {name: statistics.median(found) for name, found in seconds.items()}
-    found = {f"live steps, {name}": float(round(len(actions) / taken)) for name, taken in median.items()}
+    found = {
+        f"live steps, {name}": float(round(len(actions) / taken)) for name, taken in median.items()
+    }
     return found | {
         f"ratio to Gymnasium, {name}": round(median[theirs] / taken, 2)
         for name, taken in median.items()
@@ -140,18 +148,28 @@ def lakes(repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Speed of the grid games beside gym-sokoban and Gymnasium.")
-    parser.add_argument("--gym-sokoban", metavar="PYTHON", help="an interpreter with gym-sokoban 0.0.6")
+    parser = argparse.ArgumentParser(
+        description="Speed of the grid games beside gym-sokoban and Gymnasium."
+    )
+    parser.add_argument(
+        "--gym-sokoban", metavar="PYTHON", help="an interpreter with gym-sokoban 0.0.6"
+    )
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     found: dict[str, object] = {
-        "machine": {"python": platform.python_version(), "processor": platform.machine(), "load": os.getloadavg()[0]},
+        "machine": {
+            "python": platform.python_version(),
+            "processor": platform.machine(),
+            "load": os.getloadavg()[0],
+        },
         "spa": ours(options.repeats),
         "FrozenLake": lakes(options.repeats),
     }
     if options.gym_sokoban:
         code = GYM_SOKOBAN.replace("REPEATS", str(options.repeats))
-        done = subprocess.run([options.gym_sokoban, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [options.gym_sokoban, "-c", code], capture_output=True, text=True, check=True
+        )
         found["gym-sokoban"] = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps(found, indent=1))
 

@@ -69,7 +69,9 @@ def measure(point: Point, rounds: int) -> dict[str, float]:
     model = random_model(point.width)
     if point.work == "rollout":
         groups = max(1, point.batch // 8)
-        asked = Rollout(groups=groups, group_size=8, turns=point.turns, prompt=200, reply=point.reply, state=60)
+        asked = Rollout(
+            groups=groups, group_size=8, turns=point.turns, prompt=200, reply=point.reply, state=60
+        )
         work = rollout_work(model, asked, None)
     else:
         rows = Rows(rows=point.batch, shortest=point.length, longest=point.length)
@@ -96,8 +98,21 @@ def curves(rounds: int) -> dict[str, dict[str, object]]:
     for name, (axis, points) in CURVES.items():
         measured = []
         for point in points:
-            command = [sys.executable, __file__, "--rounds", str(rounds), "--point", json.dumps(asdict(point))]
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **ONE_THREAD})
+            command = [
+                sys.executable,
+                __file__,
+                "--rounds",
+                str(rounds),
+                "--point",
+                json.dumps(asdict(point)),
+            ]
+            done = subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                env={**os.environ, **ONE_THREAD},
+            )
             measured.append(json.loads(done.stdout.splitlines()[-1]))
         sizes = [getattr(point, axis) for point in points]
         seconds, memory = [m["cpu_s"] for m in measured], [m["memory_mb"] for m in measured]
@@ -105,7 +120,9 @@ def curves(rounds: int) -> dict[str, dict[str, object]]:
             "axis": axis, "sizes": sizes, "cpu_s": seconds, "memory_mb": memory,
             "time_exponent": exponent(sizes, seconds), "memory_exponent": exponent(sizes, memory),
         }  # fmt: skip
-        sys.stdout.write(f"{name}: time {found[name]['time_exponent']}, memory {found[name]['memory_exponent']}\n")
+        sys.stdout.write(
+            f"{name}: time {found[name]['time_exponent']}, memory {found[name]['memory_exponent']}\n"
+        )
     return found
 
 
@@ -123,8 +140,16 @@ def picture(found: dict, path: Path) -> None:
         axis.plot(sizes, sizes, color="0.7", linestyle=":", label="proportional")
         for key, label in (("cpu_s", "time"), ("memory_mb", "memory")):
             shown = f"{label}, exponent {curve['time_exponent' if key == 'cpu_s' else 'memory_exponent']}"
-            axis.plot(sizes, np.array(curve[key]) / curve[key][0], marker="o", markersize=4, label=shown)
-        axis.set(xscale="log", yscale="log", title=name, xticks=sizes, xticklabels=[str(n) for n in curve["sizes"]])
+            axis.plot(
+                sizes, np.array(curve[key]) / curve[key][0], marker="o", markersize=4, label=shown
+            )
+        axis.set(
+            xscale="log",
+            yscale="log",
+            title=name,
+            xticks=sizes,
+            xticklabels=[str(n) for n in curve["sizes"]],
+        )
         axis.minorticks_off()
         axis.legend(fontsize=8)
     figure.supylabel("relative to the smallest")
@@ -132,7 +157,9 @@ def picture(found: dict, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/growth.json"))
     parser.add_argument("--picture", type=Path, default=Path("docs/images/growth.svg"))

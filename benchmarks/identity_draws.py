@@ -70,7 +70,15 @@ def files(folder: Path) -> dict[str, str]:
 def commands(folder: Path) -> dict[str, list[str]]:
     """The command lines, all on one run; `reproduce` has a folder of its own."""
     tiny = ["tiny", *SHORT, f"trainer.run_dir={folder / 'tiny'}"]
-    table = ["dynamics", "--only", "builtin:tiny/FrozenLake/spa", "--seeds", "1", "--root", str(folder / "reproduce")]
+    table = [
+        "dynamics",
+        "--only",
+        "builtin:tiny/FrozenLake/spa",
+        "--seeds",
+        "1",
+        "--root",
+        str(folder / "reproduce"),
+    ]
     return {
         "run": ["run", *tiny],
         "compare": ["compare", *tiny, "compare.parallel=1"],
@@ -104,7 +112,11 @@ def draw(words: Sequence[str], name: str, kind: Any, key: Key) -> str:
         cfg = definite(load_config("tiny", [*overrides, change]))
     except ConfigError:
         return "impossible"  # with the other settings of this run
-    stages = [each for each in ("selfplay", "sft", "ppo") if values_of(before, each) != values_of(cfg, each)]
+    stages = [
+        each
+        for each in ("selfplay", "sft", "ppo")
+        if values_of(before, each) != values_of(cfg, each)
+    ]
     expected = "refused" if key.affects == "result" and stages else "reused"
     status, said = given([*words, change])
     found = "refused" if status == 2 else "reused" if status == 0 else f"status {status}"
@@ -118,7 +130,9 @@ def draw(words: Sequence[str], name: str, kind: Any, key: Key) -> str:
 
 def main() -> int:
     """Train, draw, count; 1 if anything is not as the schema says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", default="runs/identity_draws")
     parser.add_argument("--draws", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
@@ -131,15 +145,24 @@ def main() -> int:
         if status != 0:
             sys.stdout.write(f"{command}: {said}\n")
             return 1
-    places = ("run_dir", "default_local_dir", "output_dir", "default_hdfs_dir", "resume_path", "resume_from_path")
+    places = (
+        "run_dir",
+        "default_local_dir",
+        "output_dir",
+        "default_hdfs_dir",
+        "resume_path",
+        "resume_from_path",
+    )
     keys = [
         (name, kind, key)
         for name, kind, key in schema_keys()
         if key is not None and not is_dataclass(kind) and key.content == "value"
         if stages_of(name) and stages_of(name) != ("eval",) and not name.startswith(("model_info", "custom_envs"))
         and not name.endswith((*places, "resume_mode", "launcher", "device"))
-        and not (name.startswith("gate.") and name.endswith("_min"))  # what was measured is judged by those of now
-        and name not in ("trainer.total_training_steps", "gate.on_failure", TRIED)  # longer, or stopped, as asked
+        # what was measured is judged by those of now
+        and not (name.startswith("gate.") and name.endswith("_min"))
+        # longer, or stopped, as asked
+        and name not in ("trainer.total_training_steps", "gate.on_failure", TRIED)
     ]  # fmt: skip
     before = files(folder)
     for command in chosen:

@@ -36,7 +36,9 @@ def watched(seen: list[tuple[int, int, int]]) -> None:
     def release_and_look() -> None:
         release()
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
-        seen.append((resident, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
+        seen.append(
+            (resident, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
+        )
 
     ppo.release_memory = release_and_look
 
@@ -68,7 +70,11 @@ def main() -> int:
         "most_resident_mb_after_20": round(most / 1e6, 1),
         "growth_after_20": round(most / at[0] - 1, 4),
         "files": {"at_20": at[1], "most": max(files for _, files, _ in after), "end": seen[-1][1]},
-        "threads": {"at_20": at[2], "most": max(threads for _, _, threads in after), "end": seen[-1][2]},
+        "threads": {
+            "at_20": at[2],
+            "most": max(threads for _, _, threads in after),
+            "end": seen[-1][2],
+        },
         "seconds": round(time.monotonic() - started, 1),
     }
     print(json.dumps(report))

@@ -16,14 +16,19 @@ from typing import Any
 import yaml
 
 TAGS = ("FrozenLakeNoSlip", "SimpleSokoban")
-ORIGINAL = {"FrozenLakeNoSlip": "FrozenLake", "SimpleSokoban": "SimpleSokoban"}  # whose instructions the rows take
+# whose instructions the rows take
+ORIGINAL = {"FrozenLakeNoSlip": "FrozenLake", "SimpleSokoban": "SimpleSokoban"}
 COMMON: dict[str, Any] = {
     "defaults": ["base", "_self_"],
     "trainer": {"threads": 1},
     "seed": {"val": 910000},
     "agent_proxy": {"max_turn": 2},
     "actor_rollout_ref": {
-        "rollout": {"response_length": 256, "max_model_len": 2048, "val_kwargs": {"temperature": 1.0}}
+        "rollout": {
+            "response_length": 256,
+            "max_model_len": 2048,
+            "val_kwargs": {"temperature": 1.0},
+        }
     },
 }
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -39,7 +44,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def merged(tree: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """`tree` with the values of `other`, section by section."""
     return tree | {
-        key: merged(tree[key], value) if isinstance(value, dict) and isinstance(tree.get(key), dict) else value
+        key: merged(tree[key], value)
+        if isinstance(value, dict) and isinstance(tree.get(key), dict)
+        else value
         for key, value in other.items()
     }
 
@@ -47,18 +54,34 @@ def merged(tree: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def configurations(model: str, original: Path | None) -> dict[tuple[str, str], dict[str, Any]]:
     """The configuration of every row: (tag, variant)."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    source = {} if original is None else yaml.safe_load(original.read_text(encoding="utf-8"))["custom_envs"]
+    source = (
+        {}
+        if original is None
+        else yaml.safe_load(original.read_text(encoding="utf-8"))["custom_envs"]
+    )
     for tag in TAGS:
-        tags = {"es_manager": {"val": {"env_configs": {"tags": [tag]}}, "train": {"env_configs": {"tags": [tag]}}}}
-        start = merged(COMMON, {"model_path": model, "ctx_manager": {"mode": "add_worldmodel"}, **tags})
+        tags = {
+            "es_manager": {
+                "val": {"env_configs": {"tags": [tag]}},
+                "train": {"env_configs": {"tags": [tag]}},
+            }
+        }
+        start = merged(
+            COMMON, {"model_path": model, "ctx_manager": {"mode": "add_worldmodel"}, **tags}
+        )
         for name, settings in VARIANTS.items():
             found[tag, name] = merged(start, settings)
-        for mode, key in (("base", "env_instruction"), ("add_worldmodel", "env_instruction_add_worldmodel")):
+        for mode, key in (
+            ("base", "env_instruction"),
+            ("add_worldmodel", "env_instruction_add_worldmodel"),
+        ):
             if source:
                 text = source[ORIGINAL[tag]][key]
                 asked = {"mode": mode, "placeholders": "words", "example": False}
                 name = "original's wording, " + ("base" if mode == "base" else "world model")
-                found[tag, name] = merged(start, {"ctx_manager": asked, "custom_envs": {tag: {key: text}}})
+                found[tag, name] = merged(
+                    start, {"ctx_manager": asked, "custom_envs": {tag: {key: text}}}
+                )
     return found
 
 
@@ -76,15 +99,22 @@ def measured(folder: Path, name: str, config: dict[str, Any], groups: int) -> di
 
 def main() -> None:
     """Measure what is missing and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--original", type=Path)
     parser.add_argument("--groups", type=int, default=32)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    rows = ["| game | prompt | format | observation exact | prediction exact | success |", "|---|---|---|---|---|---|"]
-    for number, ((tag, variant), config) in enumerate(configurations(asked.model, asked.original).items()):
+    rows = [
+        "| game | prompt | format | observation exact | prediction exact | success |",
+        "|---|---|---|---|---|---|",
+    ]
+    for number, ((tag, variant), config) in enumerate(
+        configurations(asked.model, asked.original).items()
+    ):
         result = measured(asked.folder, f"{number:02d}", config, asked.groups)["tags"][tag]
         rows.append(f"| {tag} | {variant} | {cells(result)} |")
     print("\n".join(rows))

@@ -41,7 +41,8 @@ WORKLOAD = (
     f"es_manager.train.group_size={GROUP_SIZE}",
     "algorithm.adv_estimator=gae",
     "micro_batch_size_per_gpu=4",
-    "actor_rollout_ref.actor.optim.lr=1e-12",  # so that all runs play the same episodes, whatever they have trained on
+    # so that all runs play the same episodes, whatever they have trained on
+    "actor_rollout_ref.actor.optim.lr=1e-12",
     "critic.optim.lr=1e-12",
     "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
 )
@@ -76,7 +77,9 @@ def worker(strategy: str, groups: int, folder: Path) -> None:
         resident = world.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     if world.is_main:
         report = {
-            "seconds": {phase: sum(rank[phase] for rank in everybody) / len(everybody) for phase in PHASES},
+            "seconds": {
+                phase: sum(rank[phase] for rank in everybody) / len(everybody) for phase in PHASES
+            },
             "slowest": {phase: max(rank[phase] for rank in everybody) for phase in PHASES},
             "resident_mb": max(resident) / 1e3,
         }
@@ -85,18 +88,30 @@ def worker(strategy: str, groups: int, folder: Path) -> None:
 
 def measure(ranks: int, strategy: str, groups: int) -> dict[str, Any]:
     """Processor seconds per step and phase of that many groups on that many ranks."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), __file__]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        __file__,
+    ]
     settings = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory() as folder:
         command += ["--worker", strategy, str(groups), folder]
-        subprocess.run(command, env=settings, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            command, env=settings, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         return json.loads((Path(folder) / "report.json").read_text())
 
 
 def fitted(one_process: Mapping[int, Mapping[str, float]]) -> dict[str, tuple[float, float]]:
     """Phase -> (alone, each), by least squares from groups -> seconds per phase of a single process."""
     groups = list(one_process)
-    lines = {phase: np.polyfit(groups, [one_process[n][phase] for n in groups], 1) for phase in PHASES}
+    lines = {
+        phase: np.polyfit(groups, [one_process[n][phase] for n in groups], 1) for phase in PHASES
+    }
     return {phase: (float(alone), float(each)) for phase, (each, alone) in lines.items()}
 
 
@@ -117,10 +132,14 @@ def rounded(value: Any) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--strategy", nargs="+", default=["ddp", "fsdp"])
-    parser.add_argument("--worker", nargs=3, metavar=("STRATEGY", "GROUPS", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--worker", nargs=3, metavar=("STRATEGY", "GROUPS", "FOLDER"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.worker:
         strategy, groups, folder = options.worker
@@ -132,7 +151,9 @@ def main() -> None:
         "one_process": one,
         "model": {phase: {"alone": alone, "each": each} for phase, (alone, each) in model.items()},
         "predicted": {ranks: predicted(model, ranks) for ranks in options.ranks},
-        "ranks": {kind: {n: measure(n, kind, GROUPS) for n in options.ranks} for kind in options.strategy},
+        "ranks": {
+            kind: {n: measure(n, kind, GROUPS) for n in options.ranks} for kind in options.strategy
+        },
     }
     print(json.dumps(rounded(report), indent=1))
 

@@ -31,13 +31,18 @@ def distribution(original) -> dict:
         np.random.seed(seed)
         seed += 1
         try:
-            structure, state, _, _ = original.generate_room(dim=(6, 6), num_steps=20, num_boxes=1, search_depth=300)
+            structure, state, _, _ = original.generate_room(
+                dim=(6, 6), num_steps=20, num_boxes=1, search_depth=300
+            )
         except (RuntimeError, RuntimeWarning):
             continue  # the original draws again, with another seed
         found += 1
         lengths[len(original.get_shortest_action_path(structure, state))] += 1
         floors[int((structure > 0).sum())] += 1
-    return {"optimal_steps": dict(sorted(lengths.items())), "floor_cells": dict(sorted(floors.items()))}
+    return {
+        "optimal_steps": dict(sorted(lengths.items())),
+        "floor_cells": dict(sorted(floors.items())),
+    }
 
 
 def backwards_play(original) -> list[dict]:
@@ -69,7 +74,12 @@ def main(path: str) -> None:
     spec.loader.exec_module(original)
     sys.setrecursionlimit(10_000)
     made = "benchmarks/record_sokoban_reference.py with RAGEN's ragen/env/sokoban/utils.py at commit 893377b"
-    record = {"made_by": made, "puzzles": PUZZLES, **distribution(original), "backwards_play": backwards_play(original)}
+    record = {
+        "made_by": made,
+        "puzzles": PUZZLES,
+        **distribution(original),
+        "backwards_play": backwards_play(original),
+    }
     print(json.dumps(record, indent=1, ensure_ascii=False))
 
 

@@ -62,9 +62,11 @@ def step(model: Model, ranks: int, machine: Machine, load: Load) -> dict[str, fl
     return {
         "rollout": load.turns * load.response * per_token,
         "score": 2 * 2 * model.parameters * trained / useful,  # forward, policy and critic
-        "update": 2 * 8 * model.parameters * trained / useful,  # forward, recomputed forward, backward
+        # forward, recomputed forward, backward
+        "update": 2 * 8 * model.parameters * trained / useful,
         "communication": exchanged(model, ranks, machine, load),
-        "episodes": load.episodes * machine.pack + everyone * (load.episode_bytes / machine.host_link + machine.unpack),
+        "episodes": load.episodes * machine.pack
+        + everyone * (load.episode_bytes / machine.host_link + machine.unpack),
     }
 
 
@@ -72,7 +74,8 @@ def exchanged(model: Model, ranks: int, machine: Machine, load: Load) -> float:
     """Seconds of weights and gradients on the wire, as if nothing overlapped with computing."""
     shards = min(ranks, machine.per_node)
     part = (shards - 1) / shards / machine.inside
-    gathers = 2 * model.parameters * (2 + 2 * 2 * load.mini_batches)  # score; forward and backward: two models
+    # score; forward and backward: two models
+    gathers = 2 * model.parameters * (2 + 2 * 2 * load.mini_batches)
     reduced = 2 * load.mini_batches * 4 * model.parameters
     sampler = 4 * model.parameters
     nodes = ranks / shards

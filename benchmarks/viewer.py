@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 STATE = "Player (P) is at (1,1); goal (G) is at (3,1); hole (O) is at (2,2)."
-REPLY = (
-    f"<think><observation>\n{STATE}\n</observation>On.<prediction>\n{STATE}\n</prediction></think><answer>Up</answer>"
-)
+THOUGHT = f"<observation>\n{STATE}\n</observation>On.<prediction>\n{STATE}\n</prediction>"
+REPLY = f"<think>{THOUGHT}</think><answer>Up</answer>"
 TOKENS = 450
 PER_FILE = 1_000
 
@@ -48,9 +47,23 @@ def episode(number: int) -> dict[str, Any]:
         "infos": [{"action_is_valid": True, "action_is_effective": True, "success": won}],
         "finish_reason": "stop",
     }
-    facts = {"tag": "FrozenLake", "mode": "add_worldmodel", "state_text": "coords", "puzzle_seed": number}
-    place = {"noise_seed": 0, "puzzle_hash": f"{number:x}", "group": number // 8, "member": number % 8}
-    tokens = {"token_ids": list(range(TOKENS)), "sampled": [True] * TOKENS, "turn_index": [0] * TOKENS}
+    facts = {
+        "tag": "FrozenLake",
+        "mode": "add_worldmodel",
+        "state_text": "coords",
+        "puzzle_seed": number,
+    }
+    place = {
+        "noise_seed": 0,
+        "puzzle_hash": f"{number:x}",
+        "group": number // 8,
+        "member": number % 8,
+    }
+    tokens = {
+        "token_ids": list(range(TOKENS)),
+        "sampled": [True] * TOKENS,
+        "turn_index": [0] * TOKENS,
+    }
     return {
         "episode_id": f"train/{number}",
         **facts,
@@ -58,7 +71,8 @@ def episode(number: int) -> dict[str, Any]:
         "stop": "success" if won else "turn_cap",
         "success": won,
         "turns": [turn] * 3,
-        "messages": [{"role": "user", "content": STATE}, {"role": "assistant", "content": REPLY}] * 3,
+        "messages": [{"role": "user", "content": STATE}, {"role": "assistant", "content": REPLY}]
+        * 3,
         **tokens,
         "logprobs": [-0.12345678901234567] * TOKENS,
         "error": "",

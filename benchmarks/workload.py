@@ -26,7 +26,9 @@ class Rollout:
     def states(self, vocabulary: int, turn: int) -> list[list[int]]:
         """What the environment adds to every episode after a turn."""
         draw = np.random.default_rng(turn + 1)
-        return draw.integers(5, vocabulary, size=(self.groups * self.group_size, self.state)).tolist()
+        return draw.integers(
+            5, vocabulary, size=(self.groups * self.group_size, self.state)
+        ).tolist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,14 @@ ROLLOUT_QUICK = {
     "small": Rollout(groups=2, group_size=8, turns=3, prompt=200, reply=24, state=60),
     "real": Rollout(groups=1, group_size=8, turns=2, prompt=160, reply=12, state=40),
 }
-ROWS = {"small": Rows(rows=32, shortest=150, longest=420), "real": Rows(rows=8, shortest=200, longest=400)}
-ROWS_QUICK = {"small": Rows(rows=16, shortest=100, longest=250), "real": Rows(rows=2, shortest=100, longest=200)}
+ROWS = {
+    "small": Rows(rows=32, shortest=150, longest=420),
+    "real": Rows(rows=8, shortest=200, longest=400),
+}
+ROWS_QUICK = {
+    "small": Rows(rows=16, shortest=100, longest=250),
+    "real": Rows(rows=2, shortest=100, longest=200),
+}
 
 
 def rollout_of(size: str, quick: bool) -> Rollout:

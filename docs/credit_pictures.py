@@ -16,17 +16,29 @@ from spa.lab.page import SPECIMENS, tables, verdicts
 from spa.lab.worlds import STOP_OR_GO, WORLDS, enumerate_episodes
 
 HERE = Path(__file__).parent
-MARKS = re.compile(r"(<!-- tables of spa bench estimators -->\n).*?(<!-- end of the tables -->)", re.S)
+MARKS = re.compile(
+    r"(<!-- tables of spa bench estimators -->\n).*?(<!-- end of the tables -->)", re.S
+)
 
 
 def main() -> None:
     """Tables and pictures."""
-    mpl.rcParams.update({"svg.hashsalt": "spa", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False})
+    mpl.rcParams.update(
+        {
+            "svg.hashsalt": "spa",
+            "font.size": 8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
     noise(HERE / "images" / "credit-noise.svg")
     bias(HERE / "images" / "credit-bias.svg")
     page = HERE / "credit.md"
     text = page.read_text(encoding="utf-8")
-    page.write_text(MARKS.sub(lambda found: found[1] + "\n".join(tables()) + "\n" + found[2], text), encoding="utf-8")
+    page.write_text(
+        MARKS.sub(lambda found: found[1] + "\n".join(tables()) + "\n" + found[2], text),
+        encoding="utf-8",
+    )
 
 
 def noise(path: Path) -> None:
@@ -37,7 +49,13 @@ def noise(path: Path) -> None:
         found = verdicts(world, group_size=4)
         for row, name in enumerate(reversed(names)):
             verdict = found[name]
-            color = "#2a6f4e" if verdict.error < 1e-9 else "#c0392b" if verdict.angle >= 90 else "#c98a2b"
+            color = (
+                "#2a6f4e"
+                if verdict.error < 1e-9
+                else "#c0392b"
+                if verdict.angle >= 90
+                else "#c98a2b"
+            )
             axis.barh(row, verdict.noise**2, color=color, height=0.7)
         axis.set_title(world.name)
         axis.set_xlabel("groups for signal = noise")
@@ -51,7 +69,10 @@ def bias(path: Path) -> None:
     episodes, sizes = enumerate_episodes(STOP_OR_GO), (2, 3, 4, 5, 6, 8, 10, 12)
     figure, axis = plt.subplots(figsize=(6, 3.4))
     for name, mark in zip(SPECIMENS, "os^D", strict=True):
-        means = [float(judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1]) for size in sizes]
+        means = [
+            float(judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1])
+            for size in sizes
+        ]
         axis.plot(sizes, means, marker=mark, markersize=4, label=name)
     axis.axhline(0, color="black", linewidth=0.6)
     axis.set_xlabel("episodes per group")

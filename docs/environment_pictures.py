@@ -21,7 +21,14 @@ from spa.envs.registry import make_env
 
 HERE = Path(__file__).parent
 INK, PAPER, LINE = "#26262e", "#f5f5f0", "#b8b4a6"
-CUBE = {"W": "#f5f5f0", "O": "#e8853a", "G": "#54a050", "R": "#d64045", "B": "#3465b0", "Y": "#efce4a"}
+CUBE = {
+    "W": "#f5f5f0",
+    "O": "#e8853a",
+    "G": "#54a050",
+    "R": "#d64045",
+    "B": "#3465b0",
+    "Y": "#efce4a",
+}
 TILES = {0: "#ded3b8", 2: "#f0e4cf", 4: "#efd9b0"}
 
 
@@ -45,15 +52,22 @@ def main() -> None:
         (images / f"env-{tag}.svg").write_text(drawing, encoding="utf-8")
     page = HERE / "environments.md"
     text = page.read_text(encoding="utf-8")
-    page.write_text(re.sub(r"(?s)<!-- cards -->.*<!-- /cards -->", lambda _: table(), text), encoding="utf-8")
+    page.write_text(
+        re.sub(r"(?s)<!-- cards -->.*<!-- /cards -->", lambda _: table(), text), encoding="utf-8"
+    )
 
 
 def table() -> str:
     """The card table in Markdown, between its markers."""
-    rows = ["| tag | cap | optimum | found by | random success | random score |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| tag | cap | optimum | found by | random success | random score |",
+        "|---|---|---|---|---|---|",
+    ]
     for card in cards().values():
         best = "not known" if card.optimum is None else f"{card.optimum:.1%}"
-        figures = f"{best} | {card.optimum_by} | {card.random_success:.1%} | {card.random_score:,.2f}"
+        figures = (
+            f"{best} | {card.optimum_by} | {card.random_success:.1%} | {card.random_score:,.2f}"
+        )
         rows.append(f"| {card.tag} | {card.max_actions_per_traj} | {figures} |")
     return "\n".join(["<!-- cards -->", *rows, "<!-- /cards -->"])
 
@@ -64,10 +78,14 @@ def png(image: np.ndarray) -> bytes:
     rows = b"".join(b"\0" + row.tobytes() for row in image)
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+    )
 
 
 def svg(width: int, height: int, parts: list[str]) -> str:
@@ -90,9 +108,16 @@ def label(x: float, y: float, text: str, size: int = 16, weight: str = "normal")
 
 def words(env: TextEnv) -> str:
     """The state as text."""
-    lines = [part for line in env.state_text("grid").split("\n") for part in textwrap.wrap(line, 56) or [""]]
+    lines = [
+        part
+        for line in env.state_text("grid").split("\n")
+        for part in textwrap.wrap(line, 56) or [""]
+    ]
     style = f'font-family="monospace" font-size="13" fill="{INK}" xml:space="preserve"'
-    parts = [f'<text x="14" y="{24 + 18 * row}" {style}>{escape(line)}</text>' for row, line in enumerate(lines)]
+    parts = [
+        f'<text x="14" y="{24 + 18 * row}" {style}>{escape(line)}</text>'
+        for row, line in enumerate(lines)
+    ]
     return svg(480, 18 * len(lines) + 18, parts)
 
 
@@ -108,7 +133,9 @@ def sudoku(env: TextEnv) -> str:
     side = 36 * len(rows)
     for line in range(0, len(rows) + 1, base):
         at = 12 + 36 * line
-        parts.append(f'<path d="M{at} 12v{side}M12 {at}h{side}" stroke="{INK}" stroke-width="2.5" fill="none"/>')
+        parts.append(
+            f'<path d="M{at} 12v{side}M12 {at}h{side}" stroke="{INK}" stroke-width="2.5" fill="none"/>'
+        )
     return svg(side + 24, side + 24, parts)
 
 

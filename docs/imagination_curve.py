@@ -39,7 +39,9 @@ def measure(board: str, n: int, spoil: float, folder: Path) -> dict[str, float]:
     counts = (f"es_manager.val.env_groups={PUZZLES}", f"es_manager.val.group_size={SAMPLES}")
     overrides = (*BOARDS[board], *counts, f"imagine.n={n}")
     cfg = load_config("demo", [*overrides, "imagine.dynamics=oracle", f"imagine.spoil={spoil}"])
-    found = evaluate.main(cfg, find_target("random"), output=folder / f"{board}-{n}-{spoil}.json", ks=(1,))
+    found = evaluate.main(
+        cfg, find_target("random"), output=folder / f"{board}-{n}-{spoil}.json", ks=(1,)
+    )
     (tag,) = found["tags"].values()
     rate = {name: round(tag["pass@1"][name], 4) for name in ("mean", "low", "high")}
     return {"spoilt": spoil, "right": found.get("imagination", {}).get("right", 0.0), **rate}
@@ -49,7 +51,9 @@ def main(out: Path, n: int = 8) -> None:
     """Measure every board, and write the numbers and the picture."""
     set_verbosity(quiet=True)
     with TemporaryDirectory() as folder:
-        curves = {board: [measure(board, n, spoil, Path(folder)) for spoil in SPOILT] for board in BOARDS}
+        curves = {
+            board: [measure(board, n, spoil, Path(folder)) for spoil in SPOILT] for board in BOARDS
+        }
         alone = {board: measure(board, 1, 0.0, Path(folder))["mean"] for board in BOARDS}
     before = json.loads((out / "imagination.json").read_text(encoding="utf-8"))
     write(

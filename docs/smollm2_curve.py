@@ -26,7 +26,9 @@ def values(seed: int, metric: str) -> dict[int, float]:
     found: dict[int, float] = {}
     stages = (("sft", f"val/{metric}", -SFT_STEPS), ("ppo", f"train/FrozenLakeNoSlip/{metric}", 0))
     for stage, key, offset in stages:
-        for line in (RESULTS / f"spa-{stage}-seed{seed}.jsonl").read_text(encoding="utf-8").splitlines():
+        for line in (
+            (RESULTS / f"spa-{stage}-seed{seed}.jsonl").read_text(encoding="utf-8").splitlines()
+        ):
             metrics = json.loads(line)
             if key in metrics:
                 found[metrics["step"] + offset] = metrics[key]
@@ -40,11 +42,19 @@ def chart() -> Chart:
         seeds = [values(seed, metric) for seed in range(3)]
         steps = sorted(set.intersection(*(set(seed) for seed in seeds)))
         columns = [[seed[step] for seed in seeds] for step in steps]
-        points = tuple((float(step), sum(column) / 3) for step, column in zip(steps, columns, strict=True))
+        points = tuple(
+            (float(step), sum(column) / 3) for step, column in zip(steps, columns, strict=True)
+        )
         bands = tuple((min(column), max(column)) for column in columns)
         series.append(Series(label=label, points=points, bands=bands, color=color))
     title = "SmolLM2-135M on the 4×4 lake, three seeds (bands: range)"
-    return Chart(title=title, help="", series=tuple(series), percent=True, x_label="SFT step − 60, then PPO step")
+    return Chart(
+        title=title,
+        help="",
+        series=tuple(series),
+        percent=True,
+        x_label="SFT step − 60, then PPO step",
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,10 @@ class Dice:
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         moves = (np.random.default_rng(prompt.seed).choice(["Right", "Down"]) for prompt in prompts)
         texts = [f"</think><answer>{move}</answer>" for move in moves]
-        return [Completion(text=text, token_ids=None, logprobs=None, finish_reason="stop") for text in texts]
+        return [
+            Completion(text=text, token_ids=None, logprobs=None, finish_reason="stop")
+            for text in texts
+        ]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
         """There are none."""

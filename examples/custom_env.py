@@ -21,7 +21,9 @@ class GuessNumber(TextEnv):
         self.highest = highest
         self.observation_space = self.action_space = text_space()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self.hidden = int(stream(seed, "guess_number/puzzle").integers(1, self.highest + 1))
@@ -30,7 +32,9 @@ class GuessNumber(TextEnv):
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         before = self.state_text("grid")
-        valid = isinstance(action, str) and action.isdecimal() and self.low <= int(action) <= self.high
+        valid = (
+            isinstance(action, str) and action.isdecimal() and self.low <= int(action) <= self.high
+        )
         if valid and not self.found:
             guess = int(action)
             self.found = guess == self.hidden
@@ -41,7 +45,11 @@ class GuessNumber(TextEnv):
         return self.state_text("grid"), float(self.found and changed), self.found, False, info
 
     def state_text(self, mode: StateText) -> str:
-        return f"Found: {self.hidden}." if self.found else f"The number is between {self.low} and {self.high}."
+        return (
+            f"Found: {self.hidden}."
+            if self.found
+            else f"The number is between {self.low} and {self.high}."
+        )
 
     def puzzle_text(self) -> str:
         return f"{self.highest} {self.hidden}"

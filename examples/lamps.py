@@ -22,7 +22,9 @@ class Lamps(TextEnv):
         self.count, self.max_steps = count, max_steps
         self.observation_space, self.action_space = text_space(), label_space(count)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         rng = stream(int(self.np_random.integers(2**31)) if seed is None else seed, "lamps/puzzle")
         self.lit, self.steps = (False,) * self.count, 0
@@ -39,10 +41,14 @@ class Lamps(TextEnv):
 
     def pressed(self, lamp: int) -> tuple[bool, ...]:
         """The lamps after a press."""
-        return tuple(place == lamp or (on and abs(place - lamp) > 1) for place, on in enumerate(self.lit))
+        return tuple(
+            place == lamp or (on and abs(place - lamp) > 1) for place, on in enumerate(self.lit)
+        )
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        valid = isinstance(action, int) and not isinstance(action, bool) and 0 <= action < self.count
+        valid = (
+            isinstance(action, int) and not isinstance(action, bool) and 0 <= action < self.count
+        )
         if valid:
             self.lit = self.pressed(action)
         self.steps += 1
@@ -59,7 +65,11 @@ class Lamps(TextEnv):
 
     def to_action(self, text: str) -> int | None:
         word = text.strip().lower().removeprefix("press ").strip()
-        return int(word) - 1 if word.isascii() and word.isdecimal() and 1 <= int(word[:9]) <= self.count else None
+        return (
+            int(word) - 1
+            if word.isascii() and word.isdecimal() and 1 <= int(word[:9]) <= self.count
+            else None
+        )
 
     def action_names(self) -> tuple[str, ...]:
         return tuple(f"Press {lamp}" for lamp in range(1, self.count + 1))

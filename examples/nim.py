@@ -24,10 +24,14 @@ class Nim(TextEnv):
         self.count, self.most = heaps, most
         self.observation_space = self.action_space = text_space()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         puzzle, _ = reset_seeds(self, seed, options)
-        self.heaps = [int(n) for n in stream(puzzle, "nim/puzzle").integers(1, self.most + 1, self.count)]
+        self.heaps = [
+            int(n) for n in stream(puzzle, "nim/puzzle").integers(1, self.most + 1, self.count)
+        ]
         self.first, self.mover = list(self.heaps), 0
         return self.state_text("grid"), {}
 
@@ -50,7 +54,9 @@ class Nim(TextEnv):
         return "Stones: " + ", ".join(f"{n} in heap {i}" for i, n in enumerate(self.heaps, 1)) + "."
 
     def legal_actions(self) -> tuple[str, ...]:
-        return tuple(f"take {k} from {i}" for i, n in enumerate(self.heaps, 1) for k in range(1, n + 1))
+        return tuple(
+            f"take {k} from {i}" for i, n in enumerate(self.heaps, 1) for k in range(1, n + 1)
+        )
 
     def to_action(self, text: str) -> str | None:
         return " ".join(text.lower().split()) or None

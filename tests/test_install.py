@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("origin", "command"),
     [
-        ({"url": "file:///home/me/spa%201", "dir_info": {"editable": True}}, "pip install -e '/home/me/spa 1[gguf]'"),
+        (
+            {"url": "file:///home/me/spa%201", "dir_info": {"editable": True}},
+            "pip install -e '/home/me/spa 1[gguf]'",
+        ),
         ({"url": "file:///home/me/spa", "dir_info": {}}, "pip install '/home/me/spa[gguf]'"),
         (
             {"url": "https://example.org/spa", "vcs_info": {"vcs": "git", "commit_id": "1"}},
@@ -29,7 +32,9 @@ ROOT = Path(__file__).parents[1]
 def test_the_hint_fits_the_way_of_installation(tmp_path, monkeypatch, origin, command):
     folder = tmp_path / "spa_agent-9.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: spa-agent\nVersion: 9\n", encoding="utf-8")
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: spa-agent\nVersion: 9\n", encoding="utf-8"
+    )
     if origin is not None:
         (folder / "direct_url.json").write_text(json.dumps(origin), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -38,18 +43,33 @@ def test_the_hint_fits_the_way_of_installation(tmp_path, monkeypatch, origin, co
 
 
 def test_no_text_installs_the_other_project():
-    files = [path for folder in ("src", "docs", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.*")]
-    texts = [path for path in files if path.suffix in (".py", ".md", ".yaml", ".sh", ".toml", ".html")]
-    texts += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "mkdocs.yml")]
+    files = [
+        path
+        for folder in ("src", "docs", "examples", "benchmarks")
+        for path in (ROOT / folder).rglob("*.*")
+    ]
+    texts = [
+        path for path in files if path.suffix in (".py", ".md", ".yaml", ".sh", ".toml", ".html")
+    ]
+    texts += [
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "mkdocs.yml")
+    ]
     wrong = re.compile(r"pip install (-\S+ )*['\"]?spa\b(?!-)|(?<![\w-])spa\[[a-z]|['\"]spa\[")
     found = {
-        f"{path.relative_to(ROOT)}: {match[0]}" for path in texts for match in wrong.finditer(path.read_text("utf-8"))
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in texts
+        for match in wrong.finditer(path.read_text("utf-8"))
     }
     assert found == set()
 
 
 def test_the_commit_is_that_of_the_clone_or_of_the_repository(monkeypatch: pytest.MonkeyPatch):
-    asked = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
     assert commit() == (asked.stdout.strip() if (ROOT / ".git").exists() else "")
-    monkeypatch.setattr(spa.install, "_origin", lambda: {"vcs_info": {"vcs": "git", "commit_id": "abc"}})
+    monkeypatch.setattr(
+        spa.install, "_origin", lambda: {"vcs_info": {"vcs": "git", "commit_id": "abc"}}
+    )
     assert commit() == "abc"

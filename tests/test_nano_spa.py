@@ -72,9 +72,13 @@ def model(nano: ModuleType) -> torch.nn.Module:
 
 def replayed(nano: ModuleType, episode: Episode) -> object:
     """nano's episode of the same puzzle with the same sampled ids."""
-    known = re.fullmatch(r"(.*); goal \(G\) is at (.*); player \(P\) is at (\(.,.\))\.", episode.turns[0].state)
+    known = re.fullmatch(
+        r"(.*); goal \(G\) is at (.*); player \(P\) is at (\(.,.\))\.", episode.turns[0].state
+    )
     assert known is not None
-    holes, goal, player = ([(int(r), int(c)) for r, c in re.findall(r"\((\d),(\d)\)", text)] for text in known.groups())
+    holes, goal, player = (
+        [(int(r), int(c)) for r, c in re.findall(r"\((\d),(\d)\)", text)] for text in known.groups()
+    )
     mine = nano.Episode(nano.Lake(player[0], goal[0], frozenset(holes)), player[0])
     for number in range(len(episode.turns)):
         assert not mine.done
@@ -96,9 +100,17 @@ def policy_batch(cfg: Config, template: ChatTemplate, episodes: list[Episode]) -
     assert kept is not None
     scored = ScoredBatch(**vars(kept), old_logprobs=kept.sampler_logprobs)
     models = Models(
-        actor=None, critic=None, ref=None, engine=None, template=template, device=torch.device("cpu"), kl=None
+        actor=None,
+        critic=None,
+        ref=None,
+        engine=None,
+        template=template,
+        device=torch.device("cpu"),
+        kl=None,
     )  # type: ignore[arg-type]
-    return annotate(add_advantages(cfg, models, scored, {}), episodes, method_context(cfg, models, 1, {}))
+    return annotate(
+        add_advantages(cfg, models, scored, {}), episodes, method_context(cfg, models, 1, {})
+    )
 
 
 def test_the_batch_has_wins_losses_and_malformed_turns(episodes: list[Episode]) -> None:
@@ -109,22 +121,38 @@ def test_the_batch_has_wins_losses_and_malformed_turns(episodes: list[Episode]) 
     assert any(turn.reply.prediction == turn.next_state for turn in turns)
 
 
-def test_the_game_the_prompts_and_the_tokens_are_the_packages(episodes: list[Episode], mine: list) -> None:
+def test_the_game_the_prompts_and_the_tokens_are_the_packages(
+    episodes: list[Episode], mine: list
+) -> None:
     for theirs, own in zip(episodes, mine, strict=True):
         assert own.done
         assert own.ids == theirs.token_ids.tolist()
         assert own.sampled == theirs.sampled.tolist()
         assert own.score == pytest.approx(theirs.score)
         for turn, known in zip(own.turns, theirs.turns, strict=True):
-            assert (turn.response, turn.state, turn.next_state) == (known.reply_text, known.state, known.next_state)
-            assert (tuple(turn.actions), turn.well_formed) == (known.executed, known.reply.well_formed)
+            assert (turn.response, turn.state, turn.next_state) == (
+                known.reply_text,
+                known.state,
+                known.next_state,
+            )
+            assert (tuple(turn.actions), turn.well_formed) == (
+                known.executed,
+                known.reply.well_formed,
+            )
 
 
 def test_sft_masks_and_loss_are_the_packages(
-    nano: ModuleType, cfg: Config, template: ChatTemplate, episodes: list[Episode], mine: list, model: torch.nn.Module
+    nano: ModuleType,
+    cfg: Config,
+    template: ChatTemplate,
+    episodes: list[Episode],
+    mine: list,
+    model: torch.nn.Module,
 ) -> None:
     rows = [row for episode in episodes for row in episode_rows(episode, action_sep="||")[0]]
-    sequences, dropped = row_sequences(rows, template, max_length=cfg.sft.data.max_length, merge_turns=True)
+    sequences, dropped = row_sequences(
+        rows, template, max_length=cfg.sft.data.max_length, merge_turns=True
+    )
     examples = [example for example in map(nano.relabel, mine) if any(example[1])]
     assert dropped == 0
     assert len(sequences) == len(examples)
@@ -139,7 +167,9 @@ def test_sft_masks_and_loss_are_the_packages(
     assert nano.sft_loss(model, examples).item() == pytest.approx(theirs.item(), abs=1e-5)
 
 
-def test_ppo_masks_and_advantages_are_the_packages(nano: ModuleType, mine: list, policy_batch: PPOBatch) -> None:
+def test_ppo_masks_and_advantages_are_the_packages(
+    nano: ModuleType, mine: list, policy_batch: PPOBatch
+) -> None:
     ids, mask, old_logprobs, advantages, correct = nano.make_batch(mine)
     assert 0 < len(ids) < len(mine)
     assert torch.equal(ids, policy_batch.input_ids)
@@ -156,17 +186,37 @@ def test_the_ppo_loss_is_the_packages(
     batch = mini_batch(policy_batch, torch.arange(len(policy_batch)), "token-mean")
     theirs, info = ActorLoss(cfg.actor_rollout_ref.actor)(model, batch)
     assert info["pg_clipfrac"] > 0
-    assert nano.ppo_loss(model, nano.make_batch(mine)).item() == pytest.approx(theirs.item(), abs=1e-5)
+    assert nano.ppo_loss(model, nano.make_batch(mine)).item() == pytest.approx(
+        theirs.item(), abs=1e-5
+    )
 
 
 def test_a_short_run_prints_its_table() -> None:
     small = ["--puzzles", "2", "--sft-steps", "2", "--ppo-steps", "2"]
     run = subprocess.run(
-        [sys.executable, ROOT / "nano_spa.py", *small], capture_output=True, text=True, timeout=600, check=True
+        [sys.executable, ROOT / "nano_spa.py", *small],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
     )
     table = run.stdout.splitlines()[-6:]
-    assert table[0].split() == ["method", "ppo", "step", "pass@1", "pass@8", "format", "observation", "prediction"]
-    assert [line.split()[:2] for line in table[1:5]] == [["ppo", "0"], ["ppo", "2"], ["spa", "0"], ["spa", "2"]]
+    assert table[0].split() == [
+        "method",
+        "ppo",
+        "step",
+        "pass@1",
+        "pass@8",
+        "format",
+        "observation",
+        "prediction",
+    ]
+    assert [line.split()[:2] for line in table[1:5]] == [
+        ["ppo", "0"],
+        ["ppo", "2"],
+        ["spa", "0"],
+        ["spa", "2"],
+    ]
     assert all(0 <= float(value) <= 100 for line in table[1:5] for value in line.split()[2:])
     assert table[5].startswith("spa - ppo, pass@1:")
 

@@ -60,7 +60,9 @@ def test_a_weighted_sum_replaces_the_rewards_and_nothing_else():
 
 
 def test_one_function_alone_replaces_the_games_reward():
-    assert all(turn.reward == short(turn) for episode in play(f"{HERE}short") for turn in episode.turns)
+    assert all(
+        turn.reward == short(turn) for episode in play(f"{HERE}short") for turn in episode.turns
+    )
 
 
 @pytest.mark.parametrize(

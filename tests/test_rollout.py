@@ -36,7 +36,9 @@ class OpenLake(FrozenLake):
     def __init__(self, **options: Any) -> None:
         super().__init__(is_slippery=False, **options)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         return super().reset(seed=seed, options={**(options or {}), "board": BOARD})
 
 
@@ -66,7 +68,14 @@ def test_a_solver_reaches_the_goal_and_the_story_is_whole(game, mode):
     def make(tag: str) -> TextEnv:
         return make_env(game, GAMES[game])
 
-    (episode,) = play(one_group(), ScriptedEngine(reply), make=make, mode=mode, max_actions_per_traj=50, max_turn=10)
+    (episode,) = play(
+        one_group(),
+        ScriptedEngine(reply),
+        make=make,
+        mode=mode,
+        max_actions_per_traj=50,
+        max_turn=10,
+    )
     assert (episode.stop, episode.success, episode.mode) == (Stop.SUCCESS, True, mode)
     assert episode.turns[-1].infos[-1]["success"]
     for before, after in zip(episode.turns, episode.turns[1:], strict=False):
@@ -111,7 +120,8 @@ def test_the_penalty_is_part_of_the_score_and_not_of_the_reward_that_is_shown():
         ("<think><answer>Right</answer>", (), -0.1),  # broken format, readable answer
         ("<think></think><answer>Right</answer><answer>Down</answer>", ("Right",), 0.0),
         ("nothing at all", (), -0.1),
-        (answer("Right || Down || Right || Down"), ("Right", "Down", "Right"), 0.0),  # over the limit: cut, unpunished
+        # over the limit: cut, unpunished
+        (answer("Right || Down || Right || Down"), ("Right", "Down", "Right"), 0.0),
     ],
 )
 def test_what_is_executed_and_what_is_punished(text, executed, penalty):
@@ -128,7 +138,9 @@ def test_an_episode_ends_after_max_turn_replies():
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 5])
 def test_the_action_budget_holds_inside_a_turn_and_over_turns(limit):
-    episode = actions("Right || Left || Right", max_turn=10, max_actions_per_turn=3, max_actions_per_traj=limit)
+    episode = actions(
+        "Right || Left || Right", max_turn=10, max_actions_per_turn=3, max_actions_per_traj=limit
+    )
     assert episode.stop is Stop.ACTION_CAP
     assert sum(len(turn.executed) for turn in episode.turns) == limit
     assert [turn.actions_left for turn in episode.turns] == list(range(limit, 0, -3))
@@ -140,7 +152,9 @@ def test_only_executed_actions_use_up_the_budget():
 
 
 def test_actions_after_the_end_of_the_game_are_not_executed():
-    episode = actions("Right || Right || Right || Down || Down || Down || Up", max_actions_per_turn=7)
+    episode = actions(
+        "Right || Right || Right || Down || Down || Down || Up", max_actions_per_turn=7
+    )
     assert episode.stop is Stop.SUCCESS
     assert len(episode.turns[0].executed) == 6
 
@@ -148,19 +162,42 @@ def test_actions_after_the_end_of_the_game_are_not_executed():
 def test_a_hole_is_a_failure():
     class Pit(OpenLake):
         def reset(self, *, seed=None, options=None):
-            return FrozenLake.reset(self, seed=seed, options={"board": BOARD.replace("P_", "PO", 1)})
+            return FrozenLake.reset(
+                self, seed=seed, options={"board": BOARD.replace("P_", "PO", 1)}
+            )
 
     (episode,) = play(one_group(), says(answer("Right || Down")), make=lambda tag: Pit())
-    assert (episode.stop, episode.success, episode.turns[0].executed) == (Stop.FAILURE, False, ("Right",))
+    assert (episode.stop, episode.success, episode.turns[0].executed) == (
+        Stop.FAILURE,
+        False,
+        ("Right",),
+    )
 
 
 def test_a_turn_that_would_not_fit_is_not_begun():
     made = template("qwen2")
-    whole = play(one_group(), says(answer("Jump"), template=made), made, make=open_lake, max_turn=4, max_tokens=20)[0]
-    starts = [int(np.flatnonzero(whole.sampled & (whole.turn_index == turn))[0]) for turn in range(4)]
+    whole = play(
+        one_group(),
+        says(answer("Jump"), template=made),
+        made,
+        make=open_lake,
+        max_turn=4,
+        max_tokens=20,
+    )[0]
+    starts = [
+        int(np.flatnonzero(whole.sampled & (whole.turn_index == turn))[0]) for turn in range(4)
+    ]
     for room, turns in ((starts[3], 4), (starts[3] - 1, 3), (starts[1], 2), (starts[1] - 1, 1)):
         engine = says(answer("Jump"), template=made)
-        (episode,) = play(one_group(), engine, made, make=open_lake, max_turn=4, max_tokens=20, max_model_len=room + 20)
+        (episode,) = play(
+            one_group(),
+            engine,
+            made,
+            make=open_lake,
+            max_turn=4,
+            max_tokens=20,
+            max_model_len=room + 20,
+        )
         assert len(episode.turns) == turns
         assert episode.stop is (Stop.CONTEXT if turns < 4 else Stop.TURN_CAP)
         assert len(episode.token_ids) <= room + 20
@@ -182,7 +219,9 @@ class Verbose(OpenLake):
 def test_a_first_prompt_that_does_not_fit_costs_its_own_episode():
     made = template("qwen2")
     engine = says(answer("Jump"), template=made)
-    episodes = play(groups(2, 2), engine, made, make=lambda tag: Verbose(), max_turn=2, max_model_len=2000)
+    episodes = play(
+        groups(2, 2), engine, made, make=lambda tag: Verbose(), max_turn=2, max_model_len=2000
+    )
     assert [(episode.stop, len(episode.turns)) for episode in episodes] == [
         *[(Stop.CONTEXT, 0)] * 2,
         *[(Stop.TURN_CAP, 2)] * 2,
@@ -249,14 +288,20 @@ def test_it_may_raise_anywhere(where):
 
 def test_an_option_that_does_not_exist_stops_everything():
     with pytest.raises(ConfigError, match="sizes"):
-        play(one_group(), says(answer("Right")), make=lambda tag: make_env("frozen_lake", {"sizes": 5}))
+        play(
+            one_group(),
+            says(answer("Right")),
+            make=lambda tag: make_env("frozen_lake", {"sizes": 5}),
+        )
 
 
 def test_an_engine_that_fails_on_a_row_costs_only_that_episode():
     class Flaky(ScriptedEngine):
         def generate(self, prompts, sampling):
             found = super().generate(prompts, sampling)
-            first = Completion(text="no connection", token_ids=None, logprobs=None, finish_reason="error")
+            first = Completion(
+                text="no connection", token_ids=None, logprobs=None, finish_reason="error"
+            )
             return [first, *found[1:]] if prompts[0].episode_id.endswith("/0") else found
 
     failed, other = play(one_group(2), Flaky(solver), make=open_lake)
@@ -266,8 +311,9 @@ def test_an_engine_that_fails_on_a_row_costs_only_that_episode():
 
 def test_a_chat_template_that_fails_at_a_puzzle_costs_only_its_episodes():
     known = copy.deepcopy(tokenizer("qwen2"))  # which is shared by tests
-    known.chat_template = "{% if 'is at (0,' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}" + (
-        known.chat_template
+    known.chat_template = (
+        "{% if 'is at (0,' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}"
+        + (known.chat_template)
     )
     made = ChatTemplate(known)
     episodes = play(groups(12, 1), says(answer("Right"), template=made), made, max_turn=2)
@@ -316,7 +362,9 @@ def test_every_turn_has_draws_of_its_own():
 
 def test_the_seeds_of_a_step_follow_from_its_number_alone():
     def of(step: int, size: int = 2) -> list[EpisodeSpec]:
-        return group_specs("train", base_seed=5, step=step, tags=["A", "B"], n_groups=[2, 1], group_size=size)
+        return group_specs(
+            "train", base_seed=5, step=step, tags=["A", "B"], n_groups=[2, 1], group_size=size
+        )
 
     assert [spec.puzzle_seed for spec in of(0)] == [5, 5, 6, 6, 7, 7]
     assert [spec.puzzle_seed for spec in of(4)] == [17, 17, 18, 18, 19, 19]
@@ -333,7 +381,9 @@ def test_a_played_episode_survives_json(game):
     made = template("qwen2")
     engine = random_engine(made, max_actions=3)
     specs = groups(2, 2)
-    episodes = play(specs, engine, made, make=lambda tag: make_env(game, GAMES[game]), mode="add_worldmodel")
+    episodes = play(
+        specs, engine, made, make=lambda tag: make_env(game, GAMES[game]), mode="add_worldmodel"
+    )
     for episode in episodes:
         back = Episode.from_json(json.loads(dump_line(episode.to_json())))
         assert back.to_json() == episode.to_json()
@@ -348,7 +398,10 @@ def test_a_played_episode_survives_json(game):
 @pytest.mark.parametrize("game", GAMES)
 def test_random_play_is_legal_and_well_formed(game):
     episodes = play(
-        groups(3, 3), random_engine(max_actions=3), make=lambda tag: make_env(game, GAMES[game]), max_actions_per_turn=3
+        groups(3, 3),
+        random_engine(max_actions=3),
+        make=lambda tag: make_env(game, GAMES[game]),
+        max_actions_per_turn=3,
     )
     for turn in (turn for episode in episodes for turn in episode.turns):
         assert turn.penalty == 0
@@ -364,5 +417,7 @@ def test_text_only_engines_play_without_tokens():
 
 
 def test_the_puzzle_hash_knows_the_puzzle():
-    first, again, other = (play(one_group(puzzle_seed=seed), says(answer("Left")), make=lake)[0] for seed in (1, 1, 2))
+    first, again, other = (
+        play(one_group(puzzle_seed=seed), says(answer("Left")), make=lake)[0] for seed in (1, 1, 2)
+    )
     assert first.puzzle_hash == again.puzzle_hash != other.puzzle_hash

@@ -22,7 +22,9 @@ from nim import Nim  # pyright: ignore[reportMissingImports]
 PROMPTER = Prompter(max_turn=12, max_actions_per_turn=2, max_actions_per_traj=12)
 
 
-def play(*, self_play=True, groups=2, size=3, engine=None, template=None, prompter=PROMPTER, make=Nim):
+def play(
+    *, self_play=True, groups=2, size=3, engine=None, template=None, prompter=PROMPTER, make=Nim
+):
     specs = group_specs(
         "train",
         base_seed=0,
@@ -98,11 +100,14 @@ def test_without_self_play_the_other_seat_moves_at_random_and_the_same_again():
     _, again = play(self_play=False)
     assert [e.to_json() for e in again] == [e.to_json() for e in episodes]
     shown = {e.turns[0].state for e in episodes[3:]}
-    assert len(shown) > 1 or len({len(e.turns) for e in episodes[3:]}) > 1  # the opponent's noise is the episode's own
+    # the opponent's noise is the episode's own
+    assert len(shown) > 1 or len({len(e.turns) for e in episodes[3:]}) > 1
 
 
 def test_a_reply_makes_one_move_whatever_else_it_says():
-    engine = ScriptedEngine(lambda prompt: "<think></think><answer>take 1 from 1 || take 1 from 2</answer>")
+    engine = ScriptedEngine(
+        lambda prompt: "<think></think><answer>take 1 from 1 || take 1 from 2</answer>"
+    )
     _, episodes = play(engine=engine, size=1)
     assert episodes[0].turns[0].executed == ("take 1 from 1",)
 

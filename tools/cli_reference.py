@@ -33,7 +33,11 @@ def _section(name: str) -> str:
         f"{command.summary[0].upper()}{command.summary[1:]}. Example: `{command.example}`",
         "",
     ]
-    rows = [_row(action) for action in make_parser(name)._actions if not set(action.option_strings) & set(SHARED)]
+    rows = [
+        _row(action)
+        for action in make_parser(name)._actions
+        if not set(action.option_strings) & set(SHARED)
+    ]
     rows += ["| `key=value` | a setting of the configuration |"] if command.overrides else []
     return "\n".join([*lines, "| argument | meaning |", "|---|---|", *rows, ""])
 
@@ -41,10 +45,16 @@ def _section(name: str) -> str:
 def _row(action: argparse.Action) -> str:
     """One argument as a row: its name, and what it means."""
     choices = "" if action.choices is None else f"one of {', '.join(map(str, action.choices))}"
-    meaning = "; ".join(filter(None, (action.help, choices if choices not in (action.help or "") else "")))
+    meaning = "; ".join(
+        filter(None, (action.help, choices if choices not in (action.help or "") else ""))
+    )
     name = action.metavar if isinstance(action.metavar, str) else action.dest
     if action.option_strings:
-        value = "" if action.nargs == 0 else f" {name if not action.choices or action.metavar else 'NAME'}"
+        value = (
+            ""
+            if action.nargs == 0
+            else f" {name if not action.choices or action.metavar else 'NAME'}"
+        )
         name = ", ".join(action.option_strings) + value
     return f"| `{name}` | {meaning} |".replace("best-of-N|beam-N|search-N", "PLANNER")
 

@@ -58,7 +58,16 @@ CONFIGURATIONS = Case("configurations", ())
 """The resolved configurations of all presets of a side."""
 ALL = (CONFIGURATIONS, *CASES)
 TIMEOUT_S = 400
-UNSET = ("HYDRA_FULL_ERROR", "PYTHONHASHSEED", "SPA_LOG", "WORLD_SIZE", "RANK", "LOCAL_RANK", "MODE", "RENDER_MODE")
+UNSET = (
+    "HYDRA_FULL_ERROR",
+    "PYTHONHASHSEED",
+    "SPA_LOG",
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "MODE",
+    "RENDER_MODE",
+)
 
 FORKS = multiprocessing.get_context("forkserver")
 LIBRARIES = (
@@ -118,7 +127,9 @@ class Side:
     def words(self, words: Sequence[str]) -> list[str]:
         """Arguments of `spa` in the names of this side."""
         plain = " ".join(word.replace(" ", "\0") for word in words if not _is_override(word))
-        plain_words = [word.replace("\0", " ") for word in self.names["commands"].rename(plain).split(" ")]
+        plain_words = [
+            word.replace("\0", " ") for word in self.names["commands"].rename(plain).split(" ")
+        ]
         renamed = [self._plain(word) for word in plain_words]
         overrides = [self._override(word) for word in words if _is_override(word)]
         return [*renamed, *(override for override in overrides if override is not None)]
@@ -170,7 +181,11 @@ def _become(module: str, words: list[str], folder: Path, environment: dict[str, 
     os.environ.clear()
     os.environ.update(environment)
     source = environment["PYTHONPATH"]
-    sys.path[:] = ["", source, *(path for path in sys.path if path not in ("", str(ROOT / "tools")))]
+    sys.path[:] = [
+        "",
+        source,
+        *(path for path in sys.path if path not in ("", str(ROOT / "tools"))),
+    ]
     found = importlib.util.find_spec("spa")
     if found is None or not str(found.origin).startswith(source):
         raise SystemExit(f"spa is not imported from {source}")
@@ -204,7 +219,9 @@ def run_command(side: Side, command: Command, folder: Path) -> str:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"(\[\w+\]:)?\s*(\w+\.)*\w*(Error|Exception)\b", line)]
+    errors = [
+        line for line in lines if re.match(r"(\[\w+\]:)?\s*(\w+\.)*\w*(Error|Exception)\b", line)
+    ]
     return ([*lines[-1:], *errors[-1:]] or ["no output"])[-1][:300]
 
 
@@ -250,18 +267,27 @@ def results(folder: Path, names: Names) -> dict[str, Any]:
 
 def _named(name: str, names: Names) -> tuple[Section, str]:
     """What a result is called, and where its name may have changed: a resolved configuration has that of its preset."""
-    return (names["presets"], name.removesuffix(".yaml")) if name.endswith(".yaml") else (names["files"], name)
+    return (
+        (names["presets"], name.removesuffix(".yaml"))
+        if name.endswith(".yaml")
+        else (names["files"], name)
+    )
 
 
 def _content(path: Path, names: Names) -> Any:
     if path.suffix == ".safetensors":
         return load_file(path)
     if path.suffix == ".yaml":
-        return canonical_configuration(dict(flatten(yaml.safe_load(path.read_text()))), names["configuration"])
+        return canonical_configuration(
+            dict(flatten(yaml.safe_load(path.read_text()))), names["configuration"]
+        )
     columns = names["columns"]
     if path.suffix == ".parquet":
         rows = pyarrow.parquet.read_table(path).to_pylist()
-        return [canonical_record({key: _parsed(value) for key, value in row.items()}, columns) for row in rows]
+        return [
+            canonical_record({key: _parsed(value) for key, value in row.items()}, columns)
+            for row in rows
+        ]
     if path.suffix == ".json":
         document = json.loads(path.read_text())
         if isinstance(document, dict):
@@ -327,9 +353,13 @@ def cached_outcome(side: Side, case: Case, cache: Path, folder: Path) -> Outcome
 
 def _key(side: Side, case: Case) -> str:
     """A case, the commands that it comes to on this side, and what else its bits depend on."""
-    commands = [[*side.words(command.words), command.ranks, command.kill_at] for command in case.commands]
+    commands = [
+        [*side.words(command.words), command.ranks, command.kill_at] for command in case.commands
+    ]
     libraries = [version(name) for name in ("torch", "transformers", "tokenizers", "numpy")]
-    cpu = re.findall(r"^(?:model name|flags)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[:2]
+    cpu = re.findall(
+        r"^(?:model name|flags)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+    )[:2]
     text = json.dumps([commands, libraries, sys.version, cpu])
     return f"{case.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -360,7 +390,11 @@ def verdict(case: Case, base: Outcome, tree: Outcome, since: Names, here: Names)
 
 
 def _below(files: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): content for name, content in files.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): content
+        for name, content in files.items()
+        if name.startswith(prefix)
+    }
 
 
 def _differing(base: Mapping[str, Any], tree: Mapping[str, Any], here: Names) -> Iterator[str]:
@@ -384,10 +418,15 @@ def _added(name: str, here: Names) -> Section:
 
 def show(word: str, case: Case, seconds: Sequence[float], text: str) -> None:
     """Print the line of a case."""
-    print(f"{word:8}{case.name:22}{' + '.join(f'{number:.0f}' for number in seconds):>9} s  {text}", flush=True)
+    print(
+        f"{word:8}{case.name:22}{' + '.join(f'{number:.0f}' for number in seconds):>9} s  {text}",
+        flush=True,
+    )
 
 
-def compare(base: Side, tree: Side, cases: Sequence[Case], jobs: int, cache: Path | None, scratch: Path) -> int:
+def compare(
+    base: Side, tree: Side, cases: Sequence[Case], jobs: int, cache: Path | None, scratch: Path
+) -> int:
     """Run the cases on both sides, `jobs` at a time, and print what came of each; returns the exit status."""
     since = tree.names.since(base.names)
     words = []
@@ -408,7 +447,11 @@ def compare(base: Side, tree: Side, cases: Sequence[Case], jobs: int, cache: Pat
             show(word, case, [0.0 if left.cached else left.seconds, right.seconds], text)
             shutil.rmtree(scratch / "base" / case.name, ignore_errors=True)
             shutil.rmtree(scratch / "tree" / case.name, ignore_errors=True)
-    counts = [f"{words.count(word)} {word}" for word in ("equal", "differs", "fails", "absent") if word in words]
+    counts = [
+        f"{words.count(word)} {word}"
+        for word in ("equal", "differs", "fails", "absent")
+        if word in words
+    ]
     print(", ".join(counts))
     return 0 if set(words) <= {"equal", "absent"} else 1
 
@@ -431,12 +474,22 @@ def unpacked(commit: str, folder: Path) -> Side:
 
 def main() -> int:
     """Compare what the arguments name; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("base", metavar="BASE", help="the commit to compare with")
-    parser.add_argument("--only", nargs="+", metavar="CASE", choices=[case.name for case in ALL], help="these cases")
-    parser.add_argument("-j", "--jobs", type=int, default=2, help="processes at a time (default: 2)")
-    parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help=f"default: {CACHE}")
-    parser.add_argument("--no-cache", action="store_true", help="read and write no cache: leave no file")
+    parser.add_argument(
+        "--only", nargs="+", metavar="CASE", choices=[case.name for case in ALL], help="these cases"
+    )
+    parser.add_argument(
+        "-j", "--jobs", type=int, default=2, help="processes at a time (default: 2)"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=CACHE, metavar="DIR", help=f"default: {CACHE}"
+    )
+    parser.add_argument(
+        "--no-cache", action="store_true", help="read and write no cache: leave no file"
+    )
     options = parser.parse_args()
     commit = _git("rev-parse", "--verify", f"{options.base}^{{commit}}").decode().strip()
     cases = [case for case in ALL if options.only is None or case.name in options.only]

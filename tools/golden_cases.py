@@ -109,7 +109,9 @@ def spa(*words: str, ranks: int = 1, kill_at: str | None = None) -> Command:
     return Command(words, ranks, kill_at)
 
 
-def recipe(preset: str, *overrides: str, run_dir: str = "run", ranks: int = 1, kill_at: str | None = None) -> Command:
+def recipe(
+    preset: str, *overrides: str, run_dir: str = "run", ranks: int = 1, kill_at: str | None = None
+) -> Command:
     """All three stages of a preset."""
     words = ("run", preset, *SHORT, *DATA, *SFT, f"trainer.run_dir={run_dir}", *overrides)
     return Command(words, ranks, kill_at)
@@ -144,7 +146,17 @@ def resumed(*overrides: str) -> tuple[Command, ...]:
 
 CASES: tuple[Case, ...] = (
     Case("recipe", (recipe("tiny"),)),
-    Case("demo", (recipe("demo", "generate.later_batches=1", "generate.imagine.n=3", "generate.imagine.depth=2"),)),
+    Case(
+        "demo",
+        (
+            recipe(
+                "demo",
+                "generate.later_batches=1",
+                "generate.imagine.n=3",
+                "generate.imagine.depth=2",
+            ),
+        ),
+    ),
     Case(
         "compare",
         (
@@ -169,7 +181,16 @@ CASES: tuple[Case, ...] = (
     Case("lora", (original("base-lora"),)),
     Case(
         "baseline",
-        (spa("baseline", "_2_sokoban", "state_estimation", *SHORT, *ORIGINAL, "trainer.run_dir=run"),),
+        (
+            spa(
+                "baseline",
+                "_2_sokoban",
+                "state_estimation",
+                *SHORT,
+                *ORIGINAL,
+                "trainer.run_dir=run",
+            ),
+        ),
     ),
     Case(
         "gae",
@@ -225,8 +246,12 @@ CASES: tuple[Case, ...] = (
             ),
         ),
     ),
-    Case("turn-gae", (ppo("algorithm.adv_estimator=turn_gae", "agent_proxy.use_turn_scores=true"),)),
-    Case("turn-rloo", (ppo("algorithm.adv_estimator=turn_rloo", "agent_proxy.use_turn_scores=true"),)),
+    Case(
+        "turn-gae", (ppo("algorithm.adv_estimator=turn_gae", "agent_proxy.use_turn_scores=true"),)
+    ),
+    Case(
+        "turn-rloo", (ppo("algorithm.adv_estimator=turn_rloo", "agent_proxy.use_turn_scores=true"),)
+    ),
     Case("gigpo", (ppo("algorithm.adv_estimator=gigpo", "agent_proxy.use_turn_scores=true"),)),
     Case("echo", (ppo(f"{WORLD}.tokens=shown_states", f"{WORLD}.coef=0.05"),)),
     Case(
@@ -242,7 +267,10 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case("correct-predictions", (ppo(f"{WORLD}.tokens=right_beliefs", f"{WORLD}.coef=0.3"),)),
-    Case("act-focus", (ppo(f"{ACTOR}.answer_focus.alpha=0.2", f"{ACTOR}.answer_focus.beta=1.0", NO_WORLD),)),
+    Case(
+        "act-focus",
+        (ppo(f"{ACTOR}.answer_focus.alpha=0.2", f"{ACTOR}.answer_focus.beta=1.0", NO_WORLD),),
+    ),
     Case(
         "world-model-reward",
         (
@@ -278,7 +306,8 @@ CASES: tuple[Case, ...] = (
                 *FORMAT,
                 "algorithm.imagined_advantage=0.5",
                 "agent_proxy.max_actions_per_turn=1",
-                "actor_rollout_ref.rollout.temperature=0.5",  # at 1 it rarely names two plans without an error
+                # at 1 it rarely names two plans without an error
+                "actor_rollout_ref.rollout.temperature=0.5",
                 "actor_rollout_ref.rollout.response_length=128",
                 NO_WORLD,
             ),
@@ -287,8 +316,22 @@ CASES: tuple[Case, ...] = (
     Case(
         "data-policies",
         (
-            spa("generate", "tiny", *SHORT, *DATA, "trainer.run_dir=branched", "generate.policy=branched"),
-            spa("generate", "tiny", *SHORT, *DATA, "trainer.run_dir=believed", "generate.states=believed"),
+            spa(
+                "generate",
+                "tiny",
+                *SHORT,
+                *DATA,
+                "trainer.run_dir=branched",
+                "generate.policy=branched",
+            ),
+            spa(
+                "generate",
+                "tiny",
+                *SHORT,
+                *DATA,
+                "trainer.run_dir=believed",
+                "generate.states=believed",
+            ),
             spa(
                 "generate",
                 "tiny",
@@ -316,7 +359,15 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "two-ranks",
-        (recipe("tiny", "algorithm.adv_estimator=gae", "sft.model.strategy=ddp", "gate.enable=false", ranks=2),),
+        (
+            recipe(
+                "tiny",
+                "algorithm.adv_estimator=gae",
+                "sft.model.strategy=ddp",
+                "gate.enable=false",
+                ranks=2,
+            ),
+        ),
     ),
     Case("resume", resumed("algorithm.adv_estimator=gae"), same=("undisturbed", "killed")),
     Case(
@@ -328,15 +379,44 @@ CASES: tuple[Case, ...] = (
                 "generate.policy=random",
                 *FORMAT,
             ),
-            spa("eval", "run", "--plan", "search-3", "--groups", "4", "--samples", "2", "--output", "search.json"),
-            spa("eval", "run", "--plan", "beam-2", "--groups", "4", "--samples", "2", "--output", "beam.json"),
+            spa(
+                "eval",
+                "run",
+                "--plan",
+                "search-3",
+                "--groups",
+                "4",
+                "--samples",
+                "2",
+                "--output",
+                "search.json",
+            ),
+            spa(
+                "eval",
+                "run",
+                "--plan",
+                "beam-2",
+                "--groups",
+                "4",
+                "--samples",
+                "2",
+                "--output",
+                "beam.json",
+            ),
             spa(*ORACLE, "--groups", "4", "--samples", "2", "--output", "oracle.json"),
             spa("eval-world-model", "run", "--transitions", "24", "--output", "world_model.json"),
         ),
     ),
     Case(
         "written-search",
-        (recipe("tiny", *SEARCH, "generate.search.examples=12", "actor_rollout_ref.rollout.response_length=224"),),
+        (
+            recipe(
+                "tiny",
+                *SEARCH,
+                "generate.search.examples=12",
+                "actor_rollout_ref.rollout.response_length=224",
+            ),
+        ),
         requires=SEARCH,
     ),
 )

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 import yaml
 
-SEPARATORS = {"metrics": "/", "configuration": ".", "columns": ".", "files": "/", "commands": " ", "presets": " "}
+SEPARATORS = {
+    "metrics": "/",
+    "configuration": ".",
+    "columns": ".",
+    "files": "/",
+    "commands": " ",
+    "presets": " ",
+}
 ANCHORED = ("configuration", "presets")
 """Sections whose names match from the start of a name, not anywhere in it."""
 
@@ -34,14 +41,18 @@ class Section:
 
     def matches(self, name: str, patterns: Sequence[str]) -> bool:
         """Whether one of the patterns occurs in the name."""
-        return any(_pattern(pattern, self.separator, self.anchored).search(name) for pattern in patterns)
+        return any(
+            _pattern(pattern, self.separator, self.anchored).search(name) for pattern in patterns
+        )
 
     def value(self, name: str, value: Any) -> Any:
         """The new spelling of a value, or of the items of a list, under a name (the old or the new one)."""
         if isinstance(value, list):
             return [self.value(name, item) for item in value]
         for pattern, spellings in self.values.items():
-            if isinstance(value, str | bool | int) and self.matches(self.rename(name), [self.rename(pattern)]):
+            if isinstance(value, str | bool | int) and self.matches(
+                self.rename(name), [self.rename(pattern)]
+            ):
                 value = spellings.get(value, value)
         return value
 
@@ -65,7 +76,9 @@ class Names:
         for name, separator in SEPARATORS.items():
             entries = document.get(name) or {}
             if unknown := entries.keys() - {"renamed", "removed", "added", "values"}:
-                raise ValueError(f"golden_names.yaml: {name} has unknown entries {', '.join(sorted(unknown))}")
+                raise ValueError(
+                    f"golden_names.yaml: {name} has unknown entries {', '.join(sorted(unknown))}"
+                )
             sections[name] = Section(
                 separator=separator,
                 anchored=name in ANCHORED,
@@ -83,7 +96,9 @@ class Names:
 
 def _since(section: Section, base: Section) -> Section:
     values = {
-        name: {old: new for old, new in spellings.items() if base.values.get(name, {}).get(old) != new}
+        name: {
+            old: new for old, new in spellings.items() if base.values.get(name, {}).get(old) != new
+        }
         for name, spellings in section.values.items()
     }
     return Section(
@@ -99,7 +114,9 @@ def _since(section: Section, base: Section) -> Section:
 @lru_cache(maxsize=4096)
 def _pattern(pattern: str, separator: str, anchored: bool) -> re.Pattern[str]:
     edge = re.escape(separator)
-    body = edge.join(f"([^{edge}]+)" if part == "*" else re.escape(part) for part in pattern.split(separator))
+    body = edge.join(
+        f"([^{edge}]+)" if part == "*" else re.escape(part) for part in pattern.split(separator)
+    )
     return re.compile(f"{'^' if anchored else f'(?:^|(?<={edge}))'}{body}(?={edge}|$)")
 
 
@@ -112,32 +129,49 @@ def _replaced(name: str, old: str, new: str, separator: str, anchored: bool) -> 
     return name[: found.start()] + separator.join(parts) + name[found.end() :]
 
 
-DROPPED = re.compile(r"(^|[/.])(elapsed_s|unix_time|seconds|timing_s|perf|memory|throughput|tokens_per_s)([/.]|$)")
+DROPPED = re.compile(
+    r"(^|[/.])(elapsed_s|unix_time|seconds|timing_s|perf|memory|throughput|tokens_per_s)([/.]|$)"
+)
 """Metrics and columns of results that hold times, memory and throughput."""
 
 
 def canonical_metrics(row: Mapping[str, Any], names: Section) -> dict[str, Any]:
     """A line of metrics in new names, without times, memory and throughput."""
     kept = {key: value for key, value in row.items() if not DROPPED.search(key)}
-    return {names.rename(key): value for key, value in kept.items() if not names.matches(key, names.removed)}
+    return {
+        names.rename(key): value
+        for key, value in kept.items()
+        if not names.matches(key, names.removed)
+    }
 
 
-def canonical_record(record: Any, names: Section, metrics: Section | None = None, path: str = "") -> Any:
+def canonical_record(
+    record: Any, names: Section, metrics: Section | None = None, path: str = ""
+) -> Any:
     """An episode, an example or a result in new names, however deep; keys are renamed by their dotted path.
 
     With `metrics`, keys that are names of metrics are renamed as those are.
     """
     if isinstance(record, list):
-        return [names.value(path, item) for item in (canonical_record(item, names, metrics, path) for item in record)]
+        return [
+            names.value(path, item)
+            for item in (canonical_record(item, names, metrics, path) for item in record)
+        ]
     if not isinstance(record, dict):
         return names.value(path, record)
     found = {}
     for key, value in record.items():
         where = f"{path}.{key}" if path else str(key)
-        removed = names.matches(where, names.removed) or (metrics and metrics.matches(str(key), metrics.removed))
+        removed = names.matches(where, names.removed) or (
+            metrics and metrics.matches(str(key), metrics.removed)
+        )
         if removed or DROPPED.search(str(key)):
             continue
-        new = names.rename(where).rpartition(".")[2] if isinstance(key, str) and "." not in key else key
+        new = (
+            names.rename(where).rpartition(".")[2]
+            if isinstance(key, str) and "." not in key
+            else key
+        )
         if metrics is not None and isinstance(new, str):
             new = metrics.rename(new)
         found[new] = canonical_record(value, names, metrics, where)
@@ -178,11 +212,15 @@ def difference(base: Any, tree: Any, added: Section | None = None, path: str = "
         return None
     if isinstance(base, torch.Tensor) and isinstance(tree, torch.Tensor):
         return _of_tensors(base, tree, path)
-    same = type(base) is type(tree) and (base.hex() == tree.hex() if isinstance(base, float) else base == tree)
+    same = type(base) is type(tree) and (
+        base.hex() == tree.hex() if isinstance(base, float) else base == tree
+    )
     return None if same else f"{path}: {_short(base, tree)} in BASE, {_short(tree, base)} here"
 
 
-def _of_mappings(base: dict[Any, Any], tree: dict[Any, Any], added: Section | None, path: str) -> str | None:
+def _of_mappings(
+    base: dict[Any, Any], tree: dict[Any, Any], added: Section | None, path: str
+) -> str | None:
     def inside(key: Any) -> str:
         return f"{path}: {key}" if path else str(key)
 
@@ -215,7 +253,9 @@ def _short(value: Any, other: Any = None) -> str:
     text = repr(value)
     start = 0
     if isinstance(value, str) and isinstance(other, str) and len(text) > 60:
-        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(value, other, strict=False))
+        pairs = itertools.takewhile(
+            lambda pair: pair[0] == pair[1], zip(value, other, strict=False)
+        )
         start = max(0, sum(1 for _ in pairs) - 20)
         text = repr(value[start:])
     return ("…" if start else "") + (text if len(text) <= 60 else f"{text[:59]}…")

@@ -106,7 +106,9 @@ def problems(text: str) -> Iterator[tuple[int, str]]:
             for word in plain(line).split():
                 start = start if sentence else number
                 sentence.append(word)
-                if re.search(r"[.?!][\"')]*$", word) and not re.search(r"\b(e\.g|i\.e|vs|etc)\.$", word):
+                if re.search(r"[.?!][\"')]*$", word) and not re.search(
+                    r"\b(e\.g|i\.e|vs|etc)\.$", word
+                ):
                     yield from long(start, sentence)
                     sentence = []
         yield from long(start, sentence)
@@ -121,10 +123,15 @@ def long(start: int, sentence: list[str]) -> Iterator[tuple[int, str]]:
 
 def main(names: list[str]) -> int:
     """Print the problems of pages; 1 if a finished or named page has any."""
-    pages = [Path(name).resolve() for name in names] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [Path(name).resolve() for name in names] or [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]
     status = 0
     for page in pages:
-        listed = list(problems(page.read_text(encoding="utf-8"))) if page.name not in GENERATED else []
+        listed = (
+            list(problems(page.read_text(encoding="utf-8"))) if page.name not in GENERATED else []
+        )
         place = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
         if names or page.name in DONE:
             for line, problem in listed:

@@ -28,8 +28,12 @@ SHAPE = "Qwen2.5-1.5B"
 def parse_arguments(description: str) -> argparse.Namespace:
     """Options of every script."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--shape", default=SHAPE, help=f"whose shape the random model has (default: {SHAPE})")
-    parser.add_argument("--tiny", action="store_true", help="a small shape, to see that the script works")
+    parser.add_argument(
+        "--shape", default=SHAPE, help=f"whose shape the random model has (default: {SHAPE})"
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="a small shape, to see that the script works"
+    )
     parser.add_argument("--output", type=Path, help="also write the result to this file")
     return parser.parse_args()
 
@@ -43,7 +47,9 @@ def model_config(options: argparse.Namespace) -> Any:
     """The asked shape, or with --tiny two small layers of the same architecture."""
     config = known_config(options.shape)
     if config is None:
-        raise SystemExit(f"{options.shape}: unknown shape; known are Qwen2.5-0.5B, -1.5B, -3B and Llama-3.2-1B")
+        raise SystemExit(
+            f"{options.shape}: unknown shape; known are Qwen2.5-0.5B, -1.5B, -3B and Llama-3.2-1B"
+        )
     if options.tiny:
         config.vocab_size, config.hidden_size, config.intermediate_size = 512, 64, 128
         config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 4, 2
@@ -56,7 +62,9 @@ def random_model(config: Any, *, seed: int = 0) -> Any:
     """A causal LM with seeded random float32 weights on the device, in evaluation mode."""
     torch.manual_seed(seed)
     with device():
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="sdpa", dtype=torch.float32
+        )
     return model.eval()
 
 
@@ -135,7 +143,11 @@ def peak_memory() -> float:
 
 def report(options: argparse.Namespace, result: dict[str, Any]) -> None:
     """Print the result as JSON with what it was measured on."""
-    card = torch.cuda.get_device_name(0) if torch.cuda.is_available() else platform.processor() or "cpu"
+    card = (
+        torch.cuda.get_device_name(0)
+        if torch.cuda.is_available()
+        else platform.processor() or "cpu"
+    )
     result = {
         "date": datetime.now(UTC).date().isoformat(),
         "device": card,

@@ -25,7 +25,14 @@ from spa.models.load import Critic, save_activations
 from spa.training.batch import select
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
-from spa.training.update import Trainable, mini_batch, plan_mini_batches, score_logprobs, score_values, update
+from spa.training.update import (
+    Trainable,
+    mini_batch,
+    plan_mini_batches,
+    score_logprobs,
+    score_values,
+    update,
+)
 from spa.types import EpisodeBatch, MiniBatch, PPOBatch, Prompt, SamplingParams, ScoredBatch
 
 GROUPS, MEMBERS, TURNS, NEW = 32, 8, 5, 400
@@ -70,7 +77,10 @@ def main() -> None:
     if options.tiny:
         size = Size(4, 2, 2, 6, 16, 5, 2, 256)
     config = common.model_config(options)
-    actor, critic = trainable(common.random_model(config)), trainable(Critic(common.random_model(config).base_model))
+    actor, critic = (
+        trainable(common.random_model(config)),
+        trainable(Critic(common.random_model(config).base_model)),
+    )
     engine = LocalEngine(actor.model, common.BareTemplate(), autocast=torch.bfloat16)  # type: ignore[arg-type]
     step(engine, actor, critic, config, size, seed=0)
     common.report(options, step(engine, actor, critic, config, size, seed=1))
@@ -83,13 +93,17 @@ def step(
     clock = Clock()
     with clock("rollout"):
         batch = play(engine, config, size, seed=seed)
-    keep, _ = select_groups(batch.scores, batch.group_ids, ratio=0.25, kind="std", strategy="top_k", include_zero=False)
+    keep, _ = select_groups(
+        batch.scores, batch.group_ids, ratio=0.25, kind="std", strategy="top_k", include_zero=False
+    )
     kept = select(batch, keep)
     scored = score(actor, critic, kept, size, clock)
     gap = (scored.old_logprobs - scored.sampler_logprobs)[scored.mask]
     kl = float((gap.exp() - 1 - gap).mean())
     if kl > 0.01:
-        raise SystemExit(f"KL(trainer || sampler) is {kl:.3g} per token: the engine samples from other numbers")
+        raise SystemExit(
+            f"KL(trainer || sampler) is {kl:.3g} per token: the engine samples from other numbers"
+        )
     ready = with_advantages(scored)
     metrics = {
         name: train(part, ready, loss, size, clock, name)
@@ -127,18 +141,30 @@ def play(engine: LocalEngine, config: Any, size: Size, *, seed: int) -> EpisodeB
     turns = [np.full(size.first, -1) for _ in range(rows)]
     for turn in range(size.turns):
         prompts = [
-            Prompt(episode_id=str(row), messages=(), token_ids=ids[row], prefill="", seed=1000 * turn + row)
+            Prompt(
+                episode_id=str(row),
+                messages=(),
+                token_ids=ids[row],
+                prefill="",
+                seed=1000 * turn + row,
+            )
             for row in range(rows)
         ]
         for row, reply in enumerate(engine.generate(prompts, SamplingParams(max_tokens=size.new))):
             assert reply.token_ids is not None and reply.logprobs is not None
-            message = rng.integers(0, config.vocab_size, size.later if turn + 1 < size.turns else 0, dtype=np.int32)
+            message = rng.integers(
+                0, config.vocab_size, size.later if turn + 1 < size.turns else 0, dtype=np.int32
+            )
             ids[row] = np.concatenate([ids[row], reply.token_ids, message])
             sampled[row] = np.concatenate(
                 [sampled[row], np.ones(len(reply.token_ids), bool), np.zeros(len(message), bool)]
             )
-            logprobs[row] = np.concatenate([logprobs[row], reply.logprobs, np.zeros(len(message), np.float32)])
-            turns[row] = np.concatenate([turns[row], np.full(len(reply.token_ids) + len(message), turn)])
+            logprobs[row] = np.concatenate(
+                [logprobs[row], reply.logprobs, np.zeros(len(message), np.float32)]
+            )
+            turns[row] = np.concatenate(
+                [turns[row], np.full(len(reply.token_ids) + len(message), turn)]
+            )
     scores = rng.normal(size=rows).astype(np.float32)
     return batched(ids, sampled, logprobs, turns, scores, size)
 
@@ -174,7 +200,9 @@ def batched(
     )
 
 
-def score(actor: Trainable, critic: Trainable, kept: EpisodeBatch, size: Size, clock: Clock) -> ScoredBatch:
+def score(
+    actor: Trainable, critic: Trainable, kept: EpisodeBatch, size: Size, clock: Clock
+) -> ScoredBatch:
     """Log-probs and values before the update."""
     micro, where = MicroBatching(max_tokens=size.tokens), common.device()
     with clock("score policy"):
@@ -193,10 +221,17 @@ def with_advantages(batch: ScoredBatch) -> PPOBatch:
     return PPOBatch(**known, advantages=whiten(advantages, batch.mask), returns=returns)
 
 
-def train(part: Trainable, batch: PPOBatch, loss: Any, size: Size, clock: Clock, name: str) -> dict[str, float]:
+def train(
+    part: Trainable, batch: PPOBatch, loss: Any, size: Size, clock: Clock, name: str
+) -> dict[str, float]:
     """One epoch of mini-batches."""
     rows = plan_mini_batches(
-        len(batch), size=size.mini, count=None, epochs=1, shuffle=False, generator=torch.Generator().manual_seed(0)
+        len(batch),
+        size=size.mini,
+        count=None,
+        epochs=1,
+        shuffle=False,
+        generator=torch.Generator().manual_seed(0),
     )
     minis = [mini_batch(batch, picked, "token-mean") for picked in rows]
     with clock(f"update {name}"):
@@ -205,9 +240,17 @@ def train(part: Trainable, batch: PPOBatch, loss: Any, size: Size, clock: Clock,
 
 def actor_loss(model: Any, batch: MiniBatch) -> tuple[torch.Tensor, Any]:
     """Clipped policy loss with an entropy bonus."""
-    logprobs, entropy = token_logprobs(model, batch.input_ids, batch.mask, with_entropy=True, entropy_grad=True)
+    logprobs, entropy = token_logprobs(
+        model, batch.input_ids, batch.mask, with_entropy=True, entropy_grad=True
+    )
     loss, info = policy_loss(
-        logprobs, batch.old_logprobs, batch.advantages, batch.token_weights, clip_low=0.2, clip_high=0.28, clip_c=3.0
+        logprobs,
+        batch.old_logprobs,
+        batch.advantages,
+        batch.token_weights,
+        clip_low=0.2,
+        clip_high=0.28,
+        clip_c=3.0,
     )
     return loss - ENTROPY * entropy_bonus(entropy, batch.token_weights), info
 

@@ -54,7 +54,8 @@ def prompts(config: Any, rows: int, length: int, *, seed: int) -> list[Prompt]:
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, config.vocab_size, (rows, length), dtype=np.int32)
     return [
-        Prompt(episode_id=f"{seed}/{row}", messages=(), token_ids=ids[row], prefill="", seed=row) for row in range(rows)
+        Prompt(episode_id=f"{seed}/{row}", messages=(), token_ids=ids[row], prefill="", seed=row)
+        for row in range(rows)
     ]
 
 
@@ -95,7 +96,9 @@ def check(engine: LocalEngine, model: Any, config: Any, length: int) -> dict[str
     gaps = []
     for asked, found in ((first, replies), (second, engine.generate(second, sampling))):
         for prompt, reply in zip(asked, found, strict=True):
-            ids = torch.from_numpy(np.concatenate([prompt.token_ids, ids_of(reply)]).astype(np.int64))[None]
+            ids = torch.from_numpy(
+                np.concatenate([prompt.token_ids, ids_of(reply)]).astype(np.int64)
+            )[None]
             mask = torch.zeros((1, ids.shape[1] - 1), dtype=torch.bool)
             mask[0, len(prompt.token_ids) - 1 :] = True
             ids, mask = ids.to(common.device()), mask.to(common.device())

@@ -50,7 +50,8 @@ def batch(config: Any, tokens: int, *, seed: int) -> tuple[torch.Tensor, torch.T
     columns = torch.arange(ids.shape[1] - 1)[None]
     ends = torch.tensor(lengths)[:, None]
     mask = (columns >= PROMPT * ends) & (columns < ends - 1)
-    mask[torch.arange(len(lengths)), torch.tensor(lengths) - 2] = True  # so that the whole row is read
+    # so that the whole row is read
+    mask[torch.arange(len(lengths)), torch.tensor(lengths) - 2] = True
     return ids.to(common.device()), mask.to(common.device()), lengths
 
 
@@ -81,7 +82,9 @@ def check(config: Any) -> dict[str, float]:
     return {name: round(value, 6) for name, value in found.items()}
 
 
-def measure(config: Any, tokens: int, rows: int, peak: float, *, checkpointing: bool) -> dict[str, float]:
+def measure(
+    config: Any, tokens: int, rows: int, peak: float, *, checkpointing: bool
+) -> dict[str, float]:
     """Three optimiser steps after two for warming up."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -90,7 +93,11 @@ def measure(config: Any, tokens: int, rows: int, peak: float, *, checkpointing: 
         save_activations(model)
     pack_rows(model)
     model.train()
-    part = Trainable(model=model, optimizer=make_optimizer(model, lr=1e-5, betas=(0.9, 0.95)), autocast=torch.bfloat16)
+    part = Trainable(
+        model=model,
+        optimizer=make_optimizer(model, lr=1e-5, betas=(0.9, 0.95)),
+        autocast=torch.bfloat16,
+    )
     batches = [batch(config, tokens, seed=seed) for seed in range(rows)]
     wanted = sum(int(mask.sum()) for _, mask, _ in batches)
 

@@ -43,7 +43,16 @@ torch.cuda.mem_get_info = lambda: (0, 0)  # type: ignore[assignment]
 
 import verl.utils.tracking
 from helpers.golden import write_golden
-from helpers.reference_ragen import CASES, GROUPS, KEPT, SHARED, SIZE, STEPS, frozen_games, qwen_tokenizer
+from helpers.reference_ragen import (
+    CASES,
+    GROUPS,
+    KEPT,
+    SHARED,
+    SIZE,
+    STEPS,
+    frozen_games,
+    qwen_tokenizer,
+)
 from helpers.reference_updates import change, reference_critic, reference_model, weights
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -87,14 +96,28 @@ class Games:
                 {"state": state, "llm_response": reply, "reward": reward, "actions_left": 5}
                 for state, reply, reward in turns
             ]
-            history.append({"state": "", "actions_left": 0})  # what the last reply led to, which RAGEN leaves out
-            known = {"env_id": game.env_id, "group_id": game.group_id, "tag": game.tag, "penalty": game.penalty}
+            # what the last reply led to, which RAGEN leaves out
+            history.append({"state": "", "actions_left": 0})
+            known = {
+                "env_id": game.env_id,
+                "group_id": game.group_id,
+                "tag": game.tag,
+                "penalty": game.penalty,
+            }
             outputs.append({**known, "history": history, "metrics": {}})
         self.step += 1
         made = self.manager.formulate_rollouts(outputs)
-        rows = zip(made.batch["input_ids"], made.batch["attention_mask"], made.batch["loss_mask"], strict=True)
+        rows = zip(
+            made.batch["input_ids"],
+            made.batch["attention_mask"],
+            made.batch["loss_mask"],
+            strict=True,
+        )
         self.rollouts.append(
-            [[ids[seen.bool()].tolist(), flags[seen.bool()[:-1]].int().tolist()] for ids, seen, flags in rows]
+            [
+                [ids[seen.bool()].tolist(), flags[seen.bool()[:-1]].int().tolist()]
+                for ids, seen, flags in rows
+            ]
         )
         return made
 
@@ -116,15 +139,22 @@ class Worker:
         part._optimizer_step = noted
 
     def score(self, data: DataProto, **wanted: Any) -> Any:
-        data.meta_info |= {"micro_batch_size": len(data), "use_dynamic_bsz": False, "temperature": 1.0}
-        return (self.part.compute_values if hasattr(self.part, "critic_module") else self.part.compute_log_prob)(
-            data=data, **wanted
-        )
+        data.meta_info |= {
+            "micro_batch_size": len(data),
+            "use_dynamic_bsz": False,
+            "temperature": 1.0,
+        }
+        return (
+            self.part.compute_values
+            if hasattr(self.part, "critic_module")
+            else self.part.compute_log_prob
+        )(data=data, **wanted)
 
     def compute_log_prob(self, data: DataProto) -> DataProto:
         logprobs, entropies = self.score(data, calculate_entropy=True)
         return DataProto.from_dict(
-            tensors={"old_log_probs": logprobs, "entropys": entropies}, meta_info={"temperature": 1.0}
+            tensors={"old_log_probs": logprobs, "entropys": entropies},
+            meta_info={"temperature": 1.0},
         )
 
     def compute_ref_log_prob(self, data: DataProto) -> DataProto:
@@ -223,9 +253,14 @@ def worker(role: str, config: Any, words: int) -> Worker:
     model._fsdp_wrapped_module = None  # where RAGEN looks for adapters
     optim = section.optim
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=optim.lr, betas=tuple(optim.betas), weight_decay=optim.get("weight_decay", 1e-2)
+        model.parameters(),
+        lr=optim.lr,
+        betas=tuple(optim.betas),
+        weight_decay=optim.get("weight_decay", 1e-2),
     )
-    part = (DataParallelPPOCritic if role == "critic" else DataParallelPPOActor)(section, model, optimizer)
+    part = (DataParallelPPOCritic if role == "critic" else DataParallelPPOActor)(
+        section, model, optimizer
+    )
     return Worker(part, get_constant_schedule_with_warmup(optimizer, num_warmup_steps=0), section)
 
 

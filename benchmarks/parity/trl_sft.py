@@ -35,11 +35,17 @@ class Steps(transformers.TrainerCallback):
         self.gradient = {name: float(p.grad.double().norm()) for name, p in named}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.found.append({"gradient": self.gradient, "change": change(kwargs["model"], self.before)})
+        self.found.append(
+            {"gradient": self.gradient, "change": change(kwargs["model"], self.before)}
+        )
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if "grad_norm" in logs:
-            self.found[-1] |= {"loss": logs["loss"], "lr": logs["learning_rate"], "grad_norm": float(logs["grad_norm"])}
+            self.found[-1] |= {
+                "loss": logs["loss"],
+                "lr": logs["learning_rate"],
+                "grad_norm": float(logs["grad_norm"]),
+            }
 
 
 def run(case: SFTCase) -> list[dict[str, Any]]:
@@ -54,11 +60,16 @@ def run(case: SFTCase) -> list[dict[str, Any]]:
             for row in rows
         ]
     )
-    words = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1}, unk_token="<pad>"))  # only its padding is used
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>")
+    # only its padding is used
+    words = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1}, unk_token="<pad>"))
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<end>"
+    )
     model, steps = small_llama(), Steps()
     # Left to itself, the trainer spares norms and biases from weight decay.
-    own = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, eps=case.eps, weight_decay=case.weight_decay)
+    own = torch.optim.AdamW(
+        model.parameters(), lr=LR, betas=BETAS, eps=case.eps, weight_decay=case.weight_decay
+    )
     with tempfile.TemporaryDirectory() as folder:
         args = trl.SFTConfig(
             output_dir=folder,

@@ -56,7 +56,9 @@ def main(checkout: str, output: str) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29577", RANK="0", WORLD_SIZE="1")
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "-C", checkout, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "-C", checkout, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
     write_golden(
         output,
         origin=f"verl-project/verl {commit.stdout.strip() or 'unknown commit'}: DataParallelPPOActor.update_policy, "
@@ -95,9 +97,13 @@ def run(case: Case) -> list[dict[str, Any]]:
     return steps
 
 
-def optimizer_of(model: torch.nn.Module, case: Case | CriticCase) -> tuple[torch.optim.Optimizer, Any]:
+def optimizer_of(
+    model: torch.nn.Module, case: Case | CriticCase
+) -> tuple[torch.optim.Optimizer, Any]:
     """AdamW and verl's schedule, which moves once per PPO step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=case.lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=case.lr, betas=BETAS, weight_decay=WEIGHT_DECAY
+    )
     if not case.cosine:
         return optimizer, get_constant_schedule_with_warmup(optimizer, num_warmup_steps=case.warmup)
     return optimizer, get_cosine_schedule_with_warmup(
@@ -120,7 +126,8 @@ def run_critic(case: CriticCase) -> list[dict[str, Any]]:
         model_config=SimpleNamespace(),  # else one is read from a folder
     )
     critic = DataParallelPPOCritic(config, model, optimizer)
-    critic.device_name = "cuda"  # where there is none, this switches off bfloat16, which is not a setting
+    # where there is none, this switches off bfloat16, which is not a setting
+    critic.device_name = "cuda"
     steps = []
     for step in range(STEPS):
         data = frozen(step)
@@ -181,7 +188,12 @@ def proto(data: Frozen) -> DataProto:
         "attention_mask": attention.long(),
         "position_ids": torch.arange(ids.shape[1])[None].expand_as(ids).contiguous(),
     }
-    meta = {"temperature": 1.0, "micro_batch_size": len(ids), "use_dynamic_bsz": False, "pad_token_id": 0}
+    meta = {
+        "temperature": 1.0,
+        "micro_batch_size": len(ids),
+        "use_dynamic_bsz": False,
+        "pad_token_id": 0,
+    }
     return DataProto.from_dict(tensors=tensors, meta_info=meta)
 
 

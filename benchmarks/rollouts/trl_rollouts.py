@@ -39,7 +39,10 @@ def sampler(trainer: Any, template: ChatTemplate) -> Any:
             return_dict_in_generate=True,
         )
         reply = out.sequences[0, len(ids) :].tolist()
-        return reply, [torch.log_softmax(s[0].float(), -1)[i].item() for s, i in zip(out.logits, reply, strict=True)]
+        return reply, [
+            torch.log_softmax(s[0].float(), -1)[i].item()
+            for s, i in zip(out.logits, reply, strict=True)
+        ]
 
     return generate
 
@@ -55,7 +58,13 @@ def main() -> None:
         """An episode for each prompt, which is the seed of a puzzle."""
         step = trainer.state.global_step
         episodes = [
-            token_episode(chat, template, sampler(trainer, template), int(prompt[0]["content"]), 1000 * step + number)
+            token_episode(
+                chat,
+                template,
+                sampler(trainer, template),
+                int(prompt[0]["content"]),
+                1000 * step + number,
+            )
             for number, prompt in enumerate(prompts)
         ]
         columns = {name: [episode[name] for episode in episodes] for name in episodes[0]}
@@ -68,7 +77,9 @@ def main() -> None:
         model=folder,
         reward_funcs=lambda score, **_: score,
         rollout_func=rollout,
-        train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": str(seed)}] for seed in range(2)]}),
+        train_dataset=Dataset.from_dict(
+            {"prompt": [[{"role": "user", "content": str(seed)}] for seed in range(2)]}
+        ),
         processing_class=tokenizer,
         args=GRPOConfig(
             output_dir=str(out),

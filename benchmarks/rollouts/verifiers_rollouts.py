@@ -51,10 +51,20 @@ class Engine(BaseHTTPRequestHandler):
                 return_dict_in_generate=True,
             )
         ids = out.sequences[0, len(asked["token_ids"]) :].tolist()
-        logprobs = [torch.log_softmax(step[0].float(), -1)[i].item() for step, i in zip(out.logits, ids, strict=True)]
-        content = [{"token": f"token_id:{i}", "logprob": value} for i, value in zip(ids, logprobs, strict=True)]
+        logprobs = [
+            torch.log_softmax(step[0].float(), -1)[i].item()
+            for step, i in zip(out.logits, ids, strict=True)
+        ]
+        content = [
+            {"token": f"token_id:{i}", "logprob": value}
+            for i, value in zip(ids, logprobs, strict=True)
+        ]
         ended = bool(ids) and ids[-1] in how["stop_token_ids"]
-        choice = {"token_ids": ids, "finish_reason": "stop" if ended else "length", "logprobs": {"content": content}}
+        choice = {
+            "token_ids": ids,
+            "finish_reason": "stop" if ended else "length",
+            "logprobs": {"content": content},
+        }
         self.send({"request_id": "r", "choices": [choice]})
 
     def send(self, answer: dict) -> None:
@@ -70,10 +80,14 @@ def short(row: dict) -> dict:
     """An episode without times, settings, logprobs and what else no reader needs."""
     row = {name: row[name] for name in EPISODE}
     row["task"] = {"key": row["task"]["key"]}
-    row["traces"] = [{name: trace[name] for name in TRACE if name in trace} for trace in row["traces"]]
+    row["traces"] = [
+        {name: trace[name] for name in TRACE if name in trace} for trace in row["traces"]
+    ]
     for trace in row["traces"]:
         trace["task"] = row["task"]
-        trace["nodes"] = [{name: node[name] for name in NODE if name in node} for node in trace["nodes"]]
+        trace["nodes"] = [
+            {name: node[name] for name in NODE if name in node} for node in trace["nodes"]
+        ]
     return row
 
 
@@ -85,11 +99,22 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_address[1]}/v1"
     run = Path(tempfile.mkdtemp())
-    where = ["-m", folder, "--client.type", "train", "--client.base-url", address, "--client.api-key-var", "NO_KEY"]
+    where = [
+        "-m",
+        folder,
+        "--client.type",
+        "train",
+        "--client.base-url",
+        address,
+        "--client.api-key-var",
+        "NO_KEY",
+    ]
     told = ["--no-push", "--no-rich", "-c", "1", "-o", str(run), "--run.dir", "run"]
     vf_eval(["spa-verifiers", *where, *told, *options])
     lines = (run / "run" / "traces.jsonl").read_text(encoding="utf-8").splitlines()
-    Path(out).write_text("".join(json.dumps(short(json.loads(line))) + "\n" for line in lines), encoding="utf-8")
+    Path(out).write_text(
+        "".join(json.dumps(short(json.loads(line))) + "\n" for line in lines), encoding="utf-8"
+    )
     shutil.rmtree(run)
 
 

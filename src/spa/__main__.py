@@ -9,35 +9,39 @@ from types import FrameType
 from typing import NoReturn
 
 GRACE_S = 20.0
-"""A process that has done its work may take so long to end: for threads, processes and exit handlers of other people's
-code, all of which Python would otherwise wait for without end."""
+"""A process that has done its work may take so long to end: for threads, processes and exit
+handlers of other people's code, all of which Python would otherwise wait for without end."""
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""
 
 
 def main() -> int:
-    """The command line, imported when signals are set: until then, a request for stacks would end the process."""
+    """The command line, imported when signals are set: until then, a request for stacks would end
+    the process."""
     from spa.cli import main as command_line
 
     return command_line()
 
 
 def run() -> NoReturn:
-    """Do what the command line says and end the process, whatever environments and libraries have left running."""
+    """Do what the command line says and end the process, whatever environments and libraries have
+    left running."""
     status = 1
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # what it is again while the interpreter ends
     _open_streams()
     from spa.run.signals import stacks_on_request
 
     stacks_on_request()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of a shell
+    # ignored in the background of a shell
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     try:
         status = main()
     except BrokenPipeError:  # whoever read the output has stopped (`| head`)
         status = 0
     finally:
-        # The interpreter ends with the default handler in place: one more Ctrl-C would change the exit status.
+        # The interpreter ends with the default handler in place: one more Ctrl-C would change the
+        # exit status.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading.Thread(target=_end, args=(status,), daemon=True, name="spa-end").start()
         _flush_streams()
@@ -45,19 +49,22 @@ def run() -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Replace standard streams that the process was started without: files would otherwise take their numbers."""
+    """Replace standard streams that the process was started without: files would otherwise take
+    their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    """Ctrl-C before a command has begun, or once more after it was stopped: there is nothing left to save."""
+    """Ctrl-C before a command has begun, or once more after it was stopped: there is nothing left
+    to save."""
     os._exit(INTERRUPTED)
 
 
 def _flush_streams() -> None:
-    """Write what is left, unless the reader has closed its end (`| head`): Python would try again and complain."""
+    """Write what is left, unless the reader has closed its end (`| head`): Python would try again
+    and complain."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -68,10 +75,18 @@ def _flush_streams() -> None:
 def _end(status: int) -> None:
     time.sleep(GRACE_S)
     left = [
-        thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
+        thread.name
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
     ]
-    what = f"threads that something has left running ({', '.join(left)})" if left else "something that was loaded"
-    sys.stderr.write(f"spa: the command has ended, but {what} kept its process for {GRACE_S:g} s; it ends now\n")
+    what = (
+        f"threads that something has left running ({', '.join(left)})"
+        if left
+        else "something that was loaded"
+    )
+    sys.stderr.write(
+        f"spa: the command has ended, but {what} kept its process for {GRACE_S:g} s; it ends now\n"
+    )
     sys.stderr.flush()
     os._exit(status)
 

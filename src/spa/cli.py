@@ -10,7 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spa.api import let_waiting_threads_sleep
-from spa.commands.arguments import add_verbosity, apply_verbosity, is_override, split_overrides, value_options
+from spa.commands.arguments import (
+    add_verbosity,
+    apply_verbosity,
+    is_override,
+    split_overrides,
+    value_options,
+)
 from spa.commands.old_names import CHANGED, RENAMED, new_words, notice
 from spa.commands.table import COMMANDS, GROUPS, Command, actions, overview, overview_of
 
@@ -25,7 +31,8 @@ TOP = tuple(name for names in GROUPS.values() for name in names)
 
 
 def make_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of a command, which may be two words: its own arguments and those that all commands share."""
+    """The parser of a command, which may be two words: its own arguments and those that all
+    commands share."""
     command = COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"spa {name}",
@@ -87,7 +94,8 @@ def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0 done, 2 the user can solve it, 130 interrupted, 143 terminated."""
+    """Run a command; returns the exit status: 0 done, 2 the user can solve it, 130 interrupted, 143
+    terminated."""
     let_waiting_threads_sleep()
     args = list(sys.argv[1:] if argv is None else argv)
     if (text := _printed_at_once(args)) is not None:
@@ -118,7 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         if _is_ours(stop):
             raise
-        sys.stderr.write(f"spa {name}: code outside spa called sys.exit({stop.code!r}): not finished.\n")
+        sys.stderr.write(
+            f"spa {name}: code outside spa called sys.exit({stop.code!r}): not finished.\n"
+        )
         return 2
     except KeyboardInterrupt as stop:
         return _stopped(stop, args)
@@ -156,12 +166,17 @@ def _unknown(word: str) -> str:
 
 
 def _is_ours(stop: SystemExit) -> bool:
-    """Whether it comes from reading the arguments (`--help`, a wrong one): no other code of ours leaves that way."""
-    return any(os.path.basename(frame.filename) == "argparse.py" for frame in traceback.extract_tb(stop.__traceback__))
+    """Whether it comes from reading the arguments (`--help`, a wrong one): no other code of ours
+    leaves that way."""
+    return any(
+        os.path.basename(frame.filename) == "argparse.py"
+        for frame in traceback.extract_tb(stop.__traceback__)
+    )
 
 
 def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
-    """Say what was saved and how to resume; return 128 + the signal's number, as shells do: 143 after SIGTERM.
+    """Say what was saved and how to resume; return 128 + the signal's number, as shells do: 143
+    after SIGTERM.
 
     Job schedulers take status 0 for a finished run."""
     import shlex
@@ -174,7 +189,11 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
     command, _ = _name_of(args)
     if COMMANDS[command].resumes:
         again = resuming(args)
-        how = "run the same command again" if again == list(args) else "run this, without what begins from scratch"
+        how = (
+            "run the same command again"
+            if again == list(args)
+            else "run this, without what begins from scratch"
+        )
         lines.append(f"To resume, {how}:\n  {shlex.join(['spa', *again])}")
     sys.stderr.write("\n" + " ".join(lines) + "\n")
     return 128 + signal.Signals[name]
@@ -185,7 +204,9 @@ def resuming(args: Sequence[str]) -> list[str]:
     name, words = _name_of(args)
     own = len(args) - len(words)
     again = [arg for arg in args if not (name in ("run", "compare") and arg == "--from-scratch")]
-    positional = [place for place, arg in enumerate(again) if not is_override(arg) and not arg.startswith("-")]
+    positional = [
+        place for place, arg in enumerate(again) if not is_override(arg) and not arg.startswith("-")
+    ]
     values = _values(name, again)
     positional = [place for place in positional[own:] if place not in values]
     if name == "run" and len(positional) > 2 and again[positional[2]].lower() == "true":

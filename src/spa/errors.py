@@ -1,5 +1,5 @@
-"""Errors that are the user's to solve, or an environment's. The command line prints them without a traceback and exits
-with status 2."""
+"""Errors that are the user's to solve, or an environment's. The command line prints them without a
+traceback and exits with status 2."""
 
 
 def one_line(error: object) -> str:
@@ -28,5 +28,5 @@ class TrainingError(SpaError):
 
 
 class EnvFault(Exception):
-    """An environment hung, died or returned nonsense; the text says which call and how. It costs its episode, and no
-    run: only a command that does nothing but play it ends."""
+    """An environment hung, died or returned nonsense; the text says which call and how. It costs
+    its episode, and no run: only a command that does nothing but play it ends."""

@@ -14,7 +14,8 @@ DISTRIBUTION = "spa-agent"
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that adds an extra to this installation, whether from a clone, a folder or a repository."""
+    """Return the command that adds an extra to this installation, whether from a clone, a folder or
+    a repository."""
     origin = _origin()
     url = origin.get("url", "")
     if "dir_info" in origin:
@@ -26,13 +27,16 @@ def install_hint(extra: str) -> str:
 
 
 def commit() -> str:
-    """Return the Git commit of this installation: of its clone or of the repository that pip read; "" if unknown."""
+    """Return the Git commit of this installation: of its clone or of the repository that pip read;
+    "" if unknown."""
     known = _origin().get("vcs_info", {}).get("commit_id")
     root = Path(__file__).parents[2]
     if known or not (root / ".git").exists():
         return known or ""
     try:
-        asked = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        asked = subprocess.run(
+            ["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        )
     except OSError:  # Git is not installed
         return ""
     return asked.stdout.strip()

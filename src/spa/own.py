@@ -11,7 +11,8 @@ from spa.errors import ConfigError
 
 
 def find_modules_beside_user() -> None:
-    """Let modules of the working folder be imported, as with `python -m`; installed ones come first."""
+    """Let modules of the working folder be imported, as with `python -m`; installed ones come
+    first."""
     find_modules_in(os.getcwd())
 
 
@@ -25,11 +26,14 @@ def find_modules_in(folder: str | os.PathLike[str]) -> None:
 def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
     """What `name`, the value of the key `key`, means in an installed module or one beside the user.
 
-    Raises ConfigError, which lists the `shipped` values, if it is no `package.module:name` or there is nothing there.
+    Raises ConfigError, which lists the `shipped` values, if it is no `package.module:name` or there
+    is nothing there.
     """
     if ":" not in name:
         known = ", ".join(shipped)
-        raise ConfigError(f"{key}: {name!r} is not known; use {known}, or your own as 'package.module:name'")
+        raise ConfigError(
+            f"{key}: {name!r} is not known; use {known}, or your own as 'package.module:name'"
+        )
     find_modules_beside_user()
     try:
         return pkgutil.resolve_name(name)
@@ -41,4 +45,6 @@ def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
 
 def settings_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """The settings that a user's function asks for: its keyword-only parameters."""
-    return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
+    return tuple(
+        p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
+    )

@@ -1,7 +1,8 @@
 """Reward functions of the user's own (`custom_envs.TAG.reward`), for PPO and evaluation.
 
-A reward function takes a `Turn` as it was played and returns a number. The weighted sum replaces the turn's reward. The
-prompts show the game's own reward, and self-play does not use these functions, so a new reward needs no new self-play.
+A reward function takes a `Turn` as it was played and returns a number. The weighted sum replaces
+the turn's reward. The prompts show the game's own reward, and self-play does not use these
+functions, so a new reward needs no new self-play.
 """
 
 import math
@@ -28,7 +29,8 @@ class WeightedReward:
 
 
 def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[WeightedReward, ...]:
-    """The terms that a setting names: one function alone, or functions with weights; () without a setting.
+    """The terms that a setting names: one function alone, or functions with weights; () without a
+    setting.
 
     Raises ConfigError for a name that cannot be loaded.
     """
@@ -41,8 +43,11 @@ def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[W
     )
 
 
-def with_rewards(episodes: Sequence[Episode], terms: Mapping[str, Sequence[WeightedReward]]) -> list[Episode]:
-    """The episodes with the rewards of the terms of their tag; `Turn.reward_terms` has each term before its weight.
+def with_rewards(
+    episodes: Sequence[Episode], terms: Mapping[str, Sequence[WeightedReward]]
+) -> list[Episode]:
+    """The episodes with the rewards of the terms of their tag; `Turn.reward_terms` has each term
+    before its weight.
 
     Raises ConfigError if a function raises, or returns anything but a finite number.
     """
@@ -55,7 +60,9 @@ def with_rewards(episodes: Sequence[Episode], terms: Mapping[str, Sequence[Weigh
 
 
 def _rewarded(turn: Turn, terms: Sequence[WeightedReward]) -> Turn:
-    values = {term.name: turn.reward if term.function is None else _value(term, turn) for term in terms}
+    values = {
+        term.name: turn.reward if term.function is None else _value(term, turn) for term in terms
+    }
     total = sum(term.weight * values[term.name] for term in terms)
     return replace(turn, reward=total, reward_terms=values)
 
@@ -65,7 +72,11 @@ def _value(term: WeightedReward, turn: Turn) -> float:
     try:
         value = float(term.function(turn))
     except Exception as error:
-        raise ConfigError(f"the reward function {term.name} raised {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"the reward function {term.name} raised {type(error).__name__}: {error}"
+        ) from error
     if not math.isfinite(value):
-        raise ConfigError(f"the reward function {term.name} returned {value}; a reward must be finite")
+        raise ConfigError(
+            f"the reward function {term.name} returned {value}; a reward must be finite"
+        )
     return value

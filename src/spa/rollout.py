@@ -1,7 +1,8 @@
-"""Playing: prompts go to the engine, replies are parsed and executed, until every episode has ended.
+"""Playing: prompts go to the engine, replies are parsed and executed, until every episode has
+ended.
 
-An environment that raises, hangs or returns nonsense costs its own episode, never the run, and so does a chat template
-that does not take a puzzle's text.
+An environment that raises, hangs or returns nonsense costs its own episode, never the run, and so
+does a chat template that does not take a puzzle's text.
 """
 
 import hashlib
@@ -13,7 +14,15 @@ from typing import Any
 
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary, checked_reward, checked_step, checked_text
+from spa.envs.limits import (
+    MAKING_S,
+    EnvCrash,
+    EnvFault,
+    boundary,
+    checked_reward,
+    checked_step,
+    checked_text,
+)
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError
@@ -48,12 +57,14 @@ def collect(
 ) -> list[Episode]:
     """Play all of `specs` side by side; returns one episode per spec, in order.
 
-    `make_env` builds an environment for a tag; `template` None plays without tokens (text-only engines). An episode
-    whose first prompt leaves no room for a reply ends at once. An environment has `env_timeout_s` seconds for a turn;
-    with `lanes`, that many turns are executed at a time, for environments in processes of their own. Episodes that
-    `lost` knows are not played, and those that end a process are added to it.
+    `make_env` builds an environment for a tag; `template` None plays without tokens (text-only
+    engines). An episode whose first prompt leaves no room for a reply ends at once. An environment
+    has `env_timeout_s` seconds for a turn; with `lanes`, that many turns are executed at a time,
+    for environments in processes of their own. Episodes that `lost` knows are not played, and those
+    that end a process are added to it.
 
-    Raises whatever SpaError an environment raises while it is made: those are for the user to solve.
+    Raises whatever SpaError an environment raises while it is made: those are for the user to
+    solve.
     """
     room = max_model_len - sampling.max_tokens
     with ThreadPoolExecutor(lanes) if lanes else nullcontext() as pool:
@@ -63,14 +74,29 @@ def collect(
         for spec in specs:
             tables.setdefault(spec.table or spec.episode_id, []).append(spec)
         games = list(
-            each(lambda table: _Game(table, make_env, prompters, template, lost, env_timeout_s), tables.values())
+            each(
+                lambda table: _Game(table, make_env, prompters, template, lost, env_timeout_s),
+                tables.values(),
+            )
         )
         _end_too_long([seat for game in games for seat in game.seats], room)
         while active := [(game, seat) for game in games if (seat := game.asked) is not None]:
-            completions = engine.generate([seat.prompt(game.env) for game, seat in active], sampling)
-            turns = [(game, completion) for (game, _), completion in zip(active, completions, strict=True)]
-            list(each(lambda turn: turn[0].play(turn[1], format_penalty=format_penalty, room=room), turns))
-            engine.forget([s.spec.episode_id for game, _ in active for s in game.seats if s.stop is not None])
+            completions = engine.generate(
+                [seat.prompt(game.env) for game, seat in active], sampling
+            )
+            turns = [
+                (game, completion)
+                for (game, _), completion in zip(active, completions, strict=True)
+            ]
+            list(
+                each(
+                    lambda turn: turn[0].play(turn[1], format_penalty=format_penalty, room=room),
+                    turns,
+                )
+            )
+            engine.forget(
+                [s.spec.episode_id for game, _ in active for s in game.seats if s.stop is not None]
+            )
     seats = {seat.spec.episode_id: seat for game in games for seat in game.seats}
     _report_faults([seat for seat in seats.values() if seat.error])
     return [seats[spec.episode_id].episode() for spec in specs]
@@ -89,7 +115,10 @@ def _report_faults(failed: Sequence[Seat]) -> None:
             seat.error,
         )
     if len(failed) > SHOWN_FAULTS:
-        log.warning("%d more episodes failed; their reasons are in the trajectories", len(failed) - SHOWN_FAULTS)
+        log.warning(
+            "%d more episodes failed; their reasons are in the trajectories",
+            len(failed) - SHOWN_FAULTS,
+        )
 
 
 def _end_too_long(seats: Sequence[Seat], room: int) -> None:
@@ -98,13 +127,17 @@ def _end_too_long(seats: Sequence[Seat], room: int) -> None:
         if seat.buffer is not None and len(seat.buffer) > room:
             seat.stop = Stop.CONTEXT
             log.warning(
-                "episode %s: the first prompt has %d tokens, %d fit", seat.spec.episode_id, len(seat.buffer), room
+                "episode %s: the first prompt has %d tokens, %d fit",
+                seat.spec.episode_id,
+                len(seat.buffer),
+                room,
             )
 
 
 def check_room(episodes: Sequence[Episode], reply: int, max_model_len: int) -> None:
-    """Raises ConfigError if all that was wrong with these episodes is that not one first prompt left room for a reply
-    of `reply` tokens. To be asked of all ranks' episodes together: what others had must not matter to one of them."""
+    """Raises ConfigError if all that was wrong with these episodes is that not one first prompt
+    left room for a reply of `reply` tokens. To be asked of all ranks' episodes together: what
+    others had must not matter to one of them."""
     too_long = any(episode.stop is Stop.CONTEXT for episode in episodes)
     if too_long and not any(episode.turns or episode.error for episode in episodes):
         raise ConfigError(
@@ -120,7 +153,8 @@ def puzzle_hash(env: TextEnv) -> str:
 
 
 class _Game:
-    """A game while it is being played, with the seats whose episodes are wanted; the others have a fixed opponent."""
+    """A game while it is being played, with the seats whose episodes are wanted; the others have a
+    fixed opponent."""
 
     def __init__(
         self,
@@ -132,14 +166,18 @@ class _Game:
         env_timeout_s: float | None = None,
     ) -> None:
         watchdog.beat()
-        first, self.lost, self.env_timeout_s = specs[0], lost, env_timeout_s
+        first = specs[0]
+        self.lost = lost
+        self.env_timeout_s = env_timeout_s
         self.seats = [Seat(spec, prompters[spec.tag], template) for spec in specs]
         self.turn: Seat | None = self.seats[0]
         known = [reason for spec in specs if (reason := lost.reason(spec.episode_id)) is not None]
         if known:
             return self._lose(known[0])
         try:
-            with boundary("making the puzzle", None if env_timeout_s is None else env_timeout_s + MAKING_S):
+            with boundary(
+                "making the puzzle", None if env_timeout_s is None else env_timeout_s + MAKING_S
+            ):
                 self.env = make_env(first.tag)
                 self.env.reset(seed=first.puzzle_seed, options=first.reset_options())
                 checked_text(self.env.state_text(self.seats[0].prompter.state_text), "state_text")
@@ -159,7 +197,8 @@ class _Game:
         return None if self.turn is None or self.turn.stop is not None else self.turn
 
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:
-        """Take the reply that was asked for: record its tokens, execute its actions, ask for the next one or stop."""
+        """Take the reply that was asked for: record its tokens, execute its actions, ask for the
+        next one or stop."""
         watchdog.beat()
         seat = self.turn
         if seat is None:
@@ -194,7 +233,9 @@ class _Game:
         while (mover := self.env.current_player()) not in seats:
             moves += 1
             if moves > MOST_OPPONENT_MOVES:
-                raise EnvFault(f"the opponent has moved {MOST_OPPONENT_MOVES:,} times, and it is still not our turn")
+                raise EnvFault(
+                    f"the opponent has moved {MOST_OPPONENT_MOVES:,} times, and it is still not our turn"
+                )
             self.env.look_as(mover)
             action = self.env.to_action(self.env.random_action(self.chance))
             if action is None:

@@ -1,4 +1,5 @@
-"""A seat at a game: one player's conversation and tokens, which become his episode. A game of one player has one."""
+"""A seat at a game: one player's conversation and tokens, which become his episode. A game of one
+player has one."""
 
 import numpy as np
 
@@ -16,10 +17,15 @@ _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
 class Seat:
-    """What one player is told and says. `number` is his place at the game; None in a game of one player."""
+    """What one player is told and says. `number` is his place at the game; None in a game of one
+    player."""
 
-    def __init__(self, spec: EpisodeSpec, prompter: Prompter, template: ChatTemplate | None) -> None:
-        self.spec, self.prompter, self.template = spec, prompter, template
+    def __init__(
+        self, spec: EpisodeSpec, prompter: Prompter, template: ChatTemplate | None
+    ) -> None:
+        self.spec = spec
+        self.prompter = prompter
+        self.template = template
         self.number: int | None = None
         self.turns: list[Turn] = []
         self.messages: list[Message] = []
@@ -28,7 +34,8 @@ class Seat:
         self.buffer: TokenBuffer | None = None
         self.used_actions = 0
         self.stop: Stop | None = None
-        self.error, self.puzzle_hash = "", ""
+        self.error = ""
+        self.puzzle_hash = ""
         self.version = 0
         self.failed_turn = 0
 
@@ -37,14 +44,17 @@ class Seat:
         self.number = self.spec.seat % players if players > 1 else None
 
     def ask(self, env: TextEnv, room: int | None = None) -> None:
-        """Write the message before the next reply: the first one, or the next, unless that would not fit in `room`."""
+        """Write the message before the next reply: the first one, or the next, unless that would
+        not fit in `room`."""
         if not self.messages:
             self.messages += self.prompter.first_messages(env)
             for message in self.messages:
                 checked_text(message["content"], "the first prompt")
             self.images += _see(env)
             if self.template is not None:
-                self.buffer = TokenBuffer(self.template, tuple(self.messages), self.prompter.prefill, self.images)
+                self.buffer = TokenBuffer(
+                    self.template, tuple(self.messages), self.prompter.prefill, self.images
+                )
                 if room is not None and len(self.buffer) > room:
                     self.stop = Stop.CONTEXT
             return
@@ -53,10 +63,16 @@ class Seat:
             self.ask_alone(env, room, left)
             return
         reward = self.turns[-1].reward
-        message = self.prompter.next_message(env, turn=len(self.turns) + 1, actions_left=left, reward=reward)
+        message = self.prompter.next_message(
+            env, turn=len(self.turns) + 1, actions_left=left, reward=reward
+        )
         images = _see(env)
         if self.buffer is not None:
-            if room is not None and len(self.buffer) + len(self.buffer.user_delta(message["content"], images)) > room:
+            if (
+                room is not None
+                and len(self.buffer) + len(self.buffer.user_delta(message["content"], images))
+                > room
+            ):
                 self.stop = Stop.CONTEXT
                 return
             self.buffer.append_user(message["content"], images)
@@ -96,8 +112,14 @@ class Seat:
     def hear(self, completion: Completion) -> None:
         """Record the tokens of a reply."""
         self.version = completion.version
-        if self.buffer is not None and completion.token_ids is not None and completion.logprobs is not None:
-            self.buffer.append_sampled(completion.token_ids, completion.logprobs, forced=completion.forced)
+        if (
+            self.buffer is not None
+            and completion.token_ids is not None
+            and completion.logprobs is not None
+        ):
+            self.buffer.append_sampled(
+                completion.token_ids, completion.logprobs, forced=completion.forced
+            )
 
     def act(self, env: TextEnv, completion: Completion, format_penalty: float) -> bool:
         """Execute a reply; returns whether the game has ended."""
@@ -114,7 +136,9 @@ class Seat:
         self.used_actions += len(turn.executed)
         self.messages.append({"role": "assistant", "content": text})
         self.turns.append(turn)
-        self.stop = stop_after(turn, ended, prompter, turns=len(self.turns), used_actions=self.used_actions)
+        self.stop = stop_after(
+            turn, ended, prompter, turns=len(self.turns), used_actions=self.used_actions
+        )
         return ended
 
     def receive(self, reward: float) -> None:
@@ -123,10 +147,17 @@ class Seat:
             self.turns[-1] = paid(self.turns[-1], reward)
 
     def lose(self, reason: str) -> None:
-        """The episode is lost, and with it what was played of it: a lost episode is the same whenever it was lost."""
+        """The episode is lost, and with it what was played of it: a lost episode is the same
+        whenever it was lost."""
         self.failed_turn = len(self.turns) + 1
-        self.stop, self.error, self.puzzle_hash, self.version = Stop.ERROR, reason, "", 0
-        self.turns, self.messages, self.images, self.buffer = [], [], [], None
+        self.stop = Stop.ERROR
+        self.error = reason
+        self.puzzle_hash = ""
+        self.version = 0
+        self.turns = []
+        self.messages = []
+        self.images = []
+        self.buffer = None
 
     def episode(self) -> Episode:
         """The finished episode."""

@@ -1,8 +1,8 @@
 """Named random streams.
 
-Every random number of a run comes from a stream derived from (base seed, purpose, indices), so that a stage, a step, a
-group or a member can be replayed alone and no draw depends on how work is batched or distributed. There is no global
-random state.
+Every random number of a run comes from a stream derived from (base seed, purpose, indices), so that
+a stage, a step, a group or a member can be replayed alone and no draw depends on how work is
+batched or distributed. There is no global random state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def stream_seed(base: int, purpose: str, *indices: int) -> int:
-    """A 63-bit seed for the stream named by `purpose` and `indices`; the same on every machine and Python version."""
+    """A 63-bit seed for the stream named by `purpose` and `indices`; the same on every machine and
+    Python version."""
     key = "/".join([str(base), purpose, *map(str, indices)])
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
@@ -38,9 +39,9 @@ def torch_stream(base: int, purpose: str, *indices: int) -> torch.Generator:
 def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
     """A random permutation p, int64 [n], with values[p[i]] != values[i] for as many i as can be.
 
-    A uniform permutation first; then every i that kept its own value trades with a random j such that both end up with
-    a value that is not theirs. (Rotating the sorted values would do too, but would map each text to one other text,
-    which is a transition rule that can be learnt.)
+    A uniform permutation first; then every i that kept its own value trades with a random j such
+    that both end up with a value that is not theirs. (Rotating the sorted values would do too, but
+    would map each text to one other text, which is a transition rule that can be learnt.)
     """
     known: dict[Hashable, int] = {}
     codes = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)

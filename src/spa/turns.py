@@ -1,4 +1,5 @@
-"""One turn of an episode: a reply is parsed, its actions are executed, what happened is recorded. No tokens here."""
+"""One turn of an episode: a reply is parsed, its actions are executed, what happened is recorded.
+No tokens here."""
 
 from dataclasses import replace
 
@@ -18,10 +19,11 @@ def take_turn(
     format_penalty: float,
     finish_reason: str = "stop",
 ) -> tuple[Turn, bool]:
-    """Execute the actions of a reply, `text` with its prefill; returns the turn, and whether the game has ended.
+    """Execute the actions of a reply, `text` with its prefill; returns the turn, and whether the
+    game has ended.
 
-    At most `actions_left` actions are taken, and none after it is another player's turn. Raises EnvFault if the
-    environment returns nonsense.
+    At most `actions_left` actions are taken, and none after it is another player's turn. Raises
+    EnvFault if the environment returns nonsense.
     """
     reply = parse_reply(
         text,
@@ -34,10 +36,15 @@ def take_turn(
     state, known = _states(env, prompter)
     mapped = [env.to_action(action) for action in reply.actions]
     legal = [
-        (_label(env, name), action) for name, action in zip(reply.actions, mapped, strict=True) if action is not None
+        (_label(env, name), action)
+        for name, action in zip(reply.actions, mapped, strict=True)
+        if action is not None
     ]
     penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
-    executed, infos, reward, ended = [], [], 0.0, False
+    executed = []
+    infos = []
+    reward = 0.0
+    ended = False
     mover = env.current_player() if env.players > 1 else 0
     for name, action in legal[:actions_left]:
         value, ended, info = checked_step(env.step(action))
@@ -64,8 +71,11 @@ def take_turn(
     return turn, ended
 
 
-def stop_after(turn: Turn, ended: bool, prompter: Prompter, *, turns: int, used_actions: int) -> Stop | None:
-    """Why an episode stops after its `turns`-th turn, with `used_actions` taken in all; None if it goes on."""
+def stop_after(
+    turn: Turn, ended: bool, prompter: Prompter, *, turns: int, used_actions: int
+) -> Stop | None:
+    """Why an episode stops after its `turns`-th turn, with `used_actions` taken in all; None if it
+    goes on."""
     if ended:
         return Stop.SUCCESS if turn.infos[-1].get("success") else Stop.FAILURE
     if used_actions >= prompter.max_actions_per_traj:

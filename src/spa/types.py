@@ -1,11 +1,11 @@
 """Every dataclass that crosses a module boundary.
 
-Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one reply, G groups, K members per
-group.
+Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one reply, G
+groups, K members per group.
 
-One index convention. Episode arrays are token-aligned, `[T]`: entry t describes token t. Training arrays are
-prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 from tokens 0..a. The only shift from one
-to the other is `batch_episodes` in `spa.training.batch`.
+One index convention. Episode arrays are token-aligned, `[T]`: entry t describes token t. Training
+arrays are prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 from tokens
+0..a. The only shift from one to the other is `batch_episodes` in `spa.training.batch`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ Message = dict[str, str]
 """A chat message: {"role": "system" | "user" | "assistant", "content": text}."""
 
 IMAGE = "<image>"
-"""Where a message's text has a picture. The pictures themselves are PNG files beside the messages, in their order."""
+"""Where a message's text has a picture. The pictures themselves are PNG files beside the messages,
+in their order."""
 
 Metrics = dict[str, float]
 
 PromptMode = Literal["base", "add_worldmodel"]
 """The format of replies: think and answer, or with observation and prediction."""
 
-ReplyOrder = Literal["prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan", "search"]
-"""What stands where in a world-model reply, after the observation: free thoughts, then the prediction; the plan by
-name, then the prediction; thoughts and the answer, then the prediction; thoughts, and no prediction at all; several
-plans, each with its predicted state, then the chosen one and its prediction. "search" is for base replies: the thoughts
-are a breadth-first search (`spa.planning.written_search`)."""
+ReplyOrder = Literal[
+    "prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan", "search"
+]
+"""What stands where in a world-model reply, after the observation: free thoughts, then the
+prediction; the plan by name, then the prediction; thoughts and the answer, then the prediction;
+thoughts, and no prediction at all; several plans, each with its predicted state, then the chosen
+one and its prediction. "search" is for base replies: the thoughts are a breadth-first search
+(`spa.planning.written_search`)."""
 
 
 class Stop(StrEnum):
@@ -46,14 +50,15 @@ class Stop(StrEnum):
     ACTION_CAP = "action_cap"  # the trajectory's budget of actions is used up
     TURN_CAP = "turn_cap"  # max_turn replies were given
     CONTEXT = "context"  # the next turn would not fit into max_model_len
-    ERROR = "error"  # the environment or the engine failed; the episode is reported and not trained on
+    # the environment or the engine failed; the episode is reported and not trained on
+    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How an engine samples, and so the policy whose log-probs are meant: the softmax of the logits divided by the
-    temperature, without what top-k and then top-p leave out. Greedy sampling is no distribution; its log-probs are
-    those of the raw logits."""
+    """How an engine samples, and so the policy whose log-probs are meant: the softmax of the logits
+    divided by the temperature, without what top-k and then top-p leave out. Greedy sampling is no
+    distribution; its log-probs are those of the raw logits."""
 
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
@@ -65,19 +70,23 @@ class SamplingParams:
 class Prompt:
     """What an engine continues.
 
-    Example: Prompt(episode_id="train/3/17/0", messages=[...], token_ids=array([1, ...]), prefill="<think>", seed=123)
+    Example: Prompt(episode_id="train/3/17/0", messages=[...], token_ids=array([1, ...]),
+    prefill="<think>", seed=123)
     """
 
-    episode_id: str  # stable over the turns of an episode, so that an engine can keep the episode's KV cache
+    # stable over the turns of an episode, so that an engine can keep the episode's KV cache
+    episode_id: str
     messages: tuple[Message, ...]
-    token_ids: np.ndarray  # int32 [T], the conversation so far, generation prompt and prefill included
+    # int32 [T], the conversation so far, generation prompt and prefill included
+    token_ids: np.ndarray
     prefill: str  # text that the reply is forced to begin with (already part of token_ids)
     seed: int  # of this row's own sampling stream
     images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
     mode: PromptMode = "base"  # of the reply that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for the same
     reply_order: ReplyOrder = "prediction_first"  # of world-model replies, for the same
-    turns_left: int | None = None  # of the episode, this one included: the last is not cached; None: nobody knows
+    # of the episode, this one included: the last is not cached; None: nobody knows
+    turns_left: int | None = None
     actions_left: int | None = None  # of the episode; None: as many as a reply may hold
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
 
@@ -87,8 +96,10 @@ class Completion:
     """What an engine returned for one prompt."""
 
     text: str  # without the prefill and without the end marker
-    token_ids: np.ndarray | None  # int32 [L], end marker included if sampled; None only for text-only APIs
-    logprobs: np.ndarray | None  # float32 [L], of the ids under the distribution that they were sampled from
+    # int32 [L], end marker included if sampled; None only for text-only APIs
+    token_ids: np.ndarray | None
+    # float32 [L], of the ids under the distribution that they were sampled from
+    logprobs: np.ndarray | None
     finish_reason: Literal["stop", "length", "error"]
     version: int = 0  # of the weights that produced it
     forced: int = 0  # leading ids that the engine was given to continue; it sampled the others
@@ -96,9 +107,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedReply:
-    """A reply taken apart. Parts that are missing or unclosed are None, repeated ones too outside mode "base".
+    """A reply taken apart. Parts that are missing or unclosed are None, repeated ones too outside
+    mode "base".
 
-    Example: ParsedReply(think="go left", observation=None, prediction=None, actions=("Left", "Up"), well_formed=True)
+    Example: ParsedReply(think="go left", observation=None, prediction=None, actions=("Left", "Up"),
+    well_formed=True)
     """
 
     think: str | None
@@ -106,7 +119,8 @@ class ParsedReply:
     prediction: str | None
     actions: tuple[str, ...]  # at most max_actions_per_turn; empty if there is no answer block
     well_formed: bool  # in the asked format (`parse_reply`), with at least one action
-    options: tuple[tuple[tuple[str, ...], str], ...] = ()  # imagined plans with their predicted states
+    # imagined plans with their predicted states
+    options: tuple[tuple[tuple[str, ...], str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +131,18 @@ class Turn:
     actions_left: int
     reply_text: str  # prefill included
     reply: ParsedReply
-    executed: tuple[str, ...]  # the actions that the environment took, in order, as canonical labels
+    # the actions that the environment took, in order, as canonical labels
+    executed: tuple[str, ...]
     reward: float  # sum over the executed actions
     penalty: float  # format penalty, 0 or negative
     next_state: str
-    infos: tuple[dict[str, Any], ...] = ()  # one per executed action: action_is_valid, action_is_effective, success
+    # one per executed action: action_is_valid, action_is_effective, success
+    infos: tuple[dict[str, Any], ...] = ()
     finish_reason: str = "stop"
     world_state: str | None = None  # what the agent should know of `state`; None: `state` itself
     next_world_state: str | None = None
-    reward_terms: dict[str, float] | None = None  # of the user's own reward functions, before their weights
+    # of the user's own reward functions, before their weights
+    reward_terms: dict[str, float] | None = None
 
     @property
     def score(self) -> float:
@@ -147,8 +164,9 @@ class Turn:
 class Episode:
     """One played episode: its story in text, and its tokens.
 
-    `token_ids` is the append-only buffer: template and environment tokens as the chat template wrote them, and the very
-    ids that the engine sampled. `token_ids` and the arrays beside it are None for text-only engines.
+    `token_ids` is the append-only buffer: template and environment tokens as the chat template
+    wrote them, and the very ids that the engine sampled. `token_ids` and the arrays beside it are
+    None for text-only engines.
     """
 
     episode_id: str
@@ -172,7 +190,8 @@ class Episode:
     version: int = 0
     images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
     reply_order: ReplyOrder = "prediction_first"  # of world-model replies
-    history: bool = True  # False: each turn has a conversation of its own, and these follow each other
+    # False: each turn has a conversation of its own, and these follow each other
+    history: bool = True
     seat: int | None = None  # the player's place, in a game of several
 
     @property
@@ -189,7 +208,11 @@ class Episode:
                 if value:
                     out["images"] = [base64.b64encode(image).decode() for image in value]
                 continue
-            if (item.name, value) in (("reply_order", "prediction_first"), ("history", True), ("seat", None)):
+            if (item.name, value) in (
+                ("reply_order", "prediction_first"),
+                ("history", True),
+                ("seat", None),
+            ):
                 continue
             if isinstance(value, np.ndarray):
                 value = value.tolist()
@@ -212,7 +235,12 @@ class Episode:
     def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""
         data = dict(data)
-        dtypes = {"token_ids": np.int32, "sampled": np.bool_, "logprobs": np.float32, "turn_index": np.int16}
+        dtypes = {
+            "token_ids": np.int32,
+            "sampled": np.bool_,
+            "logprobs": np.float32,
+            "turn_index": np.int16,
+        }
         for name, dtype in dtypes.items():
             if data.get(name) is not None:
                 data[name] = np.asarray(data[name], dtype=dtype)
@@ -224,7 +252,8 @@ class Episode:
 
 
 def _turn_to_json(turn: Turn) -> dict[str, Any]:
-    """Without the fields that say that the target is the state itself, and without options where there are none."""
+    """Without the fields that say that the target is the state itself, and without options where
+    there are none."""
     data: dict[str, Any] = asdict(turn)
     if not data["reply"]["options"]:
         del data["reply"]["options"]
@@ -253,7 +282,9 @@ def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype:
     if value is None:
         return
     if tuple(value.shape) != shape or str(value.dtype) != f"torch.{dtype}":
-        raise ValueError(f"{name}: expected {dtype} {shape}, got {value.dtype} {tuple(value.shape)}")
+        raise ValueError(
+            f"{name}: expected {dtype} {shape}, got {value.dtype} {tuple(value.shape)}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,23 +313,30 @@ class TokenBatch:
 class EpisodeBatch(TokenBatch):
     """Episodes as tensors. `mask` is True where the predicted token was sampled.
 
-    Two streams of weights say what an update learns from each token. Both are relative: the update divides
-    them by what it takes the mean of in a whole mini-batch. Methods (`spa.methods`) change them.
+    Two streams of weights say what an update learns from each token. Both are relative: the update
+    divides them by what it takes the mean of in a whole mini-batch. Methods (`spa.methods`) change
+    them.
     """
 
-    turns: torch.Tensor  # int64   [B, A]  turn index of the predicted token; -1 outside turns and in padding
+    # int64   [B, A]  turn index of the predicted token; -1 outside turns and in padding
+    turns: torch.Tensor
     turn_ends: torch.Tensor  # bool    [B, A]  True on the last sampled token of each turn
-    rewards: torch.Tensor  # float32 [B, A]  on the last sampled token of the episode (or of each turn)
+    # float32 [B, A]  on the last sampled token of the episode (or of each turn)
+    rewards: torch.Tensor
     scores: torch.Tensor  # float32 [B]     un-normalised score of the episode
     group_ids: torch.Tensor  # int64   [B]
     tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalisation
-    sampler_logprobs: torch.Tensor  # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
+    # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
+    sampler_logprobs: torch.Tensor
     rl_weights: torch.Tensor  # float32 [B, A]  of the policy loss; 0 outside the mask
     ce_weights: torch.Tensor  # float32 [B, A]  of the loss on known tokens; 0 where there is none
-    episodes: torch.Tensor  # int64   [B]     place of the row's episode in its step; -1: replayed, not played
+    # int64   [B]     place of the row's episode in its step; -1: replayed, not played
+    episodes: torch.Tensor
     starts: torch.Tensor  # int64   [B]     the token of that episode at which the row begins
-    truncated: torch.Tensor | None = None  # bool [B]  cut off by max_turn or max_model_len, not ended by the game
-    anchors: torch.Tensor | None = None  # int64 [B, A]  equal on tokens of turns that begin in the same state
+    # bool [B]  cut off by max_turn or max_model_len, not ended by the game
+    truncated: torch.Tensor | None = None
+    # int64 [B, A]  equal on tokens of turns that begin in the same state
+    anchors: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -357,8 +395,8 @@ class PPOBatch(ScoredBatch):
 
 @dataclass(frozen=True, kw_only=True)
 class MiniBatch(PPOBatch):
-    """The rows of one optimiser step. Its weights have their denominators, those of the whole mini-batch: the loss
-    is a plain sum over tokens, however the rows are cut into micro-batches."""
+    """The rows of one optimiser step. Its weights have their denominators, those of the whole
+    mini-batch: the loss is a plain sum over tokens, however the rows are cut into micro-batches."""
 
     token_weights: torch.Tensor  # float32 [B, A]  of a mean over the mask, without `rl_weights`
 
@@ -369,7 +407,8 @@ class MiniBatch(PPOBatch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldModelRow:
-    """One row of world-model data: the conversation before an assistant turn, and the corrected reply."""
+    """One row of world-model data: the conversation before an assistant turn, and the corrected
+    reply."""
 
     prompt: tuple[Message, ...]
     response: str
@@ -380,7 +419,8 @@ class WorldModelRow:
     puzzle_hash: str
     success: bool
     reward: float
-    state: str  # what the observation should say: the shown state, unless the environment has another target
+    # what the observation should say: the shown state, unless the environment has another target
+    state: str
     next_state: str
     executed: tuple[str, ...] = ()
     predicted: str | None = None  # what the model had written, before relabelling

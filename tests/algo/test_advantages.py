@@ -74,14 +74,21 @@ def random_batch(seed, rows=6, width=9):
 
 
 def test_gae_golden():
-    advantages, returns = gae(row("rewards"), row("values"), row("mask").bool(), GOLDEN["gamma"], GOLDEN["lam"])
+    advantages, returns = gae(
+        row("rewards"), row("values"), row("mask").bool(), GOLDEN["gamma"], GOLDEN["lam"]
+    )
     torch.testing.assert_close(advantages, expected("gae"))
     torch.testing.assert_close(returns, expected("gae", "returns"))
 
 
 def test_bi_level_gae_golden():
-    ends, factors = row("turn_ends").bool(), (GOLDEN["gamma"], GOLDEN["lam"], GOLDEN["high_level_gamma"])
-    advantages, returns = bi_level_gae(row("rewards"), row("values"), row("mask").bool(), ends, *factors)
+    ends, factors = (
+        row("turn_ends").bool(),
+        (GOLDEN["gamma"], GOLDEN["lam"], GOLDEN["high_level_gamma"]),
+    )
+    advantages, returns = bi_level_gae(
+        row("rewards"), row("values"), row("mask").bool(), ends, *factors
+    )
     torch.testing.assert_close(advantages, expected("bi_level"))
     torch.testing.assert_close(returns, expected("bi_level", "returns"))
 
@@ -94,7 +101,10 @@ def test_reinforce_plus_plus_golden_skips_environment_text():
 
 def test_group_estimators_golden():
     groups = GOLDEN["groups"]
-    scores, ids = torch.tensor(groups["scores"], dtype=torch.float32), torch.tensor(groups["group_ids"])
+    scores, ids = (
+        torch.tensor(groups["scores"], dtype=torch.float32),
+        torch.tensor(groups["group_ids"]),
+    )
     mask = torch.tensor([[True, False, True]]).expand(6, 3)
     results = {
         "grpo": grpo(scores, ids, mask, True),
@@ -114,7 +124,9 @@ def test_undiscounted_gae_is_return_minus_value(seed):
     batch = random_batch(seed)
     advantages, returns = gae(batch.rewards, batch.values, batch.mask, 1.0, 1.0)
     to_come = batch.rewards.flip(1).cumsum(1).flip(1)
-    torch.testing.assert_close(advantages, (to_come - batch.values) * batch.mask, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        advantages, (to_come - batch.values) * batch.mask, atol=1e-5, rtol=1e-5
+    )
     torch.testing.assert_close(returns, to_come * batch.mask, atol=1e-5, rtol=1e-5)
 
 
@@ -124,12 +136,21 @@ def test_gae_is_the_discounted_sum_of_td_errors(seed, gamma, lam):
     batch = random_batch(seed)
     advantages, _ = gae(batch.rewards, batch.values, batch.mask, gamma, lam)
     for i in range(len(batch)):
-        rewards, values = batch.rewards[i][batch.mask[i]].double(), batch.values[i][batch.mask[i]].double()
+        rewards, values = (
+            batch.rewards[i][batch.mask[i]].double(),
+            batch.values[i][batch.mask[i]].double(),
+        )
         following = torch.cat([values[1:], values.new_zeros(1)])[: len(values)]
         deltas = rewards + gamma * following - values
-        wanted = [sum((gamma * lam) ** k * float(d) for k, d in enumerate(deltas[t:])) for t in range(len(deltas))]
+        wanted = [
+            sum((gamma * lam) ** k * float(d) for k, d in enumerate(deltas[t:]))
+            for t in range(len(deltas))
+        ]
         torch.testing.assert_close(
-            advantages[i][batch.mask[i]].double(), torch.tensor(wanted).double(), atol=1e-5, rtol=1e-5
+            advantages[i][batch.mask[i]].double(),
+            torch.tensor(wanted).double(),
+            atol=1e-5,
+            rtol=1e-5,
         )
 
 
@@ -153,11 +174,18 @@ def two_pass_bi_level(rewards, values, ends, gamma, lam, high):
 @given(st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_bi_level_gae_equals_the_two_pass_definition(seed, gamma, lam, high):
     batch = random_batch(seed)
-    advantages, _ = bi_level_gae(batch.rewards, batch.values, batch.mask, batch.turn_ends, gamma, lam, high)
+    advantages, _ = bi_level_gae(
+        batch.rewards, batch.values, batch.mask, batch.turn_ends, gamma, lam, high
+    )
     for i in range(len(batch)):
         kept = batch.mask[i]
         wanted = two_pass_bi_level(
-            batch.rewards[i][kept], batch.values[i][kept], batch.turn_ends[i][kept], gamma, lam, high
+            batch.rewards[i][kept],
+            batch.values[i][kept],
+            batch.turn_ends[i][kept],
+            gamma,
+            lam,
+            high,
         )
         torch.testing.assert_close(advantages[i][kept], wanted, atol=1e-4, rtol=1e-4)
 
@@ -173,7 +201,9 @@ def test_bi_level_gae_with_all_zero_rewards():
 def test_a_turn_without_reward_still_counts_as_a_turn():
     # Three one-token turns, the middle one pays nothing: the first sees the last reward discounted twice.
     mask = torch.ones(1, 3, dtype=torch.bool)
-    advantages, _ = bi_level_gae(torch.tensor([[0.0, 0.0, 1.0]]), torch.zeros(1, 3), mask, mask, 1.0, 1.0, 0.5)
+    advantages, _ = bi_level_gae(
+        torch.tensor([[0.0, 0.0, 1.0]]), torch.zeros(1, 3), mask, mask, 1.0, 1.0, 0.5
+    )
     torch.testing.assert_close(advantages, torch.tensor([[0.25, 0.5, 1.0]]))
 
 
@@ -183,7 +213,9 @@ def test_values_outside_the_mask_are_never_read():
     for bi_level in (False, True):
         factors = {"gamma": 0.9, "lam": 0.8, "high_level_gamma": 0.7, "bi_level_gae": bi_level}
         clean = estimate_advantages("gae", batch, batch.rewards, **factors)
-        dirty = estimate_advantages("gae", ScoredBatch(**{**vars(batch), "values": poisoned}), batch.rewards, **factors)
+        dirty = estimate_advantages(
+            "gae", ScoredBatch(**{**vars(batch), "values": poisoned}), batch.rewards, **factors
+        )
         assert torch.equal(clean[0], dirty[0])
         assert torch.equal(clean[1], dirty[1])
 
@@ -201,7 +233,9 @@ def test_rewards_and_turn_ends_outside_the_mask_are_refused():
 @given(st.integers(0, 10**6), st.sampled_from([*NAMES, "bi_level"]), st.permutations(range(6)))
 def test_order_of_rows_does_not_matter(seed, name, order):
     batch = random_batch(seed)
-    moved = ScoredBatch(**{k: v if v is None else v[torch.tensor(order)] for k, v in vars(batch).items()})
+    moved = ScoredBatch(
+        **{k: v if v is None else v[torch.tensor(order)] for k, v in vars(batch).items()}
+    )
     args = {"gamma": 0.9, "lam": 0.95, "high_level_gamma": 0.8, "bi_level_gae": name == "bi_level"}
     name = "gae" if name == "bi_level" else name
     for ours, theirs in zip(
@@ -238,7 +272,9 @@ def values_and_turns(batch, rewards, *, high_level_gamma):
     return batch.values * high_level_gamma, rewards
 
 
-judged = Estimator(function=values_and_turns, settings=("high_level_gamma",), needs_values=True, whitened=True)
+judged = Estimator(
+    function=values_and_turns, settings=("high_level_gamma",), needs_values=True, whitened=True
+)
 
 
 def test_a_record_of_ones_own_has_the_rights_of_a_shipped_one():
@@ -252,12 +288,16 @@ def test_a_record_of_ones_own_has_the_rights_of_a_shipped_one():
 
 def test_the_check_of_configurations_knows_the_table():
     assert set(CHECKED) == set(ESTIMATORS)
-    assert set(GROUP_ESTIMATORS) == {name for name, found in ESTIMATORS.items() if found.needs_groups}
+    assert set(GROUP_ESTIMATORS) == {
+        name for name, found in ESTIMATORS.items() if found.needs_groups
+    }
 
 
 def test_a_dotted_path_is_a_custom_estimator():
     batch = random_batch(5)
-    advantages, returns = estimate_advantages(f"{__name__}:twice_the_reward", batch, batch.rewards, gamma=0.5, lam=1.0)
+    advantages, returns = estimate_advantages(
+        f"{__name__}:twice_the_reward", batch, batch.rewards, gamma=0.5, lam=1.0
+    )
     torch.testing.assert_close(advantages, batch.rewards)
     torch.testing.assert_close(returns, (batch.rewards + 1) * batch.mask)
 

@@ -20,7 +20,9 @@ def kept_groups(keep, group_ids):
     return sorted(set(group_ids[keep].tolist()))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['strategy']}-{case['ratio']}-{case['stds']}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case['strategy']}-{case['ratio']}-{case['stds']}"
+)
 def test_golden_choices(case):
     options = {key: value for key, value in case.items() if key not in ("stds", "kept")}
     scores, ids = pairs(case["stds"])
@@ -29,12 +31,16 @@ def test_golden_choices(case):
     assert int(keep.sum()) == 2 * len(case["kept"])
     assert metrics["rollout/kept_count"] == len(case["kept"])
     assert metrics["rollout/zero_count"] == case["stds"].count(0)
-    assert metrics["rollout/kept_ratio"] == pytest.approx(len(case["kept"]) / max(len(case["stds"]), 1))
+    assert metrics["rollout/kept_ratio"] == pytest.approx(
+        len(case["kept"]) / max(len(case["stds"]), 1)
+    )
 
 
 def test_metrics_by_hand():
     # group 7: 0, 2 (mean 1, std sqrt 2, max 2); group 3: 5, 5
-    keep, metrics = select_groups(torch.tensor([5.0, 0.0, 5.0, 2.0]), torch.tensor([3, 7, 3, 7]), ratio=0.5)
+    keep, metrics = select_groups(
+        torch.tensor([5.0, 0.0, 5.0, 2.0]), torch.tensor([3, 7, 3, 7]), ratio=0.5
+    )
     assert keep.tolist() == [False, True, False, True]
     assert metrics == pytest.approx(
         {
@@ -64,14 +70,18 @@ def test_max_mean_differs_from_std():
 def test_order_of_rows_does_not_matter(data):
     rows = data.draw(st.integers(1, 16))
     scores = torch.tensor(
-        data.draw(st.lists(st.sampled_from([-0.1, 0.0, 0.1, 0.3, 1.0]), min_size=rows, max_size=rows))
+        data.draw(
+            st.lists(st.sampled_from([-0.1, 0.0, 0.1, 0.3, 1.0]), min_size=rows, max_size=rows)
+        )
     )
     ids = torch.tensor(data.draw(st.lists(st.integers(0, 4), min_size=rows, max_size=rows)))
     order = torch.tensor(data.draw(st.permutations(range(rows))))
     options = {
         "ratio": data.draw(st.sampled_from([0.1, 0.25, 0.5, 0.9, 1.0])),
         "kind": data.draw(st.sampled_from(["std", "std_rev", "max_mean"])),
-        "strategy": data.draw(st.sampled_from(["top_k", "top_k_abs", "top_p", "top_p_softmax", "min_p"])),
+        "strategy": data.draw(
+            st.sampled_from(["top_k", "top_k_abs", "top_p", "top_p_softmax", "min_p"])
+        ),
         "include_zero": data.draw(st.booleans()),
     }
     keep, metrics = select_groups(scores, ids, **options)
@@ -86,7 +96,11 @@ def test_order_of_rows_does_not_matter(data):
 
 def test_unusable_options_are_refused():
     scores, ids = pairs([1, 2])
-    for options in ({"ratio": 0}, {"ratio": 0.5, "kind": "variance"}, {"ratio": 0.5, "strategy": "best"}):
+    for options in (
+        {"ratio": 0},
+        {"ratio": 0.5, "kind": "variance"},
+        {"ratio": 0.5, "strategy": "best"},
+    ):
         with pytest.raises(ValueError, match="select_groups"):
             select_groups(scores, ids, **options)
 

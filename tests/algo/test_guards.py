@@ -36,6 +36,9 @@ def test_low_variance_inside_the_window_is_the_baseline():
 
 
 def test_guards_survive_json():
-    variance, streak = fold(VarianceGuard(), [1.0] * 10 + [0.0] * 3), fold(empty_batch_guard(), [True] * 3)
+    variance, streak = (
+        fold(VarianceGuard(), [1.0] * 10 + [0.0] * 3),
+        fold(empty_batch_guard(), [True] * 3),
+    )
     assert VarianceGuard(**json.loads(json.dumps(asdict(variance)))) == variance
     assert StreakGuard(**json.loads(json.dumps(asdict(streak)))) == streak

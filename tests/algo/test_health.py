@@ -44,10 +44,14 @@ def test_falling_success_is_measured_from_the_best_five_steps():
         guard = guard.observe(success, 64)
     assert guard.reason is None  # (0.4 * 2 + 0.1 * 3) / 5 = 0.22, above half of 0.4
     guard = guard.observe(0.05, 64)
-    assert guard.reason is not None and "fell to 15% over the last 5 steps, from 40%" in guard.reason
-    assert guard.observe(0.05, 4).reason is None  # a step of four episodes says little: 0.3 is below 4 standard errors
+    assert (
+        guard.reason is not None and "fell to 15% over the last 5 steps, from 40%" in guard.reason
+    )
+    # a step of four episodes says little: 0.3 is below 4 standard errors
+    assert guard.observe(0.05, 4).reason is None
     for success in (0.05, 0.0):
-        assert FallingGuard(best=0.05, episodes=64, last=(success,) * 5).reason is None  # there was nothing to lose
+        # there was nothing to lose
+        assert FallingGuard(best=0.05, episodes=64, last=(success,) * 5).reason is None
 
 
 def test_skills_of_fine_tuning_that_ppo_unlearns_are_named():
@@ -63,7 +67,9 @@ def test_skills_of_fine_tuning_that_ppo_unlearns_are_named():
 
 def test_predictions_that_ppo_unlearns_are_named():
     """What the demo once did without a word: predictions .55 -> .11, format and observations unchanged."""
-    slow = [{"format": 0.98, "observations": 0.99, "predictions": 0.55 - 0.01 * i} for i in range(40)]
+    slow = [
+        {"format": 0.98, "observations": 0.99, "predictions": 0.55 - 0.01 * i} for i in range(40)
+    ]
     assert after(*slow[:22]).reasons == {}
     told = after(*slow).reasons
     assert list(told) == ["falling_predictions"]
@@ -75,7 +81,9 @@ def test_replies_without_states_are_not_judged_by_them():
 
 
 def test_it_survives_a_checkpoint():
-    health = after({}, {"kept": 0, "repetition": 0.5}, {"kept": 0, "success": 0.1, "validation": 0.0})
+    health = after(
+        {}, {"kept": 0, "repetition": 0.5}, {"kept": 0, "success": 0.1, "validation": 0.0}
+    )
     again = Health.from_state(json.loads(json.dumps(health.state())))
     assert again == health
     skilled = after(*[{"format": 0.9, "observations": 0.8, "predictions": 0.5}] * 6)
@@ -90,7 +98,10 @@ def test_it_survives_a_checkpoint():
         ("a" * 47, False),
         ("I go left and then right. " * 4, True),
         ("I go left and then right. " * 3 + "I go up now, to see it.", False),
-        ("The player is at (0, 1). The goal is at (3, 3). Holes are at (1, 1), (2, 3) and (3, 0). I go Down.", False),
+        (
+            "The player is at (0, 1). The goal is at (3, 3). Holes are at (1, 1), (2, 3) and (3, 0). I go Down.",
+            False,
+        ),
         ("word " * 9, False),
         ("word " * 10, True),
     ],

@@ -6,7 +6,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spa.algo.losses import entropy_bonus, kl_penalty, loss_units, loss_weights, policy_loss, value_loss
+from spa.algo.losses import (
+    entropy_bonus,
+    kl_penalty,
+    loss_units,
+    loss_weights,
+    policy_loss,
+    value_loss,
+)
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "losses.json").read_text())
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -35,7 +42,9 @@ def test_policy_loss_golden():
 def test_policy_loss_per_token_golden(token):
     old = torch.zeros(1, 6)
     weights = torch.eye(6)[token : token + 1]
-    loss, _ = policy_loss(floats("policy", "ratios").log(), old, floats("policy", "advantages"), weights, **CLIP)
+    loss, _ = policy_loss(
+        floats("policy", "ratios").log(), old, floats("policy", "advantages"), weights, **CLIP
+    )
     assert float(loss) == pytest.approx(GOLDEN["policy"]["per_token"][token], abs=1e-6)
 
 
@@ -55,7 +64,9 @@ def test_dual_clip_can_be_switched_off():
 
 def test_clipped_tokens_have_no_gradient():
     logprobs = floats("policy", "ratios").log().requires_grad_()
-    policy_loss(logprobs, torch.zeros(1, 6), floats("policy", "advantages"), torch.ones(1, 6), **CLIP)[0].backward()
+    policy_loss(
+        logprobs, torch.zeros(1, 6), floats("policy", "advantages"), torch.ones(1, 6), **CLIP
+    )[0].backward()
     # d(-A r)/d(log r) = -A r on the tokens that no clip touches
     torch.testing.assert_close(logprobs.grad, torch.tensor([[0.0, 1.5, 0.0, -0.5, 0.0, -2.0]]))
 
@@ -66,10 +77,14 @@ def test_value_loss_golden():
     loss, info = value_loss(*parts, weights, clip=0.5)
     assert float(loss) == pytest.approx(GOLDEN["value"]["loss"], abs=1e-6)
     assert GOLDEN["value"]["sums"] == as_numbers(info)
-    assert float(value_loss(*parts, weights, clip=None)[0]) == pytest.approx(GOLDEN["value"]["unclipped"], abs=1e-6)
+    assert float(value_loss(*parts, weights, clip=None)[0]) == pytest.approx(
+        GOLDEN["value"]["unclipped"], abs=1e-6
+    )
 
 
-@pytest.mark.parametrize(("kind", "alias"), [("kl", "k1"), ("abs", "abs"), ("mse", "k2"), ("low_var_kl", "k3")])
+@pytest.mark.parametrize(
+    ("kind", "alias"), [("kl", "k1"), ("abs", "abs"), ("mse", "k2"), ("low_var_kl", "k3")]
+)
 def test_kl_penalty_golden(kind, alias):
     new, ref = floats("kl", "logprobs"), floats("kl", "ref_logprobs")
     torch.testing.assert_close(kl_penalty(new, ref, kind), floats("kl", kind))
@@ -77,10 +92,15 @@ def test_kl_penalty_golden(kind, alias):
 
 
 def test_kl_estimates_agree_with_the_divergence():
-    policy, reference = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.4, 0.4, 0.2]).double()
+    policy, reference = (
+        torch.tensor([0.5, 0.3, 0.2]).double(),
+        torch.tensor([0.4, 0.4, 0.2]).double(),
+    )
     true = (policy * (policy.log() - reference.log())).sum()
     for kind in ("kl", "low_var_kl"):
-        torch.testing.assert_close((policy * kl_penalty(policy.log(), reference.log(), kind)).sum(), true)
+        torch.testing.assert_close(
+            (policy * kl_penalty(policy.log(), reference.log(), kind)).sum(), true
+        )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -104,7 +124,11 @@ def test_unusable_modes_and_kinds_are_refused():
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(MODES), st.lists(st.integers(1, 4), min_size=1, max_size=4))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(MODES),
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
+)
 def test_gradient_does_not_depend_on_micro_batches(seed, mode, cuts):
     generator = torch.Generator().manual_seed(seed)
     rows, width = sum(cuts), 5
@@ -117,14 +141,20 @@ def test_gradient_does_not_depend_on_micro_batches(seed, mode, cuts):
     def gradient(sizes):
         parameter = start.clone().requires_grad_()
         total, infos = 0.0, []
-        for x, a, o, w in zip(*(part.split(sizes) for part in (features, advantages, old, weights)), strict=True):
+        for x, a, o, w in zip(
+            *(part.split(sizes) for part in (features, advantages, old, weights)), strict=True
+        ):
             policy, info = policy_loss(x @ parameter, o, a, w, **CLIP)
             value, _ = value_loss(x @ parameter, o, a, w, clip=0.5)
             loss = policy + value - 0.1 * entropy_bonus((x @ parameter).square(), w)
             loss.backward()
             total += float(loss.detach())
             infos.append(info)
-        return parameter.grad, total, {key: sum(float(info[key]) for info in infos) for key in infos[0]}
+        return (
+            parameter.grad,
+            total,
+            {key: sum(float(info[key]) for info in infos) for key in infos[0]},
+        )
 
     whole, parts = gradient([rows]), gradient(cuts)
     torch.testing.assert_close(parts[0], whole[0], atol=1e-5, rtol=1e-4)
@@ -138,7 +168,11 @@ def test_tokens_of_weight_zero_are_never_read():
     worse = torch.tensor([[0.1, float("inf"), -0.2]])
     logprobs = bad.clone().requires_grad_()
     loss, info = policy_loss(logprobs, worse, bad, weights, **CLIP)
-    loss = loss + value_loss(logprobs, worse, bad, weights, clip=0.5)[0] + entropy_bonus(logprobs, weights)
+    loss = (
+        loss
+        + value_loss(logprobs, worse, bad, weights, clip=0.5)[0]
+        + entropy_bonus(logprobs, weights)
+    )
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(logprobs.grad).all()
@@ -147,6 +181,10 @@ def test_tokens_of_weight_zero_are_never_read():
 
 def test_extreme_ratios_stay_finite():
     loss, _ = policy_loss(
-        torch.tensor([[500.0]]), torch.tensor([[-500.0]]), -torch.ones(1, 1), torch.ones(1, 1), **CLIP
+        torch.tensor([[500.0]]),
+        torch.tensor([[-500.0]]),
+        -torch.ones(1, 1),
+        torch.ones(1, 1),
+        **CLIP,
     )
     assert float(loss) == 3.0

@@ -26,8 +26,13 @@ def test_moments_of_parts_whiten_like_the_whole(seed, rows, width, shift):
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(rows, width, generator=generator) + shift
     mask = torch.rand(rows, width, generator=generator) < 0.6
-    total = sum((masked_moments(values[i : i + 1], mask[i : i + 1]) for i in range(rows)), torch.zeros(3).double())
-    parts = torch.cat([whiten(values[i : i + 1], mask[i : i + 1], moments=total) for i in range(rows)])
+    total = sum(
+        (masked_moments(values[i : i + 1], mask[i : i + 1]) for i in range(rows)),
+        torch.zeros(3).double(),
+    )
+    parts = torch.cat(
+        [whiten(values[i : i + 1], mask[i : i + 1], moments=total) for i in range(rows)]
+    )
     torch.testing.assert_close(parts, whiten(values, mask), atol=1e-5, rtol=1e-5)
 
 

@@ -16,7 +16,9 @@ def normalized(grouping, method, scores=SCORES, groups=GROUPS):
 def test_within_states_by_hand():
     torch.testing.assert_close(normalized("state", "identity"), SCORES)
     torch.testing.assert_close(normalized("state", "mean"), torch.tensor([-1.0, 0.0, 1.0, 0.0]))
-    torch.testing.assert_close(normalized("state", "mean_std"), torch.tensor([-1.0, 0.0, 1.0, 0.0]) / (2**0.5 + 1e-6))
+    torch.testing.assert_close(
+        normalized("state", "mean_std"), torch.tensor([-1.0, 0.0, 1.0, 0.0]) / (2**0.5 + 1e-6)
+    )
 
 
 def test_within_tags_and_batch_by_hand():
@@ -30,7 +32,9 @@ def test_within_tags_and_batch_by_hand():
 def test_asym_clip_bounds_both_sides():
     # one success among 17: z = 16 / sqrt(17) = 3.88; one failure among 3: z = -2 / sqrt(3) = -1.15
     scores = torch.tensor([1.0] + [0.0] * 16)
-    out = normalize_scores(scores, torch.zeros(17).long(), torch.zeros(17).long(), grouping="state", method="asym_clip")
+    out = normalize_scores(
+        scores, torch.zeros(17).long(), torch.zeros(17).long(), grouping="state", method="asym_clip"
+    )
     assert out[0] == 3
     assert out[1] == pytest.approx(-(17**-0.5), abs=1e-4)
     out = normalized("state", "asym_clip", torch.tensor([0.0, 1.0, 1.0]), torch.zeros(3).long())
@@ -62,7 +66,8 @@ def test_kl_in_reward_reads_only_the_mask():
 def test_controllers_by_hand():
     assert KLController(coef=0.1).update(9.0, 1000).coef == 0.1
     adaptive = KLController(coef=0.1, target=0.1)
-    assert adaptive.update(0.11, 1000).coef == pytest.approx(0.1 * 1.01)  # 10 % above, a tenth of the horizon
+    # 10 % above, a tenth of the horizon
+    assert adaptive.update(0.11, 1000).coef == pytest.approx(0.1 * 1.01)
     assert adaptive.update(5.0, 1000).coef == pytest.approx(0.1 * 1.02)  # never more than 20 %
     assert adaptive.update(0.0, 1000).coef == pytest.approx(0.1 * 0.98)
     assert adaptive.update(0.1, 1000).coef == pytest.approx(0.1)
@@ -72,7 +77,11 @@ def test_controllers_by_hand():
 def test_normalised_turn_rewards_add_up_to_the_normalised_score_and_keep_their_place(method):
     rewards = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, -1.0], [0.5, 0.5, 0.0]])
     last = torch.tensor([[False, False, True], [False, False, True], [False, True, False]])
-    scores, group, tag = rewards.sum(dim=1), torch.tensor([0, 0, 0]), torch.zeros(3, dtype=torch.int64)
+    scores, group, tag = (
+        rewards.sum(dim=1),
+        torch.tensor([0, 0, 0]),
+        torch.zeros(3, dtype=torch.int64),
+    )
     found = normalize_rewards(rewards, last, scores, group, tag, grouping="state", method=method)
     expected = normalize_scores(scores, group, tag, grouping="state", method=method)
     torch.testing.assert_close(found.sum(dim=1), expected)
@@ -82,7 +91,12 @@ def test_normalised_turn_rewards_add_up_to_the_normalised_score_and_keep_their_p
 
 
 def test_turn_rewards_of_equal_episodes_normalise_to_nothing():
-    rewards, last = torch.tensor([[1.0, 1.0], [0.0, 2.0]]), torch.tensor([[False, True], [False, True]])
+    rewards, last = (
+        torch.tensor([[1.0, 1.0], [0.0, 2.0]]),
+        torch.tensor([[False, True], [False, True]]),
+    )
     ids = torch.zeros(2, dtype=torch.int64)
-    found = normalize_rewards(rewards, last, torch.tensor([2.0, 2.0]), ids, ids, grouping="state", method="mean_std")
+    found = normalize_rewards(
+        rewards, last, torch.tensor([2.0, 2.0]), ids, ids, grouping="state", method="mean_std"
+    )
     assert not found.any()

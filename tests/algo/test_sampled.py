@@ -13,7 +13,10 @@ LOGITS = torch.log(torch.tensor([[0.4, 0.3, 0.2, 0.1]]))
 
 def probabilities(keep: int | None = None, **settings) -> list[float]:
     kept = None if keep is None else torch.tensor([keep])
-    return [round(p, 4) for p in policy_logits(LOGITS, SamplingParams(**settings), kept).softmax(-1)[0].tolist()]
+    return [
+        round(p, 4)
+        for p in policy_logits(LOGITS, SamplingParams(**settings), kept).softmax(-1)[0].tolist()
+    ]
 
 
 def test_temperature_comes_before_what_is_left_out():
@@ -42,13 +45,19 @@ MASK = torch.tensor([[True, True, False], [True, False, False]])
     ],
 )
 def test_weights_by_hand(level, mode, expected):
-    weights, metrics = rollout_weights(OLD, SAMPLER, MASK, level=level, mode=mode, cap=1.5, floor=0.4)
+    weights, metrics = rollout_weights(
+        OLD, SAMPLER, MASK, level=level, mode=mode, cap=1.5, floor=0.4
+    )
     torch.testing.assert_close(weights, torch.tensor(expected))
-    assert metrics["rollout/is_mean"] == pytest.approx((2 + 0.5 + 0.2 if level == "token" else 1 + 1 + 0.2) / 3)
+    assert metrics["rollout/is_mean"] == pytest.approx(
+        (2 + 0.5 + 0.2 if level == "token" else 1 + 1 + 0.2) / 3
+    )
 
 
 def test_without_a_correction_the_weights_are_only_measured():
-    weights, metrics = rollout_weights(OLD, SAMPLER, MASK, level="off", mode="truncate", cap=1.5, floor=0.4)
+    weights, metrics = rollout_weights(
+        OLD, SAMPLER, MASK, level="off", mode="truncate", cap=1.5, floor=0.4
+    )
     assert weights is None
     assert metrics["rollout/is_max"] == pytest.approx(2)
     assert metrics["rollout/is_outside"] == pytest.approx(1 / 3)

@@ -19,7 +19,9 @@ LOGPROBS = torch.tensor([[-0.5, -9.0, -0.5, float("nan")]])
 
 def test_the_denominator_decides_the_size_of_the_loss():
     # Two targets of 0.5 nats at lambda 0.05: over the targets .025, over four observed tokens .0125.
-    assert 0.05 * cross_entropy(LOGPROBS, auxiliary_weights(TARGETS.float())).item() == pytest.approx(0.025)
+    assert 0.05 * cross_entropy(
+        LOGPROBS, auxiliary_weights(TARGETS.float())
+    ).item() == pytest.approx(0.025)
     assert 0.05 * cross_entropy(LOGPROBS, TARGETS.float() / 4).item() == pytest.approx(0.0125)
 
 
@@ -36,7 +38,9 @@ def test_micro_batches_add_up():
     weights = auxiliary_weights(0.3 * mask)
     parts = sum(cross_entropy(logprobs[i : i + 1], weights[i : i + 1]) for i in range(4))
     assert torch.allclose(cross_entropy(logprobs, weights), torch.as_tensor(parts))
-    assert cross_entropy(logprobs, weights).item() == pytest.approx(-0.3 * logprobs[mask].mean().item())
+    assert cross_entropy(logprobs, weights).item() == pytest.approx(
+        -0.3 * logprobs[mask].mean().item()
+    )
 
 
 def test_the_clipped_error_pulls_most_at_one_half_and_not_at_all_beyond_the_bound():
@@ -58,7 +62,9 @@ def test_the_least_certain_answers_choose_the_states_that_follow():
 
 def test_no_answers_choose_nothing():
     turns = torch.tensor([[0, 1]])
-    assert not uncertain_turns(torch.ones(1, 2), turns, torch.zeros(1, 2, dtype=torch.bool), share=1.0).any()
+    assert not uncertain_turns(
+        torch.ones(1, 2), turns, torch.zeros(1, 2, dtype=torch.bool), share=1.0
+    ).any()
 
 
 def test_focus_keeps_the_sum_and_alpha_zero_is_the_answers_alone():

@@ -12,11 +12,23 @@ from helpers.tiny_preset import SMALL
 import spa
 from spa.types import Stop
 
-HEAVY = ("torch", "transformers", "numpy", "hydra", "omegaconf", "pyarrow", "rich", "gymnasium", "pydantic")
+HEAVY = (
+    "torch",
+    "transformers",
+    "numpy",
+    "hydra",
+    "omegaconf",
+    "pyarrow",
+    "rich",
+    "gymnasium",
+    "pydantic",
+)
 
 
 def in_a_new_process(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_importing_spa_loads_nothing_heavy():
@@ -38,7 +50,9 @@ def test_every_public_name_exists_and_is_documented(name: str):
     if inspect.isfunction(value):
         hints = inspect.signature(value)
         assert hints.return_annotation is not inspect.Signature.empty
-        assert all(each.annotation is not inspect.Parameter.empty for each in hints.parameters.values())
+        assert all(
+            each.annotation is not inspect.Parameter.empty for each in hints.parameters.values()
+        )
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():
@@ -176,7 +190,11 @@ def test_missing_episodes_are_one_message(run: spa.Run):
 
 def test_training_again_reuses_the_run(run: spa.Run):
     before = (run.checkpoint / "model.safetensors").stat().st_mtime_ns
-    again = spa.train("tiny", output_dir=run.path, overrides=[f"{key}={text(value)}" for key, value in SMALL.items()])
+    again = spa.train(
+        "tiny",
+        output_dir=run.path,
+        overrides=[f"{key}={text(value)}" for key, value in SMALL.items()],
+    )
     assert again.path == run.path
     assert (run.checkpoint / "model.safetensors").stat().st_mtime_ns == before
 
@@ -222,7 +240,9 @@ def test_what_cannot_be_evaluated_is_one_message(tmp_path: Path):
     with pytest.raises(spa.SpaError, match="samples is 0"):
         spa.evaluate("random", "tiny", samples=0)
     two = "es_manager.val.env_configs={tags: [FrozenLakeNoSlip, SimpleSokoban], n_groups: null}"
-    measured = spa.evaluate("random", "tiny", samples=2, puzzles=2, overrides=[two], output=tmp_path / "two.json")
+    measured = spa.evaluate(
+        "random", "tiny", samples=2, puzzles=2, overrides=[two], output=tmp_path / "two.json"
+    )
     with pytest.raises(spa.SpaError, match="name one environment: FrozenLakeNoSlip, SimpleSokoban"):
         _ = measured.pass_at_1
 
@@ -253,7 +273,12 @@ def test_one_stage_at_a_time(tmp_path: Path):
 
 def test_methods_and_values_are_compared(tmp_path: Path):
     made = spa.compare(
-        "tiny", methods=["vanilla"], seeds=1, output_dir=tmp_path / "methods", overrides=SMALL, parallel=1
+        "tiny",
+        methods=["vanilla"],
+        seeds=1,
+        output_dir=tmp_path / "methods",
+        overrides=SMALL,
+        parallel=1,
     )
     assert "vanilla" in made.summary["methods"]
     assert {row["method"] for row in made.metrics} == {"vanilla"}

@@ -22,7 +22,9 @@ def times(*cpu: float, peak: float) -> list[dict[str, float]]:
 
 
 def test_a_ratio_is_the_median_of_rounds_that_stood_side_by_side(bench):
-    found = bench.summary(bench.ROWS[0], {"spa": times(1, 2, 4, peak=300), "hf": times(3, 4, 16, peak=600)})
+    found = bench.summary(
+        bench.ROWS[0], {"spa": times(1, 2, 4, peak=300), "hf": times(3, 4, 16, peak=600)}
+    )
     assert found["peers"]["hf"]["ratio"] == 3  # of 3, 2 and 4
     assert found["peers"]["hf"]["memory"] == 0.5
     assert found["seconds"] == 2
@@ -44,7 +46,13 @@ def test_a_peer_that_is_not_installed_is_named_in_the_table(bench):
 
 def test_a_side_that_failed_is_in_the_table_with_its_reason(bench):
     said = "Traceback (most recent call last):\n  ...\nRuntimeError: operator torchvision::nms does not exist\n"
-    row = {"row": "rollout", "asked": 4, "peers": {}, "not_installed": [], "failed": {"vllm_bfloat16": said}}
+    row = {
+        "row": "rollout",
+        "asked": 4,
+        "peers": {},
+        "not_installed": [],
+        "failed": {"vllm_bfloat16": said},
+    }
     told = "| rollout | vllm, bfloat16 | failed: RuntimeError: operator torchvision::nms does not exist | | 4 |"
     assert bench.table({"rows": [row]})[-1] == told
     assert bench.reason("\n") == "it wrote nothing"
@@ -57,7 +65,10 @@ def test_a_side_that_cannot_start_is_seen(bench, tmp_path):
     row = bench.Row(name="SFT step", kind="sft", size="small", peers=("trl_packed",), asked=2.5)
     options = argparse.Namespace(quick=True, rounds=1, model="random", trl=str(broken), vllm=None)
     found = bench.measured(row, options, str(tmp_path))
-    assert bench.table({"rows": [found]})[-1] == "| SFT step | trl, packed | failed: no module named vllm | | 2.5 |"
+    assert (
+        bench.table({"rows": [found]})[-1]
+        == "| SFT step | trl, packed | failed: no module named vllm | | 2.5 |"
+    )
     assert bench.failures([found]) == ["SFT step against trl_packed: failed: no module named vllm"]
     assert found["seconds"] > 0  # our side is measured all the same
 

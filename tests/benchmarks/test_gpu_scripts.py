@@ -56,6 +56,9 @@ def test_a_bare_machine_can_run_them(script):
         "sys.exit(', '.join(sorted(bad)) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(SCRIPTS), script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(SCRIPTS), script],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr

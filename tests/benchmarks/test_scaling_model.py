@@ -36,7 +36,9 @@ def test_the_page_for_one_gpu_has_the_models_step(script):
 
 def test_terms_are_fitted_to_one_process_and_predict_ranks(script):
     ranks, machine = script("ranks"), script("scaling_model").Machine()
-    one_process = {n: {"rollout": 2 + n / 4, "score": n / 8, "update": 1 + n / 2} for n in (8, 4, 2)}
+    one_process = {
+        n: {"rollout": 2 + n / 4, "score": n / 8, "update": 1 + n / 2} for n in (8, 4, 2)
+    }
     model = ranks.fitted(one_process)
     assert {phase: pytest.approx(terms) for phase, terms in model.items()} == {
         "rollout": (2, 1 / 4),
@@ -44,5 +46,8 @@ def test_terms_are_fitted_to_one_process_and_predict_ranks(script):
         "update": (1, 1 / 2),
     }
     assert ranks.predicted(model, 1) == pytest.approx(one_process[8])
-    packing = 8 * machine.pack + 32 * machine.unpack  # a quarter of 32 episodes is packed, all are unpacked
-    assert ranks.predicted(model, 4) == pytest.approx({"rollout": 2.5 + packing, "score": 0.25, "update": 2})
+    # a quarter of 32 episodes is packed, all are unpacked
+    packing = 8 * machine.pack + 32 * machine.unpack
+    assert ranks.predicted(model, 4) == pytest.approx(
+        {"rollout": 2.5 + packing, "score": 0.25, "update": 2}
+    )

@@ -33,11 +33,16 @@ def test_a_bridge_without_a_task_says_how_to_list_them():
 def test_every_bridge_is_one_file_under_120_lines():
     folder = Path(spa.envs.bridges.__file__).parent
     files = {row.path.partition(":")[0].rpartition(".")[2] for row in BRIDGES.values()}
-    assert {name for name in files if len((folder / f"{name}.py").read_text().splitlines()) >= 120} == set()
+    assert {
+        name for name in files if len((folder / f"{name}.py").read_text().splitlines()) >= 120
+    } == set()
 
 
 def test_importing_the_table_imports_no_library():
-    assert not {row.package for row in BRIDGES.values() if row.extra} & set(sys.modules) or "pytest" in sys.modules
+    assert (
+        not {row.package for row in BRIDGES.values() if row.extra} & set(sys.modules)
+        or "pytest" in sys.modules
+    )
     source = Path(spa.envs.bridges.__file__).read_text()
     assert not any(f"import {row.package}" in source for row in BRIDGES.values())
 

@@ -59,7 +59,9 @@ def test_mines_come_from_the_noise_and_not_from_the_puzzle():
 def test_importing_it_leaves_everybodys_logging_alone():
     code = "import logging; from spa.envs.registry import make_env; make_env('gem:game:GuessTheNumber-v0-easy'); "
     code += "print(logging.getLogger().level, logging.getLogger().handlers)"
-    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], text=True, capture_output=True, check=True, timeout=120
+    )
     assert done.stdout == f"{logging.WARNING} []\n"
 
 

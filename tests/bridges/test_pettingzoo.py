@@ -27,7 +27,12 @@ def test_a_row_of_three_wins_for_one_and_loses_for_the_other():
         env.step(env.to_action(move))
     shown, reward, over, _, info = env.step(env.to_action("row 1 column 3"))
     assert shown == "XXX\nOO.\n...\nX has won."
-    assert (reward, over, info["rewards"], info["successes"]) == (1.0, True, [1.0, -1.0], [True, False])
+    assert (reward, over, info["rewards"], info["successes"]) == (
+        1.0,
+        True,
+        [1.0, -1.0],
+        [True, False],
+    )
 
 
 def test_a_full_column_is_no_legal_action_and_changes_nothing():
@@ -37,11 +42,16 @@ def test_a_full_column_is_no_legal_action_and_changes_nothing():
         env.step(env.to_action("Column 3"))
     before = env.state_text("grid")
     assert "Column 3" not in env.legal_actions()
-    assert env.step(env.to_action("Column 3"))[4]["action_is_valid"] is False and env.state_text("grid") == before
+    assert (
+        env.step(env.to_action("Column 3"))[4]["action_is_valid"] is False
+        and env.state_text("grid") == before
+    )
 
 
 def test_a_policy_plays_both_seats():
-    specs = group_specs("train", base_seed=0, step=0, tags=["Four"], n_groups=[2], group_size=2, self_play=["Four"])
+    specs = group_specs(
+        "train", base_seed=0, step=0, tags=["Four"], n_groups=[2], group_size=2, self_play=["Four"]
+    )
     episodes = collect(
         specs,
         make_env=lambda tag: make_env("pettingzoo:connect_four_v3"),
@@ -53,7 +63,10 @@ def test_a_policy_plays_both_seats():
         max_model_len=10**6,
     )
     assert [episode.seat for episode in episodes] == [0, 0, 1, 1]
-    assert [a.score + b.score for a, b in zip(episodes[:2], episodes[2:], strict=True)] == [0.0, 0.0]
+    assert [a.score + b.score for a, b in zip(episodes[:2], episodes[2:], strict=True)] == [
+        0.0,
+        0.0,
+    ]
     assert all(episode.stop in (Stop.SUCCESS, Stop.FAILURE) for episode in episodes)
 
 

@@ -21,7 +21,9 @@ def test_a_number_is_found_and_that_is_a_success():
     env.reset(seed=3)
     hidden = env.match.game.state.game_state["game_number"]
     _, reward, over, _, info = env.step(f"[{hidden}]")
-    assert (reward, over, info["success"]) == (1.0, True, True) and "Game over." in env.state_text("grid")
+    assert (reward, over, info["success"]) == (1.0, True, True) and "Game over." in env.state_text(
+        "grid"
+    )
 
 
 def test_a_move_that_is_not_valid_changes_nothing_however_often():
@@ -61,7 +63,9 @@ def test_a_copy_with_other_noise_meets_another_opponent():
 def test_the_games_own_record_can_be_what_should_be_known():
     env = make_env("textarena:GuessTheNumber-v0", {"know": "game_state"})
     env.reset(seed=3)
-    assert "game_number" in env.world_state_text("grid") and "game_number" not in env.state_text("grid")
+    assert "game_number" in env.world_state_text("grid") and "game_number" not in env.state_text(
+        "grid"
+    )
 
 
 def test_what_cannot_be_played_is_said():

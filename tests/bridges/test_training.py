@@ -24,5 +24,8 @@ def test_all_three_stages_run_on_a_bridge(task, tmp_path, monkeypatch):
     (small,) = re.findall(r"```yaml\n# small\.yaml\n(.*?)```", PAGE, re.S)
     Path("small.yaml").write_text(small, encoding="utf-8")
     assert main(["run", "small.yaml", f"custom_envs.Game.env_type={task}"]) == 0
-    lines = [len(Path(f"runs/small/{stage}/metrics.jsonl").read_text().split()) for stage in ("data", "sft", "ppo")]
+    lines = [
+        len(Path(f"runs/small/{stage}/metrics.jsonl").read_text().split())
+        for stage in ("data", "sft", "ppo")
+    ]
     assert min(lines) >= 2 and Path("runs/small/ppo/global_step_2").is_dir()

@@ -27,7 +27,9 @@ def all_of(browser, selector):
 
 def wait(browser, condition, seconds=10):
     """Wait until the condition holds; a list that is drawn anew meanwhile is asked again."""
-    patient = WebDriverWait(browser.driver, seconds, ignored_exceptions=[StaleElementReferenceException])
+    patient = WebDriverWait(
+        browser.driver, seconds, ignored_exceptions=[StaleElementReferenceException]
+    )
     return patient.until(lambda _: condition())
 
 
@@ -54,7 +56,9 @@ def total(browser):
 
 def only_asks(browser, *prefixes):
     asked = browser.requests()
-    assert asked and all(address.startswith((*prefixes, "data:", "about:")) for address in asked), asked
+    assert asked and all(address.startswith((*prefixes, "data:", "about:")) for address in asked), (
+        asked
+    )
 
 
 def fits(browser):
@@ -67,7 +71,9 @@ def fits(browser):
 def hover_shows_values(browser, where):
     """Point at the first chart: its legend names the step and the values there."""
     canvas = find(browser, f"{where} .u-over")
-    browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", canvas)
+    browser.driver.execute_script(
+        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", canvas
+    )
     assert find(browser, f"{where} .legend-where").text.startswith("last value")
     ActionChains(browser.driver).move_to_element(canvas).perform()
     wait(browser, lambda: find(browser, f"{where} .legend-where").text == "at 5")
@@ -135,7 +141,11 @@ def test_from_the_list_to_a_token_and_back(browser, runs, served):
         browser.size(width, 900)
         browser.open(address)
         ready(browser)
-        assert [row.text for row in all_of(browser, "#run-table tbody th")] == ["demo", "hostile", "three"]
+        assert [row.text for row in all_of(browser, "#run-table tbody th")] == [
+            "demo",
+            "hostile",
+            "three",
+        ]
         assert "[" in find(browser, "#run-table tbody tr").text  # an interval
         find(browser, "#run-table tbody th a").click()
         wait(browser, lambda: len(all_of(browser, "#curves .plot canvas")) > 5)
@@ -204,7 +214,12 @@ def test_the_viewer_filters_and_replays(browser, runs, served):
     address = served(runs / "demo")
     browser.size(1500, 950)
     opened(browser, address, "#tab=episodes&split=train&arm=spa&wrong=1")
-    wait(browser, lambda: all(row.text == "spa ppo train" for row in all_of(browser, "#list tbody td:nth-child(3)")))
+    wait(
+        browser,
+        lambda: all(
+            row.text == "spa ppo train" for row in all_of(browser, "#list tbody td:nth-child(3)")
+        ),
+    )
     assert all("prediction wrong" in row.text for row in all_of(browser, "#list tbody tr"))
 
     wait(browser, lambda: all_of(browser, "#turns button"))
@@ -220,7 +235,11 @@ def test_the_viewer_filters_and_replays(browser, runs, served):
     wait(browser, lambda: all_of(browser, ".cell.differs"))
     assert "prediction wrong" in find(browser, "#turn").text
 
-    sampled = next(span for span in all_of(browser, ".tokens span") if "given" not in span.get_attribute("class"))
+    sampled = next(
+        span
+        for span in all_of(browser, ".tokens span")
+        if "given" not in span.get_attribute("class")
+    )
     ActionChains(browser.driver).move_to_element(sampled).perform()
     wait(browser, lambda: "logprob" in find(browser, "#token").text)
     assert "advantage" in find(browser, "#token").text and "sampled" in find(browser, "#token").text
@@ -290,7 +309,9 @@ def test_hostile_text_is_only_text(browser, runs, served, tmp_path: Path):
             opened(browser, address, part)
             parts.append(find(browser, "body").get_attribute("textContent"))
         assert not all_of(browser, "img")
-        own = browser.driver.execute_script("return [...document.scripts].every(s => s.src || s.text.length > 5000)")
+        own = browser.driver.execute_script(
+            "return [...document.scripts].every(s => s.src || s.text.length > 5000)"
+        )
         assert own  # the report's two scripts are inline
         fits(browser)
         assert browser.complaints() == []  # an alert would have failed every call above
@@ -317,8 +338,14 @@ def test_the_pictures_of_the_documentation(browser, showcase, served, tmp_path: 
     opened(browser, address, "#tab=episodes&split=train&wrong=1&arm=spa")
     wait(browser, lambda: all_of(browser, "#frame .board"))
     find(browser, "#frame-next").click()
-    sampled = [span for span in all_of(browser, ".tokens span") if "given" not in span.get_attribute("class")]
-    browser.driver.execute_script("arguments[0].dispatchEvent(new Event('mouseover', {bubbles: true}))", sampled[9])
+    sampled = [
+        span
+        for span in all_of(browser, ".tokens span")
+        if "given" not in span.get_attribute("class")
+    ]
+    browser.driver.execute_script(
+        "arguments[0].dispatchEvent(new Event('mouseover', {bubbles: true}))", sampled[9]
+    )
     wait(browser, lambda: "logprob" in find(browser, "#token").text)
     picture("viewer.png")
     browser.size(400, 850)

@@ -20,7 +20,12 @@ from spa.report.viewer import Library, serve
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--screenshots", type=Path, default=None, help="write the documentation's pictures to this folder")
+    parser.addoption(
+        "--screenshots",
+        type=Path,
+        default=None,
+        help="write the documentation's pictures to this folder",
+    )
     parser.addoption("--run", type=Path, default=None, help="a real run to take the pictures of")
 
 
@@ -28,9 +33,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """The documentation shows what a real run gave, never the scripted one that the tests use."""
     folder, run = config.getoption("--screenshots"), config.getoption("--run")
     if folder is not None and run is None:
-        raise pytest.UsageError("--screenshots needs --run RUN: the folder of a finished comparison, such as runs/demo")
+        raise pytest.UsageError(
+            "--screenshots needs --run RUN: the folder of a finished comparison, such as runs/demo"
+        )
     if run is not None and not (run / "summary.json").is_file():
-        raise pytest.UsageError(f"--run {run}: no summary.json there; give the folder of a finished comparison")
+        raise pytest.UsageError(
+            f"--run {run}: no summary.json there; give the folder of a finished comparison"
+        )
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -50,8 +59,14 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Addresses that were asked for since the last call."""
-        events = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
-        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        events = (
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        )
+        return [
+            event["params"]["request"]["url"]
+            for event in events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
 
     def complaints(self) -> list[str]:
         """Lines of the console: errors, violations of the content policy, failed requests."""

@@ -129,7 +129,8 @@ def launch(
         with log.open(log_mode) as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        sys.modules["__main__"] = types.ModuleType("__main__")  # processes that it starts do not import this script
+        # processes that it starts do not import this script
+        sys.modules["__main__"] = types.ModuleType("__main__")
         before()
         from spa.cli import main
 
@@ -164,12 +165,18 @@ def digest(path: Path) -> str:
 def result(folder: Path) -> dict[str, str]:
     """Everything that must be the same: file -> checksum. Checkpoints are checked against their own marks, too."""
     run = folder / RUN
-    found = {str(path.relative_to(run)): digest(path) for pattern in RECORDS for path in run.glob(pattern)}
+    found = {
+        str(path.relative_to(run)): digest(path)
+        for pattern in RECORDS
+        for path in run.glob(pattern)
+    }
     for pattern in CHECKPOINTS:
         for checkpoint in run.glob(pattern):
             sums = json.loads((checkpoint / "complete.json").read_text())["sha256"]
             for name, expected in sums.items():
-                assert digest(checkpoint / name) == expected, f"{checkpoint / name} is not what its mark says"
+                assert digest(checkpoint / name) == expected, (
+                    f"{checkpoint / name} is not what its mark says"
+                )
                 found[str((checkpoint / name).relative_to(run))] = expected
     return found
 
@@ -181,7 +188,10 @@ def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
 
 def newest(folder: Path, stage: str) -> Path:
     """The newest checkpoint of a stage."""
-    return max((folder / RUN / stage).glob("global_step_*"), key=lambda path: int(path.name.rpartition("_")[2]))
+    return max(
+        (folder / RUN / stage).glob("global_step_*"),
+        key=lambda path: int(path.name.rpartition("_")[2]),
+    )
 
 
 def stages(folder: Path) -> str:
@@ -212,7 +222,9 @@ def killed_until_done(
             status = child.wait(LONGEST_LAUNCH_S, until=lambda: is_saving(folder))
         else:
             moment = float(rng.uniform(0.02, 0.6)) * whole_s
-            status = child.wait(LONGEST_LAUNCH_S, until=lambda child=child, moment=moment: child.cpu_s() >= moment)
+            status = child.wait(
+                LONGEST_LAUNCH_S, until=lambda child=child, moment=moment: child.cpu_s() >= moment
+            )
         if status is not None:
             assert status == 0, f"status {status}:\n{child.log.read_text()[-3000:]}"
             return hit
@@ -257,7 +269,9 @@ FAULTS: dict[str, Callable[[Path], None]] = {
 def harmed(folder: Path, words: list[str], harm: Callable[[Path], None]) -> None:
     """Kill a run in its third stage, harm its files, let it end."""
     child = launch_run(folder, words)
-    status = child.wait(LONGEST_LAUNCH_S, until=lambda: len(list((folder / RUN / "ppo").glob("global_step_*"))) >= 2)
+    status = child.wait(
+        LONGEST_LAUNCH_S, until=lambda: len(list((folder / RUN / "ppo").glob("global_step_*"))) >= 2
+    )
     if status is None:
         child.kill()
         child.wait(60)
@@ -271,17 +285,23 @@ def full_disk(folder: Path, words: list[str]) -> None:
         child = launch_run(folder, words, file_limit=limit)
         status = child.end()
         text = child.log.read_text()
-        assert status in (0, 2) and "Traceback" not in text, f"limit {limit}: status {status}\n{text[-3000:]}"
+        assert status in (0, 2) and "Traceback" not in text, (
+            f"limit {limit}: status {status}\n{text[-3000:]}"
+        )
     finish(folder, words)
 
 
-def asked_to_stop(folder: Path, words: list[str], rng: np.random.Generator, whole_s: float) -> list[float]:
+def asked_to_stop(
+    folder: Path, words: list[str], rng: np.random.Generator, whole_s: float
+) -> list[float]:
     """SIGTERM at random moments until the run is done; returns the seconds that each took to end."""
     seconds: list[float] = []
     while True:
         child = launch_run(folder, words)
         moment = float(rng.uniform(0.1, 0.5)) * whole_s
-        status = child.wait(LONGEST_LAUNCH_S, until=lambda child=child, moment=moment: child.cpu_s() >= moment)
+        status = child.wait(
+            LONGEST_LAUNCH_S, until=lambda child=child, moment=moment: child.cpu_s() >= moment
+        )
         if status is not None:
             assert status == 0, child.log.read_text()[-3000:]
             return seconds
@@ -289,7 +309,9 @@ def asked_to_stop(folder: Path, words: list[str], rng: np.random.Generator, whol
         asked = time.monotonic()
         status = child.end()
         seconds.append(time.monotonic() - asked)
-        assert status in (0, 143), f"status {status} after SIGTERM:\n{child.log.read_text()[-3000:]}"
+        assert status in (0, 143), (
+            f"status {status} after SIGTERM:\n{child.log.read_text()[-3000:]}"
+        )
         if len(seconds) >= 8:
             finish(folder, words)
             return seconds
@@ -305,7 +327,9 @@ class Row:
     changed: list[str]
 
 
-def scenarios(args: argparse.Namespace, root: Path, words: list[str], whole_s: float) -> Iterator[tuple[Path, Row]]:
+def scenarios(
+    args: argparse.Namespace, root: Path, words: list[str], whole_s: float
+) -> Iterator[tuple[Path, Row]]:
     """Everything that is done to a run, and the folder that must be like the undisturbed one's."""
     rng = np.random.Generator(np.random.PCG64(args.seed))
     left, number = args.kills, 0
@@ -313,7 +337,15 @@ def scenarios(args: argparse.Namespace, root: Path, words: list[str], whole_s: f
         folder = root / f"killed-{number}"
         hit = killed_until_done(folder, words, rng, left, whole_s)
         left, number = left - len(hit), number + 1
-        yield folder, Row("killed", f"SIGKILL {len(hit)} times", ", ".join(f"{hit.count(s)} {s}" for s in STAGES), [])
+        yield (
+            folder,
+            Row(
+                "killed",
+                f"SIGKILL {len(hit)} times",
+                ", ".join(f"{hit.count(s)} {s}" for s in STAGES),
+                [],
+            ),
+        )
     for name in args.faults:
         folder = root / name
         if name == "full_disk":
@@ -334,26 +366,39 @@ def ray_worker(python: str) -> Row:
     command = [python, "-m", "pytest", str(tests), "-k", "killed_worker"]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     status = subprocess.run(command, env=environment, stdout=sys.stderr, check=False).returncode
-    return Row("ray_worker", "SIGKILL to one of two Ray workers", "", [f"pytest: status {status}"] if status else [])
+    return Row(
+        "ray_worker",
+        "SIGKILL to one of two Ray workers",
+        "",
+        [f"pytest: status {status}"] if status else [],
+    )
 
 
 def table(rows: list[Row]) -> str:
     """Markdown: what was done, and whether the run ended as an undisturbed one."""
     lines = ["| done to a run | | ended as an undisturbed one |", "|---|---|---|"]
-    verdicts = [f"NO: {', '.join(row.changed[:5])}" if row.changed else "yes, byte for byte" for row in rows]
-    return "\n".join([*lines, *(f"| {r.done} | {r.told} | {v} |" for r, v in zip(rows, verdicts, strict=True))])
+    verdicts = [
+        f"NO: {', '.join(row.changed[:5])}" if row.changed else "yes, byte for byte" for row in rows
+    ]
+    return "\n".join(
+        [*lines, *(f"| {r.done} | {r.told} | {v} |" for r, v in zip(rows, verdicts, strict=True))]
+    )
 
 
 def arguments() -> argparse.Namespace:
     """Of the command line."""
     every = [*FAULTS, "full_disk", "sigterm"]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--faults", nargs="*", default=None, choices=every)
     parser.add_argument("--model", default="builtin:tiny")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/chaos"))
-    parser.add_argument("--tiny", action="store_true", help="the preset tiny itself, killed three times")
+    parser.add_argument(
+        "--tiny", action="store_true", help="the preset tiny itself, killed three times"
+    )
     parser.add_argument("--ray", metavar="PYTHON", help="kill a Ray worker, too, with this Python")
     args = parser.parse_args()
     if args.tiny:
@@ -378,17 +423,25 @@ def main() -> int:
     rows: list[Row] = []
     for folder, row in scenarios(args, root, words, whole_s):
         rows.append(replace(row, changed=differences(expected, result(folder))))
-        sys.stderr.write(f"{folder.name}: {'DIFFERS' if rows[-1].changed else 'equal'} {row.told}\n")
+        sys.stderr.write(
+            f"{folder.name}: {'DIFFERS' if rows[-1].changed else 'equal'} {row.told}\n"
+        )
     if args.ray:
         rows.append(ray_worker(args.ray))
     wrong = [row for row in rows if row.changed]
-    verdict = f"{len(wrong)} of {len(rows)} runs DIFFER from" if wrong else f"All {len(rows)} runs ended as"
+    verdict = (
+        f"{len(wrong)} of {len(rows)} runs DIFFER from"
+        if wrong
+        else f"All {len(rows)} runs ended as"
+    )
     figures = {
         "files": len(expected),
         "undisturbed_cpu_s": round(whole_s, 1),
         "s": round(time.monotonic() - started, 1),
     }
-    (root / "report.json").write_text(json.dumps(figures | {"rows": [asdict(row) for row in rows]}, indent=1))
+    (root / "report.json").write_text(
+        json.dumps(figures | {"rows": [asdict(row) for row in rows]}, indent=1)
+    )
     sys.stdout.write(
         f"{table(rows)}\n\n{verdict} the undisturbed one: {figures['files']} files, "
         f"{figures['undisturbed_cpu_s']} s of processor time. All of it took {figures['s']} s.\n"

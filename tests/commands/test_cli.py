@@ -12,12 +12,26 @@ from spa.commands.old_names import CHANGED, RENAMED, new_words
 from spa.commands.table import GROUPS, actions, overview, overview_of
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "transformers", "numpy", "hydra", "omegaconf", "pyarrow", "rich", "gymnasium", "jinja2")
+HEAVY = (
+    "torch",
+    "transformers",
+    "numpy",
+    "hydra",
+    "omegaconf",
+    "pyarrow",
+    "rich",
+    "gymnasium",
+    "jinja2",
+)
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
     )
 
 
@@ -41,7 +55,11 @@ def test_help_loads_no_heavy_module(args):
     )
     done = python(code)
     assert done.returncode == (2 if args == ["nonsense"] else 0), done.stderr
-    assert done.stdout if args != ["nonsense"] else done.stderr.startswith("spa: there is no command 'nonsense'")
+    assert (
+        done.stdout
+        if args != ["nonsense"]
+        else done.stderr.startswith("spa: there is no command 'nonsense'")
+    )
 
 
 def test_help_lists_every_command_in_its_group():
@@ -155,7 +173,18 @@ def test_an_old_name_runs_the_new_command_and_prints_one_line(capsys):
 def test_the_flags_are_settings():
     from spa.commands.arguments import settings
 
-    words = ["tiny", "--model", "a b", "--steps", "3", "--output-dir", "runs/x y", "seed.val=1", "--sweep", "a=1,2"]
+    words = [
+        "tiny",
+        "--model",
+        "a b",
+        "--steps",
+        "3",
+        "--output-dir",
+        "runs/x y",
+        "seed.val=1",
+        "--sweep",
+        "a=1,2",
+    ]
     options = parse("compare", words)
     assert options.overrides == ["seed.val=1"] and options.sweep == ["a=1,2"]
     assert settings(options) == [
@@ -192,7 +221,12 @@ def test_an_unknown_key_is_named_with_its_neighbour(capsys, command):
 
 def test_all_problems_of_a_configuration_are_reported_together(capsys):
     said = failed(
-        capsys, "run", "demo", "trainer.total_training_steps=none", "agent_proxy.max_turns=3", "sft.optim.lr=-1"
+        capsys,
+        "run",
+        "demo",
+        "trainer.total_training_steps=none",
+        "agent_proxy.max_turns=3",
+        "sft.optim.lr=-1",
     )
     assert "3 problems" in said
     for key in ("trainer.total_training_steps", "agent_proxy.max_turns", "sft.optim.lr"):
@@ -213,20 +247,45 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
         (["run", "demo", "--stages", "selfplay,ppo"], "choose neighbours of selfplay, sft, ppo"),
         (["run", "demo", "--stages", "play"], "choose neighbours of selfplay, sft, ppo"),
         (["run", "demo", "--method", "vanilla", "--stages", "sft"], "has no other stage"),
-        (["compare", "demo", "--sweep", "algorithm.gamma=1,0.9", "--methods", "echo"], "either methods or the values"),
-        (["eval", "random", "--config", "demo", "--world-model", "--state-perplexity"], "two measurements"),
+        (
+            ["compare", "demo", "--sweep", "algorithm.gamma=1,0.9", "--methods", "echo"],
+            "either methods or the values",
+        ),
+        (
+            ["eval", "random", "--config", "demo", "--world-model", "--state-perplexity"],
+            "two measurements",
+        ),
         (["eval", "random", "expert", "--config", "demo", "--output", "x.json"], "for one model"),
         (["eval", "random"], "name a configuration"),
         (["doctor", "trainer.threads=4"], "without --fit CONFIG"),
         (["doctor", "--gpu-memory", "80"], "without --fit CONFIG"),
         (["doctor", "--fit", "base", "--gpu-memory", "0"], "--gpu-memory is 0"),
-        (["run", "demo", "--method", "grid"], "no baseline 'grid'; choose from vanilla, vanilla_wm"),
-        (["run", "demo", "--method", "vanilla", "ctx_manager.mode=add_worldmodel"], "take the baseline vanilla_wm"),
-        (["run", "demo", "--method", "vanilla_wm", "ctx_manager.mode=base"], "take the baseline vanilla "),
-        (["run", "demo", "--method", "state_estimation", "state_text=grid"], "which is shown grid_and_coords"),
+        (
+            ["run", "demo", "--method", "grid"],
+            "no baseline 'grid'; choose from vanilla, vanilla_wm",
+        ),
+        (
+            ["run", "demo", "--method", "vanilla", "ctx_manager.mode=add_worldmodel"],
+            "take the baseline vanilla_wm",
+        ),
+        (
+            ["run", "demo", "--method", "vanilla_wm", "ctx_manager.mode=base"],
+            "take the baseline vanilla ",
+        ),
+        (
+            ["run", "demo", "--method", "state_estimation", "state_text=grid"],
+            "which is shown grid_and_coords",
+        ),
         (["run", "demo", "--stages", "ppo", "es_manager.train.env_groups=0"], "env_groups"),
         (
-            ["run", "demo", "--stages", "ppo", "es_manager.train.env_groups=1", "es_manager.train.group_size=2"],
+            [
+                "run",
+                "demo",
+                "--stages",
+                "ppo",
+                "es_manager.train.env_groups=1",
+                "es_manager.train.group_size=2",
+            ],
             "only 2 episodes are kept",
         ),
     ],
@@ -246,7 +305,9 @@ def test_what_cannot_be_is_said(capsys, args, words):
 def test_a_number_out_of_range_is_an_argparse_error(capsys, words):
     with pytest.raises(SystemExit) as stop:
         main(words)
-    assert stop.value.code == 2 and f"argument {words[-2]}: {words[-1]} is" in capsys.readouterr().err
+    assert (
+        stop.value.code == 2 and f"argument {words[-2]}: {words[-1]} is" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("command", LONG, ids=" ".join)
@@ -260,14 +321,36 @@ def test_a_path_with_a_sign_of_equality_is_no_override(capsys, tmp_path):
     folder = tmp_path / "gamma=0.9"
     folder.mkdir()
     (folder / "config.yaml").write_text("defaults: [demo]\n")
-    assert main(["run", str(folder), "--stages", "ppo", "--dry-run", "~trainer.test_freq", "+trainer.save_freq=3"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                str(folder),
+                "--stages",
+                "ppo",
+                "--dry-run",
+                "~trainer.test_freq",
+                "+trainer.save_freq=3",
+            ]
+        )
+        == 0
+    )
     assert "is valid" in capsys.readouterr().out
-    assert main(["eval", "random", "--config", str(folder), "--dry-run", "--output", f"{folder}/a.json"]) == 0
+    assert (
+        main(
+            ["eval", "random", "--config", str(folder), "--dry-run", "--output", f"{folder}/a.json"]
+        )
+        == 0
+    )
     assert f"the result would be {folder}/a.json" in capsys.readouterr().out
 
 
 def test_places_that_are_chosen_are_used(capsys):
-    places = ["generate.output_dir=my/data", "sft.trainer.default_local_dir=my/sft", "trainer.default_local_dir=my/ppo"]
+    places = [
+        "generate.output_dir=my/data",
+        "sft.trainer.default_local_dir=my/sft",
+        "trainer.default_local_dir=my/ppo",
+    ]
     assert main(["run", "demo", "--dry-run", *places]) == 0
     assert "spa would run in my/data, my/sft and my/ppo" in capsys.readouterr().out
     assert main(["run", "demo", "--method", "vanilla", "--dry-run", places[-1]]) == 0
@@ -290,7 +373,13 @@ def test_hostile_text_in_an_error_is_only_text(capsys):
 
 
 def small(tmp_path: Path, *overrides: str) -> list[str]:
-    return ["demo", f"trainer.run_dir={tmp_path / 'run'}", "trainer.logger=[]", "trainer.device=cpu", *overrides]
+    return [
+        "demo",
+        f"trainer.run_dir={tmp_path / 'run'}",
+        "trainer.logger=[]",
+        "trainer.device=cpu",
+        *overrides,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +388,14 @@ def small(tmp_path: Path, *overrides: str) -> list[str]:
         (lambda folder: None, "no such model folder"),
         (lambda folder: folder.mkdir(), "no config.json"),
         (lambda folder: (folder.mkdir(), (folder / "config.json").write_text("{}")), "weights"),
-        (lambda folder: (folder.mkdir(), (folder / "config.json").write_text("{}"), torn(folder)), "cannot load"),
+        (
+            lambda folder: (
+                folder.mkdir(),
+                (folder / "config.json").write_text("{}"),
+                torn(folder),
+            ),
+            "cannot load",
+        ),
     ],
 )
 def test_a_folder_that_holds_no_whole_model_is_named(capsys, tmp_path, make, words):
@@ -330,7 +426,16 @@ def test_ppo_alone_needs_a_checkpoint(capsys, tmp_path, monkeypatch):
 def test_a_hub_model_without_a_network_fails_at_once_with_advice(tmp_path):
     code = "import sys\nfrom spa.cli import main\nsys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
-        [sys.executable, "-c", code, "run", "_2_sokoban", "last", "True", f"trainer.run_dir={tmp_path / 'run'}"],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "run",
+            "_2_sokoban",
+            "last",
+            "True",
+            f"trainer.run_dir={tmp_path / 'run'}",
+        ],
         capture_output=True,
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")},
@@ -344,12 +449,20 @@ def test_a_hub_model_without_a_network_fails_at_once_with_advice(tmp_path):
         assert advice in done.stderr
 
 
-@pytest.mark.parametrize(("chosen", "found"), [({}, "PASSIVE 0"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 0")])
+@pytest.mark.parametrize(
+    ("chosen", "found"), [({}, "PASSIVE 0"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 0")]
+)
 def test_threads_that_wait_sleep_unless_the_user_says_otherwise(chosen, found):
     code = (
         "import os, sys\nfrom spa.cli import main\nmain(['--version'])\nassert 'torch' not in sys.modules\n"
         "print(os.environ['OMP_WAIT_POLICY'], os.environ['GOMP_SPINCOUNT'])"
     )
-    clean = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean | chosen, check=True)
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=clean | chosen, check=True
+    )
     assert done.stdout.splitlines()[-1] == found

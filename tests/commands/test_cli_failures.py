@@ -24,8 +24,12 @@ def failing(monkeypatch: pytest.MonkeyPatch):
 
         module, _, function = cli.COMMANDS[name].target.partition(":")
         arguments = getattr(importlib.import_module(module), f"{function}_arguments")
-        monkeypatch.setitem(sys.modules, "failing_command", SimpleNamespace(fail=fail, fail_arguments=arguments))
-        monkeypatch.setitem(cli.COMMANDS, name, replace(cli.COMMANDS[name], target="failing_command:fail"))
+        monkeypatch.setitem(
+            sys.modules, "failing_command", SimpleNamespace(fail=fail, fail_arguments=arguments)
+        )
+        monkeypatch.setitem(
+            cli.COMMANDS, name, replace(cli.COMMANDS[name], target="failing_command:fail")
+        )
 
     return make
 
@@ -38,7 +42,9 @@ def test_a_disk_that_does_not_take_more_is_one_message_and_status_2(failing, cap
     assert "runs/x" in told and "finished work is kept" in told and "Traceback" not in told
 
 
-@pytest.mark.parametrize("number", [errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG])
+@pytest.mark.parametrize(
+    "number", [errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG]
+)
 def test_what_stands_in_a_place_is_one_message_and_status_2(failing, capsys, number):
     failing(OSError(number, "no", "runs/x"))
     assert cli.main(["config", "show", "demo"]) == 2
@@ -47,7 +53,8 @@ def test_what_stands_in_a_place_is_one_message_and_status_2(failing, capsys, num
 
 
 @pytest.mark.parametrize(
-    "words", [["report"], ["view", "--export", "v"], ["runs"], ["diagnose"], ["eval", "--config", "base"]]
+    "words",
+    [["report"], ["view", "--export", "v"], ["runs"], ["diagnose"], ["eval", "--config", "base"]],
 )
 def test_a_name_that_is_too_long_for_a_file_is_one_message(capsys, words):
     assert cli.main([words[0], "x" * 300, *words[1:]]) == 2
@@ -57,7 +64,12 @@ def test_a_name_that_is_too_long_for_a_file_is_one_message(capsys, words):
 def test_a_folder_in_the_place_of_a_record_is_one_message(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run" / "sft" / "log.txt").mkdir(parents=True)
-    assert cli.main(["run", "base", "--stages", "sft", "trainer.run_dir=run", "model_path=builtin:tiny"]) == 2
+    assert (
+        cli.main(
+            ["run", "base", "--stages", "sft", "trainer.run_dir=run", "model_path=builtin:tiny"]
+        )
+        == 2
+    )
     assert "sft/log.txt'. Move away what is there" in capsys.readouterr().err
 
 
@@ -84,21 +96,41 @@ def test_who_stops_a_command_reads_what_was_saved_and_how_to_resume(failing, cap
         (["run", "demo", "True"], "spa run demo True"),
         (["run", "demo", "last", "False"], "spa run demo last False"),
         (["run", "demo", "--from-scratch", "--steps", "3"], "spa run demo --steps 3"),
-        (["run", "--steps", "3", "demo", "--stages", "sft", "last"], "spa run --steps 3 demo --stages sft last"),
-        (["run", "demo", "trainer.resume_mode=disable", "a=1"], "spa run demo a=1 trainer.resume_mode=auto"),
-        (["run", "demo", "+trainer.resume_mode='disable'"], "spa run demo trainer.resume_mode=auto"),
-        (["bench", "paper", "main", "trainer.resume_mode=disable"], "spa bench paper main trainer.resume_mode=auto"),
+        (
+            ["run", "--steps", "3", "demo", "--stages", "sft", "last"],
+            "spa run --steps 3 demo --stages sft last",
+        ),
+        (
+            ["run", "demo", "trainer.resume_mode=disable", "a=1"],
+            "spa run demo a=1 trainer.resume_mode=auto",
+        ),
+        (
+            ["run", "demo", "+trainer.resume_mode='disable'"],
+            "spa run demo trainer.resume_mode=auto",
+        ),
+        (
+            ["bench", "paper", "main", "trainer.resume_mode=disable"],
+            "spa bench paper main trainer.resume_mode=auto",
+        ),
         (
             ["compare", "anew.yaml", "--methods", "echo"],
             "spa compare anew.yaml --methods echo trainer.resume_mode=auto",
         ),
-        (["run", "anew.yaml", "trainer.resume_mode=auto"], "spa run anew.yaml trainer.resume_mode=auto"),
+        (
+            ["run", "anew.yaml", "trainer.resume_mode=auto"],
+            "spa run anew.yaml trainer.resume_mode=auto",
+        ),
         (["model", "push", "anew.yaml", "me/agent"], "spa model push anew.yaml me/agent"),
         (["run", "runs/gamma=0.9/x.yaml"], "spa run runs/gamma=0.9/x.yaml"),
-        (["run", "demo", "trainer.resume_mode=resume_path"], "spa run demo trainer.resume_mode=resume_path"),
+        (
+            ["run", "demo", "trainer.resume_mode=resume_path"],
+            "spa run demo trainer.resume_mode=resume_path",
+        ),
     ],
 )
-def test_advice_to_resume_leaves_out_what_begins_from_scratch(failing, capsys, monkeypatch, tmp_path, words, told):
+def test_advice_to_resume_leaves_out_what_begins_from_scratch(
+    failing, capsys, monkeypatch, tmp_path, words, told
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "anew.yaml").write_text("defaults: [tiny]\ntrainer: {resume_mode: disable}\n")
     name = words[0] if words[0] in cli.COMMANDS else " ".join(words[:2])

@@ -35,7 +35,9 @@ def test_it_names_every_dependency_and_what_will_be_used(capsys):
     ],
 )
 def test_a_missing_or_unfit_dependency_is_marked(monkeypatch, capsys, requirement, state, hint):
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: [requirement, "other>1; extra == 'dev'"])
+    monkeypatch.setattr(
+        doctor.metadata, "requires", lambda name: [requirement, "other>1; extra == 'dev'"]
+    )
     (line,) = doctor.required_packages()
     assert (line.state, line.hint, line.ok) == (state, hint, False)
     assert execute(["doctor"]) == 1
@@ -43,13 +45,20 @@ def test_a_missing_or_unfit_dependency_is_marked(monkeypatch, capsys, requiremen
 
 
 def test_damage_to_a_run_is_found_on_demand(tmp_path, capsys):
-    folder = save_checkpoint(tmp_path / "ppo", 1, model=small_model("qwen2"), tokenizer=tokenizer("qwen2"))
+    folder = save_checkpoint(
+        tmp_path / "ppo", 1, model=small_model("qwen2"), tokenizer=tokenizer("qwen2")
+    )
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "wm_train.parquet").write_text("rows")
     known = Fingerprint(stage="selfplay", settings={}, content={})
-    Manifest(fingerprint=known, sizes=sizes_of(tmp_path / "data", "*.parquet")).write(tmp_path / "data")
+    Manifest(fingerprint=known, sizes=sizes_of(tmp_path / "data", "*.parquet")).write(
+        tmp_path / "data"
+    )
     assert cli.main(["doctor", str(tmp_path)]) == 0
-    assert "2 checkpoints and data files were checked: all are as they were written." in capsys.readouterr().out
+    assert (
+        "2 checkpoints and data files were checked: all are as they were written."
+        in capsys.readouterr().out
+    )
     weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (folder / "model.safetensors").write_bytes(weights)

@@ -13,7 +13,16 @@ from spa.errors import ConfigError
 def test_the_table_lists_every_tag(capsys):
     assert execute(["env", "list"]) == 0
     out = capsys.readouterr().out
-    for tag in ("SimpleSokoban", "HarderSokoban", "FrozenLake", "Sudoku", "Countdown", "WebShop", "2048", "RubiksCube"):
+    for tag in (
+        "SimpleSokoban",
+        "HarderSokoban",
+        "FrozenLake",
+        "Sudoku",
+        "Countdown",
+        "WebShop",
+        "2048",
+        "RubiksCube",
+    ):
         assert f"\n{tag} " in out
     assert "50.1%" in out and "value iteration" in out
 
@@ -22,7 +31,9 @@ def test_samples_as_json(capsys):
     assert execute(["env", "sample", "FrozenLakeNoSlip", "-n", "3", "--seed", "7", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["seed"] for row in rows] == [7, 8, 9]
-    assert all(set(row) == {"seed", "state", "optimal_steps"} and row["optimal_steps"] >= 1 for row in rows)
+    assert all(
+        set(row) == {"seed", "state", "optimal_steps"} and row["optimal_steps"] >= 1 for row in rows
+    )
     execute(["env", "sample", "FrozenLakeNoSlip", "-n", "1", "--seed", "9", "--json"])
     assert json.loads(capsys.readouterr().out) == rows[2]
 
@@ -58,7 +69,9 @@ def test_measure_writes_cards(tmp_path, capsys):
     path = tmp_path / "new" / "cards.json"
     assert execute(["env", "measure", "FrozenLakeNoSlip", "--write", str(path)]) == 0
     told = json.loads(path.read_text())
-    assert told["made_by"].startswith(f"spa env measure FrozenLakeNoSlip --write {path}, on the puzzles")
+    assert told["made_by"].startswith(
+        f"spa env measure FrozenLakeNoSlip --write {path}, on the puzzles"
+    )
     (row,) = told["cards"]
     assert row["tag"] == "FrozenLakeNoSlip" and row["optimum"] == 1.0
 
@@ -70,7 +83,8 @@ def test_cards_that_could_not_be_written_are_not_measured(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "command", ["env list", "env sample WebShop", "env sample VisualSimpleSokoban", "env play Sudoku"]
+    "command",
+    ["env list", "env sample WebShop", "env sample VisualSimpleSokoban", "env play Sudoku"],
 )
 def test_looking_and_playing_do_not_wait_for_torch(command):
     code = (
@@ -78,5 +92,7 @@ def test_looking_and_playing_do_not_wait_for_torch(command):
         f"status = main({command.split()!r})\n"
         "sys.exit('loaded torch' if 'torch' in sys.modules or 'transformers' in sys.modules else status)"
     )
-    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     assert done.returncode == 0 and done.stdout, done.stderr

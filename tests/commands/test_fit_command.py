@@ -8,7 +8,9 @@ MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 
 
 def test_a_small_gpu_gets_advice_that_helps(capsys):
-    assert main(["doctor", "--fit", "base", "--gpu-memory", "24", "micro_batch_size_per_gpu=4"]) == 1
+    assert (
+        main(["doctor", "--fit", "base", "--gpu-memory", "24", "micro_batch_size_per_gpu=4"]) == 1
+    )
     out = capsys.readouterr().out
     assert "1.54 billion parameters; GPU with 24 GB" in out
     assert "! PPO, updating" in out
@@ -35,7 +37,8 @@ def test_what_counts_in_each_phase():
     no_critic = load_config("base", ["algorithm.adv_estimator=grpo"])
     assert base - peak(no_critic, shape) == 16 * shape.parameters
     with_kl = load_config(
-        "base", ["actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_coef=0.1"]
+        "base",
+        ["actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_coef=0.1"],
     )
     assert peak(with_kl, shape) - base == 4 * shape.parameters
     lora = load_config("base-lora", [f"model_path={MODEL}"])

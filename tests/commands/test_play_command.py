@@ -21,7 +21,9 @@ def test_single_keys_on_a_terminal():
     """Arrow up, hint, next puzzle, quit, on a real pseudo-terminal."""
     ours, theirs = pty.openpty()
     code = "import sys; from spa.cli import main; sys.exit(main(['env', 'play', 'SimpleSokoban']))"
-    child = subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs
+    )
     os.close(theirs)
     assert child.stdout is not None and child.stdout.readline().startswith(b"Arrow keys")
     os.write(ours, b"\x1b[Ahnq")

@@ -36,7 +36,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "words",
     [
         ["env", "prompt", "Hostile", "--config", "hostile.yaml"],
-        ["env", "prompt", "Hostile", "--config", "hostile.yaml", "--tokens", "model_path=builtin:tiny"],
+        [
+            "env",
+            "prompt",
+            "Hostile",
+            "--config",
+            "hostile.yaml",
+            "--tokens",
+            "model_path=builtin:tiny",
+        ],
         ["env", "play", "Hostile", "--config", "hostile.yaml"],
         ["env", "sample", "Hostile", "--config", "hostile.yaml"],
         ["env", "sample", "Hostile", "--config", "hostile.yaml", "--json"],
@@ -61,4 +69,6 @@ def test_a_file_name_in_a_finding_is_escaped(folder: Path, capsys):
     path.write_text(json.dumps(row) + "\n")
     assert main(["diagnose", str(path), "--html", f"page{ESCAPE}.html"]) == 0
     out = capsys.readouterr().out
-    assert "another length" in out and "\x1b" not in out and "\u202e" not in out and "\x9b" not in out
+    assert (
+        "another length" in out and "\x1b" not in out and "\u202e" not in out and "\x9b" not in out
+    )

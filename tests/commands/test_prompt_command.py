@@ -36,7 +36,9 @@ def test_token_borders_are_those_of_the_models_own_tokens(capsys):
     template = load_template(cfg, cfg.model_path)
     ids = template.start(messages, prompter.prefill)
     assert count == f"{len(ids)} tokens" and len(shown.split("│")) == len(ids)
-    assert shown.replace("│", "") == template.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    assert shown.replace("│", "") == template.tokenizer.decode(
+        ids, clean_up_tokenization_spaces=False
+    )
 
 
 def test_play_shows_the_same_first_prompt(capsys, monkeypatch):

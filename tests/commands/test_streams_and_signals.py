@@ -43,13 +43,26 @@ def test_results_for_a_closed_pipe_are_no_error(tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "summary.json").write_text("{}")
     line = f"{SPA} runs {tmp_path} | true; exit ${{PIPESTATUS[0]}}"
-    result = subprocess.run(["bash", "-c", line], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        ["bash", "-c", line], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 
 def start(command: str, run: Path, *more: str) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "spa", command, "tiny", f"trainer.run_dir={run}", *SMALLEST, *more]
-    return subprocess.Popen(words, env=ENVIRONMENT, start_new_session=True, stderr=(run.parent / "err.txt").open("wb"))
+    words = [
+        sys.executable,
+        "-m",
+        "spa",
+        command,
+        "tiny",
+        f"trainer.run_dir={run}",
+        *SMALLEST,
+        *more,
+    ]
+    return subprocess.Popen(
+        words, env=ENVIRONMENT, start_new_session=True, stderr=(run.parent / "err.txt").open("wb")
+    )
 
 
 def wait_for(process: subprocess.Popen[bytes], stage: Path) -> None:
@@ -63,7 +76,9 @@ def wait_for(process: subprocess.Popen[bytes], stage: Path) -> None:
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_ctrl_c_three_times_shows_no_traceback(tmp_path: Path, command: str, pause: float):
     run = tmp_path / "run"
-    process = start(command, run, "trainer.total_training_steps=1000", "sft.trainer.total_training_steps=2")
+    process = start(
+        command, run, "trainer.total_training_steps=1000", "sft.trainer.total_training_steps=2"
+    )
     try:
         wait_for(process, run / "spa" / "ppo" if command == "compare" else run / "ppo")
         for _ in range(3):
@@ -83,7 +98,9 @@ def test_a_request_for_stacks_ends_no_run(tmp_path: Path):
     Not more often: faulthandler reads the frames of threads that run, and rarely meets one half written.
     """
     run = tmp_path / "run"
-    process = start("run", run, "trainer.total_training_steps=1", "sft.trainer.total_training_steps=2")
+    process = start(
+        "run", run, "trainer.total_training_steps=1", "sft.trainer.total_training_steps=2"
+    )
     time.sleep(0.3)  # the interpreter itself starts
     while process.poll() is None:
         process.send_signal(signal.SIGUSR1)

@@ -30,7 +30,9 @@ def cfg() -> Config:
     demo = load_config("tiny", [f"{replay}.source=rollouts", f"{replay}.rows=8"])
     chosen = replace(demo.model_config, model_name=MODEL)
     trainer = replace(demo.trainer, resume_mode="resume_path")
-    return replace(demo, trainer=trainer, model_info={MODEL: entry, "other": entry}, model_config=chosen)
+    return replace(
+        demo, trainer=trainer, model_info={MODEL: entry, "other": entry}, model_config=chosen
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +85,26 @@ def test_every_key_says_what_it_affects():
 
 
 def test_every_result_belongs_to_a_stage_and_every_row_of_the_table_to_a_key():
-    assert [name for name, (_, key) in LEAVES.items() if key and key.affects == "result" and not stages_of(name)] == []
     assert [
-        row for row in SECTIONS if not any(name == row or name.startswith(f"{row}.") for name, _, _ in schema_keys())
+        name
+        for name, (_, key) in LEAVES.items()
+        if key and key.affects == "result" and not stages_of(name)
+    ] == []
+    assert [
+        row
+        for row in SECTIONS
+        if not any(name == row or name.startswith(f"{row}.") for name, _, _ in schema_keys())
     ] == []
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_an_identity_changes_with_the_results_of_its_stage_alone(name: str, cfg: Config, before, tmp_path: Path):
+def test_an_identity_changes_with_the_results_of_its_stage_alone(
+    name: str, cfg: Config, before, tmp_path: Path
+):
     kind, key = LEAVES[name]
-    path = name.replace("custom_envs.*", f"custom_envs.{TAG}").replace("model_info.*", f"model_info.{MODEL}")
+    path = name.replace("custom_envs.*", f"custom_envs.{TAG}").replace(
+        "model_info.*", f"model_info.{MODEL}"
+    )
 
     def value(old: Any) -> Any:
         if key.content == "value":
@@ -106,7 +118,9 @@ def test_an_identity_changes_with_the_results_of_its_stage_alone(name: str, cfg:
         after, counts = fingerprint_of(now, stage), stage in stages_of(name)
         result = counts and key.affects == "result" and name != "trainer.total_training_steps"
         assert (after.digest != before[stage].digest) == result, stage
-        assert any(found.startswith(path) for found in differences(before[stage], after)) == result, stage
+        assert (
+            any(found.startswith(path) for found in differences(before[stage], after)) == result
+        ), stage
         noted = any(found.startswith(path) for found in numerical_differences(before[stage], after))
         assert noted == (counts and key.affects == "rounding"), stage
     assert Fingerprint.from_json(before["ppo"].to_json()) == before["ppo"]
@@ -115,30 +129,44 @@ def test_an_identity_changes_with_the_results_of_its_stage_alone(name: str, cfg:
 def test_only_played_environments_and_chosen_models_count(cfg: Config, before):
     now = changed(cfg, ["custom_envs", "Bandit", "max_tokens"], lambda old: old + 1)
     now = changed(now, ["model_info", "other", "model_name"], lambda old: "y")
-    assert {stage: fingerprint_of(now, stage).digest for stage in STAGES} == {s: i.digest for s, i in before.items()}
+    assert {stage: fingerprint_of(now, stage).digest for stage in STAGES} == {
+        s: i.digest for s, i in before.items()
+    }
 
 
-def test_replay_counts_where_rows_are_replayed_and_their_states_where_they_are_of_rollouts(cfg: Config):
+def test_replay_counts_where_rows_are_replayed_and_their_states_where_they_are_of_rollouts(
+    cfg: Config,
+):
     replay = ["actor_rollout_ref", "actor", "replay"]
     off = changed(cfg, [*replay, "rows"], lambda old: 0)
     data = changed(cfg, [*replay, "source"], lambda old: "data")
 
     def moves(cfg: Config, path: list[str], value: object) -> bool:
-        return fingerprint_of(changed(cfg, path, lambda old: value), "ppo").digest != fingerprint_of(cfg, "ppo").digest
+        return (
+            fingerprint_of(changed(cfg, path, lambda old: value), "ppo").digest
+            != fingerprint_of(cfg, "ppo").digest
+        )
 
     for path, value in (([*replay, "coef"], 0.7), ([*replay, "source"], "data")):
         assert moves(cfg, path, value) and not moves(off, path, value)
     record = fingerprint_of(off, "ppo")  # as older versions wrote them
-    older = {f"{'.'.join(replay)}.{name}": value for name, value in {"rows": 0, "coef": 1.0}.items()}
+    older = {
+        f"{'.'.join(replay)}.{name}": value for name, value in {"rows": 0, "coef": 1.0}.items()
+    }
     assert differences(replace(record, settings={**record.settings, **older}), record) == {}
-    assert moves(cfg, ["generate", "states"], "believed") and not moves(data, ["generate", "states"], "believed")
+    assert moves(cfg, ["generate", "states"], "believed") and not moves(
+        data, ["generate", "states"], "believed"
+    )
 
 
 def test_the_number_of_steps_counts_where_a_learning_rate_ends(cfg: Config):
     longer = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=9999))
     for section in (["actor_rollout_ref", "actor", "optim"], ["critic", "optim"]):
         for name, ending in (("warmup_style", "cosine"), ("lr_warmup_steps_ratio", 0.5)):
-            pair = [changed(c, [*section, name], lambda old, ending=ending: ending) for c in (cfg, longer)]
+            pair = [
+                changed(c, [*section, name], lambda old, ending=ending: ending)
+                for c in (cfg, longer)
+            ]
             assert differences(*(fingerprint_of(c, "ppo") for c in pair)) == {
                 "trainer.total_training_steps": (cfg.trainer.total_training_steps, 9999)
             }
@@ -161,7 +189,9 @@ def test_a_setting_that_an_older_record_does_not_know_has_its_default():
 
 def test_the_words_of_the_asked_format_count_in_self_play_whose_older_records_do_not_say_them():
     key, tiny = "ctx_manager.placeholders", load_config("tiny")
-    words, brackets = (fingerprint_of(c, "selfplay") for c in (tiny, load_config("tiny", [f"{key}=brackets"])))
+    words, brackets = (
+        fingerprint_of(c, "selfplay") for c in (tiny, load_config("tiny", [f"{key}=brackets"]))
+    )
     assert differences(words, brackets) == {key: ("words", "brackets")}
     assert words.settings[key] == "words" and words.digest != brackets.digest
     older = replace(words, settings={k: v for k, v in words.settings.items() if k != key})
@@ -174,14 +204,20 @@ def test_the_words_of_the_asked_format_count_in_self_play_whose_older_records_do
 
 
 def test_the_stage_before_and_the_revision_are_part_of_a_fingerprint():
-    sft = [fingerprint_of(load_config("tiny", [f"sft.optim.lr={rate}"]), "sft") for rate in (0.1, 0.2)]
+    sft = [
+        fingerprint_of(load_config("tiny", [f"sft.optim.lr={rate}"]), "sft") for rate in (0.1, 0.2)
+    ]
     first, second = (fingerprint_of(Config(), "ppo", parent=parent) for parent in sft)
     alone = fingerprint_of(Config(), "ppo")
     assert len({first.digest, second.digest, alone.digest}) == 3
     assert differences(first, second) == {"sft.optim.lr": (0.1, 0.2)}
-    assert differences(first, replace(first, parent=None)) == {"the stage before it": (sft[0].digest, None)}
+    assert differences(first, replace(first, parent=None)) == {
+        "the stage before it": (sft[0].digest, None)
+    }
     assert Fingerprint.from_json(first.to_json()) == first
-    assert differences(first, replace(first, revision=99)).keys() == {"revision of ppo in this version of spa"}
+    assert differences(first, replace(first, revision=99)).keys() == {
+        "revision of ppo in this version of spa"
+    }
 
 
 @pytest.mark.parametrize(
@@ -214,14 +250,19 @@ def test_a_model_and_data_may_move_but_not_change(tmp_path: Path):
         for file in ("config.json", "m.safetensors", "wm_train.parquet"):
             (folder / file).write_text("{}")
         base = replace(Config(), model_path=str(folder))
-        data = replace(base.sft.data, train_files=str(folder), val_files=str(folder / "wm_train.parquet"))
+        data = replace(
+            base.sft.data, train_files=str(folder), val_files=str(folder / "wm_train.parquet")
+        )
         model = replace(base.sft.model, partial_pretrain=str(folder))
         cfgs.append(replace(base, sft=replace(base.sft, data=data, model=model)))
     for stage in STAGES:
         assert fingerprint_of(cfgs[0], stage).digest == fingerprint_of(cfgs[1], stage).digest
     old = fingerprint_of(cfgs[1], "sft")
     (tmp_path / "b" / "wm_train.parquet").write_text("swapped")
-    assert differences(old, fingerprint_of(cfgs[1], "sft")).keys() == {"sft.data.train_files", "sft.data.val_files"}
+    assert differences(old, fingerprint_of(cfgs[1], "sft")).keys() == {
+        "sft.data.train_files",
+        "sft.data.val_files",
+    }
 
 
 def test_files_among_an_environments_options_count_by_content(tmp_path: Path):
@@ -232,4 +273,6 @@ def test_files_among_an_environments_options_count_by_content(tmp_path: Path):
     cfg = replace(demo, custom_envs={**demo.custom_envs, TAG: spec})
     old = fingerprint_of(cfg, "selfplay")
     file.write_text("2")
-    assert differences(old, fingerprint_of(cfg, "selfplay")).keys() == {f"custom_envs.{TAG}.env_config.path"}
+    assert differences(old, fingerprint_of(cfg, "selfplay")).keys() == {
+        f"custom_envs.{TAG}.env_config.path"
+    }

@@ -62,7 +62,9 @@ def test_ignored_keys_change_nothing_and_are_named_once(caplog):
     assert line.endswith(f" and {len(names) - compat.MOST_NAMES} more")
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        load_config("base", ["trainer.total_epochs=3", "+trainer.ray_wait_register_center_timeout=2"])
+        load_config(
+            "base", ["trainer.total_epochs=3", "+trainer.ray_wait_register_center_timeout=2"]
+        )
     (line,) = warnings(caplog)
     assert line.endswith("): trainer.ray_wait_register_center_timeout, trainer.total_epochs")
 
@@ -91,7 +93,8 @@ def test_render_mode_and_response_mask_become_our_keys(caplog):
     cfg = load_config("base", ["render_mode=text_with_coordinates", "enable_response_mask=true"])
     assert (cfg.state_text, cfg.actor_rollout_ref.actor.loss_mask) == ("grid_and_coords", "sampled")
     with pytest.raises(
-        ConfigError, match="render_mode: must be one of text, text_with_coordinates; got the text 'ascii'"
+        ConfigError,
+        match="render_mode: must be one of text, text_with_coordinates; got the text 'ascii'",
     ):
         load_config("base", ["render_mode=ascii"])
     with pytest.raises(ConfigError, match="enable_response_mask: expected true or false, got 3"):
@@ -109,16 +112,25 @@ def test_the_policys_path_of_verl_is_the_model_path_wherever_it_stands(tmp_path,
         assert load_config("demo", ["actor_rollout_ref.model.path=e/f"]).model_path == "e/f"
     assert warnings(caplog)[0] == "actor_rollout_ref.model.path=a/b is read as model_path=a/b"
     caplog.clear()
-    load_config("demo", ["actor_rollout_ref.model.path=builtin:tiny", "critic.model.path=builtin:tiny"])
+    load_config(
+        "demo", ["actor_rollout_ref.model.path=builtin:tiny", "critic.model.path=builtin:tiny"]
+    )
     assert not caplog.records
-    with pytest.raises(ConfigError, match=r"critic.model.path: cannot be the text 'a/b' here: the critic begins with"):
+    with pytest.raises(
+        ConfigError,
+        match=r"critic.model.path: cannot be the text 'a/b' here: the critic begins with",
+    ):
         load_config("demo", ["critic.model.path=a/b"])
 
 
 def test_offloading_of_fine_tuning_has_the_names_that_ppo_gives_it(caplog):
     with caplog.at_level(logging.WARNING):
         cfg = load_config(
-            "base", ["sft.model.fsdp_config.cpu_offload=true", "sft.model.fsdp_config.offload_params=false"]
+            "base",
+            [
+                "sft.model.fsdp_config.cpu_offload=true",
+                "sft.model.fsdp_config.offload_params=false",
+            ],
         )
     assert cfg.sft.model.fsdp_config.offload
     assert warnings(caplog) == [
@@ -163,9 +175,16 @@ def test_a_copy_of_the_original_environments_loads(tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: [base, _self_]\n")
     for name in ("envs.yaml", "mine.yaml"):  # alone, or in the place of ours in the chain
         cfg = load_config(tmp_path / name)
-        assert cfg.custom_envs["SimpleSokoban"].env_instruction_add_worldmodel == "Push the box and say what you see.\n"
+        assert (
+            cfg.custom_envs["SimpleSokoban"].env_instruction_add_worldmodel
+            == "Push the box and say what you see.\n"
+        )
         grid = cfg.custom_envs["SokobanDifferentGridVocab"].env_config
-        assert grid is not None and grid["grid_lookup"][6] == "@" and grid["grid_vocab"]["."] == "empty"
+        assert (
+            grid is not None
+            and grid["grid_lookup"][6] == "@"
+            and grid["grid_vocab"]["."] == "empty"
+        )
         assert cfg.custom_envs["FrozenLake"].env_config is None
 
 
@@ -190,7 +209,9 @@ def test_a_file_that_reads_an_unset_environment_variable_says_so(tmp_path, monke
     assert load_config(tmp_path / "old.yaml").model_path == "c/d"
 
 
-def test_the_variables_of_the_originals_scripts_have_its_values_where_they_are_not_set(tmp_path, monkeypatch, caplog):
+def test_the_variables_of_the_originals_scripts_have_its_values_where_they_are_not_set(
+    tmp_path, monkeypatch, caplog
+):
     (tmp_path / "old.yaml").write_text(
         "ctx_manager: {mode: '${oc.env:MODE}'}\n"
         "trainer: {experiment_name: 'sudoku-${oc.env:MODEL}-RENDER_MODE${oc.env:RENDER_MODE}-fixed'}\n"
@@ -213,7 +234,12 @@ def original_folder(tmp_path):
     trees = {}
     for key, entry in original_keys().items():
         for name, value in entry.files.items():
-            if not name.endswith(".sh") and not key.startswith("sft.") and "grid_" not in key and value != "<a path>":
+            if (
+                not name.endswith(".sh")
+                and not key.startswith("sft.")
+                and "grid_" not in key
+                and value != "<a path>"
+            ):
                 *parents, last = key.split(".")
                 node = trees.setdefault(name, {})
                 for parent in parents:
@@ -223,18 +249,27 @@ def original_folder(tmp_path):
         defaults = ["ppo_trainer", "envs"] if name.startswith("base") else ["base"]
         tree = tree if name in ("ppo_trainer", "envs") else {"defaults": defaults, **tree}
         text = (
-            yaml.safe_dump(tree, sort_keys=False).replace("'1e-", "1e-").replace("e-6'", "e-6").replace("e-5'", "e-5")
+            yaml.safe_dump(tree, sort_keys=False)
+            .replace("'1e-", "1e-")
+            .replace("e-6'", "e-6")
+            .replace("e-5'", "e-5")
         )
         (tmp_path / f"{name}.yaml").write_text(text.replace("e-4'", "e-4"))
     return tmp_path
 
 
-ORIGINAL_RUNS = sorted(item.name for item in compat.PRESETS if item.name.startswith("_") or item.name == "stream")
+ORIGINAL_RUNS = sorted(
+    item.name for item in compat.PRESETS if item.name.startswith("_") or item.name == "stream"
+)
 
 
 @pytest.mark.parametrize("name", ORIGINAL_RUNS)
 def test_the_original_files_load_as_a_whole(original_folder, monkeypatch, caplog, name):
-    for variable, value in {"MODE": "base", "MODEL": "1.5B", "RENDER_MODE": "text_with_coordinates"}.items():
+    for variable, value in {
+        "MODE": "base",
+        "MODEL": "1.5B",
+        "RENDER_MODE": "text_with_coordinates",
+    }.items():
         monkeypatch.setenv(variable, value)
     with caplog.at_level(logging.WARNING):
         cfg = load_config(original_folder / f"{name}.yaml")
@@ -243,9 +278,19 @@ def test_the_original_files_load_as_a_whole(original_folder, monkeypatch, caplog
     assert cfg.agent_proxy == ours.agent_proxy
     assert cfg.model_path == ours.model_path
     assert cfg.actor_rollout_ref.actor.optim == ours.actor_rollout_ref.actor.optim
-    assert cfg.ppo_mini_batch_size == cfg.critic.ppo_mini_batch_size == (32 if name == "_6_webshop" else 64)
-    assert (cfg.critic.cliprange_value, cfg.actor_rollout_ref.actor.loss_mask) == (0.5, "all_after_system")
-    assert [line.partition(" ")[0] for line in warnings(caplog)] == ["enable_response_mask=false", "accepted"]
+    assert (
+        cfg.ppo_mini_batch_size
+        == cfg.critic.ppo_mini_batch_size
+        == (32 if name == "_6_webshop" else 64)
+    )
+    assert (cfg.critic.cliprange_value, cfg.actor_rollout_ref.actor.loss_mask) == (
+        0.5,
+        "all_after_system",
+    )
+    assert [line.partition(" ")[0] for line in warnings(caplog)] == [
+        "enable_response_mask=false",
+        "accepted",
+    ]
 
 
 def test_the_original_lora_file_loads_though_it_has_no_context_mode(original_folder):
@@ -267,7 +312,10 @@ def test_an_override_wins_over_the_originals_keys_of_a_file(tmp_path):
 
     assert load_config(tmp_path / "ragen.yaml", ["state_text=coords"]).model_path == "mine-text"
     assert read() == ("grid", "sampled")
-    assert read("state_text=coords", "actor_rollout_ref.actor.loss_mask=answer_only") == ("coords", "answer_only")
+    assert read("state_text=coords", "actor_rollout_ref.actor.loss_mask=answer_only") == (
+        "coords",
+        "answer_only",
+    )
     assert read("actor_rollout_ref={actor: {loss_mask: answer_only}}")[1] == "answer_only"
     assert read("~state_text")[0] == load_config("base").state_text
 

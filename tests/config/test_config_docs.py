@@ -8,11 +8,15 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_pages_are_up_to_date():
     for name, text in pages(DOCS).items():
-        assert (DOCS / name).read_text(encoding="utf-8") == text, "run: python -m spa.config.docs docs"
+        assert (DOCS / name).read_text(encoding="utf-8") == text, (
+            "run: python -m spa.config.docs docs"
+        )
 
 
 def test_only_what_has_no_default_is_called_required():
-    lines = [line for line in pages(DOCS)["configuration.md"].splitlines() if "| required |" in line]
+    lines = [
+        line for line in pages(DOCS)["configuration.md"].splitlines() if "| required |" in line
+    ]
     assert [line.split("`")[1] for line in lines] == [
         "custom_envs.*.env_type",
         "model_info.*.provider_name",
@@ -22,7 +26,11 @@ def test_only_what_has_no_default_is_called_required():
 
 def test_every_changed_default_has_a_reason():
     rows = changed_defaults()
-    assert {key for key, *_ in rows} >= {"ppo_mini_batch_size", "critic.cliprange_value", "trainer.n_gpus_per_node"}
+    assert {key for key, *_ in rows} >= {
+        "ppo_mini_batch_size",
+        "critic.cliprange_value",
+        "trainer.n_gpus_per_node",
+    }
     assert all(note for *_, note in rows)
 
 
@@ -30,7 +38,8 @@ def test_the_example_of_the_page_loads(tmp_path):
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     (tmp_path / "my_run.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
     cfg = load_config(
-        tmp_path / "my_run.yaml", ["es_manager.train.env_configs.tags=[FrozenLake,Sudoku]", "~custom_envs.Bandit"]
+        tmp_path / "my_run.yaml",
+        ["es_manager.train.env_configs.tags=[FrozenLake,Sudoku]", "~custom_envs.Bandit"],
     )
     assert (cfg.model_path, cfg.agent_proxy.max_turn) == ("builtin:tiny", 3)
     assert cfg.es_manager.train.env_configs.n_groups == (16, 16)

@@ -82,7 +82,10 @@ def test_message(override):
 
 def test_pairs_that_exclude_each_other():
     for overrides, line in (
-        (("algorithm.bi_level_gae=true", "algorithm.adv_estimator=grpo"), "needs adv_estimator gae, got grpo"),
+        (
+            ("algorithm.bi_level_gae=true", "algorithm.adv_estimator=grpo"),
+            "needs adv_estimator gae, got grpo",
+        ),
         (
             (
                 "actor_rollout_ref.actor.use_kl_loss=true",
@@ -92,7 +95,11 @@ def test_pairs_that_exclude_each_other():
             "actor_rollout_ref.actor.use_ref: must be true",
         ),
         (
-            ("algorithm.adv_estimator=grpo", "es_manager.train.group_size=1", "ppo_mini_batch_size=8"),
+            (
+                "algorithm.adv_estimator=grpo",
+                "es_manager.train.group_size=1",
+                "ppo_mini_batch_size=8",
+            ),
             "es_manager.train.group_size: is 1, and grpo compares episodes within a group",
         ),
         (
@@ -103,10 +110,16 @@ def test_pairs_that_exclude_each_other():
             "is 2, but only vllm splits a model, and name is local",
         ),
         (
-            ("algorithm.adv_estimator=turn_rloo", "actor_rollout_ref.actor.loss_mask=all_after_system"),
+            (
+                "algorithm.adv_estimator=turn_rloo",
+                "actor_rollout_ref.actor.loss_mask=all_after_system",
+            ),
             "actor_rollout_ref.actor.loss_mask: cannot be all_after_system with adv_estimator turn_rloo",
         ),
-        (("es_manager.val.env_groups=1", "es_manager.val.env_configs.tags=[Sudoku,Bandit]"), "1 groups are too few"),
+        (
+            ("es_manager.val.env_groups=1", "es_manager.val.env_configs.tags=[Sudoku,Bandit]"),
+            "1 groups are too few",
+        ),
     ):
         with pytest.raises(ConfigError) as caught:
             load_config("_3_frozen_lake", overrides)
@@ -136,12 +149,15 @@ def test_a_wrong_value_is_blamed_on_the_key_that_has_it():
     assert str(caught.value).splitlines()[1:] == ["  lora.rank: must be at least 0, got -1"]
     with pytest.raises(ConfigError) as caught:
         load_config("base", ["model_path=${model_path}"])
-    assert "  model_path: cannot resolve ${model_path}: Recursive interpolation detected" in str(caught.value)
+    assert "  model_path: cannot resolve ${model_path}: Recursive interpolation detected" in str(
+        caught.value
+    )
 
 
 @settings(max_examples=30)
 @given(
-    st.sampled_from(sorted({path for path, _, key in schema_keys() if key and "*" not in path})), st.text(max_size=20)
+    st.sampled_from(sorted({path for path, _, key in schema_keys() if key and "*" not in path})),
+    st.text(max_size=20),
 )
 def test_any_text_as_an_override_loads_or_is_a_config_error(key, value):
     try:
@@ -189,7 +205,9 @@ def test_a_path_among_the_defaults_is_refused_in_plain_words(tmp_path, name):
 def test_an_unknown_name_among_the_defaults_is_refused_without_hydras_words(tmp_path, entry):
     path = tmp_path / "mine.yaml"
     path.write_text(f"defaults: [{entry}]\n")
-    with pytest.raises(ConfigError, match="missing', which is neither a shipped configuration") as caught:
+    with pytest.raises(
+        ConfigError, match="missing', which is neither a shipped configuration"
+    ) as caught:
         load_config(path)
     assert "provider" not in str(caught.value) and "pkg:" not in str(caught.value)
 
@@ -202,13 +220,21 @@ def test_self_play_does_not_care_for_mini_batches():
 
 
 @pytest.mark.parametrize(
-    "address", ["me:hunter2@host/v1", "me:hunter2/3@host/v1", "host/v1?api_key=hunter2", "host/v1?a=1&TOKEN=hunter2"]
+    "address",
+    [
+        "me:hunter2@host/v1",
+        "me:hunter2/3@host/v1",
+        "host/v1?api_key=hunter2",
+        "host/v1?a=1&TOKEN=hunter2",
+    ],
 )
 def test_a_password_in_an_address_is_refused_and_not_repeated(address):
     entry = f"{{provider_name: custom, model_name: m, base_url: 'https://{address}'}}"
     with pytest.raises(ConfigError) as caught:
         load_config("base", [f"+model_info.mine={entry}", "model_config.model_name=mine"])
-    assert "model_info.mine.base_url: holds a password" in str(caught.value) and "hunter2" not in str(caught.value)
+    assert "model_info.mine.base_url: holds a password" in str(
+        caught.value
+    ) and "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -221,25 +247,46 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(address):
     ],
 )
 def test_a_password_in_the_place_of_copies_is_refused_and_not_repeated(url):
-    with pytest.raises(ConfigError, match=r"trainer\.default_hdfs_dir: holds a password or key") as caught:
+    with pytest.raises(
+        ConfigError, match=r"trainer\.default_hdfs_dir: holds a password or key"
+    ) as caught:
         load_config("base", [f"trainer.default_hdfs_dir='{url}'"])
     assert "hunter2" not in str(caught.value)
-    for plain in ("abfs://box@account.dfs.core.windows.net/runs", "sftp://me@host/runs", "s3://bucket/a:b@c"):
-        assert load_config("base", [f"trainer.default_hdfs_dir='{plain}'"]).trainer.default_hdfs_dir == plain
+    for plain in (
+        "abfs://box@account.dfs.core.windows.net/runs",
+        "sftp://me@host/runs",
+        "s3://bucket/a:b@c",
+    ):
+        assert (
+            load_config("base", [f"trainer.default_hdfs_dir='{plain}'"]).trainer.default_hdfs_dir
+            == plain
+        )
 
 
 def test_a_secret_of_the_environment_is_refused_and_not_repeated(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "hunter2")
     with pytest.raises(ConfigError, match="would save the secret MY_TOKEN") as caught:
-        load_config("evaluate_api_llm", ["+model_info.gpt-4o.generation_kwargs.user='${oc.env:MY_TOKEN}'"])
+        load_config(
+            "evaluate_api_llm", ["+model_info.gpt-4o.generation_kwargs.user='${oc.env:MY_TOKEN}'"]
+        )
     assert "hunter2" not in str(caught.value)
 
 
-FIELDS = ["api_key", "API_KEY", "extra_headers", "x-api-key", "token", "password", "extra_body.auth.password"]
+FIELDS = [
+    "api_key",
+    "API_KEY",
+    "extra_headers",
+    "x-api-key",
+    "token",
+    "password",
+    "extra_body.auth.password",
+]
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_key_among_the_fields_of_a_request_is_refused_and_not_repeated(field):
-    with pytest.raises(ConfigError, match=rf"generation_kwargs\.{field}: would be saved .*api_key_env") as caught:
+    with pytest.raises(
+        ConfigError, match=rf"generation_kwargs\.{field}: would be saved .*api_key_env"
+    ) as caught:
         load_config("evaluate_api_llm", [f"model_info.gpt-4o.generation_kwargs.{field}=hunter2"])
     assert "hunter2" not in str(caught.value)

@@ -28,7 +28,9 @@ def asked(*overrides):
     ],
 )
 def test_engine(name, gpus, vllm, chosen, warned):
-    cfg, warnings = clamp_to_hardware(asked(f"actor_rollout_ref.rollout.name={name}"), gpus=gpus, vllm=vllm)
+    cfg, warnings = clamp_to_hardware(
+        asked(f"actor_rollout_ref.rollout.name={name}"), gpus=gpus, vllm=vllm
+    )
     assert (cfg.actor_rollout_ref.rollout.name, len(warnings)) == (chosen, warned)
 
 
@@ -41,15 +43,23 @@ def test_a_build_for_cpus_is_used_if_it_is_asked_for():
 
 
 def test_the_originals_four_gpus_on_smaller_machines():
-    four = asked("trainer.n_gpus_per_node=4", "actor_rollout_ref.rollout.tensor_model_parallel_size=4")
+    four = asked(
+        "trainer.n_gpus_per_node=4", "actor_rollout_ref.rollout.tensor_model_parallel_size=4"
+    )
     cfg, warnings = clamp_to_hardware(four, gpus=2, vllm=True)
-    assert (cfg.trainer.n_gpus_per_node, cfg.actor_rollout_ref.rollout.tensor_model_parallel_size) == (2, 2)
+    assert (
+        cfg.trainer.n_gpus_per_node,
+        cfg.actor_rollout_ref.rollout.tensor_model_parallel_size,
+    ) == (2, 2)
     assert warnings == [
         "trainer.n_gpus_per_node: 4 asked for, 2 used: this machine has 2 GPUs",
         "actor_rollout_ref.rollout.tensor_model_parallel_size: 4 asked for, 2 used: this machine has 2 GPUs",
     ]
     cfg, warnings = clamp_to_hardware(four, gpus=0, vllm=False)
-    assert (cfg.trainer.n_gpus_per_node, cfg.actor_rollout_ref.rollout.tensor_model_parallel_size) == (1, 1)
+    assert (
+        cfg.trainer.n_gpus_per_node,
+        cfg.actor_rollout_ref.rollout.tensor_model_parallel_size,
+    ) == (1, 1)
     assert warnings == [
         "trainer.n_gpus_per_node: 4 asked for, 1 used: this machine has no GPU",
         "actor_rollout_ref.rollout.tensor_model_parallel_size: 4 asked for, 1 used: the local engine does not split a model",
@@ -57,7 +67,9 @@ def test_the_originals_four_gpus_on_smaller_machines():
 
 
 def test_only_resources_change():
-    four = asked("trainer.n_gpus_per_node=4", "actor_rollout_ref.rollout.tensor_model_parallel_size=4")
+    four = asked(
+        "trainer.n_gpus_per_node=4", "actor_rollout_ref.rollout.tensor_model_parallel_size=4"
+    )
     cfg, _ = clamp_to_hardware(four, gpus=1, vllm=True)
     rollout = replace(cfg.actor_rollout_ref.rollout, name="auto", tensor_model_parallel_size=4)
     back = replace(

@@ -26,7 +26,11 @@ def test_every_shipped_file_loads_and_prints_yaml_that_loads_back(name, tmp_path
 
 
 def test_base_equals_the_defaults_of_the_schema():
-    only_in_yaml = ("custom_envs", "es_manager.train.env_configs.n_groups", "es_manager.val.env_configs.n_groups")
+    only_in_yaml = (
+        "custom_envs",
+        "es_manager.train.env_configs.n_groups",
+        "es_manager.val.env_configs.n_groups",
+    )
     loaded, plain = (flatten(to_plain(cfg)) for cfg in (load_config("base"), Config()))
     differing = [key for key in {**loaded, **plain} if loaded.get(key) != plain.get(key)]
     assert not [key for key in differing if not key.startswith(only_in_yaml)]
@@ -39,12 +43,24 @@ def test_effective_values_of_the_original_recipe():
     assert (cfg.es_manager.val.env_groups, cfg.es_manager.val.group_size) == (128, 8)
     assert (cfg.agent_proxy.max_turn, cfg.agent_proxy.max_actions_per_turn) == (5, 5)
     sft = cfg.sft
-    assert (sft.optim.lr, sft.data.train_batch_size, sft.data.micro_batch_size_per_gpu) == (1e-4, 16, 1)
-    assert (sft.trainer.total_epochs, sft.data.max_length, sft.optim.betas) == (5, 2048, (0.9, 0.95))
+    assert (sft.optim.lr, sft.data.train_batch_size, sft.data.micro_batch_size_per_gpu) == (
+        1e-4,
+        16,
+        1,
+    )
+    assert (sft.trainer.total_epochs, sft.data.max_length, sft.optim.betas) == (
+        5,
+        2048,
+        (0.9, 0.95),
+    )
     actor = cfg.actor_rollout_ref.actor
     assert (actor.optim.lr, cfg.critic.optim.lr, actor.optim.betas) == (1e-6, 1e-5, (0.9, 0.999))
     assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c) == (0.2, 0.28, 3.0)
-    assert (cfg.trainer.total_training_steps, cfg.trainer.save_freq, cfg.trainer.test_freq) == (1000, 100, 10)
+    assert (cfg.trainer.total_training_steps, cfg.trainer.save_freq, cfg.trainer.test_freq) == (
+        1000,
+        100,
+        10,
+    )
     assert (cfg.seed.train, cfg.seed.val, cfg.generate.num_batches) == (10000, 123, 5)
     assert cfg.trainer.run_dir == "runs/sokoban-main"
 
@@ -57,11 +73,17 @@ def test_task_files_change_what_the_original_changes():
     assert (shop.agent_proxy.max_turn, shop.agent_proxy.max_actions_per_turn) == (9, 1)
     assert shop.actor_rollout_ref.rollout.max_model_len == 15000
     lora = load_config("base-lora")
-    assert (lora.lora.rank, lora.critic.model.lora_rank, lora.actor_rollout_ref.actor.optim.lr) == (64, 64, 1e-5)
+    assert (lora.lora.rank, lora.critic.model.lora_rank, lora.actor_rollout_ref.actor.optim.lr) == (
+        64,
+        64,
+        1e-5,
+    )
 
 
 def test_overrides_win_over_files_and_reach_interpolated_keys(tmp_path):
-    (tmp_path / "mine.yaml").write_text("defaults: [_3_frozen_lake, _self_]\nmodel_path: a/b\nseed: {train: 7}\n")
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [_3_frozen_lake, _self_]\nmodel_path: a/b\nseed: {train: 7}\n"
+    )
     cfg = load_config(tmp_path / "mine.yaml", ["model_path=builtin:tiny", "+seed.val=8"])
     assert cfg.sft.model.partial_pretrain == "builtin:tiny"
     assert (cfg.seed.train, cfg.seed.val) == (7, 8)
@@ -87,7 +109,12 @@ def test_a_users_environment_replaces_the_shipped_one_as_a_whole(tmp_path):
     (tmp_path / "mine.yaml").write_text(text)
     cfg = load_config(tmp_path / "mine.yaml")
     assert cfg.custom_envs["FrozenLake"].env_config is None
-    assert cfg.custom_envs["SimpleSokoban"].env_config == {"dim_x": 6, "dim_y": 6, "num_boxes": 1, "max_steps": 100}
+    assert cfg.custom_envs["SimpleSokoban"].env_config == {
+        "dim_x": 6,
+        "dim_y": 6,
+        "num_boxes": 1,
+        "max_steps": 100,
+    }
 
 
 def test_removing_a_key_gives_its_default_and_removing_a_tag_drops_it():
@@ -115,7 +142,9 @@ def test_groups_are_spread_over_the_tags():
 
 
 def test_numbers_may_be_names():
-    cfg = load_config("base", ["es_manager.val.env_configs.tags=[2048]", "trainer.experiment_name=17"])
+    cfg = load_config(
+        "base", ["es_manager.val.env_configs.tags=[2048]", "trainer.experiment_name=17"]
+    )
     assert cfg.es_manager.val.env_configs.tags == ("2048",)
     assert cfg.trainer.run_dir == "runs/17"
 
@@ -156,7 +185,12 @@ def test_parts_are_read_as_base():
 
 
 def test_environment_variables_are_not_read(monkeypatch):
-    for name, value in {"MODE": "add_worldmodel", "RENDER_MODE": "text", "BT_NUM": "9", "MODEL": "x"}.items():
+    for name, value in {
+        "MODE": "add_worldmodel",
+        "RENDER_MODE": "text",
+        "BT_NUM": "9",
+        "MODEL": "x",
+    }.items():
         monkeypatch.setenv(name, value)
     assert load_config("_10_sudoku").ctx_manager.mode == "base"
     assert load_config("_10_sudoku").generate.num_batches == 5
@@ -189,7 +223,9 @@ def test_a_broken_file_is_one_clear_error(tmp_path: Path):
 def test_an_unknown_name_lists_the_known_ones(tmp_path):
     with pytest.raises(ConfigError, match=r"no configuration '_3_frozenlake'.*_3_frozen_lake"):
         load_config("_3_frozenlake")
-    with pytest.raises(ConfigError, match=r"is a folder without config\.yaml, and it has no \.yaml file"):
+    with pytest.raises(
+        ConfigError, match=r"is a folder without config\.yaml, and it has no \.yaml file"
+    ):
         load_config(tmp_path)
 
 
@@ -209,5 +245,7 @@ def test_a_module_beside_a_configuration_is_found_from_another_folder(tmp_path):
         "../lamps.yaml",
         "model_path=builtin:tiny",
     ]
-    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, cwd=elsewhere, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0 and "lamp" in done.stdout, done.stderr

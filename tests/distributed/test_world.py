@@ -31,7 +31,12 @@ def test_every_row_is_dealt_to_one_rank_and_loads_are_even(lengths, size):
 
 def test_four_ranks_are_dealt_back_and_forth():
     lengths = torch.tensor([9, 8, 7, 6, 5, 4, 3, 2])
-    assert [World(rank, 4).deal(lengths).tolist() for rank in range(4)] == [[0, 7], [1, 6], [2, 5], [3, 4]]
+    assert [World(rank, 4).deal(lengths).tolist() for rank in range(4)] == [
+        [0, 7],
+        [1, 6],
+        [2, 5],
+        [3, 4],
+    ]
 
 
 def test_alone_everything_is_the_identity():
@@ -48,7 +53,13 @@ def test_alone_everything_is_the_identity():
 
 def test_an_episode_is_the_same_at_the_other_end():
     made = template("qwen2")
-    (episode, *_) = play(groups(1, 1), NoiseEngine(made, np.random.default_rng(3)), made, max_turn=2, instruction="Go.")
+    (episode, *_) = play(
+        groups(1, 1),
+        NoiseEngine(made, np.random.default_rng(3)),
+        made,
+        max_turn=2,
+        instruction="Go.",
+    )
     found = unpack(json.loads(json.dumps(pack(episode))))
     assert found.to_json() == episode.to_json()
     for name, dtype in ARRAYS.items():
@@ -59,12 +70,12 @@ def test_an_episode_is_the_same_at_the_other_end():
 def test_a_rank_without_rows_makes_a_pass_that_does_not_count():
     dummy = torch.tensor([4])
     cut = [torch.tensor([0, 1])]
-    assert [(rows.tolist(), counts) for rows, counts in Replica(None).passes(cut, dummy, backward=True)] == [
-        ([0, 1], True)
-    ]
-    assert [(rows.tolist(), counts) for rows, counts in Replica(None).passes([], dummy, backward=True)] == [
-        ([4], False)
-    ]
+    assert [
+        (rows.tolist(), counts) for rows, counts in Replica(None).passes(cut, dummy, backward=True)
+    ] == [([0, 1], True)]
+    assert [
+        (rows.tolist(), counts) for rows, counts in Replica(None).passes([], dummy, backward=True)
+    ] == [([4], False)]
     assert list(Replica(None).passes([], dummy, backward=False)) == []
 
 

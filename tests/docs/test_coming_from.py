@@ -12,14 +12,19 @@ from spa.config.load import load_config
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
-ORIGINAL = json.loads((ROOT / "src" / "spa" / "config" / "original_keys.json").read_text(encoding="utf-8"))
+ORIGINAL = json.loads(
+    (ROOT / "src" / "spa" / "config" / "original_keys.json").read_text(encoding="utf-8")
+)
 
 
 def names(stack):
     """(their name, our key) of every row of a table."""
     match = re.search(rf"<!-- keys: {stack} -->\n(.*?)\n\n", PAGE, re.S)
     assert match, stack
-    rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in match[1].splitlines()[2:]]
+    rows = [
+        [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        for line in match[1].splitlines()[2:]
+    ]
     return [(row[0], row[1]) for row in rows]
 
 
@@ -27,7 +32,11 @@ def names(stack):
 def test_our_keys_exist(stack):
     cfg = load_config("base")
     for _, key in names(stack):
-        reduce(lambda part, name: part[name] if isinstance(part, dict) else getattr(part, name), key.split("."), cfg)
+        reduce(
+            lambda part, name: part[name] if isinstance(part, dict) else getattr(part, name),
+            key.split("."),
+            cfg,
+        )
 
 
 @pytest.mark.parametrize("stack", ["verl", "RAGEN"])
@@ -37,4 +46,6 @@ def test_their_keys_are_those_of_the_original(stack):
 
 def test_trl_has_the_arguments():
     trl = pytest.importorskip("trl")
-    assert {theirs for theirs, _ in names("GRPOConfig")} <= {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    assert {theirs for theirs, _ in names("GRPOConfig")} <= {
+        field.name for field in dataclasses.fields(trl.GRPOConfig)
+    }

@@ -84,7 +84,9 @@ def commands(page: Path) -> list[Command]:
             if text.partition(" ")[0] in PROGRAMS:
                 found.append(Command(number, shlex.split(text, comments=True), mark))
             else:
-                assert not strict or not text.strip(), f"{page.name}:{number}: {text!r} is no command of ours; mark it"
+                assert not strict or not text.strip(), (
+                    f"{page.name}:{number}: {text!r} is no command of ours; mark it"
+                )
     return found
 
 
@@ -107,10 +109,14 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def workplace(
+    tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """The folder in which a page is followed."""
     shutil.copytree(finished_run, tmp_path / "runs" / "demo")
-    (tmp_path / "my_run.yaml").write_text("defaults: [_3_frozen_lake]\nmodel_path: builtin:tiny\n", encoding="utf-8")
+    (tmp_path / "my_run.yaml").write_text(
+        "defaults: [_3_frozen_lake]\nmodel_path: builtin:tiny\n", encoding="utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -122,13 +128,21 @@ def workplace(tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatc
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
-def test_every_command_of_a_page_works(page: Path, workplace: Path, capfd: pytest.CaptureFixture[str]):
-    for name, content in re.findall(r"```\w+\n# (\w+\.\w+)\b[^\n]*\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if commands(page)], ids=lambda page: page.name
+)
+def test_every_command_of_a_page_works(
+    page: Path, workplace: Path, capfd: pytest.CaptureFixture[str]
+):
+    for name, content in re.findall(
+        r"```\w+\n# (\w+\.\w+)\b[^\n]*\n(.*?)```", page.read_text(encoding="utf-8"), re.S
+    ):
         (workplace / name).write_text(content, encoding="utf-8")
     for command in commands(page):
         status = run(command, workplace, capfd)
-        assert status == 0, f"{page.name}:{command.line}: {shlex.join(command.words)}\n{''.join(capfd.readouterr())}"
+        assert status == 0, (
+            f"{page.name}:{command.line}: {shlex.join(command.words)}\n{''.join(capfd.readouterr())}"
+        )
 
 
 def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) -> int:
@@ -146,7 +160,9 @@ def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) ->
     if program in SCRIPTS:
         return finish([str(ROOT / program), *args, *(["--dry-run"] if dry else [])], workplace)
     if program == "pytest":
-        return finish([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args], Path.cwd())
+        return finish(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args], Path.cwd()
+        )
     assert new_words(args) is None, (
         f"line {command.line}: this is an old name; write spa {shlex.join(new_words(args) or [])}"
     )
@@ -154,12 +170,16 @@ def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) ->
     if name not in COMMANDS:
         return 0 if args == ["--help"] or (name in TOP and args[1:] == ["--help"]) else 2
     if command.mark == "options only" or placeholder(args):
-        return 0 if set(option_names(args)) <= set(option_names(help_of(name, capfd).split())) else 1
+        return (
+            0 if set(option_names(args)) <= set(option_names(help_of(name, capfd).split())) else 1
+        )
     if command.mark == "until interrupted":
         return interrupted(args)
     short = "--dry-run" in args or "--world-model" in args
     assert dry or name not in LONG or short, f"line {command.line}: mark it as dry run"
-    assert "--export" in args or name not in SERVERS, f"line {command.line}: mark it as until interrupted"
+    assert "--export" in args or name not in SERVERS, (
+        f"line {command.line}: mark it as until interrupted"
+    )
     try:
         return spa([*args, "--dry-run"] if dry else args)
     except SystemExit as stop:
@@ -180,7 +200,8 @@ def finish(words: list[str], folder: Path) -> int:
 def interrupted(args: list[str]) -> int:
     """Start a command, wait for its first line, interrupt it as the keyboard would; 0 if it then ends quietly."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "spa", *args, *([] if "--port" in args else ["--port", "0"])],  # any free port
+        # any free port
+        [sys.executable, "-m", "spa", *args, *([] if "--port" in args else ["--port", "0"])],
         env={**os.environ, "BROWSER": "true"},  # no window opens
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -203,7 +224,9 @@ def interrupted(args: list[str]) -> int:
 
 def option_names(words: list[str]) -> list[str]:
     """The names of options among words."""
-    return [match[0] for word in words if (match := re.match(r"--[a-z][\w-]*", word.strip("[],()")))]
+    return [
+        match[0] for word in words if (match := re.match(r"--[a-z][\w-]*", word.strip("[],()")))
+    ]
 
 
 def help_of(name: str, capfd: pytest.CaptureFixture[str]) -> str:
@@ -226,13 +249,19 @@ def test_the_list_of_commands_is_printed_without_anything_heavy():
         "heavy = {'torch', 'transformers', 'numpy', 'hydra', 'gymnasium', 'pyarrow', 'rich'} & set(sys.modules); "
         "sys.exit(f'imported {heavy}' if heavy else status)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert all(re.search(rf"^  {name} ", result.stdout, re.M) for name in TOP)
 
 
-@pytest.mark.parametrize("args", [["runn"], ["run", "no_such_config"], ["run", "demo", "no.such.key=1"]])
-def test_mistakes_end_with_one_message_and_status_2(args: list[str], capfd: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    "args", [["runn"], ["run", "no_such_config"], ["run", "demo", "no.such.key=1"]]
+)
+def test_mistakes_end_with_one_message_and_status_2(
+    args: list[str], capfd: pytest.CaptureFixture[str]
+):
     assert spa(args) == 2
     printed = capfd.readouterr()
     assert printed.out == "" and printed.err.startswith("spa") and "Traceback" not in printed.err
@@ -240,7 +269,9 @@ def test_mistakes_end_with_one_message_and_status_2(args: list[str], capfd: pyte
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_the_text_exist(page: Path):
-    for line in re.findall(r"`(?:\.venv/bin/)?spa ([a-z][^`\n]*)", page.read_text(encoding="utf-8")):
+    for line in re.findall(
+        r"`(?:\.venv/bin/)?spa ([a-z][^`\n]*)", page.read_text(encoding="utf-8")
+    ):
         words = line.split()
         assert name_of(words) in (*COMMANDS, *TOP), line
         assert new_words(words) is None, line
@@ -263,10 +294,15 @@ VARIABLES = {
     ("words", "ends"),
     [
         (["./run_spa.sh", "_2_sokoban", "last", "True"], set(VARIABLES)),
-        (["./run_baseline.sh", "_2_sokoban", "vanilla_wm"], {"MODE", "MODEL", "RENDER_MODE", "BASE_DIR"}),
+        (
+            ["./run_baseline.sh", "_2_sokoban", "vanilla_wm"],
+            {"MODE", "MODEL", "RENDER_MODE", "BASE_DIR"},
+        ),
     ],
 )
-def test_the_originals_scripts_hand_over_arguments_and_variables(words: list[str], ends: set[str], tmp_path: Path):
+def test_the_originals_scripts_hand_over_arguments_and_variables(
+    words: list[str], ends: set[str], tmp_path: Path
+):
     bin_folder = str(Path(sys.executable).parent)
     result = subprocess.run(
         [str(ROOT / words[0]), *words[1:], "--dry-run"],
@@ -298,6 +334,14 @@ def test_the_originals_scripts_pass_a_failure_on(tmp_path: Path):
 def test_a_script_without_an_environment_says_what_to_do(tmp_path, name):
     script = shutil.copy(ROOT / name, tmp_path)
     done = subprocess.run(
-        ["/bin/sh", script, "base"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+        ["/bin/sh", script, "base"],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 127 and "make .venv/.ready" in done.stderr and "not found" not in done.stderr
+    assert (
+        done.returncode == 127
+        and "make .venv/.ready" in done.stderr
+        and "not found" not in done.stderr
+    )

@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 READERS = [
     *PAGES,
-    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "AGENTS", "SECURITY", "CODE_OF_CONDUCT")),
+    *(
+        ROOT / f"{name}.md"
+        for name in ("README", "CONTRIBUTING", "AGENTS", "SECURITY", "CODE_OF_CONDUCT")
+    ),
 ]
 
 
@@ -37,7 +40,10 @@ def test_links_lead_somewhere(page: Path):
         assert aim.exists(), f"{page.name} links to {target}"
         if anchor and aim.suffix == ".md":
             headings = re.findall(r"^#+ (.+)$", aim.read_text(encoding="utf-8"), re.M)
-            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+            slugs = {
+                re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+                for heading in headings
+            }
             assert anchor in slugs, f"{page.name} links to {target}"
 
 
@@ -69,6 +75,8 @@ def test_pages_print_the_examples(page: str, name: str):
 
 
 def test_the_quick_start_quotes_the_result_of_the_readme():
-    quoted = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.S)
+    quoted = re.findall(
+        r"```text\n(.*?)```", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.S
+    )
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert quoted and set(quoted[0].splitlines()) <= set(readme)

@@ -62,16 +62,25 @@ def test_imports_inside_functions_are_dependencies_or_extras():
 def test_every_file_beside_the_modules_is_shipped():
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["spa"]
     files = [
-        PurePosixPath(path.relative_to(ROOT / "src/spa")) for path in (ROOT / "src/spa").rglob("*") if path.is_file()
+        PurePosixPath(path.relative_to(ROOT / "src/spa"))
+        for path in (ROOT / "src/spa").rglob("*")
+        if path.is_file()
     ]
     data = [file for file in files if file.suffix not in (".py", ".pyc")]
     assert len(data) > 10
-    assert [str(file) for file in data if not any(matches(file, pattern) for pattern in patterns)] == []
+    assert [
+        str(file) for file in data if not any(matches(file, pattern) for pattern in patterns)
+    ] == []
 
 
 def matches(file: PurePosixPath, pattern: str) -> bool:
     """Whether a pattern of package-data covers a file; ** stands for any number of folders."""
-    return re.fullmatch(re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*"), str(file)) is not None
+    return (
+        re.fullmatch(
+            re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*"), str(file)
+        )
+        is not None
+    )
 
 
 def test_the_tested_versions_lie_in_the_promised_ranges():
@@ -79,15 +88,27 @@ def test_the_tested_versions_lie_in_the_promised_ranges():
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     pins = {canonicalize_name(name): version for name, version in pins.items()}
     extras = PROJECT["project"]["optional-dependencies"]
-    required = [*PROJECT["project"]["dependencies"], *extras["dev"], *extras["api"], *extras["plot"]]
+    required = [
+        *PROJECT["project"]["dependencies"],
+        *extras["dev"],
+        *extras["api"],
+        *extras["plot"],
+    ]
     for requirement in map(Requirement, required):
         if requirement.name != NAME:
-            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
-    assert pins["torch"] == "2.13.0"  # an exact public version: an index with CPU builds then gives the CPU build
+            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (
+                requirement
+            )
+    # an exact public version: an index with CPU builds then gives the CPU build
+    assert pins["torch"] == "2.13.0"
 
 
 def test_every_package_that_is_needed_has_hashes_of_the_tested_version():
-    blocks = [block for block in re.split(r"\n(?=\S)", HASHED.read_text(encoding="utf-8")) if not block.startswith("#")]
+    blocks = [
+        block
+        for block in re.split(r"\n(?=\S)", HASHED.read_text(encoding="utf-8"))
+        if not block.startswith("#")
+    ]
     hashed = {}
     for block in blocks:
         name, version = block.split(" ")[0].split("==")
@@ -101,9 +122,16 @@ def test_every_package_that_is_needed_has_hashes_of_the_tested_version():
 
 def test_the_licence_and_the_citation_are_there():
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert metadata.metadata(NAME)["License-Expression"] == PROJECT["project"]["license"] == "Apache-2.0"
-    uplot = "src/spa/report/templates/uplot.LICENSE.txt"  # of the one library that is part of the package
-    assert uplot in PROJECT["project"]["license-files"] and "MIT License" in (ROOT / uplot).read_text(encoding="utf-8")
+    assert (
+        metadata.metadata(NAME)["License-Expression"]
+        == PROJECT["project"]["license"]
+        == "Apache-2.0"
+    )
+    # of the one library that is part of the package
+    uplot = "src/spa/report/templates/uplot.LICENSE.txt"
+    assert uplot in PROJECT["project"]["license-files"] and "MIT License" in (
+        ROOT / uplot
+    ).read_text(encoding="utf-8")
     assert "2510.15047" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
@@ -111,23 +139,38 @@ def test_the_package_says_what_it_is():
     project = PROJECT["project"]
     assert project["authors"] and project["keywords"] and project["urls"]
     assert "Typing :: Typed" in project["classifiers"] and (ROOT / "src/spa/py.typed").is_file()
-    minors = [line.split("::")[-1].strip() for line in project["classifiers"] if "Python :: 3." in line]
+    minors = [
+        line.split("::")[-1].strip() for line in project["classifiers"] if "Python :: 3." in line
+    ]
     assert minors == ["3.11", "3.12", "3.13"]
 
 
 def test_the_workflow_runs_on_every_version_of_python_that_is_promised():
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]
-    promised = [line.split(" :: ")[-1] for line in PROJECT["project"]["classifiers"] if "Python :: 3." in line]
+    promised = [
+        line.split(" :: ")[-1]
+        for line in PROJECT["project"]["classifiers"]
+        if "Python :: 3." in line
+    ]
     assert jobs["test"]["strategy"]["matrix"]["python"] == promised
     assert [job["steps"][-1]["run"] for job in jobs.values()] == [".ci/run", "make test-wheel"]
 
 
 def test_help_lists_every_target():
-    made = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    made = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     phony = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
-    assert {name for line in phony for name in line.split()} == set(re.findall(r"^make ([\w-]+)  ?", made, re.M))
+    assert {name for line in phony for name in line.split()} == set(
+        re.findall(r"^make ([\w-]+)  ?", made, re.M)
+    )
 
 
 def test_hooks_run_the_installed_ruff():
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
-    assert [hook["entry"].split()[:2] for hook in hooks] == [[".venv/bin/ruff", "check"], [".venv/bin/ruff", "format"]]
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][
+        0
+    ]["hooks"]
+    assert [hook["entry"].split()[:2] for hook in hooks] == [
+        [".venv/bin/ruff", "check"],
+        [".venv/bin/ruff", "format"],
+    ]

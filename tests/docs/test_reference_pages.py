@@ -36,16 +36,25 @@ def root(tmp_path_factory) -> Path:
     """A folder with a run of all three stages of the preset `tiny`, shortened, where the pages say."""
     root = tmp_path_factory.mktemp("root")
     short = [f"{key}={json.dumps(value)}" for key, value in SMALL.items()]
-    pipeline.run(load_config("tiny", [*short, *ALL_LOSSES, f"trainer.run_dir={root / 'runs/demo/spa'}"]))
+    pipeline.run(
+        load_config("tiny", [*short, *ALL_LOSSES, f"trainer.run_dir={root / 'runs/demo/spa'}"])
+    )
     return root
 
 
 def test_every_recorded_key_has_a_record(root):
     files = [path for path in root.rglob("*.jsonl") if path.parent.name in ("data", "sft", "ppo")]
     assert len(files) == 6
-    recorded = {key for path in files for line in path.read_text().splitlines() for key in json.loads(line)}
+    recorded = {
+        key for path in files for line in path.read_text().splitlines() for key in json.loads(line)
+    }
     assert {key for key in recorded if find_metric(key) is None} == set()
-    assert {"actor/world_loss", "critic/vf_explained_var", "val/loss", "selfplay/wm/pred_exact"} <= recorded
+    assert {
+        "actor/world_loss",
+        "critic/vf_explained_var",
+        "val/loss",
+        "selfplay/wm/pred_exact",
+    } <= recorded
 
 
 def test_every_key_of_a_written_search_has_a_record():
@@ -59,7 +68,12 @@ def test_an_unknown_key_has_no_record():
 
 
 def test_no_record_is_written_twice():
-    patterns = [pattern for group in GROUPS for metric in group.metrics for pattern in group.patterns(metric)]
+    patterns = [
+        pattern
+        for group in GROUPS
+        for metric in group.metrics
+        for pattern in group.patterns(metric)
+    ]
     assert len(patterns) == len(set(patterns))
 
 
@@ -69,11 +83,17 @@ def test_the_metrics_page_is_up_to_date():
 
 
 def test_the_formats_page_has_every_column_with_its_type():
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|$", FORMATS.partition("## Episodes")[0], re.M)
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|$", FORMATS.partition("## Episodes")[0], re.M
+    )
     assert {name: meaning for name, _, meaning in rows} == COLUMNS
     for field, (name, kind, _) in zip([*SCHEMA, IMAGES], rows, strict=True):
         assert field.name == name
-        assert kind.startswith("list of") if str(field.type).startswith("list") else kind == str(field.type)
+        assert (
+            kind.startswith("list of")
+            if str(field.type).startswith("list")
+            else kind == str(field.type)
+        )
 
 
 @pytest.mark.parametrize(("section", "kind"), [("## Episodes", Episode), ("## Turns", Turn)])
@@ -88,7 +108,11 @@ def test_the_formats_page_has_every_field(section, kind):
 def test_the_formats_page_names_every_file_of_a_run(root):
     run = root / "runs" / "demo" / "spa"
     names = {path.name for stage in ("data", "sft", "ppo") for path in (run / stage).iterdir()}
-    shown = {re.sub(r"^global_step_\d+$", "global_step_N", name) for name in names if not name.startswith(".")}
+    shown = {
+        re.sub(r"^global_step_\d+$", "global_step_N", name)
+        for name in names
+        if not name.startswith(".")
+    }
     assert {name for name in shown if name not in FORMATS} == set()
 
 
@@ -101,8 +125,14 @@ def test_the_blocks_of_the_formats_page_run(root, monkeypatch, capsys):
 
 def test_the_formats_page_has_every_field_of_an_evaluation(root):
     run = root / "runs" / "demo" / "spa"
-    cfg = load_config("tiny", ["es_manager.val.env_groups=2", "es_manager.val.group_size=2", "trainer.device=cpu"])
+    cfg = load_config(
+        "tiny", ["es_manager.val.env_groups=2", "es_manager.val.group_size=2", "trainer.device=cpu"]
+    )
     result = evaluate.main(cfg, find_target(str(run / "ppo")), output=root / "eval.json")
     text = FORMATS.partition("## Evaluation results")[2]
-    for key in {key for tag in result["tags"].values() for key in tag} | {"tags", "not_computed", "versions"}:
+    for key in {key for tag in result["tags"].values() for key in tag} | {
+        "tags",
+        "not_computed",
+        "versions",
+    }:
         assert f"`{re.sub(r'^pass@[0-9]+$', 'pass@K', key)}`" in text

@@ -29,7 +29,9 @@ class Server:
             server_state = outer
 
         self.http = QuietServer(("127.0.0.1", 0), Bound)
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,7 +105,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def good(text: str | None = None, finish: str = "stop", **message: str) -> Act:
-    return lambda h: h.send(200, h.reply(h.server_state.text if text is None else text, finish, **message))
+    return lambda h: h.send(
+        200, h.reply(h.server_state.text if text is None else text, finish, **message)
+    )
 
 
 def failing(status: int, message: str = "trouble", code: str | None = None, **headers: str) -> Act:

@@ -21,7 +21,10 @@ SOON = {"retry_after_ms": "1"}
 def prompt(number: int = 0) -> Prompt:
     return Prompt(
         episode_id=f"val/0/{number}/0",
-        messages=({"role": "system", "content": "rules"}, {"role": "user", "content": f"state {number}"}),
+        messages=(
+            {"role": "system", "content": "rules"},
+            {"role": "user", "content": f"state {number}"},
+        ),
         token_ids=np.zeros(0, np.int32),
         prefill="<think>",
         seed=number,
@@ -48,7 +51,11 @@ def test_a_reply_arrives_without_its_prefill_and_nothing_but_the_messages_is_sen
     with Server() as server:
         [completion] = engine(server).generate([prompt()], SAMPLING)
     assert completion.text == "go</think><answer>Up</answer>"
-    assert (completion.finish_reason, completion.token_ids, completion.logprobs) == ("stop", None, None)
+    assert (completion.finish_reason, completion.token_ids, completion.logprobs) == (
+        "stop",
+        None,
+        None,
+    )
     [request] = server.requests
     body = request["body"]
     assert (body["temperature"], body["max_tokens"], body["model"]) == (0.5, 64, "m")
@@ -61,20 +68,35 @@ def test_a_reply_arrives_without_its_prefill_and_nothing_but_the_messages_is_sen
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (ApiResponse(text="<think>a</think><answer>b</answer>", finish_reason="stop"), "a</think><answer>b</answer>"),
+        (
+            ApiResponse(text="<think>a</think><answer>b</answer>", finish_reason="stop"),
+            "a</think><answer>b</answer>",
+        ),
         (ApiResponse(text="\n <think>a</think>", finish_reason="stop"), "a</think>"),
         (ApiResponse(text="Sure: <think>a</think>", finish_reason="stop"), "a</think>"),
-        (ApiResponse(text="a</think><answer>b</answer>", finish_reason="stop"), "a</think><answer>b</answer>"),
-        (ApiResponse(text="<answer>b</answer>", finish_reason="stop", reasoning="a"), "a</think><answer>b</answer>"),
+        (
+            ApiResponse(text="a</think><answer>b</answer>", finish_reason="stop"),
+            "a</think><answer>b</answer>",
+        ),
+        (
+            ApiResponse(text="<answer>b</answer>", finish_reason="stop", reasoning="a"),
+            "a</think><answer>b</answer>",
+        ),
         (ApiResponse(text="<think>x</think>", finish_reason="stop", reasoning="a"), "x</think>"),
         (
             ApiResponse(
-                text="<answer>b</answer>", finish_reason="stop", reasoning="I write <think>.</think><answer>Up"
+                text="<answer>b</answer>",
+                finish_reason="stop",
+                reasoning="I write <think>.</think><answer>Up",
             ),
             "I write [think].[/think][answer]Up</think><answer>b</answer>",
         ),
         (
-            ApiResponse(text="<answer>b</answer>", finish_reason="stop", reasoning="<observation>s</observation>"),
+            ApiResponse(
+                text="<answer>b</answer>",
+                finish_reason="stop",
+                reasoning="<observation>s</observation>",
+            ),
             "<observation>s</observation></think><answer>b</answer>",
         ),
         (ApiResponse(text="", finish_reason="length"), ""),
@@ -162,12 +184,17 @@ def test_a_used_up_quota_is_not_asked_again():
 
 @pytest.mark.parametrize(
     "trouble",
-    [failing(400, "This model's maximum context length is 4096 tokens"), good(finish="content_filter")],
+    [
+        failing(400, "This model's maximum context length is 4096 tokens"),
+        good(finish="content_filter"),
+    ],
     ids=["too-long", "content-filter"],
 )
 def test_a_refused_request_costs_one_episode(trouble):
     with Server([trouble]) as server:
-        completions = engine(server, max_concurrency=1).generate([prompt(i) for i in range(3)], SAMPLING)
+        completions = engine(server, max_concurrency=1).generate(
+            [prompt(i) for i in range(3)], SAMPLING
+        )
     assert [c.finish_reason for c in completions] == ["error", "stop", "stop"]
     assert len(server.requests) == 3
 
@@ -245,7 +272,11 @@ def test_replies_are_kept_and_not_asked_for_twice(tmp_path):
         server.acts = []
         completions = engine(server, store=store).generate([prompt(0), prompt(1)], SAMPLING)
     assert [c.text for c in completions] == ["first</think>", "go</think><answer>Up</answer>"]
-    assert [r["body"]["messages"][1]["content"] for r in server.requests] == ["state 0", "state 1", "state 1"]
+    assert [r["body"]["messages"][1]["content"] for r in server.requests] == [
+        "state 0",
+        "state 1",
+        "state 1",
+    ]
     assert KEY not in store.read_text()
 
 
@@ -272,7 +303,10 @@ def test_a_missing_key_names_its_variable(monkeypatch):
 @pytest.mark.parametrize("wrong", ["sk-abc\ndef", "sk-\u201cabc\u201d"])
 def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(monkeypatch, wrong):
     monkeypatch.setenv("SPA_TEST_KEY", wrong)
-    with Server() as server, pytest.raises(ModelError, match="SPA_TEST_KEY has a line break or letters") as error:
+    with (
+        Server() as server,
+        pytest.raises(ModelError, match="SPA_TEST_KEY has a line break or letters") as error,
+    ):
         engine(server)
     assert "abc" not in str(error.value)
 
@@ -281,7 +315,10 @@ def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(monkeypatch, wr
 def test_a_proxy_that_cannot_be_used_is_named_without_its_password(monkeypatch, proxy):
     monkeypatch.setenv("http_proxy", proxy)
     monkeypatch.setenv("no_proxy", "")
-    with Server() as server, pytest.raises(ModelError, match=r"the proxy .* cannot be used") as error:
+    with (
+        Server() as server,
+        pytest.raises(ModelError, match=r"the proxy .* cannot be used") as error,
+    ):
         engine(server)
     assert "secret" not in str(error.value)
 
@@ -301,7 +338,9 @@ def test_a_key_that_the_server_repeats_is_kept_nowhere(tmp_path, caplog):
     store = tmp_path / "replies.jsonl"
     long = failing(400, "x" * 370 + KEY + " context length")  # where it would be cut in the middle
     with Server([good(f"the key is {KEY}"), good("x", finish=KEY), long]) as server:
-        found = engine(server, max_concurrency=1, store=store).generate([prompt(n) for n in range(3)], SAMPLING)
+        found = engine(server, max_concurrency=1, store=store).generate(
+            [prompt(n) for n in range(3)], SAMPLING
+        )
     assert [completion.finish_reason for completion in found] == ["stop", "error", "error"]
     said = caplog.text + store.read_text() + "".join(completion.text for completion in found)
     assert "the key is ***" in said and KEY[:8] not in said
@@ -313,7 +352,9 @@ def test_an_api_model_cannot_be_trained(tmp_path):
 
 
 def body(content: str) -> bytes:
-    return ('{"choices": [{"index": 0, "finish_reason": "stop", "message": ' + content + "}]}").encode()
+    return (
+        '{"choices": [{"index": 0, "finish_reason": "stop", "message": ' + content + "}]}"
+    ).encode()
 
 
 def half(handler) -> None:
@@ -377,9 +418,19 @@ MISBEHAVIOUR = {
 @pytest.mark.parametrize("kind", MISBEHAVIOUR)
 def test_a_misbehaving_answer_costs_its_own_episode(kind, tmp_path):
     with Server(acts=[good(), MISBEHAVIOUR[kind]]) as server:
-        one = engine(server, max_retries=0, timeout_s=2.0, max_concurrency=1, store=tmp_path / "replies.jsonl")
+        one = engine(
+            server,
+            max_retries=0,
+            timeout_s=2.0,
+            max_concurrency=1,
+            store=tmp_path / "replies.jsonl",
+        )
         first, second, third = one.generate([prompt(n) for n in range(3)], SAMPLING)
-    assert (first.finish_reason, second.finish_reason, third.finish_reason) == ("stop", "error", "stop")
+    assert (first.finish_reason, second.finish_reason, third.finish_reason) == (
+        "stop",
+        "error",
+        "stop",
+    )
     assert second.text and KEY not in second.text and len(second.text) < 1000
 
 
@@ -393,7 +444,9 @@ def test_requests_go_through_the_proxy_that_the_system_names(monkeypatch):
         monkeypatch.setenv("http_proxy", proxy.address.removeprefix("http://"))
         monkeypatch.setenv("no_proxy", "")
         engine(server).generate([prompt()], SAMPLING)
-    assert [request["path"] for request in proxy.requests] == [f"{server.address}/chat/completions"] * 2
+    assert [request["path"] for request in proxy.requests] == [
+        f"{server.address}/chat/completions"
+    ] * 2
     assert [request["path"] for request in server.requests] == ["/chat/completions"]
 
 

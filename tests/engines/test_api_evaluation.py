@@ -99,9 +99,13 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
             stages=("selfplay",),
         )
         folder = selfplay.main(cfg, directory=tmp_path / "data")
-    rows = [row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")]
+    rows = [
+        row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")
+    ]
     assert len(server.requests) == len(rows) == 2
-    assert all("player (P) is at" in row.response and "I see ice" not in row.response for row in rows)
+    assert all(
+        "player (P) is at" in row.response and "I see ice" not in row.response for row in rows
+    )
 
 
 def test_an_alias_with_two_runs_keeps_both_results(tmp_path, monkeypatch, capsys):
@@ -128,8 +132,11 @@ def test_an_alias_with_two_runs_keeps_both_results(tmp_path, monkeypatch, capsys
     one, two = (sorted((tmp_path / run / "eval").rglob("*.json")) for run in ("one", "two"))
     played = [json.loads(path.read_text())["puzzles"]["played"] for path in (*one, *two)]
     assert sorted(played) == [2, 3, 4]
-    assert {path.parent.name for path in one} == {"eval", "1"}  # the first result of run one is archived
-    identities = [Fingerprint.from_json(json.loads(path.read_text())["identity"]) for path in (*one, *two)]
+    # the first result of run one is archived
+    assert {path.parent.name for path in one} == {"eval", "1"}
+    identities = [
+        Fingerprint.from_json(json.loads(path.read_text())["identity"]) for path in (*one, *two)
+    ]
     assert len({identity.digest for identity in identities}) == 3
     assert all(identity.stage == "eval" for identity in identities)
     assert not (tmp_path / "runs").exists()

@@ -31,7 +31,12 @@ def api_config(server: Server, tmp_path, *overrides: str):
     entry = f"{{provider_name: custom, model_name: m, base_url: '{server.address}'}}"
     return load_config(
         "evaluate_api_llm",
-        [f"+model_info.mine={entry}", "model_config.model_name=mine", f"trainer.run_dir={tmp_path}/run", *overrides],
+        [
+            f"+model_info.mine={entry}",
+            "model_config.model_name=mine",
+            f"trainer.run_dir={tmp_path}/run",
+            *overrides,
+        ],
     )
 
 
@@ -76,6 +81,8 @@ def test_self_play_with_an_api_model_writes_data_and_goes_on_after_a_stop(tmp_pa
 
 def test_the_sdk_is_not_imported_before_it_is_used():
     tree = ast.parse(inspect.getsource(api))
-    imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    imported = {
+        alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names
+    }
     imported |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert "openai" not in imported

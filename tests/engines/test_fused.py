@@ -16,9 +16,16 @@ from spa.models.lora import add_adapters
 def asked_of(model, ids: torch.Tensor, cache, past: int) -> dict:
     """Arguments of a call that reads `ids` after `past` columns."""
     rows, q = ids.shape
-    mask = torch.zeros((rows, 1, q, past + q)).masked_fill(torch.ones(q, past + q).triu(past + 1).bool(), -1e30)
+    mask = torch.zeros((rows, 1, q, past + q)).masked_fill(
+        torch.ones(q, past + q).triu(past + 1).bool(), -1e30
+    )
     positions = torch.arange(past, past + q).expand(rows, q)
-    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "position_ids": positions,
+        "past_key_values": cache,
+    }
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama3", "mistral"])
@@ -30,7 +37,9 @@ def test_logits_are_those_of_the_model_while_reading_and_while_writing(name):
     with torch.inference_mode():
         expected = model(input_ids=ids).logits
         found = [fused(**asked_of(model, ids[:, :9], cache, 0)).logits[:, 0]]
-        found += [fused(**asked_of(model, ids[:, i : i + 1], cache, i)).logits[:, 0] for i in (9, 10, 11)]
+        found += [
+            fused(**asked_of(model, ids[:, i : i + 1], cache, i)).logits[:, 0] for i in (9, 10, 11)
+        ]
     torch.testing.assert_close(torch.stack(found, 1), expected[:, 8:], atol=1e-4, rtol=1e-4)
 
 
@@ -40,7 +49,9 @@ def test_attention_in_blocks_of_rows_is_attention(monkeypatch):
     with torch.inference_mode():
         whole = fused(**asked_of(model, ids, GrowingCache(layers), 0)).logits
         monkeypatch.setattr("spa.engines.fused.PREFILL_SCORES", 1)
-        torch.testing.assert_close(fused(**asked_of(model, ids, GrowingCache(layers), 0)).logits, whole)
+        torch.testing.assert_close(
+            fused(**asked_of(model, ids, GrowingCache(layers), 0)).logits, whole
+        )
 
 
 def test_bfloat16_sampling_computes_what_autocast_computes():

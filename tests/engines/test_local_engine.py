@@ -36,7 +36,14 @@ def prompts(made: ChatTemplate, count: int, *, same: bool = False, seed: int = 0
         messages = ({"role": "system", "content": "You play."}, {"role": "user", "content": text})
         ids = np.asarray(made.start(messages, "<think>"), dtype=np.int32)
         out.append(
-            Prompt(episode_id=f"e{i}", messages=messages, token_ids=ids, prefill="<think>", seed=100 + i, turns_left=2)
+            Prompt(
+                episode_id=f"e{i}",
+                messages=messages,
+                token_ids=ids,
+                prefill="<think>",
+                seed=100 + i,
+                turns_left=2,
+            )
         )
     return out
 
@@ -72,7 +79,8 @@ def test_logprobs_over_several_turns_are_those_of_one_forward_pass(name):
     made, model = ending_template(name), small_model(name)
     episodes = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
     assert {len(episode.turns) for episode in episodes} == {3}
-    assert len({len(turn.reply_text) for episode in episodes for turn in episode.turns}) > 3  # of many lengths
+    # of many lengths
+    assert len({len(turn.reply_text) for episode in episodes for turn in episode.turns}) > 3
     check_episodes(model, episodes)
 
 
@@ -80,7 +88,9 @@ def test_logprobs_over_several_turns_are_those_of_one_forward_pass(name):
 def test_cached_and_uncached_play_agree(name):
     made, model = ending_template(name), small_model(name)
     cached = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
-    fresh = play(groups(2, 3), LocalEngine(model, made, keep_cache=False), made, max_turn=3, max_tokens=10)
+    fresh = play(
+        groups(2, 3), LocalEngine(model, made, keep_cache=False), made, max_turn=3, max_tokens=10
+    )
     for a, b in zip(cached, fresh, strict=True):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
@@ -107,7 +117,8 @@ def test_a_turn_reads_only_its_new_tokens(monkeypatch):
     first = int(np.flatnonzero(episode.sampled)[0])
     second = len(made.follow(episode.messages[3]["content"], "<think>", reply=()))
     reads = [tokens for _, tokens in shapes if tokens > 1]
-    assert reads == [first, second + 1]  # and the last token of the first reply, which nobody had read yet
+    # and the last token of the first reply, which nobody had read yet
+    assert reads == [first, second + 1]
 
 
 def test_the_prompt_of_a_group_is_read_once(monkeypatch):
@@ -130,7 +141,11 @@ def test_what_some_prompts_begin_with_alike_is_read_once(name, monkeypatch):
     engine = LocalEngine(model, made)
     shapes = counting(monkeypatch, engine)
     asked = [
-        replace(prompt, episode_id=f"{prompt.episode_id}#{n}", token_ids=np.append(prompt.token_ids, more))
+        replace(
+            prompt,
+            episode_id=f"{prompt.episode_id}#{n}",
+            token_ids=np.append(prompt.token_ids, more),
+        )
         for prompt in prompts(made, 3)
         for n, more in enumerate(([5], [6, 7], [5, 6]))
     ]
@@ -139,8 +154,12 @@ def test_what_some_prompts_begin_with_alike_is_read_once(name, monkeypatch):
     read = [shape for shape in shapes if shape[1] > 1]
     found = [replies[order.index(i)] for i in range(9)]
     check_against_forward(model, asked, found)
-    assert texts(found) == texts([LocalEngine(model, made).generate([prompt], SAMPLING)[0] for prompt in asked])
-    assert 2 * sum(rows * tokens for rows, tokens in read) < sum(len(prompt.token_ids) for prompt in asked)
+    assert texts(found) == texts(
+        [LocalEngine(model, made).generate([prompt], SAMPLING)[0] for prompt in asked]
+    )
+    assert 2 * sum(rows * tokens for rows, tokens in read) < sum(
+        len(prompt.token_ids) for prompt in asked
+    )
 
 
 def test_rows_are_grouped_by_what_they_begin_with_if_that_is_less_to_read():
@@ -148,10 +167,15 @@ def test_rows_are_grouped_by_what_they_begin_with_if_that_is_less_to_read():
     rows = [np.array([*place, *rest]) for rest in ([1], [2, 3], [2, 4]) for place in places]
     assert local._alike(rows) == [(0, 20), (1, 20)] * 3
     assert local._alike(rows[:2]) is None  # two places and no more: nothing is alike
-    assert local._alike([rows[0], rows[2], rows[4][:15]]) == [(0, 14)] * 3  # every row keeps a token for itself
+    # every row keeps a token for itself
+    assert local._alike([rows[0], rows[2], rows[4][:15]]) == [(0, 14)] * 3
     assert local._alike([row[12:] for row in rows]) == [(0, 8), (1, 8)] * 3
-    three, near = [rows[0], rows[2], rows[4]], [np.append(rows[0][:share], [99] * 5) for share in (15, 16)]
-    assert local._alike([*three, near[0]]) == [*[(0, 20)] * 3, (1, 19)]  # three would lose five tokens, one gain 15
+    three, near = (
+        [rows[0], rows[2], rows[4]],
+        [np.append(rows[0][:share], [99] * 5) for share in (15, 16)],
+    )
+    # three would lose five tokens, one gain 15
+    assert local._alike([*three, near[0]]) == [*[(0, 20)] * 3, (1, 19)]
     assert local._alike([*three, near[1]]) == [(0, 16)] * 4
 
 
@@ -162,27 +186,36 @@ def test_what_all_prompts_begin_with_may_be_held_once(name, monkeypatch):
     monkeypatch.setattr(local, "_HELD_ONCE", 0)
     found = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
     check_episodes(model, found)
-    assert [episode.token_ids.tolist() for episode in found] == [episode.token_ids.tolist() for episode in usual]
+    assert [episode.token_ids.tolist() for episode in found] == [
+        episode.token_ids.tolist() for episode in usual
+    ]
 
 
 def test_rows_that_were_cached_beside_others_share_what_they_have_in_common_now(monkeypatch):
     monkeypatch.setattr(local, "_HELD_ONCE", 0)
     made, model = ending_template("qwen2"), small_model("qwen2")
     engine = LocalEngine(model, made)
-    alike, others = prompts(made, 3, same=True), [replace(p, episode_id=f"o{p.seed}") for p in prompts(made, 3)]
+    alike, others = (
+        prompts(made, 3, same=True),
+        [replace(p, episode_id=f"o{p.seed}") for p in prompts(made, 3)],
+    )
     for part in (alike, others, others[:1]):
         told = engine.generate(part, SAMPLING)
         for prompt, reply in zip(part, told, strict=True):
             ids = np.concatenate([prompt.token_ids, reply.token_ids, prompt.token_ids[-8:]])
             asked = alike if part is alike else others
             asked[[each.seed for each in asked].index(prompt.seed)] = replace(prompt, token_ids=ids)
-    heads = {name: kv.store.head[0][0].shape[1] for name, kv in engine._episodes.items() if kv.store.head}
+    heads = {
+        name: kv.store.head[0][0].shape[1] for name, kv in engine._episodes.items() if kv.store.head
+    }
     assert heads["e0"] > heads["o101"] > 0 and "o100" not in heads  # a row alone shares nothing
     new = [replace(prompt, episode_id=f"n{prompt.seed}") for prompt in prompts(made, 2, seed=9)]
     together = [*others, *alike, *new]
     found = engine.generate(together, SAMPLING)
     check_against_forward(model, together, found)
-    assert texts(found) == texts([LocalEngine(model, made).generate([prompt], SAMPLING)[0] for prompt in together])
+    assert texts(found) == texts(
+        [LocalEngine(model, made).generate([prompt], SAMPLING)[0] for prompt in together]
+    )
 
 
 def test_what_is_held_once_is_read_once_and_takes_no_room_in_a_row(monkeypatch):
@@ -193,9 +226,13 @@ def test_what_is_held_once_is_read_once_and_takes_no_room_in_a_row(monkeypatch):
     monkeypatch.setattr(local, "_HELD_ONCE", 0)
     shapes = counting(monkeypatch, engines[1])
     engines[1].generate(asked, SAMPLING)
-    usual, held = ({kv.store.keys[0].shape[2] for kv in engine._episodes.values()} for engine in engines)
+    usual, held = (
+        {kv.store.keys[0].shape[2] for kv in engine._episodes.values()} for engine in engines
+    )
     (rows, shared), (more, rest) = [shape for shape in shapes if shape[1] > 1]
-    assert (rows, more) == (1, 5) and shared + rest == max(len(prompt.token_ids) for prompt in asked)
+    assert (rows, more) == (1, 5) and shared + rest == max(
+        len(prompt.token_ids) for prompt in asked
+    )
     assert max(held) + shared == max(usual)
 
 
@@ -247,7 +284,9 @@ def test_results_come_in_the_order_and_number_of_the_prompts():
 
 def test_a_completion_says_how_it_ended():
     made, model = ending_template("qwen2", share=6), small_model("qwen2")
-    found = LocalEngine(model, made, version=7).generate(prompts(made, 12), SamplingParams(max_tokens=4))
+    found = LocalEngine(model, made, version=7).generate(
+        prompts(made, 12), SamplingParams(max_tokens=4)
+    )
     assert {completion.finish_reason for completion in found} == {"stop", "length"}
     for completion in found:
         ids = completion.token_ids.tolist()
@@ -263,7 +302,9 @@ def test_a_completion_says_how_it_ended():
 def test_greedy_replies_are_the_most_likely_tokens():
     made, model = template("llama3"), small_model("llama3")
     (prompt,) = prompts(made, 1)
-    (found,) = LocalEngine(model, made).generate([prompt], SamplingParams(max_tokens=6, temperature=0.0))
+    (found,) = LocalEngine(model, made).generate(
+        [prompt], SamplingParams(max_tokens=6, temperature=0.0)
+    )
     ids = prompt.token_ids.tolist()
     for token in found.token_ids.tolist():
         with torch.no_grad():
@@ -276,7 +317,9 @@ def test_new_weights_make_the_engine_read_everything_anew():
     engine = LocalEngine(model, made)
     (prompt,) = prompts(made, 1)
     (reply,) = engine.generate([prompt], SAMPLING)
-    ids = np.concatenate([prompt.token_ids, reply.token_ids, made.follow("on", "<think>", reply=())])
+    ids = np.concatenate(
+        [prompt.token_ids, reply.token_ids, made.follow("on", "<think>", reply=())]
+    )
     later = replace(prompt, token_ids=ids.astype(np.int32))
     engine.load_weights(small_model("qwen2", seed=1), version=3)  # another model of the same shape
     (found,) = engine.generate([later], SAMPLING)
@@ -339,7 +382,10 @@ def test_episodes_that_are_not_asked_for_together_do_not_keep_what_the_others_ha
         some = asked if turn == 0 else asked[: 8 >> turn]
         told = engine.generate(some, SAMPLING)
         for i, (prompt, reply) in enumerate(zip(some, told, strict=True)):
-            asked[i] = replace(prompt, token_ids=np.concatenate([prompt.token_ids, reply.token_ids, prompt.token_ids]))
+            asked[i] = replace(
+                prompt,
+                token_ids=np.concatenate([prompt.token_ids, reply.token_ids, prompt.token_ids]),
+            )
     stores = {kv.store for kv in engine._episodes.values()}
     assert sum(len(store.keys[0]) for store in stores) < 2 * len(engine._episodes) == 16
     engine.generate([replace(prompt, turns_left=1) for prompt in asked], SAMPLING)
@@ -350,7 +396,10 @@ def test_a_cache_of_another_conversation_is_not_used():
     made, model = ending_template("qwen2"), small_model("qwen2")
     engine = LocalEngine(model, made)
     engine.generate(prompts(made, 2, seed=1), SAMPLING)
-    asked = [replace(prompt, episode_id=f"e{i}") for i, prompt in enumerate(prompts(made, 2, seed=5)[::-1])]
+    asked = [
+        replace(prompt, episode_id=f"e{i}")
+        for i, prompt in enumerate(prompts(made, 2, seed=5)[::-1])
+    ]
     check_against_forward(model, asked, engine.generate(asked, SAMPLING))
 
 
@@ -369,18 +418,38 @@ def test_models_with_a_window_take_the_safe_path_and_are_right(kind, caplog):
     assert not engine._episodes
 
 
-LIKE_LLAMA = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+LIKE_LLAMA = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 LIKE_GPT = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 16}
 OTHERS = {
-    "mpt": (transformers.MptConfig, {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 4096}),
+    "mpt": (
+        transformers.MptConfig,
+        {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 4096},
+    ),
     "bloom": (transformers.BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
-    "gpt_neo": (transformers.GPTNeoConfig, {**LIKE_GPT, "attention_types": [[["global", "local"], 1]]}),
+    "gpt_neo": (
+        transformers.GPTNeoConfig,
+        {**LIKE_GPT, "attention_types": [[["global", "local"], 1]]},
+    ),
     "phi": (transformers.PhiConfig, LIKE_LLAMA),
-    "mamba": (transformers.MambaConfig, {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}),
+    "mamba": (
+        transformers.MambaConfig,
+        {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    ),
     "rwkv": (transformers.RwkvConfig, {"hidden_size": 32, "num_hidden_layers": 2}),
     "deepseek_v3": (
         transformers.DeepseekV3Config,
-        {**LIKE_LLAMA, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "first_k_dense_replace": 2}
+        {
+            **LIKE_LLAMA,
+            "num_key_value_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "first_k_dense_replace": 2,
+        }
         | {"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6},
     ),
 }
@@ -388,7 +457,9 @@ OTHERS = {
 
 def other_model(name: str) -> Any:
     config, settings = OTHERS[name]
-    return without_sdpa(config(vocab_size=len(template("qwen2").tokenizer), initializer_range=0.15, **settings))
+    return without_sdpa(
+        config(vocab_size=len(template("qwen2").tokenizer), initializer_range=0.15, **settings)
+    )
 
 
 @pytest.mark.parametrize(("name", "safe"), [("gpt_neo", 1), ("phi", 0), ("deepseek_v3", 0)])
@@ -435,5 +506,7 @@ def test_a_model_whose_numbers_overflow_is_named_and_not_the_learning_rate():
     engine = LocalEngine(model, template("qwen2"))
     with torch.no_grad():
         model.model.norm.weight.fill_(float("inf"))
-    with pytest.raises(ModelError, match="not finite, though its weights were finite when it was loaded"):
+    with pytest.raises(
+        ModelError, match="not finite, though its weights were finite when it was loaded"
+    ):
         engine.generate(prompts(template("qwen2"), 2), SAMPLING)

@@ -82,7 +82,9 @@ def test_every_row_uses_its_own_draw():
 def test_the_ends_of_the_unit_interval_give_tokens_that_can_be_drawn():
     logits = torch.tensor([[float("-inf"), 0.0, 0.0, float("-inf")]])
     for draw, expected in ((0.0, 1), (1 - 2**-53, 2)):
-        ids, logprobs = sample_tokens(logits, torch.tensor([draw], dtype=torch.float64), SamplingParams())
+        ids, logprobs = sample_tokens(
+            logits, torch.tensor([draw], dtype=torch.float64), SamplingParams()
+        )
         assert ids.item() == expected
         assert logprobs.isfinite().all()
 
@@ -91,7 +93,9 @@ def test_the_ends_of_the_unit_interval_give_tokens_that_can_be_drawn():
 def test_the_last_draw_of_a_large_vocabulary_is_a_token_that_can_be_drawn(last):
     logits = torch.randn((50, 5000), generator=torch.Generator().manual_seed(last))
     logits[:, last + 1 :] = float("-inf")
-    _, logprobs = sample_tokens(logits, torch.full((50,), 1 - 2**-53, dtype=torch.float64), SamplingParams())
+    _, logprobs = sample_tokens(
+        logits, torch.full((50,), 1 - 2**-53, dtype=torch.float64), SamplingParams()
+    )
     assert logprobs.isfinite().all()
 
 
@@ -106,5 +110,7 @@ def test_ids_are_those_of_one_running_sum_over_the_vocabulary(size):
     uniforms = torch.rand(400, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     ids, _ = sample_tokens(logits, uniforms, SamplingParams(max_tokens=1))
     cumulative = torch.softmax(logits, -1).double().cumsum(-1)
-    expected = torch.searchsorted(cumulative, uniforms[:, None] * cumulative[:, -1:], right=True)[:, 0]
+    expected = torch.searchsorted(cumulative, uniforms[:, None] * cumulative[:, -1:], right=True)[
+        :, 0
+    ]
     assert torch.equal(ids, expected)

@@ -31,9 +31,13 @@ def check_contract(make: Callable[[], TextEnv], *, steps: int = 12) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_env(make(), skip_render_check=True)
-    assert [play(make(), seed, steps) for seed in range(5)] == [play(make(), seed, steps) for seed in range(5)]
+    assert [play(make(), seed, steps) for seed in range(5)] == [
+        play(make(), seed, steps) for seed in range(5)
+    ]
     one = make()
-    assert [play(one, seed, steps) for seed in (3, 1, 3)] == [play(make(), seed, steps) for seed in (3, 1, 3)]
+    assert [play(one, seed, steps) for seed in (3, 1, 3)] == [
+        play(make(), seed, steps) for seed in (3, 1, 3)
+    ]
     check_hostile(make())
 
 
@@ -42,14 +46,24 @@ def play(env: TextEnv, seed: int, steps: int) -> list[object]:
     rng = np.random.default_rng(seed)
     state, _ = env.reset(seed=seed, options={"noise_seed": seed + 1})
     assert env.puzzle_text()
-    story: list[object] = [state, env.puzzle_text(), env.instruction("grid"), env.instruction("coords")]
+    story: list[object] = [
+        state,
+        env.puzzle_text(),
+        env.instruction("grid"),
+        env.instruction("coords"),
+    ]
     for _ in range(steps):
         text = env.random_action(rng)
         action = env.to_action(text)
         assert action is not None, text
         state, reward, terminated, truncated, info = env.step(action)
-        assert isinstance(terminated, bool) and isinstance(truncated, bool) and math.isfinite(reward)
-        assert all(isinstance(info[key], bool) for key in ("action_is_valid", "action_is_effective", "success"))
+        assert (
+            isinstance(terminated, bool) and isinstance(truncated, bool) and math.isfinite(reward)
+        )
+        assert all(
+            isinstance(info[key], bool)
+            for key in ("action_is_valid", "action_is_effective", "success")
+        )
         assert json.loads(json.dumps(info)) == info
         assert state == env.state_text(env.default_state_text) and state == state.strip() and state
         story += [text, state, reward, terminated, json.dumps(info)]
@@ -68,5 +82,9 @@ def check_hostile(env: TextEnv) -> None:
     for action in (-1, 10**30, 99, "", "a" * 1_000_000, None, 1.5, [1], True):
         env.reset(seed=0)
         _, reward, _, _, info = env.step(action)  # type: ignore[arg-type]
-        assert info["action_is_valid"] is False and info["action_is_effective"] is False and info["success"] is False
+        assert (
+            info["action_is_valid"] is False
+            and info["action_is_effective"] is False
+            and info["success"] is False
+        )
         assert reward <= 0.0

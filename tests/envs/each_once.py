@@ -16,7 +16,9 @@ class EachOnce(TextEnv):
     def __init__(self) -> None:
         self.observation_space = self.action_space = text_space()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         self.seed, self.named = seed, list[str]()
         return self.state_text("grid"), {}

@@ -26,7 +26,9 @@ class Faulty(FrozenLake):
         self.fault_kind = fault
         self.is_bad, self.calls = False, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         self.is_bad, self.calls = self.goes_wrong(seed), 0
         if self.is_bad and self.fault_kind == "reset":
             raise RuntimeError("no puzzle today")

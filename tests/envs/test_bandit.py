@@ -15,7 +15,10 @@ def test_optimum_by_hand():
     assert best.best_reward == 0.25 and best.low_arm_reward == 0.1
     assert best.random_reward == pytest.approx(0.175)
     assert best.best_success == 1.0 and best.random_success == 0.5
-    assert Bandit(hi_arm_hiscore_prob=0.5, hi_arm_loscore=-1.0, lo_arm_score=0.2).optimum().best_reward == 0.2
+    assert (
+        Bandit(hi_arm_hiscore_prob=0.5, hi_arm_loscore=-1.0, lo_arm_score=0.2).optimum().best_reward
+        == 0.2
+    )
 
 
 def test_order_belongs_to_the_puzzle_and_pay_to_the_noise():
@@ -50,7 +53,12 @@ def test_low_arm_pays_its_score_and_is_no_success():
 
 @pytest.mark.parametrize(
     "options",
-    [{"lo_arm_name": "Dragon"}, {"hi_arm_name": " "}, {"hi_arm_hiscore_prob": 1.5}, {"lo_arm_name": "dragon"}],
+    [
+        {"lo_arm_name": "Dragon"},
+        {"hi_arm_name": " "},
+        {"hi_arm_hiscore_prob": 1.5},
+        {"lo_arm_name": "dragon"},
+    ],
 )
 def test_bad_options(options):
     with pytest.raises(ConfigError):

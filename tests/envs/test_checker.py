@@ -50,7 +50,9 @@ def test_it_is_said_how_much_of_the_target_no_message_shows():
     findings = {finding.check: finding for finding in check(lambda: Hidden(), seeds=2, steps=30)}
     told = findings["what should be known was shown"]
     assert told.ok and "are in no message of the episode" in told.message
-    findings = {finding.check: finding for finding in check(lambda: FrozenLake(), seeds=2, steps=30)}
+    findings = {
+        finding.check: finding for finding in check(lambda: FrozenLake(), seeds=2, steps=30)
+    }
     assert findings["what should be known was shown"].message == ""
 
 
@@ -87,7 +89,9 @@ class NoiseInPuzzle(FrozenLake):
 
 class OnePuzzle(FrozenLake):
     def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed, options={**(options or {}), "board": "P___\n____\n____\n___G"})
+        return super().reset(
+            seed=seed, options={**(options or {}), "board": "P___\n____\n____\n___G"}
+        )
 
 
 class PuzzleIsState(FrozenLake):
@@ -160,7 +164,9 @@ class NumbersByState(EachOnce):
 
     def step(self, action: Any):
         legal = self.legal_actions()
-        return super().step(legal[action] if isinstance(action, int) and 0 <= action < len(legal) else None)
+        return super().step(
+            legal[action] if isinstance(action, int) and 0 <= action < len(legal) else None
+        )
 
     def to_action(self, text: str):
         return self.legal_actions().index(text) if text in self.legal_actions() else None
@@ -211,7 +217,9 @@ def test_flaws_are_found(cls, name, words):
 
 def test_a_wrong_expert_is_found():
     findings = check(lambda: BadExpert(is_slippery=False), seeds=5, steps=30)
-    assert [finding.check for finding in findings if not finding.ok] == ["expert play reaches the goal"]
+    assert [finding.check for finding in findings if not finding.ok] == [
+        "expert play reaches the goal"
+    ]
 
 
 def test_the_command_explains_and_returns_one(capsys):
@@ -221,7 +229,10 @@ def test_the_command_explains_and_returns_one(capsys):
 
 
 def test_options_reach_the_environment(capsys):
-    assert execute(["env", "check", "frozen_lake", "size=5", "is_slippery=false", "--steps", "20"]) == 0
+    assert (
+        execute(["env", "check", "frozen_lake", "size=5", "is_slippery=false", "--steps", "20"])
+        == 0
+    )
 
 
 def test_sound_environments_have_no_failures():
@@ -233,7 +244,9 @@ def test_one_puzzle_passes_where_the_environment_says_so_and_is_told_all_the_sam
     class Meant(OnePuzzle):
         finite_puzzles = True
 
-    (found,) = [finding for finding in check(Meant) if finding.check == "seeds give different puzzles"]
+    (found,) = [
+        finding for finding in check(Meant) if finding.check == "seeds give different puzzles"
+    ]
     assert found.ok and "one puzzle: meant, if" in found.message
 
 
@@ -281,7 +294,9 @@ def test_nobody_asks_for_random_actions_of_a_game_that_is_over():
 
 
 def test_free_text_actions_that_no_prompt_lists_are_told(capsys):
-    (found,) = [finding for finding in check(OverSoon) if finding.check == "prompts are complete and short"]
+    (found,) = [
+        finding for finding in check(OverSoon) if finding.check == "prompts are complete and short"
+    ]
     assert found.ok and "show_legal_actions" in found.message
 
 

@@ -74,5 +74,8 @@ def test_a_game_that_cannot_be_copied_is_played_again():
 
 @pytest.mark.parametrize(("kind", "ok"), [(Sokoban, True), (Uncopied, True), (Shared, False)])
 def test_the_checker_finds_a_copy_that_shares_what_changes(kind, ok):
-    found = {finding.check: finding for finding in check(lambda: kind(dim_x=5, dim_y=5), seeds=8, steps=20)}
+    found = {
+        finding.check: finding
+        for finding in check(lambda: kind(dim_x=5, dim_y=5), seeds=8, steps=20)
+    }
     assert found["a copy goes on alone"].ok is ok

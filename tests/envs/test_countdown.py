@@ -138,7 +138,11 @@ def test_rewards_by_hand():
     assert played(Puzzle((3, 3, 8, 8), 24), "8 / (3 - 8 / 3)")[1] == 1.0
     assert played(Puzzle((1, 0), 1), "1 / 0")[1] == 0.1
     assert played(puzzle, "8 + 5 - 3", format_score=0.2)[1] == 0.2
-    assert played(puzzle, "8+5+3")[4] == {"action_is_valid": True, "action_is_effective": True, "success": True}
+    assert played(puzzle, "8+5+3")[4] == {
+        "action_is_valid": True,
+        "action_is_effective": True,
+        "success": True,
+    }
     assert played(puzzle, "8+5-3")[4]["success"] is False
     assert played(puzzle, "8+5+3")[0] == "Target: 16\nNumbers: 3, 5, 8\nYour answer: right"
 
@@ -156,7 +160,13 @@ def test_generated_puzzles_can_be_solved_and_differ():
 
 @pytest.mark.parametrize(
     ("numbers", "target", "by_signs"),
-    [((3, 5, 8), 10, True), ((1, 5, 5, 5), 24, False), ((3, 3, 8, 8), 24, False), ((5,), 5, True), ((4, 9), -5, True)],
+    [
+        ((3, 5, 8), 10, True),
+        ((1, 5, 5, 5), 24, False),
+        ((3, 3, 8, 8), 24, False),
+        ((5,), 5, True),
+        ((4, 9), -5, True),
+    ],
 )
 def test_solver(numbers, target, by_signs):
     assert (sign_solution(numbers, target) is not None) is by_signs
@@ -184,11 +194,13 @@ def test_files(tmp_path, suffix):
     write(path, rows)
     env = Countdown(data=str(path))
     shown = [env.reset(seed=seed)[0].splitlines()[0] for seed in range(4)]
-    assert shown == ["Target: 16", "Target: 5", "Target: 2", "Target: 16"]  # signs alone do not reach 24
+    # signs alone do not reach 24
+    assert shown == ["Target: 16", "Target: 5", "Target: 2", "Target: 16"]
     every = Countdown(data=str(path), signs_only=False, max_instances=3)
     assert every.puzzles is not None and len(every.puzzles) == 3
     write(path, [{"nums": [1, 2, 3], "target": 6, "more": "x"}] * 2)
-    assert Countdown(data=str(path)).reset(seed=0)[0].startswith("Target: 6")  # a changed file is read again
+    # a changed file is read again
+    assert Countdown(data=str(path)).reset(seed=0)[0].startswith("Target: 6")
 
 
 def write(path, rows):
@@ -203,7 +215,10 @@ def write(path, rows):
     [
         ([{"nums": [1, 2]}], r"no column 'target'"),
         ([{"nums": [1, 2], "target": 3}, {"nums": "1 2", "target": 3}], r"row 2, column 'nums'"),
-        ([{"nums": [1, 2], "target": "3"}], r"row 1, column 'target': expected an integer, got '3'"),
+        (
+            [{"nums": [1, 2], "target": "3"}],
+            r"row 1, column 'target': expected an integer, got '3'",
+        ),
         ([{"nums": [1, True], "target": 2}], r"column 'nums'"),
         ([{"nums": [], "target": 2}], r"column 'nums'"),
         ([{"nums": [1] * 7, "target": 2}], r"column 'nums'"),

@@ -23,14 +23,19 @@ def play(env: FrozenLake, *labels: str) -> tuple:
     return out
 
 
-@pytest.mark.parametrize("options", [{}, {"is_slippery": False}, {"size": 6, "state_text": "coords"}, {"p": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"is_slippery": False}, {"size": 6, "state_text": "coords"}, {"p": 1.0}]
+)
 def test_contract(options):
     check_contract(lambda: FrozenLake(**options))
 
 
 def test_the_worked_example():
     env = start()
-    assert env.state_text("coords") == "holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (3,2)."
+    assert (
+        env.state_text("coords")
+        == "holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (3,2)."
+    )
     assert env.state_text("grid") == BOARD
     assert env.state_text("grid_and_coords") == f"{BOARD}\n{env.state_text('coords')}"
     state, reward, terminated, truncated, info = play(env, "Up", "Left", "Left")
@@ -53,18 +58,30 @@ def test_in_a_hole():
         env.state_text("coords")
         == "holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (0,1) in a hole."
     )
-    assert env.step("Down")[4] == {"action_is_valid": True, "action_is_effective": False, "success": False}
+    assert env.step("Down")[4] == {
+        "action_is_valid": True,
+        "action_is_effective": False,
+        "success": False,
+    }
 
 
 def test_no_hole_and_one_hole():
-    assert start("P_\n_G").state_text("coords") == "no holes (O); goal (G) is at (1,1); player (P) is at (0,0)."
+    assert (
+        start("P_\n_G").state_text("coords")
+        == "no holes (O); goal (G) is at (1,1); player (P) is at (0,0)."
+    )
     assert start("PO\n_G").state_text("coords").startswith("hole (O) is at (0,1); ")
 
 
 def test_own_symbols_and_labels():
-    env = start(grid_lookup={"0": "A", 2: "H"}, action_lookup={1: "Right", 2: "Down", 3: "Left", 4: "North"})
+    env = start(
+        grid_lookup={"0": "A", 2: "H"}, action_lookup={1: "Right", 2: "Down", 3: "Left", 4: "North"}
+    )
     assert env.state_text("grid") == "_H__\nH___\nG___\n__A_"
-    assert env.state_text("coords") == "holes (H) are at (0,1) (1,0); goal (G) is at (2,0); player (A) is at (3,2)."
+    assert (
+        env.state_text("coords")
+        == "holes (H) are at (0,1) (1,0); goal (G) is at (2,0); player (A) is at (3,2)."
+    )
     assert env.legend()["A"] == "player" and env.legend()["H"] == "hole" and "P" not in env.legend()
     assert env.puzzle_text() == BOARD
     assert env.action_names() == ("Right", "Down", "Left", "North")
@@ -182,7 +199,9 @@ def test_impossible_options(options, named):
         FrozenLake(**options)
 
 
-@pytest.mark.parametrize("board", ["", "P_\n_G", "PG__\n____\n____", "PPG_\n" + "____\n" * 2 + "____", "P" * 10**5])
+@pytest.mark.parametrize(
+    "board", ["", "P_\n_G", "PG__\n____\n____", "PPG_\n" + "____\n" * 2 + "____", "P" * 10**5]
+)
 def test_boards_that_are_none(board):
     with pytest.raises(ConfigError, match="not a 4x4 board"):
         FrozenLake().reset(options={"board": board})

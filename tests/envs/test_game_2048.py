@@ -9,7 +9,9 @@ from spa.envs.game_2048 import ACTIONS, Game2048, can_move, slide, slide_left
 from spa.errors import ConfigError
 
 TILES = st.sampled_from([0, 2, 4, 8, 16])
-BOARDS = st.lists(st.lists(TILES, min_size=4, max_size=4).map(tuple), min_size=4, max_size=4).map(tuple)
+BOARDS = st.lists(st.lists(TILES, min_size=4, max_size=4).map(tuple), min_size=4, max_size=4).map(
+    tuple
+)
 STUCK = ((2, 4, 2, 4), (4, 2, 4, 2), (2, 4, 2, 4), (4, 2, 4, 2))
 
 
@@ -98,11 +100,15 @@ def test_success_at_once_and_failure_when_stuck():
 def test_state_texts():
     env = started(((16, 0, 2, 0), (0,) * 4, (0, 2, 0, 0), (0, 0, 0, 128)))
     assert env.state_text("grid") == "16 _ 2 _\n_ _ _ _\n_ 2 _ _\n_ _ _ 128"
-    assert env.state_text("coords").startswith("128 at (3,3); 16 at (0,0); 2 at (0,2) (2,1); empty: (0,1) (0,3)")
+    assert env.state_text("coords").startswith(
+        "128 at (3,3); 16 at (0,0); 2 at (0,2) (2,1); empty: (0,1) (0,3)"
+    )
     assert "(3,3)" in env.instruction("coords") and "(3,3)" not in env.instruction("grid")
 
 
-@pytest.mark.parametrize("options", [{"target": 100}, {"size": 1}, {"reward": "sum"}, {"invalid_penalty": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{"target": 100}, {"size": 1}, {"reward": "sum"}, {"invalid_penalty": 1.0}]
+)
 def test_bad_options(options):
     with pytest.raises(ConfigError):
         Game2048(**options)

@@ -38,10 +38,14 @@ def test_boards_of_fixed_seeds(case):
 
 
 def write() -> None:
-    rows = [{"env_type": kind, "options": options, "boards": boards(kind, options)} for kind, options in CASES]
+    rows = [
+        {"env_type": kind, "options": options, "boards": boards(kind, options)}
+        for kind, options in CASES
+    ]
     made = "python tests/envs/test_golden_boards.py write: puzzle_text() of seeds 0, 1, 2, 10000 and 2**40"
     GOLDEN.write_text(
-        json.dumps({"made_by": made, "boards": rows}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        json.dumps({"made_by": made, "boards": rows}, indent=1, ensure_ascii=False) + "\n",
+        encoding="utf-8",
     )
 
 

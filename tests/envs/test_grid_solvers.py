@@ -34,7 +34,10 @@ def best_by_enumeration(lake: Lake, rate: float, cell: int, limit: int) -> float
     names = ("left", "down", "right", "up")
     return max(
         sum(
-            weight * best_by_enumeration(lake, rate, moves(lake.size, names[(turn + slip) % 4])[cell], limit - 1)
+            weight
+            * best_by_enumeration(
+                lake, rate, moves(lake.size, names[(turn + slip) % 4])[cell], limit - 1
+            )
             for slip, weight in slips
             if weight
         )
@@ -47,7 +50,9 @@ def test_values_against_enumeration(rate, seed):
     env = FrozenLake(size=3, success_rate=rate)
     env.reset(seed=seed)
     for cell in range(9):
-        assert values(env.lake, rate, 4)[4][cell] == pytest.approx(best_by_enumeration(env.lake, rate, cell, 4))
+        assert values(env.lake, rate, 4)[4][cell] == pytest.approx(
+            best_by_enumeration(env.lake, rate, cell, 4)
+        )
 
 
 def test_best_play_reaches_its_value():
@@ -71,7 +76,11 @@ def test_without_slips_the_shortest_way_is_played():
     for seed in range(50):
         env.reset(seed=seed)
         steps = env.optimal_steps()
-        assert steps is not None and env.best_success(steps) == 1.0 and env.best_success(steps - 1) == 0.0
+        assert (
+            steps is not None
+            and env.best_success(steps) == 1.0
+            and env.best_success(steps - 1) == 0.0
+        )
         actions = env.expert_actions(100)
         assert len(actions) == steps and len(env.expert_actions(1)) == 1
         assert [env.step(action)[2] for action in actions] == [False] * (steps - 1) + [True]
@@ -79,7 +88,8 @@ def test_without_slips_the_shortest_way_is_played():
 
 
 def test_shortest_path_by_hand():
-    lake = Lake(3, 0, 2, frozenset({1, 4}))  # the wall of holes is passed below: down, down, right, right, up, up
+    # the wall of holes is passed below: down, down, right, right, up, up
+    lake = Lake(3, 0, 2, frozenset({1, 4}))
     assert shortest_path(lake, 0) == 6
     assert shortest_path(lake, 1) is None
     assert shortest_path(Lake(3, 0, 8, frozenset({5, 7})), 0) is None
@@ -89,7 +99,9 @@ def test_sudoku_expert():
     env = Sudoku(clues=6)
     for seed in range(20):
         env.reset(seed=seed)
-        assert env.optimal_steps() == 10 and env.best_success(10) == 1.0 and env.best_success(9) == 0.0
+        assert (
+            env.optimal_steps() == 10 and env.best_success(10) == 1.0 and env.best_success(9) == 0.0
+        )
         assert len(env.expert_actions(3)) == 3
         assert [env.step(action)[2] for action in env.expert_actions(50)] == [False] * 9 + [True]
         assert env.optimal_steps() == 0 and env.expert_actions(5) == ()
@@ -97,7 +109,8 @@ def test_sudoku_expert():
 
 def test_sudoku_expert_after_a_wrong_digit():
     env = Sudoku()
-    env.reset(options={"board": "| . . . 4 | 4 2 1 3 | 2 3 4 . | . 4 . 2"})  # the first cells are 3, 1, 2
+    # the first cells are 3, 1, 2
+    env.reset(options={"board": "| . . . 4 | 4 2 1 3 | 2 3 4 . | . 4 . 2"})
     env.step("1,1,1")
     assert env.optimal_steps() is None
     (action,) = env.expert_actions(5)

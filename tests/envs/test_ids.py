@@ -25,5 +25,7 @@ def test_a_game_made_by_its_id_is_the_same_game():
 
 def test_the_id_can_name_the_module_that_registers_it():
     code = "import gymnasium; print(gymnasium.make('spa.envs.ids:spa/Sudoku-v0').unwrapped.__class__.__name__)"
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
     assert run.stdout.strip() == "Sudoku"

@@ -49,7 +49,9 @@ def four_groups() -> list:
 
 def outcomes(fault: str, **settings) -> list[Episode]:
     make = settings.pop("make", lambda tag: Faulty(fault))
-    return play(four_groups(), says(answer("Right || Left || Right")), make=make, max_turn=2, **settings)
+    return play(
+        four_groups(), says(answer("Right || Left || Right")), make=make, max_turn=2, **settings
+    )
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -69,7 +71,12 @@ def test_a_lost_episode_keeps_nothing_but_its_reason():
     """So that it is the same whenever it was lost, also if it was never played."""
     first, _, _, last = outcomes("raise")
     for episode in (first, last):
-        assert (episode.turns, episode.messages, episode.puzzle_hash, episode.token_ids) == ((), (), "", None)
+        assert (episode.turns, episode.messages, episode.puzzle_hash, episode.token_ids) == (
+            (),
+            (),
+            "",
+            None,
+        )
 
 
 def test_what_a_step_tells_beside_the_reward_becomes_plain_data():
@@ -106,7 +113,9 @@ def test_a_player_that_asks_an_environment_is_inside_the_boundary():
 
 
 def test_episodes_that_are_declared_lost_are_not_played(tmp_path):
-    (tmp_path / "lost.jsonl").write_text('{"episode_id": "train/0/1/0", "reason": "by hand"}\n{"episode_id": "tra')
+    (tmp_path / "lost.jsonl").write_text(
+        '{"episode_id": "train/0/1/0", "reason": "by hand"}\n{"episode_id": "tra'
+    )
     made = []
     lost = LostEpisodes(tmp_path / "lost.jsonl")
     episodes = outcomes("", make=lambda tag: made.append(tag) or Faulty(), lost=lost)
@@ -120,7 +129,10 @@ def test_a_hang_that_swallows_errors_is_ended_too_and_shows_where_it_was():
 
 
 def test_a_limit_lasts_after_another_one_inside_it():
-    with pytest.raises(TimedOut, match=r"the outer took more than 0\.3 s"), time_limit(0.3, "the outer"):
+    with (
+        pytest.raises(TimedOut, match=r"the outer took more than 0\.3 s"),
+        time_limit(0.3, "the outer"),
+    ):
         with time_limit(0.2, "the inner"):
             pass
         time.sleep(3)
@@ -170,14 +182,21 @@ def test_what_hangs_or_dies_there_is_replaced_and_the_others_go_on(workers, capl
         ("die", "its process ended in step (exit status 7)"),
         ("kill_group", "its process ended in step (exit status -9)"),
     ):
-        episodes = outcomes(fault, make=lambda tag, fault=fault: workers.make(MODULE, {"fault": fault}), lanes=2)
-        assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True], fault
+        episodes = outcomes(
+            fault, make=lambda tag, fault=fault: workers.make(MODULE, {"fault": fault}), lanes=2
+        )
+        assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True], (
+            fault
+        )
         assert told in episodes[0].error and told in episodes[3].error
         assert [episodes[i].turns for i in (1, 2)] == [healthy[i].turns for i in (1, 2)]
 
 
 def test_what_ends_its_process_is_marked_and_not_played_again(workers, tmp_path):
-    make, path = (lambda tag: workers.make(MODULE, {"fault": "die_in_reset"})), tmp_path / "lost.jsonl"
+    make, path = (
+        (lambda tag: workers.make(MODULE, {"fault": "die_in_reset"})),
+        tmp_path / "lost.jsonl",
+    )
     first = outcomes("", make=make, lanes=2, lost=LostEpisodes(path))
     lives = [worker.life for worker in workers._workers]
     again = outcomes("", make=make, lanes=2, lost=LostEpisodes(path))
@@ -187,7 +206,9 @@ def test_what_ends_its_process_is_marked_and_not_played_again(workers, tmp_path)
     assert LostEpisodes(path).is_unmakeable("train/0/0/0")
 
 
-@pytest.mark.parametrize("fault", ["exit", "interrupt", "generator", "base", "huge", "bytes", "objects"])
+@pytest.mark.parametrize(
+    "fault", ["exit", "interrupt", "generator", "base", "huge", "bytes", "objects"]
+)
 def test_no_fault_there_ends_the_process_or_sends_objects_here(workers, fault):
     episodes = outcomes("", make=lambda tag: workers.make(MODULE, {"fault": fault}), lanes=2)
     lost = [False] * 4 if fault == "objects" else [True, False, False, True]
@@ -226,11 +247,17 @@ def test_a_wrong_option_there_is_the_users_to_solve(workers):
 def test_draws_from_a_generator_are_those_made_here(workers):
     import numpy as np
 
-    env, rng, twin = workers.make("frozen_lake", {}), np.random.default_rng(3), np.random.default_rng(3)
+    env, rng, twin = (
+        workers.make("frozen_lake", {}),
+        np.random.default_rng(3),
+        np.random.default_rng(3),
+    )
     local = Faulty()
     for one in (env, local):
         one.reset(seed=1)
-    assert [env.random_action(rng) for _ in range(6)] == [local.random_action(twin) for _ in range(6)]
+    assert [env.random_action(rng) for _ in range(6)] == [
+        local.random_action(twin) for _ in range(6)
+    ]
     assert env.finite_puzzles is False
 
 

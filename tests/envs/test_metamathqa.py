@@ -47,8 +47,14 @@ def test_retries_halve_the_reward():
     assert env.step("7")[:3] == ("What is it?\nYour answer was right.", 0.25, True)
     env = asked("7", retries=2)
     assert [env.step(wrong)[2] for wrong in "123"] == [False, False, True]
-    assert env.step("7")[4] == {"action_is_valid": False, "action_is_effective": False, "success": False}
-    assert "2 more at most" in env.instruction("grid") and "again" not in MetamathQA().instruction("grid")
+    assert env.step("7")[4] == {
+        "action_is_valid": False,
+        "action_is_effective": False,
+        "success": False,
+    }
+    assert "2 more at most" in env.instruction("grid") and "again" not in MetamathQA().instruction(
+        "grid"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "   ", "7" * 1_000_000])
@@ -72,7 +78,9 @@ def test_generated_problems_have_positive_whole_answers_and_differ():
 def test_a_generated_answer_follows_from_its_text():
     for seed in range(300):
         problem = generate_problem(stream(seed, "test"))
-        numbers = [int(word) for word in problem.question.replace("?", " ").split() if word.isdigit()]
+        numbers = [
+            int(word) for word in problem.question.replace("?", " ").split() if word.isdigit()
+        ]
         if "loose" in problem.question:
             boxes, each, loose = numbers
             assert int(problem.answer) == boxes * each + loose
@@ -86,7 +94,11 @@ def test_a_generated_answer_follows_from_its_text():
 
 ROWS = [
     {"query": "One and one?", "response": "1 + 1 = 2\n#### 2\nThe answer is: 2", "type": "GSM"},
-    {"query": "A half?", "response": "So.\nThe answer is: 3, no. The answer is: \\frac{1}{2}", "type": "MATH"},
+    {
+        "query": "A half?",
+        "response": "So.\nThe answer is: 3, no. The answer is: \\frac{1}{2}",
+        "type": "MATH",
+    },
 ]
 
 
@@ -107,9 +119,15 @@ def test_files(tmp_path, suffix):
     ("row", "message"),
     [
         ({"query": "?"}, "no column 'response'"),
-        ({"query": "?", "response": "It is 2."}, "none of 1 has a response that ends in 'The answer is:'"),
+        (
+            {"query": "?", "response": "It is 2."},
+            "none of 1 has a response that ends in 'The answer is:'",
+        ),
         ({"query": "?", "response": "The answer is: "}, "none of 1 has a response"),
-        ({"query": 3, "response": "The answer is: 2"}, "row 1, column 'query': expected a text, got 3"),
+        (
+            {"query": 3, "response": "The answer is: 2"},
+            "row 1, column 'query': expected a text, got 3",
+        ),
         ({"query": None, "response": "The answer is: 2"}, "column 'query'"),
     ],
 )
@@ -123,8 +141,15 @@ def test_bad_rows(tmp_path, row, message):
 
 def test_a_row_without_an_answer_is_left_out_and_counted(tmp_path, caplog):
     path = tmp_path / "math.jsonl"
-    path.write_text("\n".join(json.dumps(row) for row in [ROWS[0], {"query": "?", "response": "Unclear."}, ROWS[1]]))
-    assert [problem.answer for problem in load_problems(str(path), "train", None, None)] == ["2", "\\frac{1}{2}"]
+    path.write_text(
+        "\n".join(
+            json.dumps(row) for row in [ROWS[0], {"query": "?", "response": "Unclear."}, ROWS[1]]
+        )
+    )
+    assert [problem.answer for problem in load_problems(str(path), "train", None, None)] == [
+        "2",
+        "\\frac{1}{2}",
+    ]
     assert "1 rows without an answer are left out, the first is row 2" in caplog.text
 
 

@@ -40,7 +40,9 @@ def test_solving_by_hints():
 
 
 def test_commands_and_mistakes():
-    score, out = session(FrozenLake(is_slippery=False), ["jump", ":hint", ":nonsense", ":prompt", ":new", ":quit"])
+    score, out = session(
+        FrozenLake(is_slippery=False), ["jump", ":hint", ":nonsense", ":prompt", ":new", ":quit"]
+    )
     assert "Not an action: jump. Actions: Left, Down, Right, Up." in out
     assert out.count("Turn 1:") == 3 and score.puzzles == 2 and score.actions == 0
 
@@ -48,7 +50,9 @@ def test_commands_and_mistakes():
 def test_the_cap_ends_a_puzzle():
     _, out = session(Sokoban(), ["Up Up Up", "Up"], max_actions_per_traj=2)
     assert "No actions left." in out and "puzzle 1" in out
-    _, out = session(Sokoban(), ["Up", "Up Up"], max_actions_per_traj=9, max_turn=2, max_actions_per_turn=1)
+    _, out = session(
+        Sokoban(), ["Up", "Up Up"], max_actions_per_traj=9, max_turn=2, max_actions_per_turn=1
+    )
     assert "No actions left." in out and "puzzle 1" in out
 
 
@@ -85,4 +89,6 @@ def test_any_input_is_survived(lines):
     for env in (FrozenLake(), Sudoku()):
         score, out = session(env, lines)
         assert out.endswith(" points") and out.count("puzzle ") == score.puzzles
-        assert 0 <= score.solved <= score.puzzles <= len(lines) + 1 and score.actions <= 15 * len(lines)
+        assert 0 <= score.solved <= score.puzzles <= len(lines) + 1 and score.actions <= 15 * len(
+            lines
+        )

@@ -28,7 +28,12 @@ class FreeText(EachOnce):
 def validity(cls: type[TextEnv]) -> Counter[bool]:
     episodes = play(groups(6, 2), random_engine(max_actions=4), make=lambda tag: cls(), max_turn=3)
     assert not any(episode.error for episode in episodes)
-    return Counter(info["action_is_valid"] for episode in episodes for turn in episode.turns for info in turn.infos)
+    return Counter(
+        info["action_is_valid"]
+        for episode in episodes
+        for turn in episode.turns
+        for info in turn.infos
+    )
 
 
 def test_every_action_of_a_random_turn_is_legal_when_it_is_taken():
@@ -57,13 +62,20 @@ def test_plans_that_go_on_after_the_end_are_as_long_as_was_asked_for():
 
 
 def test_branches_try_plans_that_are_legal_to_their_end():
-    (episode,) = play(groups(1, 1), random_engine(max_actions=2), make=lambda tag: EachOnce(), mode="add_worldmodel")
+    (episode,) = play(
+        groups(1, 1),
+        random_engine(max_actions=2),
+        make=lambda tag: EachOnce(),
+        mode="add_worldmodel",
+    )
     prompter = Prompter(mode="add_worldmodel", state_text="coords", max_actions_per_turn=3)
     rows = branch_rows(episode, make=EachOnce, prompter=prompter, plans=6)
     assert rows and all(len(set(row.executed)) == len(row.executed) for row in rows)
 
 
-@pytest.mark.parametrize("env_type", ["frozen_lake", "sudoku", "countdown", "sokoban", "rubiks_cube"])
+@pytest.mark.parametrize(
+    "env_type", ["frozen_lake", "sudoku", "countdown", "sokoban", "rubiks_cube"]
+)
 def test_where_every_action_is_legal_a_plan_is_what_single_draws_are(env_type):
     env, twin = np.random.default_rng(7), np.random.default_rng(7)
     game = make_env(env_type)
@@ -95,5 +107,7 @@ def test_a_game_of_free_text_that_lists_nothing_is_told_what_to_write():
         def legal_actions(self) -> tuple[str, ...]:
             return ()
 
-    with pytest.raises(ConfigError, match=r"Mute: actions are free text \(no action_names\).*write random_action"):
+    with pytest.raises(
+        ConfigError, match=r"Mute: actions are free text \(no action_names\).*write random_action"
+    ):
         validity(Mute)

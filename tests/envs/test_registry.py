@@ -50,9 +50,15 @@ def test_the_registry_imports_no_environment():
 @pytest.mark.parametrize(
     ("env_type", "words"),
     [
-        ("openspiel:catch", "Of other libraries there are gem, gymnasium, .*`spa env list --libraries`"),
+        (
+            "openspiel:catch",
+            "Of other libraries there are gem, gymnasium, .*`spa env list --libraries`",
+        ),
         ("gymnasum:Taxi-v3", "Did you mean 'gymnasium:TASK'"),
-        ("each_once:catch", "no TextEnv named 'catch'; it has EachOnce. What a class of your own plays is an option"),
+        (
+            "each_once:catch",
+            "no TextEnv named 'catch'; it has EachOnce. What a class of your own plays is an option",
+        ),
         ("broken_module:Game", "cannot import 'broken_module': NameError: name 'nothing'"),
     ],
 )

@@ -60,7 +60,9 @@ def test_solver_solves_and_never_needs_more_turns_than_the_scramble(word):
 def test_solver_agrees_with_a_plain_search_over_all_twelve_turns():
     level = {SOLVED}
     for _ in range(4):  # the 24 ways to hold a solved cube
-        level |= {turned(pair, cube) for cube in level for pair in (["R", "L'"], ["U", "D'"], ["F", "B'"])}
+        level |= {
+            turned(pair, cube) for cube in level for pair in (["R", "L'"], ["U", "D'"], ["F", "B'"])
+        }
     assert len(level) == 24
     seen = set(level)
     for depth in range(3):
@@ -121,7 +123,9 @@ def test_state_text():
     assert {env.random_action(rng) for _ in range(300)} == set(ACTIONS)
 
 
-@pytest.mark.parametrize("options", [{"scramble_depth": 0}, {"scramble_depth": 99}, {"max_steps": 0}])
+@pytest.mark.parametrize(
+    "options", [{"scramble_depth": 0}, {"scramble_depth": 99}, {"max_steps": 0}]
+)
 def test_bad_options(options):
     with pytest.raises(ConfigError):
         RubiksCube(**options)

@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(code: str, folder: Path) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -49,8 +51,11 @@ SHORT = (
 )
 
 
-@pytest.mark.parametrize("length", [3, 8])  # 6 and 56 puzzles: fewer than validation asks for, and more
-def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(length, tmp_path, monkeypatch, capsys):
+# 6 and 56 puzzles: fewer than validation asks for, and more
+@pytest.mark.parametrize("length", [3, 8])
+def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(
+    length, tmp_path, monkeypatch, capsys
+):
     """`spa run walk_way_3.yaml`, shortened and with the built-in model: stopped at the gate, then told to go on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -80,7 +85,11 @@ def test_the_files_are_clean(tmp_path):
     config = ["--config", str(ROOT / "pyproject.toml"), "--config", "src = ['.']"]
     for command in (["check", "--ignore", "D1"], ["format", "--check"]):
         done = subprocess.run(
-            [*ruff, *command, *config, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False
+            [*ruff, *command, *config, str(tmp_path)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 

@@ -19,7 +19,14 @@ SHOP = example_shop()
 
 def test_reward_of_the_perfect_purchase_is_one():
     verdict = judge(GOAL, SHIRT, SHIRT, (("color", "navy blue"), ("size", "large")))
-    assert verdict.reward == verdict.r_type == verdict.r_attributes == verdict.r_options == verdict.r_price == 1.0
+    assert (
+        verdict.reward
+        == verdict.r_type
+        == verdict.r_attributes
+        == verdict.r_options
+        == verdict.r_price
+        == 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,11 +47,19 @@ def test_an_option_fits_by_its_name_and_value(value: str, wish: tuple[str, str],
 def test_rewards_by_hand():
     # 2 attributes + 2 options + price: five parts.
     assert judge(GOAL, SHIRT, SHIRT, ()).reward == pytest.approx(3 / 5)
-    assert judge(GOAL, SHIRT, SHIRT, (("color", "white"), ("size", "large"))).reward == pytest.approx(4 / 5)
+    assert judge(
+        GOAL, SHIRT, SHIRT, (("color", "white"), ("size", "large"))
+    ).reward == pytest.approx(4 / 5)
     dear = replace(SHIRT, price=30.01)
     assert judge(GOAL, SHIRT, dear, (("size", "large"),)).reward == pytest.approx(3 / 5)
     # Only "long sleeve" holds, found in the description; the title shares collar and shirt.
-    other = replace(SHIRT, attributes=(), title="Other Shirt, Collar", features=(), description="Has a LONG SLEEVE.")
+    other = replace(
+        SHIRT,
+        attributes=(),
+        title="Other Shirt, Collar",
+        features=(),
+        description="Has a LONG SLEEVE.",
+    )
     verdict = judge(GOAL, SHIRT, other, (("color", "dark blue"), ("size", "large")))
     assert (verdict.r_attributes, verdict.r_options, verdict.r_type) == (0.5, 1.0, 1.0)
     assert verdict.reward == pytest.approx(4 / 5)
@@ -74,14 +89,26 @@ def test_type_between_the_thresholds():
     assert type_match(replace(SHIRT, title="alpha", product_category="x"), five)[0] == 1.0
     twelve = replace(SHIRT, title=" ".join(f"word{'abcdefghijkl'[n]}" for n in range(12)))
     assert type_match(replace(SHIRT, title="worda", **far), twelve)[0] == 0.1
-    assert type_match(replace(SHIRT, title="x", **far), replace(SHIRT, title="12 34"))[:2] == (0.5, 0.2)  # no nouns
+    # no nouns
+    assert type_match(replace(SHIRT, title="x", **far), replace(SHIRT, title="12 34"))[:2] == (
+        0.5,
+        0.2,
+    )
 
 
 def test_matching_of_words():
     assert similar("essential oil", "essential oils") and similar("powder snow", "Cool Powder Snow")
     assert not similar("tea bag", "tea tree") and not similar("red", "green")
-    assert normalise_colour("dark navy blue") == "blue" and normalise_colour("pack of 2") == "pack of 2"
-    assert title_nouns("New 2-Pack Shirts for Men, 100% Cotton") == {"pack", "shirts", "men", "cotton"}
+    assert (
+        normalise_colour("dark navy blue") == "blue"
+        and normalise_colour("pack of 2") == "pack of 2"
+    )
+    assert title_nouns("New 2-Pack Shirts for Men, 100% Cotton") == {
+        "pack",
+        "shirts",
+        "men",
+        "cotton",
+    }
 
 
 def test_search_ranks_by_words():
@@ -124,7 +151,9 @@ def test_match_expression():
 
 def test_results_have_pages():
     products = tuple(replace(LAMP, asin=f"B0000{number:05d}") for number in range(60))
-    shop = build_shop((SHIRT, *products), (GOAL, replace(GOAL, instruction="x"), replace(GOAL, instruction="y")))
+    shop = build_shop(
+        (SHIRT, *products), (GOAL, replace(GOAL, instruction="x"), replace(GOAL, instruction="y"))
+    )
     assert len(SearchIndex(products).search("lamp")) == MAX_HITS
     view = View(kind="results", keywords="lamp")
     first = render(shop, GOAL, view)
@@ -143,7 +172,9 @@ def test_item_pages_and_the_way_back():
     page = render(SHOP, GOAL, item)
     chosen = page.target("Navy Blue")
     assert chosen == replace(item, options=(("color", "navy blue"),))
-    assert "navy blue (chosen)" in "\n".join(block.text for block in render(SHOP, GOAL, chosen).blocks)
+    assert "navy blue (chosen)" in "\n".join(
+        block.text for block in render(SHOP, GOAL, chosen).blocks
+    )
     for kind in SUBPAGES:
         sub = render(SHOP, GOAL, chosen).target(kind)
         assert sub is not None and render(SHOP, GOAL, sub).target("prev") == chosen
@@ -158,13 +189,21 @@ def test_labels_are_unique_when_options_read_like_buttons():
     page = render(SHOP, GOAL, View(kind="item", asin=HOSTILE.asin))
     labels = [link.label for link in page.links]
     assert len(labels) == len(set(labels))
-    assert {"reviews", "size: reviews", "prev", "size: prev", "size: a]b[c", "color: a]b[c"} <= set(labels)
-    assert page.target("size: prev") == View(kind="item", asin=HOSTILE.asin, options=(("size", "prev"),))
+    assert {"reviews", "size: reviews", "prev", "size: prev", "size: a]b[c", "color: a]b[c"} <= set(
+        labels
+    )
+    assert page.target("size: prev") == View(
+        kind="item", asin=HOSTILE.asin, options=(("size", "prev"),)
+    )
 
 
 def test_generated_catalogue():
     products = generated_products()
-    assert len(products) == 1024 and products == generated_products() and products != generated_products(1)
+    assert (
+        len(products) == 1024
+        and products == generated_products()
+        and products != generated_products(1)
+    )
     goals = generated_goals(products)
     assert len(goals) > 5000 and goals == generated_goals(products)
     by_asin = {product.asin: product for product in products}
@@ -173,14 +212,21 @@ def test_generated_catalogue():
         assert judge(goal, wanted, wanted, goal.options).reward == 1.0
         assert all(value in dict(wanted.options)[name] for name, value in goal.options)
         assert f"{goal.price_upper:.2f} dollars" in goal.instruction
-    assert all(clean_text(text) == text for product in products for text in (product.title, product.description))
+    assert all(
+        clean_text(text) == text
+        for product in products
+        for text in (product.title, product.description)
+    )
 
 
 def test_splits_are_disjoint_by_content():
     shop = open_shop()
     sizes = {split: len(shop.goal_indices(split)) for split in SPLITS}
     assert sizes["test"] == 500 and sizes["val"] == 1000 and sum(sizes.values()) == len(shop.goals)
-    texts = {split: {shop.goals[place].instruction for place in shop.goal_indices(split)} for split in SPLITS}
+    texts = {
+        split: {shop.goals[place].instruction for place in shop.goal_indices(split)}
+        for split in SPLITS
+    }
     assert sum(map(len, texts.values())) == len(set.union(*texts.values())) == len(shop.goals)
     assert [len(SHOP.goal_indices(split)) for split in SPLITS] == [1, 1, 1]
     with pytest.raises(DataError, match="at least three"):
@@ -207,12 +253,18 @@ def test_the_shop_is_opened_once_and_never_copied():
 def test_price_limits(price, allowed):
     # 975 leaves the bands 980 and 990 only; 985 leaves one, which is too few for a limit.
     assert {price_limit(price, str(number)) for number in range(60)} == allowed
-    assert price_phrase(40.0) == ", and price lower than 40.00 dollars" and price_phrase(NO_PRICE_LIMIT) == ""
+    assert (
+        price_phrase(40.0) == ", and price lower than 40.00 dollars"
+        and price_phrase(NO_PRICE_LIMIT) == ""
+    )
 
 
 @given(st.text(max_size=200))
 @example("|||")
 def test_clean_text_leaves_no_markers_and_is_stable(text):
     cleaned = clean_text(text)
-    assert not any(mark in cleaned for mark in ("<", ">", "||", "\n", "\x00")) and cleaned == cleaned.strip()
+    assert (
+        not any(mark in cleaned for mark in ("<", ">", "||", "\n", "\x00"))
+        and cleaned == cleaned.strip()
+    )
     assert clean_text(cleaned) == cleaned

@@ -137,8 +137,18 @@ def test_addresses_round_trip():
     views = [
         View(),
         View(kind="results", keywords="a & b = c? <x> ü", page=3),
-        View(kind="item", keywords="x", page=2, asin=SHIRT.asin, options=(("color", "white"), ("size", "small"))),
-        View(kind="done", asin=HOSTILE.asin, options=(("color", '"><img src=x onerror=alert(1)>'), ("size", "a]b[c"))),
+        View(
+            kind="item",
+            keywords="x",
+            page=2,
+            asin=SHIRT.asin,
+            options=(("color", "white"), ("size", "small")),
+        ),
+        View(
+            kind="done",
+            asin=HOSTILE.asin,
+            options=(("color", '"><img src=x onerror=alert(1)>'), ("size", "a]b[c")),
+        ),
     ]
     for view in views:
         assert read_address(SHOP, address(1, view).removeprefix("/?")) == (1, view)
@@ -154,7 +164,9 @@ def test_command_says_why_a_port_cannot_be_used(port, capsys):
 
 def test_command_serves_until_interrupted():
     code = "from spa.cli import main; raise SystemExit(main(['env', 'shop', '--port', '0', '--no-browser']))"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.match(r"http://127\.0\.0\.1:(\d+)/  1024 products, 6089 requests", line)

@@ -40,16 +40,34 @@ def test_contract(options):
 
 def test_the_worked_example():
     env = start()
-    assert env.state_text("coords") == "Player (P) is at (2,2); box (X) is at (3,2); target (O) is at (4,3)."
+    assert (
+        env.state_text("coords")
+        == "Player (P) is at (2,2); box (X) is at (3,2); target (O) is at (4,3)."
+    )
     assert env.state_text("grid_and_coords") == f"{BOARD}\n{env.state_text('coords')}"
     _, reward, _, _, info = env.step("Down")
-    assert reward == -0.1 and info == {"action_is_valid": True, "action_is_effective": True, "success": False}
+    assert reward == -0.1 and info == {
+        "action_is_valid": True,
+        "action_is_effective": True,
+        "success": False,
+    }
     # Against the wall nothing moves, then the player walks around the box and pushes it onto the target.
-    assert env.step("Down")[4] == {"action_is_valid": True, "action_is_effective": False, "success": False}
+    assert env.step("Down")[4] == {
+        "action_is_valid": True,
+        "action_is_effective": False,
+        "success": False,
+    }
     play(env, "Left", "Down")
-    assert env.state_text("coords") == "Player (P) is at (4,1); box (X) is at (4,2); target (O) is at (4,3)."
+    assert (
+        env.state_text("coords")
+        == "Player (P) is at (4,1); box (X) is at (4,2); target (O) is at (4,3)."
+    )
     state, reward, terminated, truncated, info = env.step("Right")
-    assert reward == pytest.approx(10.9) and (terminated, truncated, info["success"]) == (True, False, True)
+    assert reward == pytest.approx(10.9) and (terminated, truncated, info["success"]) == (
+        True,
+        False,
+        True,
+    )
     assert state == "######\n#____#\n#____#\n#____#\n#_P√_#\n######"
     assert (
         env.state_text("coords")
@@ -78,7 +96,8 @@ def test_player_on_a_target():
     play(env, "Right", "Down", "Down")
     assert env.state_text("grid").split("\n")[4] == "#__S_#"
     assert (
-        env.state_text("coords") == "Player (P) is at (4,3) on a target; box (X) is at (3,2); target (O) is at (4,3)."
+        env.state_text("coords")
+        == "Player (P) is at (4,3) on a target; box (X) is at (3,2); target (O) is at (4,3)."
     )
     env.step("Up")
     assert env.state_text("grid").split("\n")[4] == "#__O_#"
@@ -124,7 +143,10 @@ def test_own_symbols():
     }
     env = start(grid_lookup=lookup, grid_vocab=vocab)
     assert env.state_text("grid") == "WWWWWW\nW....W\nW.A..W\nW.B..W\nW..G.W\nWWWWWW"
-    assert env.state_text("coords") == "Player (A) is at (2,2); box (B) is at (3,2); target (G) is at (4,3)."
+    assert (
+        env.state_text("coords")
+        == "Player (A) is at (2,2); box (B) is at (3,2); target (G) is at (4,3)."
+    )
     assert env.legend() == vocab
     assert env.puzzle_text() == BOARD
 
@@ -148,9 +170,16 @@ def test_physics_against_a_plain_model(seed, boxes, actions):
     """The drawing, cell by cell, is what a simulation on rows and columns gives."""
     env = Sokoban(dim_x=7, dim_y=6, num_boxes=boxes, search_depth=20)
     state, _ = env.reset(seed=seed)
-    floor = {(r, c) for r, row in enumerate(state.split("\n")) for c, symbol in enumerate(row) if symbol != "#"}
+    floor = {
+        (r, c)
+        for r, row in enumerate(state.split("\n"))
+        for c, symbol in enumerate(row)
+        if symbol != "#"
+    }
     player = divmod(env.room.player, 7)
-    crates, targets = ({divmod(cell, 7) for cell in cells} for cells in (env.room.boxes, env.room.targets))
+    crates, targets = (
+        {divmod(cell, 7) for cell in cells} for cells in (env.room.boxes, env.room.targets)
+    )
     for action in actions:
         dr, dc = {1: (-1, 0), 2: (1, 0), 3: (0, -1), 4: (0, 1)}[action]
         ahead, beyond = (player[0] + dr, player[1] + dc), (player[0] + 2 * dr, player[1] + 2 * dc)
@@ -161,7 +190,9 @@ def test_physics_against_a_plain_model(seed, boxes, actions):
             player = ahead
         state, _, terminated, _, info = env.step(action)
         symbols = {(r, c): ("#", "_")[(r, c) in floor] for r in range(7) for c in range(6)}
-        symbols |= dict.fromkeys(targets, "O") | {cell: "√" if cell in targets else "X" for cell in crates}
+        symbols |= dict.fromkeys(targets, "O") | {
+            cell: "√" if cell in targets else "X" for cell in crates
+        }
         symbols[player] = "S" if player in targets else "P"
         assert state == "\n".join("".join(symbols[r, c] for c in range(6)) for r in range(7))
         assert terminated == info["success"] == (crates == targets)
@@ -174,8 +205,14 @@ def test_rooms_are_walled_with_every_box_off_target(rows, cols, boxes):
         room = generate_room(seeds.stream(seed, "t"), rows, cols, boxes, search_depth=30)
         cells = [divmod(cell, cols + 1) for cell in room.floor]
         assert all(0 < row < rows - 1 and 0 < col < cols - 1 for row, col in cells)
-        assert len(set(room.targets)) == len(set(room.boxes)) == boxes and not set(room.targets) & set(room.boxes)
-        assert {room.player, *room.boxes, *room.targets} <= room.floor and room.player not in room.boxes
+        assert len(set(room.targets)) == len(set(room.boxes)) == boxes and not set(
+            room.targets
+        ) & set(room.boxes)
+        assert {
+            room.player,
+            *room.boxes,
+            *room.targets,
+        } <= room.floor and room.player not in room.boxes
 
 
 def test_boards_round_trip():
@@ -189,7 +226,11 @@ def test_boards_round_trip():
 
 def test_truncation_after_max_steps():
     env = start(max_steps=3)
-    assert [env.step("Up")[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
+    assert [env.step("Up")[2:4] for _ in range(3)] == [
+        (False, False),
+        (False, False),
+        (False, True),
+    ]
 
 
 @pytest.mark.parametrize(

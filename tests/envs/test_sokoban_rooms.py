@@ -12,14 +12,18 @@ from spa.envs.sokoban import Sokoban
 from spa.envs.sokoban_rooms import Room, _pull_apart, generate_room
 from spa.envs.solvers.sokoban import fewest_moves, live_cells, shortest_moves
 
-REFERENCE = json.loads((Path(__file__).parents[1] / "golden" / "sokoban_reference.json").read_text(encoding="utf-8"))
+REFERENCE = json.loads(
+    (Path(__file__).parents[1] / "golden" / "sokoban_reference.json").read_text(encoding="utf-8")
+)
 
 
 def cells_of(drawing: str, symbols: str) -> tuple[int, ...]:
     return tuple(cell for cell, symbol in enumerate(drawing) if symbol in symbols)
 
 
-@pytest.mark.parametrize("case", REFERENCE["backwards_play"], ids=range(len(REFERENCE["backwards_play"])))
+@pytest.mark.parametrize(
+    "case", REFERENCE["backwards_play"], ids=range(len(REFERENCE["backwards_play"]))
+)
 def test_backwards_play_finds_what_the_original_finds(case):
     before, after = case["before"], case["after"]
     rows, cols = before.count("\n") + 1, before.index("\n")
@@ -41,7 +45,8 @@ def two_sample(ours: Counter, theirs: Counter) -> tuple[float, float]:
     left, right = sqrt(theirs.total() / ours.total()), sqrt(ours.total() / theirs.total())
     statistic = sum((left * a - right * b) ** 2 / (a + b) for a, b in bins)
     freedom = len(bins) - 1
-    critical = freedom * (1 - 2 / (9 * freedom) + 2.3263 * sqrt(2 / (9 * freedom))) ** 3  # Wilson and Hilferty
+    # Wilson and Hilferty
+    critical = freedom * (1 - 2 / (9 * freedom) + 2.3263 * sqrt(2 / (9 * freedom))) ** 3
     return statistic, critical
 
 
@@ -61,7 +66,9 @@ def test_simple_sokoban_is_distributed_as_the_original():
 def test_the_two_sample_test_notices_a_difference():
     """With a shallower backwards play the lengths differ, and the test says so."""
     theirs = Counter({int(value): count for value, count in REFERENCE["optimal_steps"].items()})
-    rooms = [generate_room(seeds.stream(seed, "t"), 6, 6, 1, search_depth=6) for seed in range(3000)]
+    rooms = [
+        generate_room(seeds.stream(seed, "t"), 6, 6, 1, search_depth=6) for seed in range(3000)
+    ]
     statistic, critical = two_sample(Counter(fewest_moves(room) for room in rooms), theirs)
     assert statistic > 2 * critical
 
@@ -94,7 +101,9 @@ def test_solutions_are_shortest_and_solve(boxes):
     for seed in range(40):
         env.reset(seed=seed)
         moves = shortest_moves(env.room)
-        assert moves is not None and len(moves) == fewest_moves(env.room) == brute_force(env.room, 1)
+        assert moves is not None and len(moves) == fewest_moves(env.room) == brute_force(
+            env.room, 1
+        )
         assert fewest_moves(env.room, limit=len(moves)) == len(moves)
         assert fewest_moves(env.room, limit=len(moves) - 1) is None
         ends = [env.step(move + 1)[2] for move in moves]
@@ -105,7 +114,11 @@ def test_a_box_in_a_corner_is_hopeless():
     env = Sokoban()
     env.reset(options={"board": "######\n#X___#\n#_P__#\n#____#\n#__O_#\n######"})
     assert shortest_moves(env.room) is None and fewest_moves(env.room) is None
-    assert env.expert_actions(10) == () and env.optimal_steps() is None and env.best_success(10) is None
+    assert (
+        env.expert_actions(10) == ()
+        and env.optimal_steps() is None
+        and env.best_success(10) is None
+    )
 
 
 def test_live_cells():

@@ -23,7 +23,11 @@ def test_a_frame_shows_every_cell():
     env.reset(seed=4)
     for action in (1, 2, 3, 4, 4, 3):
         frame = env.render()
-        assert isinstance(frame, np.ndarray) and frame.shape == (6 * TILE, 6 * TILE, 3) and frame.dtype == np.uint8
+        assert (
+            isinstance(frame, np.ndarray)
+            and frame.shape == (6 * TILE, 6 * TILE, 3)
+            and frame.dtype == np.uint8
+        )
         by_symbol = {symbol: tile(*SPRITES[identity]) for identity, symbol in enumerate("#_O√XPS")}
         for row, line in enumerate(env.state_text("grid").split("\n")):
             for col, symbol in enumerate(line):
@@ -37,7 +41,10 @@ def test_states_look_different():
 
 
 def test_symbols_do_not_change_the_picture():
-    plain, renamed = Sokoban(render_mode="rgb_array"), Sokoban(render_mode="rgb_array", grid_lookup={0: "W", 5: "A"})
+    plain, renamed = (
+        Sokoban(render_mode="rgb_array"),
+        Sokoban(render_mode="rgb_array", grid_lookup={0: "W", 5: "A"}),
+    )
     plain.reset(seed=1)
     renamed.reset(seed=1)
     assert (np.asarray(plain.render()) == np.asarray(renamed.render())).all()

@@ -23,17 +23,26 @@ def start(board: str = BOARD, **options) -> Sudoku:
 def all_solutions(rows: tuple[tuple[int, ...], ...]) -> int:
     """Solutions of a 4x4 board by trying every row that is a permutation: no code in common with the solver."""
     lines = [line for line in product(range(1, 5), repeat=4) if len(set(line)) == 4]
-    fitting = [[line for line in lines if all(g in (0, v) for g, v in zip(row, line, strict=True))] for row in rows]
+    fitting = [
+        [line for line in lines if all(g in (0, v) for g, v in zip(row, line, strict=True))]
+        for row in rows
+    ]
 
     def right(board) -> bool:
         columns = all(len({row[col] for row in board}) == 4 for col in range(4))
-        boxes = all(len({board[r + dr][c + dc] for dr in (0, 1) for dc in (0, 1)}) == 4 for r in (0, 2) for c in (0, 2))
+        boxes = all(
+            len({board[r + dr][c + dc] for dr in (0, 1) for dc in (0, 1)}) == 4
+            for r in (0, 2)
+            for c in (0, 2)
+        )
         return columns and boxes
 
     return sum(right(board) for board in product(*fitting))
 
 
-@pytest.mark.parametrize("options", [{}, {"clues": 6, "state_text": "grid_and_coords"}, {"board_size": 9}])
+@pytest.mark.parametrize(
+    "options", [{}, {"clues": 6, "state_text": "grid_and_coords"}, {"board_size": 9}]
+)
 def test_contract(options):
     check_contract(lambda: Sudoku(**options), steps=40)
 
@@ -41,7 +50,9 @@ def test_contract(options):
 def test_texts():
     env = start()
     assert env.state_text("grid") == BOARD
-    assert env.state_text("grid_and_coords") == f"{BOARD}\nEmpty cells are at (1,1) (3,4) (4,1) (4,3)."
+    assert (
+        env.state_text("grid_and_coords") == f"{BOARD}\nEmpty cells are at (1,1) (3,4) (4,1) (4,3)."
+    )
     assert env.state_text("coords") == (
         "Filled cells are (1,2)=1 (1,3)=2 (1,4)=4 (2,1)=4 (2,2)=2 (2,3)=1 (2,4)=3 (3,1)=2 (3,2)=3 (3,3)=4 (4,2)=4 "
         "(4,4)=2; empty cells are at (1,1) (3,4) (4,1) (4,3)."
@@ -148,7 +159,12 @@ def test_large_boards_have_one_solution():
     """An independent checker: exact cover of cells, rows, columns and boxes (Knuth's algorithm X), all solutions."""
 
     def covers(row, col, digit):
-        return ("cell", row, col), ("row", row, digit), ("col", col, digit), ("box", row // 3, col // 3, digit)
+        return (
+            ("cell", row, col),
+            ("row", row, digit),
+            ("col", col, digit),
+            ("box", row // 3, col // 3, digit),
+        )
 
     def count(open_places: dict, limit: int = 2) -> int:
         if not open_places:
@@ -158,7 +174,9 @@ def test_large_boards_have_one_solution():
         for move in list(open_places[place]):
             gone = set(covers(*move))
             rest = {
-                p: {m for m in moves if not gone & set(covers(*m))} for p, moves in open_places.items() if p not in gone
+                p: {m for m in moves if not gone & set(covers(*m))}
+                for p, moves in open_places.items()
+                if p not in gone
             }
             found += count(rest, limit - found)
             if found >= limit:
@@ -185,14 +203,16 @@ def test_solver_counts():
     assert len(solve((0,) * 16, 4, limit=1000)) == 288  # all 4x4 boards
     assert solve((1, 1, *(0,) * 14), 4) == []
     # 3 and 1 can be swapped in the corners of this rectangle.
-    assert len(solve((0, 0, 2, 4, 4, 2, 1, 3, 2, 3, 4, 1, 0, 0, 3, 2), 4, limit=5)) == all_solutions(
-        ((0, 0, 2, 4), (4, 2, 1, 3), (2, 3, 4, 1), (0, 0, 3, 2))
-    )
+    assert len(
+        solve((0, 0, 2, 4, 4, 2, 1, 3, 2, 3, 4, 1, 0, 0, 3, 2), 4, limit=5)
+    ) == all_solutions(((0, 0, 2, 4), (4, 2, 1, 3), (2, 3, 4, 1), (0, 0, 3, 2)))
 
 
 def test_difficulties_and_clues():
     assert [Sudoku(difficulty=level).clues for level in ("easy", "medium", "hard")] == [12, 9, 6]
-    assert [Sudoku(board_size=9, difficulty=level).clues for level in ("easy", "medium", "hard")] == [36, 30, 24]
+    assert [
+        Sudoku(board_size=9, difficulty=level).clues for level in ("easy", "medium", "hard")
+    ] == [36, 30, 24]
     assert Sudoku(clues=7, difficulty="easy").clues == 7
 
 
@@ -223,7 +243,13 @@ def test_impossible_options(options, named):
 
 @pytest.mark.parametrize(
     "board",
-    ["", "| . . . . | . . . . | . . . . | . . . .", "| 1 1 . . | . . . . | . . . . | . . . .", "| x", BOARD[:-2]],
+    [
+        "",
+        "| . . . . | . . . . | . . . . | . . . .",
+        "| 1 1 . . | . . . . | . . . . | . . . .",
+        "| x",
+        BOARD[:-2],
+    ],
 )
 def test_boards_that_are_none(board):
     with pytest.raises(ConfigError, match="board"):
@@ -233,6 +259,8 @@ def test_boards_that_are_none(board):
 def test_random_play_gets_what_the_rules_give_it():
     """Four right pairs of cell and digit among 16, fifty draws: a closed form, within four standard errors of the card."""
     tries, right, pairs = 50, 4, 16
-    expected = sum((-1) ** k * math.comb(right, k) * (1 - k / pairs) ** tries for k in range(right + 1))
+    expected = sum(
+        (-1) ** k * math.comb(right, k) * (1 - k / pairs) ** tries for k in range(right + 1)
+    )
     measured = cards()["Sudoku"].random_success
     assert abs(measured - expected) < 4 * math.sqrt(expected * (1 - expected) / 1000)

@@ -27,18 +27,43 @@ def test_contract():
 def test_a_purchase_by_hand():
     env = visiting()
     state, reward, terminated, _, info = env.step("search[cotton shirt]")
-    assert "b000000001: Acme Shirt with Collar, Machine Washable, $25.00" in state and not terminated
-    assert state.endswith("Actions: click[back to search], click[b000000001]") and info["end_of_page"] is True
-    for action in ("click[B000000001]", "click[navy blue]", "click[large]", "click[features]", "click[< prev]"):
+    assert (
+        "b000000001: Acme Shirt with Collar, Machine Washable, $25.00" in state and not terminated
+    )
+    assert (
+        state.endswith("Actions: click[back to search], click[b000000001]")
+        and info["end_of_page"] is True
+    )
+    for action in (
+        "click[B000000001]",
+        "click[navy blue]",
+        "click[large]",
+        "click[features]",
+        "click[< prev]",
+    ):
         state, reward, terminated, _, info = env.step(action)
-        assert (reward, terminated, info["action_is_valid"], info["action_is_effective"]) == (0.0, False, True, True)
+        assert (reward, terminated, info["action_is_valid"], info["action_is_effective"]) == (
+            0.0,
+            False,
+            True,
+            True,
+        )
     assert env.step("click[large]")[4]["action_is_effective"] is False
     state, reward, terminated, _, info = env.step("Click[ Buy Now ]")
-    assert (reward, terminated, info["success"], info["success_purchase"]) == (1.0, True, True, True)
+    assert (reward, terminated, info["success"], info["success_purchase"]) == (
+        1.0,
+        True,
+        True,
+        True,
+    )
     assert state.endswith("with color: navy blue, size: large.\nYour score: 1")
     assert info["r_type"] == 1.0 and info["r_options"] == 1.0
     again = env.step("click[buy now]")
-    assert again[1:3] == (0.0, True) and not again[4]["action_is_valid"] and not again[4]["success_purchase"]
+    assert (
+        again[1:3] == (0.0, True)
+        and not again[4]["action_is_valid"]
+        and not again[4]["success_purchase"]
+    )
 
 
 def test_a_partly_right_purchase_is_no_success():
@@ -46,7 +71,12 @@ def test_a_partly_right_purchase_is_no_success():
     for action in ("search[shirt]", "click[b000000001]", "click[small]"):
         env.step(action)
     _, reward, terminated, _, info = env.step("click[buy now]")
-    assert (reward, terminated, info["success"], info["success_find"]) == (pytest.approx(0.6), True, False, False)
+    assert (reward, terminated, info["success"], info["success_find"]) == (
+        pytest.approx(0.6),
+        True,
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,26 +177,53 @@ def test_the_way_from_any_page():
 
 
 def test_published_files(tmp_path):
-    items = [ITEM, {**ITEM, "asin": "B00ABCDE02", "pricing": "$5.00 to $9.00"}, ITEM, {**ITEM, "asin": "toolongasin1"}]
-    items += [{**ITEM, "asin": "B00ABCDE03", "pricing": None, "small_description": "One.", "customization_options": ""}]
+    items = [
+        ITEM,
+        {**ITEM, "asin": "B00ABCDE02", "pricing": "$5.00 to $9.00"},
+        ITEM,
+        {**ITEM, "asin": "toolongasin1"},
+    ]
+    items += [
+        {
+            **ITEM,
+            "asin": "B00ABCDE03",
+            "pricing": None,
+            "small_description": "One.",
+            "customization_options": "",
+        }
+    ]
     folder = write_files(tmp_path, items)
     products = {
-        product.asin: product for product in load_products(folder, load_annotations(folder, small=True), small=True)
+        product.asin: product
+        for product in load_products(folder, load_annotations(folder, small=True), small=True)
     }
     tea = products["B00ABCDE01"]
     assert set(products) == {"B00ABCDE01", "B00ABCDE02", "B00ABCDE03"}
     assert tea.description == "A tea with ‹b›herbs‹/b› | | more." and tea.query == "herbal teas"
-    assert tea.options == (("flavor", ("mint | lemon", "rose")),) and (tea.price, tea.price_text) == (9.99, "$9.99")
-    assert 5.0 <= products["B00ABCDE02"].price <= 9.0 and products["B00ABCDE02"].price_text == "$5.00 to $9.00"
+    assert tea.options == (("flavor", ("mint | lemon", "rose")),) and (
+        tea.price,
+        tea.price_text,
+    ) == (9.99, "$9.99")
+    assert (
+        5.0 <= products["B00ABCDE02"].price <= 9.0
+        and products["B00ABCDE02"].price_text == "$5.00 to $9.00"
+    )
     assert products["B00ABCDE03"].price == 100.0 and products["B00ABCDE03"].features == ("One.",)
 
 
 def test_products_without_a_category_are_products(tmp_path):
     """As in the published file, in which some have none; they match by query and title."""
     bare = {**ITEM, "asin": "B00ABCDE02", "category": "", "query": " ", "product_category": ""}
-    shop = WebShop(data=write_files(tmp_path, [ITEM, bare], {**NOTES, bare["asin"]: NOTES[ITEM["asin"]]})).shop
+    shop = WebShop(
+        data=write_files(tmp_path, [ITEM, bare], {**NOTES, bare["asin"]: NOTES[ITEM["asin"]]})
+    ).shop
     assert shop.products["B00ABCDE02"].product_category == shop.products["B00ABCDE02"].query == ""
-    assert type_match(shop.products["B00ABCDE02"], shop.products["B00ABCDE01"]) == (1.0, 1.0, False, False)
+    assert type_match(shop.products["B00ABCDE02"], shop.products["B00ABCDE01"]) == (
+        1.0,
+        1.0,
+        False,
+        False,
+    )
 
 
 def test_goals_from_files(tmp_path):
@@ -189,7 +246,9 @@ def test_goals_from_files(tmp_path):
     env = WebShop(data=folder)
     assert len(env.shop.goals) == 4
     assert {goal.instruction.split(", and")[0] for goal in env.shop.goals} == {
-        f"find {more}tea with flavor: {taste}" for more in ("", "more ") for taste in ("mint | lemon", "rose")
+        f"find {more}tea with flavor: {taste}"
+        for more in ("", "more ")
+        for taste in ("mint | lemon", "rose")
     }
     env.reset(seed=0)
     assert [env.step(action)[1] for action in env.expert_actions(20)][-1] == 1.0
@@ -212,7 +271,10 @@ def test_goals_from_files(tmp_path):
 def test_the_expert_chooses_what_people_ask_for_and_promises_no_more_than_it_earns(
     tmp_path, options, attributes, reward
 ):
-    item = {**ITEM, "customization_options": {**ITEM["customization_options"], "size": [{"value": "x-large"}]}}
+    item = {
+        **ITEM,
+        "customization_options": {**ITEM["customization_options"], "size": [{"value": "x-large"}]},
+    }
     item["customization_options"]["size"] += [{"value": "Large"}, {"value": "small"}]
     wishes = {"instruction_attributes": attributes, "instruction_options": options}
     human = {"B00ABCDE01": [{"instruction": f"tea {n}", **wishes} for n in range(3)]}
@@ -225,7 +287,11 @@ def test_the_expert_chooses_what_people_ask_for_and_promises_no_more_than_it_ear
 
 def test_a_plain_text_is_a_list_of_one_wherever_files_list_texts(tmp_path):
     notes = {
-        asin: {"attributes": "sugar free", "instruction": f"tea {asin}", "instruction_attributes": "sugar free"}
+        asin: {
+            "attributes": "sugar free",
+            "instruction": f"tea {asin}",
+            "instruction_attributes": "sugar free",
+        }
         for asin in ("B00ABCDE01", "B00ABCDE02", "B00ABCDE03")
     }
     wishes = {"instruction_attributes": "sugar free", "instruction_options": "rose"}
@@ -240,7 +306,13 @@ def test_a_plain_text_is_a_list_of_one_wherever_files_list_texts(tmp_path):
 def test_options_of_people_that_are_no_texts_are_named(tmp_path):
     for options in (3, [3], {"size": 3}):
         human = {
-            ITEM["asin"]: [{"instruction": "tea", "instruction_attributes": ["x"], "instruction_options": options}]
+            ITEM["asin"]: [
+                {
+                    "instruction": "tea",
+                    "instruction_attributes": ["x"],
+                    "instruction_options": options,
+                }
+            ]
         }
         with pytest.raises(DataError, match=r"B00ABCDE01, row 1, column 'instruction_options'"):
             WebShop(data=write_files(tmp_path, [ITEM], NOTES, human), human_goals=True)
@@ -249,11 +321,19 @@ def test_options_of_people_that_are_no_texts_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("items", "notes", "message"),
     [
-        ([{**ITEM, "name": None}], NOTES, r"items_shuffle.json, row 1, column 'name': expected a text, got None"),
+        (
+            [{**ITEM, "name": None}],
+            NOTES,
+            r"items_shuffle.json, row 1, column 'name': expected a text, got None",
+        ),
         ([ITEM, {"asin": "B1"}], NOTES, r"row 2, column 'name'"),
         ([{**ITEM, "product_category": None}], NOTES, r"row 1, column 'product_category'"),
         ([{**ITEM, "pricing": "free"}], NOTES, r"row 1, column 'pricing'"),
-        ([{**ITEM, "customization_options": {"size": ["s"]}}], NOTES, r"column 'customization_options'"),
+        (
+            [{**ITEM, "customization_options": {"size": ["s"]}}],
+            NOTES,
+            r"column 'customization_options'",
+        ),
         ([{**ITEM, "small_description": 3}], NOTES, r"column 'small_description'"),
         (["tea"], NOTES, r"row 1: expected a JSON object"),
         ([], NOTES, r"there are no products"),
@@ -271,7 +351,9 @@ def test_bad_files(tmp_path, items, notes, message):
 
 
 def test_missing_and_broken_files(tmp_path):
-    with pytest.raises(DataError, match=r"found none of items_ins_v2_1000\.json, items_ins_v2\.json"):
+    with pytest.raises(
+        DataError, match=r"found none of items_ins_v2_1000\.json, items_ins_v2\.json"
+    ):
         WebShop(data=str(tmp_path))
     folder = write_files(tmp_path, [ITEM])
     (tmp_path / "items_shuffle.json").write_text("[" * 100_000)
@@ -279,7 +361,9 @@ def test_missing_and_broken_files(tmp_path):
         WebShop(data=folder)
 
 
-@pytest.mark.parametrize("options", [{"dataset": "tiny"}, {"split": "dev"}, {"human_goals": 1}, {"human_goals": True}])
+@pytest.mark.parametrize(
+    "options", [{"dataset": "tiny"}, {"split": "dev"}, {"human_goals": 1}, {"human_goals": True}]
+)
 def test_bad_options(options):
     with pytest.raises(ConfigError):
         WebShop(**options)
@@ -297,7 +381,9 @@ def test_validation_plays_the_requests_that_are_set_aside_for_it():
             yield env.goal
 
     set_aside = {env.shop.goals[place] for place in env.shop.goal_indices("val")}
-    val = set(requests(setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)))
+    val = set(
+        requests(setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0))
+    )
     train = set(requests(setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())))
     assert len(val) == 20 and val <= set_aside and not train & set_aside
     named = WebShop(split="test")

@@ -80,15 +80,27 @@ def test_broken_off_attempts_count_nowhere():
 
 def test_nothing_played_is_said_and_not_divided_by():
     broken = Group(
-        tag="T", group=0, puzzle_seed=0, puzzle_hash="", difficulty=None, attempts=(attempt(False, stop="error"),)
+        tag="T",
+        group=0,
+        puzzle_seed=0,
+        puzzle_hash="",
+        difficulty=None,
+        attempts=(attempt(False, stop="error"),),
     )
     assert play_report([broken], ks=[1]) == {"puzzles": 1, "episodes": 0, "errors": 1}
 
 
 def test_difficulty_strata():
-    groups = [group(0, True, difficulty=3), group(1, False, difficulty=3), group(2, True, difficulty=1), group(3, True)]
+    groups = [
+        group(0, True, difficulty=3),
+        group(1, False, difficulty=3),
+        group(2, True, difficulty=1),
+        group(3, True),
+    ]
     found = by_difficulty(groups, seed=0, resamples=100)
-    assert [(part["difficulty"], part["pass@1"]["mean"], part["pass@1"]["n"]) for part in found] == [
+    assert [
+        (part["difficulty"], part["pass@1"]["mean"], part["pass@1"]["n"]) for part in found
+    ] == [
         (1, 1.0, 1),
         (3, 0.5, 2),
     ]
@@ -109,7 +121,8 @@ def test_no_actions_have_no_ratio():
     )
     report = play_report([idle], ks=[1])
     assert report["invalid_per_action"] is None and report["format_rate"] == 0.0
-    assert report["pass@1"]["mean"] == 0.0 and report["pass@1"]["high"] > 0.5  # Wilson: one puzzle says little
+    # Wilson: one puzzle says little
+    assert report["pass@1"]["mean"] == 0.0 and report["pass@1"]["high"] > 0.5
 
 
 @pytest.mark.parametrize("difficulty", [None, 4])

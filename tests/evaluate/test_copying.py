@@ -54,12 +54,17 @@ def test_without_true_states_the_observation_of_the_reply_is_the_state_before():
 def test_a_token_of_several_cells_is_copied_only_if_all_are():
     class Pairs:
         def decode(self, ids, **_):
-            return "".join({0: "<prediction>", 1: "_P", 2: "_G", 3: "</prediction>"}[token] for token in ids)
+            return "".join(
+                {0: "<prediction>", 1: "_P", 2: "_G", 3: "</prediction>"}[token] for token in ids
+            )
 
     pair = Rollout(
         where="", stack="chat", chat=(), group="", states=("__ _G", "_P _G"), token_ids=(0, 1, 2, 3), logprobs=(0, -1, -2, 0)
     )  # fmt: skip
-    assert [(token.nll, token.copied) for token in state_tokens(pair, Pairs())] == [(1, False), (2, True)]
+    assert [(token.nll, token.copied) for token in state_tokens(pair, Pairs())] == [
+        (1, False),
+        (2, True),
+    ]
 
 
 def row(copied, changed):
@@ -120,8 +125,12 @@ def test_it_is_said_why_nothing_can_be_told(rollouts, tokenizer, why):
 
 def test_log_probs_are_read_where_stacks_write_them(tmp_path):
     ids, mask = [1, 2, 3], [0, 1, 1]
-    whole = read_row({"completion_ids": ids, "env_mask": mask, "logprobs": [0.0, -1.0, -2.0], "step": 4}, "row 1")
-    short = read_row({"completion_ids": ids, "env_mask": mask, "sampling_per_token_logps": [-1.0, -2.0]}, "row 1")
+    whole = read_row(
+        {"completion_ids": ids, "env_mask": mask, "logprobs": [0.0, -1.0, -2.0], "step": 4}, "row 1"
+    )
+    short = read_row(
+        {"completion_ids": ids, "env_mask": mask, "sampling_per_token_logps": [-1.0, -2.0]}, "row 1"
+    )
     assert whole.logprobs == short.logprobs == (0.0, -1.0, -2.0) and whole.step == 4
     node = {"message": {"role": "assistant", "content": "a"}, "sampled": True, "token_ids": ids, "mask": mask, "logprobs": [-1, -2]}  # fmt: skip
     assert read_row({"nodes": [node]}, "row 1").logprobs == (0.0, -1.0, -2.0)
@@ -131,18 +140,37 @@ def test_log_probs_are_read_where_stacks_write_them(tmp_path):
     }  # fmt: skip
     (tmp_path / "val-000012.jsonl").write_text(json.dumps(ours) + "\n")
     (read,) = read_rollouts(tmp_path)
-    assert (read.split, read.step, read.seed, read.noise_seed, read.logprobs) == ("val", 12, 7, 8, (0.0, -1.0, -2.0))
+    assert (read.split, read.step, read.seed, read.noise_seed, read.logprobs) == (
+        "val",
+        12,
+        7,
+        8,
+        (0.0, -1.0, -2.0),
+    )
 
 
 def repr_short(junk):
     return repr(junk)[:8]
 
 
-@pytest.mark.parametrize("junk", [float("nan"), float("inf"), 0.5, "7", None, True, [1], {}, 10**400], ids=repr_short)
+@pytest.mark.parametrize(
+    "junk", [float("nan"), float("inf"), 0.5, "7", None, True, [1], {}, 10**400], ids=repr_short
+)
 def test_seeds_steps_and_log_probs_that_are_none_are_left_out(junk):
-    row = {"completion_ids": [1, 2], "seed": junk, "step": junk, "info": junk, "logprobs": [junk, junk]}
+    row = {
+        "completion_ids": [1, 2],
+        "seed": junk,
+        "step": junk,
+        "info": junk,
+        "logprobs": [junk, junk],
+    }
     found = read_row({**row, "reward": junk if junk != 0.5 else None}, "row 1")
     assert (found.seed, found.step, found.reward) == (None, None, None)
     assert diagnose([found], Letters())["state_likelihood"]["falls"] == {}
-    node = {"message": {"role": "assistant", "content": "a"}, "token_ids": [1], "mask": [True], "logprobs": [junk]}
+    node = {
+        "message": {"role": "assistant", "content": "a"},
+        "token_ids": [1],
+        "mask": [True],
+        "logprobs": [junk],
+    }
     assert read_row({"nodes": [node]}, "row 1").replies == ("a",)

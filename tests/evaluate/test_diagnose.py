@@ -80,7 +80,9 @@ def test_a_batch_in_columns_becomes_rows(tmp_path):
 
 def test_a_file_may_be_one_list(tmp_path):
     file = tmp_path / "all.json"
-    file.write_text(json.dumps([{"messages": [USER, said("a")]}, {"messages": [USER, said("b")]}], indent=1))
+    file.write_text(
+        json.dumps([{"messages": [USER, said("a")]}, {"messages": [USER, said("b")]}], indent=1)
+    )
     assert [rollout.replies for rollout in read_rollouts(file)] == [("a",), ("b",)]
 
 
@@ -102,7 +104,10 @@ def test_rows_may_be_bare_lists_of_messages(tmp_path):
         ("3", "not int"),
         ('{"messages": [1]}', "row 1: its keys are those of a rollout, what they hold is not"),
         ('{"messages": [], "completion_ids": ["a"]}', "what they hold is not .ValueError"),
-        ('{"messages": [], "completion_ids": [1], "completion_mask": 5}', "what they hold is not .TypeError"),
+        (
+            '{"messages": [], "completion_ids": [1], "completion_mask": 5}',
+            "what they hold is not .TypeError",
+        ),
         ('{"traces": [{"nodes": [{"parent": 7}]}]}', "what they hold is not .KeyError"),
     ],
 )
@@ -115,7 +120,9 @@ def test_what_is_no_rollout_is_said_with_its_row(text, says, tmp_path):
 def test_a_text_may_hold_line_separators_of_unicode(tmp_path):
     file = tmp_path / "lines.jsonl"
     rows = [{"messages": [USER, said("a\u2028b\x85c")]}, {"messages": [USER, said("d")]}]
-    file.write_text("\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    file.write_text(
+        "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8"
+    )
     assert [rollout.replies for rollout in read_rollouts(file)] == [("a\u2028b\x85c",), ("d",)]
 
 
@@ -148,7 +155,9 @@ def test_text_of_another_role_under_the_mask_is_found(tokenizer):
 
 def test_replies_that_tokenise_differently_are_found(tokenizer):
     whole = tokenizer.encode("Right", add_special_tokens=False)
-    pieces = [token for letter in "Right" for token in tokenizer.encode(letter, add_special_tokens=False)]
+    pieces = [
+        token for letter in "Right" for token in tokenizer.encode(letter, add_special_tokens=False)
+    ]
     assert whole != pieces and tokenizer.decode(whole) == tokenizer.decode(pieces)
     rows = [{"completion_ids": whole}, {"completion_ids": pieces}]
     assert retokenised(read(rows), tokenizer) == {"replies": 2, "changed": ["row 2"]}
@@ -158,10 +167,15 @@ def test_groups_without_a_spread_broken_blocks_and_repetition_are_found():
     rows = [
         {"messages": [USER, said("<answer>Up</answer>")], "reward": 1.0},
         {"messages": [USER, said("<answer>Up")], "reward": 1.0},
-        {"messages": [{"role": "user", "content": "room C"}, said("go on and on " * 20)], "reward": 0.0},
+        {
+            "messages": [{"role": "user", "content": "room C"}, said("go on and on " * 20)],
+            "reward": 0.0,
+        },
     ]
     report = diagnose(read(rows))
-    assert report["rewards"]["groups_without_spread"] == 1 and report["rewards"]["mean"] == pytest.approx(2 / 3)
+    assert report["rewards"]["groups_without_spread"] == 1 and report["rewards"][
+        "mean"
+    ] == pytest.approx(2 / 3)
     assert report["format"]["tags"]["answer"] == {"replies": 2, "broken": 1, "lacking": 0}
     assert report["repetition"]["replies_over_half"] == 1 and len(report["findings"]) == 3
 
@@ -169,7 +183,12 @@ def test_groups_without_a_spread_broken_blocks_and_repetition_are_found():
 def test_replies_that_do_not_depend_on_the_prompt_are_a_collapse():
     def chats(answer):
         return [
-            {"messages": [{"role": "user", "content": f"room {n}"}, said(f"<answer>{answer(n)}</answer>")]}
+            {
+                "messages": [
+                    {"role": "user", "content": f"room {n}"},
+                    said(f"<answer>{answer(n)}</answer>"),
+                ]
+            }
             for n in range(8)
         ]
 
@@ -180,38 +199,57 @@ def test_replies_that_do_not_depend_on_the_prompt_are_a_collapse():
 def test_predictions_are_held_against_what_the_environment_said():
     reply = "<observation>room A</observation><prediction>{}</prediction><answer>go</answer>"
     after = {"role": "user", "content": "You see: room B"}
-    right, copied = (read([{"messages": [USER, said(reply.format(text)), after]}]) for text in ("room  B", "room A"))
+    right, copied = (
+        read([{"messages": [USER, said(reply.format(text)), after]}])
+        for text in ("room  B", "room A")
+    )
     assert diagnose(right)["world_model"] == {"observation": 1, "observation_right": 1, "prediction": 1, "prediction_right": 1, "copied": 0}  # fmt: skip
     report = diagnose(copied)
     assert report["world_model"]["prediction_right"] == 0 and "copying" in report["findings"][-1]
     last = said(reply.format("room A"))  # nothing shows what came after it
-    unknown = diagnose(read([{"messages": [USER, said(reply.format("room  B")), after, last]}]))["world_model"]
+    unknown = diagnose(read([{"messages": [USER, said(reply.format("room  B")), after, last]}]))[
+        "world_model"
+    ]
     assert (unknown["prediction"], unknown["copied"]) == (1, 0)
 
 
 def test_the_command_prints_text_and_json(tmp_path, capsys):
     file = write(tmp_path, [{"messages": [USER, said("<answer>Up")], "reward": 1.0}])
-    assert execute(["diagnose", str(file)]) == 0 and "1 of 1 replies with <answer>" in capsys.readouterr().out
+    assert (
+        execute(["diagnose", str(file)]) == 0
+        and "1 of 1 replies with <answer>" in capsys.readouterr().out
+    )
     execute(["diagnose", str(file), "--json"])
     assert json.loads(capsys.readouterr().out)["rollouts"] == 1
 
 
 def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, capsys):
-    reply = said("<think><observation>a</observation><prediction>b</prediction></think><answer>Up</answer>")
+    reply = said(
+        "<think><observation>a</observation><prediction>b</prediction></think><answer>Up</answer>"
+    )
     foreign = tmp_path / "<script>alert(1)<" / "rollouts.jsonl"
     foreign.parent.mkdir()
-    row = {"messages": [USER, reply], "completion_ids": [1, 2], "completion_mask": [1], "step_rewards": [0.5]}
+    row = {
+        "messages": [USER, reply],
+        "completion_ids": [1, 2],
+        "completion_mask": [1],
+        "step_rewards": [0.5],
+    }
     foreign.write_text(json.dumps({**row, "<b>": 1}) + "\n")
     page = tmp_path / "new" / "page.html"
-    assert execute(["diagnose", str(foreign), "--html", str(page)]) == 0 and capsys.readouterr().out.endswith(
-        f"{page}\n"
-    )
+    assert execute(
+        ["diagnose", str(foreign), "--html", str(page)]
+    ) == 0 and capsys.readouterr().out.endswith(f"{page}\n")
     text = page.read_text()
     assert text.count("<script") == 2 and "&lt;script&gt;alert(1)&lt;" in text
     assert "default-src &#39;none&#39;" not in text
     text = text.replace(template("uplot.js"), "")
     assert "default-src 'none'" in text and "http://" not in text and "https://" not in text
-    for part in ("1 of 1 rollouts with a mask have a mask of another length", "Reward by turn", "Masks and tokens"):
+    for part in (
+        "1 of 1 rollouts with a mask have a mask of another length",
+        "Reward by turn",
+        "Masks and tokens",
+    ):
         assert part in text
     execute(["diagnose", str(foreign), "--json", "--html", str(page)])
     assert json.loads(capsys.readouterr().out)["rollouts"] == 1
@@ -220,9 +258,21 @@ def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, cap
 def test_the_page_draws_drift_and_what_made_cross_entropy_fall(tokenizer):
     report = diagnose(read([{"messages": [USER, said("go")]}]))
     report["world_model"] = {"prediction": 4, "prediction_right": 2, "copied": 1}
-    row = {"predictions": 2, "with_states": 2, "cells_wrong": 0.25, "copy_right": 1, "copy_cells_wrong": 0.5}
-    report["drift"] = {"by_actions": [{"at": 1, "right": 2, **row}, {"at": 2, "right": 0, **row}], "by_turn": []}
-    kinds = {"copied": {"tokens": 3, "nll": 0.5, "right": 1.0}, "changed": {"tokens": 0, "nll": None, "right": None}}
+    row = {
+        "predictions": 2,
+        "with_states": 2,
+        "cells_wrong": 0.25,
+        "copy_right": 1,
+        "copy_cells_wrong": 0.5,
+    }
+    report["drift"] = {
+        "by_actions": [{"at": 1, "right": 2, **row}, {"at": 2, "right": 0, **row}],
+        "by_turn": [],
+    }
+    kinds = {
+        "copied": {"tokens": 3, "nll": 0.5, "right": 1.0},
+        "changed": {"tokens": 0, "nll": None, "right": None},
+    }
     falls = {"total": 0.7, "changed": 0.1, "copied": 0.4, "mixture": 0.2}
     report["state_likelihood"] = {
         "why_not": "", "steps": {"val": [{"step": 1, **kinds}, {"step": 9, **kinds}]}, "falls": {"val": falls},
@@ -239,9 +289,19 @@ def test_the_command_says_why_copying_cannot_be_told_and_replays_a_tag_or_a_type
     file = write(tmp_path, [{"messages": [USER, reply, USER], "seed": 3}])
     execute(["diagnose", str(file), "--env", "gymnasium:FrozenLake-v1"])
     out = capsys.readouterr().out
-    assert "dynamics or copying cannot be told: there are no log-probs" in out and "replayed: 1, 0 of them agree" in out
+    assert (
+        "dynamics or copying cannot be told: there are no log-probs" in out
+        and "replayed: 1, 0 of them agree" in out
+    )
     execute(
-        ["diagnose", str(file), "--env", "FrozenLake", "custom_envs.FrozenLake.env_config.is_slippery=false", "--json"]
+        [
+            "diagnose",
+            str(file),
+            "--env",
+            "FrozenLake",
+            "custom_envs.FrozenLake.env_config.is_slippery=false",
+            "--json",
+        ]
     )
     assert json.loads(capsys.readouterr().out)["replay"]["played"] == 1
     with pytest.raises(ConfigError, match="changes the game of --env"):
@@ -265,7 +325,8 @@ def test_episodes_of_this_package_are_read_with_their_true_states():
     report = diagnose(read([json.loads(json.dumps(episode.to_json())) for episode in episodes]))
     model = report["world_model"]
     assert report["stacks"] == {"spa": 4} and report["rewards"]["by_turn"]
-    assert model["observation"] == sum(len(episode.turns) for episode in episodes)  # which all say "unknown"
+    # which all say "unknown"
+    assert model["observation"] == sum(len(episode.turns) for episode in episodes)
     assert model["observation_right"] == 0 and report["format"]["tags"]["answer"]["broken"] == 0
     game = game_of("FrozenLake", "base", ["custom_envs.FrozenLake.env_config.is_slippery=false"])
     rows = read([json.loads(json.dumps(episode.to_json())) for episode in episodes])
@@ -289,7 +350,12 @@ def own(step: int, split: str, folder: Path, outcomes: list[tuple[str, float, st
 def test_groups_of_a_run_are_those_of_a_training_step(tmp_path):
     """The same puzzle comes again in another step, and in validation, where nothing is learnt; a fault is no attempt."""
     own(1, "train", tmp_path, [("a", 0.0, "turn_cap"), ("a", 0.0, "turn_cap"), ("a", 1.0, "error")])
-    own(2, "train", tmp_path, [("a", 1.0, "success"), ("a", 0.0, "turn_cap"), ("", 0.0, "error"), ("", 0.0, "error")])
+    own(
+        2,
+        "train",
+        tmp_path,
+        [("a", 1.0, "success"), ("a", 0.0, "turn_cap"), ("", 0.0, "error"), ("", 0.0, "error")],
+    )
     own(2, "val", tmp_path, [("a", 1.0, "success"), ("a", 1.0, "success")])
     report = diagnose(read_rollouts(tmp_path))["rewards"]
     assert (report["groups"], report["groups_without_spread"]) == (2, 1)
@@ -348,22 +414,31 @@ def test_trls_own_rollouts_hold_replies_whose_text_has_other_tokens():
 def test_trls_own_rollouts_learn_nothing_from_groups_of_one_reward():
     report = diagnose(read_rollouts(ROLLOUTS / "trl_smollm2.jsonl"))
     assert report["rewards"]["groups"] == 2 == report["rewards"]["groups_without_spread"]
-    assert report["masks"]["with_mask"] == 4 and report["rewards"]["by_turn"] == pytest.approx([-0.1] * 5)
+    assert report["masks"]["with_mask"] == 4 and report["rewards"]["by_turn"] == pytest.approx(
+        [-0.1] * 5
+    )
 
 
 def test_trls_table_of_an_episode_is_taken_apart_into_its_turns():
     rollouts = read_rollouts(ROLLOUTS / "trl_table.parquet")
     assert [len(rollout.replies) for rollout in rollouts] == [5] * 4
-    assert {rollout.reward for rollout in rollouts} == {-0.5} and rollouts[0].chat[2][1].startswith("Reward: 0")
+    assert {rollout.reward for rollout in rollouts} == {-0.5} and rollouts[0].chat[2][1].startswith(
+        "Reward: 0"
+    )
 
 
 def test_tokens_alone_get_their_text_from_the_tokenizer(tokenizer):
     ids = tokenizer.encode("Up") + tokenizer.encode("Left")
-    row = {"completion_ids": ids, "env_mask": [1] * len(tokenizer.encode("Up")) + [0] * len(tokenizer.encode("Left"))}
+    row = {
+        "completion_ids": ids,
+        "env_mask": [1] * len(tokenizer.encode("Up")) + [0] * len(tokenizer.encode("Left")),
+    }
     assert with_text(read_row(row, "row 1"), tokenizer).replies == ("Up",)
 
 
-@pytest.mark.parametrize("unit", ["<prediction>", "</prediction>", "<think><answer>", "<|im_start|>user\n"])
+@pytest.mark.parametrize(
+    "unit", ["<prediction>", "</prediction>", "<think><answer>", "<|im_start|>user\n"]
+)
 def test_a_response_of_repeated_tags_is_read_in_linear_time(tmp_path, unit):
     """Quadratic time would be hours for these 300,000 tags."""
     row = {"prompt": "Write <prediction> and <answer>.", "completion": unit * 300_000}

@@ -3,7 +3,14 @@
 import pytest
 
 from spa.envs.registry import make_env
-from spa.evaluation.entities import Agreement, drawing, entities, entity_scores, named, sentence_entities
+from spa.evaluation.entities import (
+    Agreement,
+    drawing,
+    entities,
+    entity_scores,
+    named,
+    sentence_entities,
+)
 from spa.seeds import stream
 
 LAKE = "holes (O) are at (0,1) (1,0); goal (G) is at (2,2); player (P) is at (0,1) in a hole."
@@ -18,7 +25,10 @@ def test_sentence_by_hand():
 
 
 def test_denied_entity_has_no_cells():
-    assert sentence_entities("Player (P) is at (0,1); no holes (O).") == {"P": {"(0,1)"}, "O": frozenset()}
+    assert sentence_entities("Player (P) is at (0,1); no holes (O).") == {
+        "P": {"(0,1)"},
+        "O": frozenset(),
+    }
 
 
 def test_cells_with_digits_and_words_for_names():
@@ -26,7 +36,10 @@ def test_cells_with_digits_and_words_for_names():
         "filled cells": {"(1,2)=3", "(1,4)=2"},
         "empty cells": {"(1,1)"},
     }
-    assert sentence_entities("2 at (0,0) (2,2); empty: (0,1).") == {"2": {"(0,0)", "(2,2)"}, "empty": {"(0,1)"}}
+    assert sentence_entities("2 at (0,0) (2,2); empty: (0,1).") == {
+        "2": {"(0,0)", "(2,2)"},
+        "empty": {"(0,1)"},
+    }
 
 
 def test_drawing_without_sentence_gives_cells_per_symbol():

@@ -11,10 +11,17 @@ from spa.types import Episode, Stop, Turn
 
 
 def turn(
-    executed: int, *, valid: int, effective: int, reward: float = 0.0, penalty: float = 0.0, text: str = ""
+    executed: int,
+    *,
+    valid: int,
+    effective: int,
+    reward: float = 0.0,
+    penalty: float = 0.0,
+    text: str = "",
 ) -> Turn:
     infos = tuple(
-        {"action_is_valid": i < valid, "action_is_effective": i < effective, "success": False} for i in range(executed)
+        {"action_is_valid": i < valid, "action_is_effective": i < effective, "success": False}
+        for i in range(executed)
     )
     return Turn(
         state="s",
@@ -34,13 +41,17 @@ def episode(
     *turns: Turn, puzzle: int = 1, success: bool = False, tag: str = "A", stop: Stop = Stop.TURN_CAP
 ) -> Episode:
     (played,) = play(groups(1, 1), says(answer("Left")), make=lake, max_turn=1)
-    return replace(played, turns=turns, puzzle_seed=puzzle, success=success, tag=tag, stop=stop, mode="base")
+    return replace(
+        played, turns=turns, puzzle_seed=puzzle, success=success, tag=tag, stop=stop, mode="base"
+    )
 
 
 def some() -> list[Episode]:
     return [
         episode(turn(3, valid=2, effective=1, reward=1.0), success=True, stop=Stop.SUCCESS),
-        episode(turn(1, valid=1, effective=0), turn(0, valid=0, effective=0, penalty=-0.1, text="noise")),
+        episode(
+            turn(1, valid=1, effective=0), turn(0, valid=0, effective=0, penalty=-0.1, text="noise")
+        ),
         episode(turn(1, valid=1, effective=1, reward=-0.5), puzzle=2),
         episode(turn(1, valid=1, effective=1), puzzle=2),
     ]

@@ -23,7 +23,9 @@ from spa.stages.pretrain_tiny import new_model
 
 @pytest.fixture(scope="module")
 def template() -> ChatTemplate:
-    return ChatTemplate(build_tokenizer(["<think>", "<observation>", "</observation>"], ["Up", "Left"]))
+    return ChatTemplate(
+        build_tokenizer(["<think>", "<observation>", "</observation>"], ["Up", "Left"])
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,9 @@ def test_ends_of_a_slow_tokenizer_are_those_of_a_fast_one(template):
             return template.tokenizer.decode(ids, **options)
 
     text = "<observation> Up || (1,2) Left"
-    for fast, slow in zip(encode_with_ends(template.tokenizer, text), encode_with_ends(Slow(), text), strict=True):
+    for fast, slow in zip(
+        encode_with_ends(template.tokenizer, text), encode_with_ends(Slow(), text), strict=True
+    ):
         assert fast.tolist() == slow.tolist()
 
 
@@ -72,7 +76,10 @@ def test_scores_are_the_models_logprobs_whatever_the_batch(template, model):
     prompt = template.start(({"role": "user", "content": "hi"},), "<think>")
     replies = [world_model_reply("P_", "", "_P" * n, "Up") for n in (1, 5, 2)]
     sequences = [reply_sequence(template, prompt, reply, "<think>") for reply in replies]
-    together, alone = score_sequences(model, sequences, rows=8), score_sequences(model, sequences, rows=1)
+    together, alone = (
+        score_sequences(model, sequences, rows=8),
+        score_sequences(model, sequences, rows=1),
+    )
     for sequence, one, other in zip(sequences, together, alone, strict=True):
         ids = torch.from_numpy(sequence.ids.astype(np.int64))[None]
         mask = torch.from_numpy(sequence.block >= 0)[None, 1:]
@@ -88,7 +95,9 @@ def test_report_by_hand():
         scored([-1, -3, -2, -1], ["observation", "prediction", "prediction", "answer"]),
         scored([-1, -1, -4], ["observation", "prediction", "answer"]),
     ]
-    copied = {0: scored([-1, -0.5, -0.5, -4.5], ["observation", "prediction", "prediction", "answer"])}
+    copied = {
+        0: scored([-1, -0.5, -0.5, -4.5], ["observation", "prediction", "prediction", "answer"])
+    }
     report = likelihood_report(truth, copied, vocabulary=10)
     assert report["nll_per_token"] == {"observation": 1.0, "prediction": 2.0, "answer": 2.5}
     assert report["nll_per_state"] == 3.0

@@ -28,7 +28,9 @@ def test_known_values_and_shapes():
     assert pass_at_k(1000, 500, 64) == pytest.approx(1.0)
 
 
-@given(st.lists(st.lists(st.booleans(), min_size=8, max_size=8), min_size=1, max_size=6), st.randoms())
+@given(
+    st.lists(st.lists(st.booleans(), min_size=8, max_size=8), min_size=1, max_size=6), st.randoms()
+)
 def test_metrics_at_k_equal_n_are_group_any_and_ignore_order(groups, random):
     episodes = [(won, puzzle) for puzzle, group in enumerate(groups) for won in group]
     random.shuffle(episodes)
@@ -37,7 +39,12 @@ def test_metrics_at_k_equal_n_are_group_any_and_ignore_order(groups, random):
     assert metrics["pass@8"] == pytest.approx(np.mean([any(group) for group in groups]))
     assert metrics["pass@any"] == pytest.approx(metrics["pass@8"])
     assert metrics["pass@1"] == pytest.approx(np.mean(groups))
-    assert metrics["pass@1"] <= metrics["pass@2"] + 1e-12 <= metrics["pass@4"] + 2e-12 <= metrics["pass@8"] + 3e-12
+    assert (
+        metrics["pass@1"]
+        <= metrics["pass@2"] + 1e-12
+        <= metrics["pass@4"] + 2e-12
+        <= metrics["pass@8"] + 3e-12
+    )
 
 
 def test_counts_and_puzzles_with_fewer_attempts():
@@ -45,7 +52,9 @@ def test_counts_and_puzzles_with_fewer_attempts():
     ids, n, c = per_puzzle(won, puzzles)
     assert (ids.tolist(), n.tolist(), c.tolist()) == (["a", "b", "c"], [1, 3, 1], [0, 2, 1])
     metrics = pass_metrics(won, puzzles, [1, 2, 8])
-    assert metrics == pytest.approx({"pass@1": (0 + 2 / 3 + 1) / 3, "pass@2": 1.0, "pass@any": 2 / 3})
+    assert metrics == pytest.approx(
+        {"pass@1": (0 + 2 / 3 + 1) / 3, "pass@2": 1.0, "pass@any": 2 / 3}
+    )
     assert pass_metrics([], [], [1]) == {}
 
 

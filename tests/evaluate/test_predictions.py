@@ -8,12 +8,16 @@ from spa.evaluation.predictions import drift
 from spa.evaluation.replay import Game, replayed
 from spa.evaluation.rollouts import Rollout, read_row
 
-REPLY = "<think><observation>{}</observation> <prediction>{}</prediction></think><answer>{}</answer>"
+REPLY = (
+    "<think><observation>{}</observation> <prediction>{}</prediction></think><answer>{}</answer>"
+)
 
 
 def rollout(states, replies, **fields):
     chat = tuple(("assistant", REPLY.format(*reply)) for reply in replies)
-    return Rollout(where="row 1", stack="chat", chat=chat, group="g", states=tuple(states), **fields)
+    return Rollout(
+        where="row 1", stack="chat", chat=chat, group="g", states=tuple(states), **fields
+    )
 
 
 def test_drift_is_counted_by_actions_ahead_and_by_turn_beside_copying():
@@ -26,7 +30,12 @@ def test_drift_is_counted_by_actions_ahead_and_by_turn_beside_copying():
     # Copying: 2 of 4 cells changed in the first, none in the second: 2 of 8 cells are wrong, one state is right.
     one, two = found["by_actions"]
     assert (one["at"], one["predictions"], one["right"]) == (1, 2, 1)
-    assert (one["with_states"], one["cells_wrong"], one["copy_right"], one["copy_cells_wrong"]) == (2, 0.25, 1, 0.25)
+    assert (one["with_states"], one["cells_wrong"], one["copy_right"], one["copy_cells_wrong"]) == (
+        2,
+        0.25,
+        1,
+        0.25,
+    )
     # Two actions: truth ___√, said __PG: 2 of 4 wrong; copying _P_G: 2 of 4 wrong.
     assert two == {
         "at": 2, "predictions": 1, "right": 0, "with_states": 1, "cells_wrong": 0.5, "copy_right": 0, "copy_cells_wrong": 0.5,
@@ -35,7 +44,10 @@ def test_drift_is_counted_by_actions_ahead_and_by_turn_beside_copying():
 
 
 def test_a_chat_without_states_is_counted_by_the_actions_of_its_plans():
-    told = [{"role": "user", "content": "P_"}, {"role": "assistant", "content": REPLY.format("P_", "_P", "a || b")}]
+    told = [
+        {"role": "user", "content": "P_"},
+        {"role": "assistant", "content": REPLY.format("P_", "_P", "a || b")},
+    ]
     chat = read_row([*told, {"role": "user", "content": "now: _P"}], "row 1")
     assert drift([chat]) == {
         "by_actions": [{"at": 2, "predictions": 1, "right": 1}],
@@ -89,7 +101,9 @@ def chat_of(told, plans, **row):
     messages = []
     for number, plan in enumerate(plans):
         messages.append({"role": "user", "content": told[number]})
-        messages.append({"role": "assistant", "content": f"<think></think><answer>{' || '.join(plan)}</answer>"})
+        messages.append(
+            {"role": "assistant", "content": f"<think></think><answer>{' || '.join(plan)}</answer>"}
+        )
     return read_row({"messages": messages, **row}, "row 1")
 
 
@@ -105,7 +119,10 @@ def test_predictions_are_measured_on_the_states_of_a_replay():
     (plan,) = a_way(9, 1)
     before, after = walked(9, plan)
     reply = REPLY.format(before, after, plan[0])
-    row = {"messages": [{"role": "user", "content": "Move."}, {"role": "assistant", "content": reply}], "seed": 9}
+    row = {
+        "messages": [{"role": "user", "content": "Move."}, {"role": "assistant", "content": reply}],
+        "seed": 9,
+    }
     alone, again = diagnose([read_row(row, "row 1")]), diagnose([read_row(row, "row 1")], game=LAKE)
     assert "prediction" not in alone["world_model"]
     assert again["world_model"]["prediction_right"] == 1 == again["drift"]["by_actions"][0]["right"]
@@ -130,7 +147,9 @@ def test_a_replay_says_at_which_turn_it_stops_agreeing():
 def test_a_record_that_goes_on_after_the_end_of_the_game_differs_there():
     LAKE.env.reset(seed=9)
     way = LAKE.env.expert_actions(10)
-    record = rollout([*walked(9, way), "P"], [("", "", " || ".join(way))] * 2, seed=9, actions=(way, ("Up",)))
+    record = rollout(
+        [*walked(9, way), "P"], [("", "", " || ".join(way))] * 2, seed=9, actions=(way, ("Up",))
+    )
     assert replayed(record, LAKE).differs == 3
     assert len(replayed(record, LAKE).rollout.states) == 2  # what comes after is not measured
 
@@ -141,7 +160,13 @@ def test_rollouts_without_a_seed_are_not_replayed():
 
 
 def test_replies_without_an_answer_block_are_actions_themselves():
-    row = {"messages": [{"role": "user", "content": "Move."}, {"role": "assistant", "content": " right\n"}], "seed": 9}
+    row = {
+        "messages": [
+            {"role": "user", "content": "Move."},
+            {"role": "assistant", "content": " right\n"},
+        ],
+        "seed": 9,
+    }
     assert list(replayed(read_row(row, "row 1"), LAKE).rollout.states) == walked(9, ["Right"])
 
 
@@ -164,6 +189,9 @@ def test_a_game_that_fails_costs_its_rollout():
 
 @pytest.mark.parametrize("place", ["info", "extra_info"])
 def test_the_seed_may_stand_where_stacks_keep_what_is_not_theirs(place):
-    row = {"messages": [{"role": "assistant", "content": "Up"}], place: {"seed": 4, "noise_seed": 2}}
+    row = {
+        "messages": [{"role": "assistant", "content": "Up"}],
+        place: {"seed": 4, "noise_seed": 2},
+    }
     found = read_row(row, "row 1")
     assert (found.seed, found.noise_seed) == (4, 2)

@@ -87,14 +87,24 @@ def test_an_interval_over_three_seeds_by_hand():
     first, second = [[0.730], [0.816], [0.766]], [[0.395], [0.422], [0.436]]
     interval = paired_difference(first, second, seed=0)
     assert interval.mean == pytest.approx(0.353)
-    assert (interval.low, interval.high) == (pytest.approx(0.26448, abs=1e-4), pytest.approx(0.44152, abs=1e-4))
+    assert (interval.low, interval.high) == (
+        pytest.approx(0.26448, abs=1e-4),
+        pytest.approx(0.44152, abs=1e-4),
+    )
     with pytest.raises(ValueError, match="two training seeds"):
         seeds_interval([[1.0, 0.0]])
 
 
 @pytest.mark.parametrize(
     ("level", "df", "quantile"),  # NIST/SEMATECH e-Handbook, 1.3.6.7.2
-    [(0.95, 1, 12.706), (0.95, 2, 4.303), (0.95, 3, 3.182), (0.90, 7, 1.895), (0.99, 2, 9.925), (0.95, 30, 2.042)],
+    [
+        (0.95, 1, 12.706),
+        (0.95, 2, 4.303),
+        (0.95, 3, 3.182),
+        (0.90, 7, 1.895),
+        (0.99, 2, 9.925),
+        (0.95, 30, 2.042),
+    ],
 )
 def test_published_quantiles_of_t(level, df, quantile):
     assert t_quantile(level, df) == pytest.approx(quantile, abs=6e-4)
@@ -117,7 +127,10 @@ def test_wilson_published_values():
         (1, 29, 0.0061, 0.1718),
     ]:
         interval = wilson_interval(successes, n)
-        assert (interval.low, interval.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+        assert (interval.low, interval.high) == (
+            pytest.approx(low, abs=5e-5),
+            pytest.approx(high, abs=5e-5),
+        )
 
 
 def test_rates_without_spread_get_the_wilson_interval():
@@ -174,17 +187,31 @@ def test_nothing_to_average_is_refused(function):
 def test_large_samples_are_drawn_in_pieces():
     values = draws(5, 1, 3000)
     interval = bootstrap_mean(values, seed=0, resamples=1000)
-    assert interval.high - interval.low == pytest.approx(2 * 1.96 * values.std() / 3000**0.5, rel=0.15)
+    assert interval.high - interval.low == pytest.approx(
+        2 * 1.96 * values.std() / 3000**0.5, rel=0.15
+    )
 
 
 @pytest.mark.parametrize(
     ("difference", "text"),
     [
         ((0.18, 0.11, 0.25), "spa is better than vanilla by 18 points (95 % interval 11 to 25)."),
-        ((-0.18, -0.25, -0.11), "vanilla is better than spa by 18 points (95 % interval 11 to 25)."),
-        ((0.02, -0.05, 0.09), "No difference found between spa and vanilla: 2 points (95 % interval -5 to 9)."),
-        ((0.051, 0.004, 0.09), "spa is better than vanilla by 5.1 points (95 % interval 0.4 to 9.0)."),
-        ((0.0, 0.0, 0.0), "No difference found between spa and vanilla: 0 points (95 % interval 0 to 0)."),
+        (
+            (-0.18, -0.25, -0.11),
+            "vanilla is better than spa by 18 points (95 % interval 11 to 25).",
+        ),
+        (
+            (0.02, -0.05, 0.09),
+            "No difference found between spa and vanilla: 2 points (95 % interval -5 to 9).",
+        ),
+        (
+            (0.051, 0.004, 0.09),
+            "spa is better than vanilla by 5.1 points (95 % interval 0.4 to 9.0).",
+        ),
+        (
+            (0.0, 0.0, 0.0),
+            "No difference found between spa and vanilla: 0 points (95 % interval 0 to 0).",
+        ),
     ],
 )
 def test_sentences(difference, text):

@@ -35,7 +35,9 @@ def test_examples_are_short_and_say_how_to_run_them():
     for path in files:
         text = path.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 70
-        commands = re.findall(r"^(?:spa|python) .*$", text.partition('"""')[2].partition('"""')[0], re.M)
+        commands = re.findall(
+            r"^(?:spa|python) .*$", text.partition('"""')[2].partition('"""')[0], re.M
+        )
         assert commands and all(path.stem in command for command in commands)
 
 
@@ -53,7 +55,11 @@ def test_the_environment_answers_guesses():
     env.hidden = 7
     assert env.step("10")[0] == "The number is between 1 and 9."
     assert env.step("3")[0] == "The number is between 4 and 9."
-    assert env.step("15")[4] == {"action_is_valid": False, "action_is_effective": False, "success": False}
+    assert env.step("15")[4] == {
+        "action_is_valid": False,
+        "action_is_effective": False,
+        "success": False,
+    }
     assert env.step("7")[:3] == ("Found: 7.", 1.0, True)
     assert GuessNumber().to_action("seven") is None
 
@@ -70,7 +76,9 @@ def test_a_lamp_that_is_pressed_puts_out_its_neighbours():
         1.0,
         True,
     )
-    assert env.step(env.to_action("press 4"))[0] == "Lamps: 1 off, 2 on, 3 off, 4 on. Wanted on: 2, 4."
+    assert (
+        env.step(env.to_action("press 4"))[0] == "Lamps: 1 off, 2 on, 3 off, 4 on. Wanted on: 2, 4."
+    )
     assert env.to_action("Press 5") is None
 
 
@@ -95,11 +103,18 @@ def test_nim_conforms_and_pays_both_players():
     assert env.step("take 1 from 1")[4]["rewards"] == [0.0, 0.0] and env.current_player() == 1
     assert env.step("take 3 from 3")[4]["action_is_valid"] is False and env.current_player() == 1
     _, reward, over, _, info = env.step("take 2 from 3")
-    assert (reward, over, info["rewards"], info["successes"]) == (1.0, True, [-1.0, 1.0], [False, True])
+    assert (reward, over, info["rewards"], info["successes"]) == (
+        1.0,
+        True,
+        [-1.0, 1.0],
+        [False, True],
+    )
 
 
 def test_self_play_pairs_the_groups_of_training_and_validation_has_none():
-    cfg = load_config("nim.yaml", ["model_path=builtin:tiny", "es_manager.train.env_groups=4", "seed.train=1"])
+    cfg = load_config(
+        "nim.yaml", ["model_path=builtin:tiny", "es_manager.train.env_groups=4", "seed.train=1"]
+    )
     player = setup.make_player(cfg, None, mode="base")
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     size = cfg.es_manager.train.group_size
@@ -108,7 +123,9 @@ def test_self_play_pairs_the_groups_of_training_and_validation_has_none():
     assert all((a.puzzle_seed, a.noise_seed) == (b.puzzle_seed, b.noise_seed) for a, b in pairs)
     assert len({spec.table for spec in specs}) == len(specs) // 2
     against_random = setup.episode_specs(cfg.es_manager.val, "val", base_seed=0, step=0)
-    assert {spec.table for spec in against_random} == {""} and {spec.seat for spec in against_random} == {0, 1}
+    assert {spec.table for spec in against_random} == {""} and {
+        spec.seat for spec in against_random
+    } == {0, 1}
     with pytest.raises(ConfigError, match="self_play needs pairs"):
         load_config("nim.yaml", ["model_path=builtin:tiny", "es_manager.train.env_groups=3"])
 
@@ -140,7 +157,17 @@ def test_the_advantage_centres_outcomes():
 @pytest.mark.parametrize("name", ["centred", "centred_and_whitened"])
 def test_a_configuration_takes_the_advantage(name: str, capsys: pytest.CaptureFixture[str]):
     assert (
-        main(["run", "tiny", "--stages", "ppo", f"algorithm.adv_estimator=custom_advantage:{name}", "--dry-run"]) == 0
+        main(
+            [
+                "run",
+                "tiny",
+                "--stages",
+                "ppo",
+                f"algorithm.adv_estimator=custom_advantage:{name}",
+                "--dry-run",
+            ]
+        )
+        == 0
     )
     assert "is valid" in capsys.readouterr().out
     found = estimator_named(f"custom_advantage:{name}", {"gamma"})
@@ -152,7 +179,10 @@ def test_the_engine_is_taken_by_its_name():
     engine = make_engine(cfg, "builtin:tiny")
     player = setup.make_player(cfg, engine.template, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=0, step=0)[:4]
-    assert all(episode.stop is not Stop.ERROR for episode in player.play(engine, specs, setup.val_sampling(cfg)))
+    assert all(
+        episode.stop is not Stop.ERROR
+        for episode in player.play(engine, specs, setup.val_sampling(cfg))
+    )
 
 
 def test_the_engine_plays_the_demo():
@@ -171,22 +201,38 @@ def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: P
 
     from spa.experiments.compare import methods_compared
 
-    few = ["trainer.total_training_steps=1", "sft.trainer.total_training_steps=1", "generate.num_batches=1"]
+    few = [
+        "trainer.total_training_steps=1",
+        "sft.trainer.total_training_steps=1",
+        "generate.num_batches=1",
+    ]
     overrides = [*SMALL, *few, f"model_path={base}", f"trainer.run_dir={tmp_path / 'run'}"]
     own = "custom_method:short_sight"
     summary = run_small(methods_compared("base", [*overrides, f"compare.arms=[spa,'{own}']"]))
-    assert set(summary["methods"]) == {"spa", "short_sight"} and set(summary["difference"]) == {"short_sight"}
+    assert set(summary["methods"]) == {"spa", "short_sight"} and set(summary["difference"]) == {
+        "short_sight"
+    }
     assert (tmp_path / "run" / "short_sight" / "sft").is_symlink()  # only PPO is its own
     assert main(["report", str(tmp_path / "run")]) == 0
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "short_sight" in page and "later rewards count less" in page
     assert methods_compared("base", overrides, only=["spa", own]).grid.missing == []
-    tried = ["compare", "base", *overrides, "--sweep", "algorithm.lam=1.0,0.9", "--method", own, "--dry-run"]
+    tried = [
+        "compare",
+        "base",
+        *overrides,
+        "--sweep",
+        "algorithm.lam=1.0,0.9",
+        "--method",
+        own,
+        "--dry-run",
+    ]
     assert main(tried) == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("no_such_file:x", "cannot load"), ("custom_env:GuessNumber", "is not a Method")]
+    ("name", "said"),
+    [("no_such_file:x", "cannot load"), ("custom_env:GuessNumber", "is not a Method")],
 )
 def test_what_is_no_method_is_named(name: str, said: str, capsys: pytest.CaptureFixture[str]):
     assert main(["compare", "demo", "--methods", f"spa,{name}", "--dry-run"]) == 2

@@ -39,14 +39,20 @@ def result(seed: int, won: int) -> SeedResult:
     )
 
 
-def row(name: str, board: str, one: SeedResult, *, first: float = 0.0, per_step: float = 10.0) -> leaderboard.Row:
-    spent = {step: Spent(first + per_step * step, 100 * (first + per_step * step)) for step in range(17)}
+def row(
+    name: str, board: str, one: SeedResult, *, first: float = 0.0, per_step: float = 10.0
+) -> leaderboard.Row:
+    spent = {
+        step: Spent(first + per_step * step, 100 * (first + per_step * step)) for step in range(17)
+    }
     return leaderboard.row_of(name, board, one, optimum=0.8, spent=spent)
 
 
 def test_probability_of_improvement_by_hand():
     # First board: 3 of 4 pairs won, one tie; second: all lost.
-    assert probability_of_improvement([[3, 2], [0]], [[1, 2], [1]]) == pytest.approx((3.5 / 4 + 0) / 2)
+    assert probability_of_improvement([[3, 2], [0]], [[1, 2], [1]]) == pytest.approx(
+        (3.5 / 4 + 0) / 2
+    )
     assert probability_of_improvement([[1, 1]], [[0, 0]]) == 1.0
     with pytest.raises(ValueError, match="one run of both"):
         probability_of_improvement([[1], []], [[1], [1]])
@@ -73,15 +79,25 @@ def test_the_thriftiest_training_sets_the_budget():
 
 
 def test_a_method_that_misses_a_board_has_no_interquartile_mean_and_stands_last():
-    found = {(board, name): [result(0, 8)] for board, name in (("a", "echo"), ("a", "spa"), ("b", "spa"))}
+    found = {
+        (board, name): [result(0, 8)] for board, name in (("a", "echo"), ("a", "spa"), ("b", "spa"))
+    }
     rows = [row(name, board, one) for (board, name), (one,) in found.items()]
     made = leaderboard.leaderboard(rows, found)
     last = made["leaderboard"]["tokens"][-1]
-    assert last["method"] == "echo" and last["iqm"] is None and last["boards"] == {"a": 1.0, "b": None}
+    assert (
+        last["method"] == "echo" and last["iqm"] is None and last["boards"] == {"a": 1.0, "b": None}
+    )
 
 
 def test_rows_and_controls_of_fewer_boards_say_so():
-    wins = {("a", "spa"): 4, ("b", "spa"): 4, ("a", "echo"): 8, ("b", "echo"): 8, ("a", "echo_shuffled"): 2}
+    wins = {
+        ("a", "spa"): 4,
+        ("b", "spa"): 4,
+        ("a", "echo"): 8,
+        ("b", "echo"): 8,
+        ("a", "echo_shuffled"): 2,
+    }
     found = {place: [result(0, won)] for place, won in wins.items()}
     rows = [row(name, board, one) for (board, name), (one,) in found.items()]
     _, _, (_, _, head, body) = leaderboard.tables(
@@ -89,7 +105,9 @@ def test_rows_and_controls_of_fewer_boards_say_so():
     )
     cells = {line[0]: dict(zip(head, line, strict=True)) for line in body}
     assert cells["spa"]["minus its shuffled control"] == "not run"
-    assert cells["echo"]["minus spa"].startswith("+50.0") and "alone" not in cells["echo"]["minus spa"]
+    assert (
+        cells["echo"]["minus spa"].startswith("+50.0") and "alone" not in cells["echo"]["minus spa"]
+    )
     assert cells["echo"]["minus its shuffled control"].startswith("+75.0")
     assert cells["echo"]["minus its shuffled control"].endswith("(a alone)")
     assert "echo_shuffled (a alone)" in cells
@@ -106,7 +124,10 @@ def test_a_single_run_has_no_interval():
 
 def test_every_fine_tuned_method_has_a_shuffled_control_and_no_other_has_one():
     chosen = method("echo_shuffled")
-    assert "generate.shuffle_next_states=true" in chosen.overrides and chosen.ppo == METHODS["echo"].ppo
+    assert (
+        "generate.shuffle_next_states=true" in chosen.overrides
+        and chosen.ppo == METHODS["echo"].ppo
+    )
     with pytest.raises(ConfigError, match="no control"):
         method("vanilla_shuffled")
     with pytest.raises(ConfigError, match="nothing_shuffled"):
@@ -117,7 +138,10 @@ def test_every_method_of_the_default_bench_exists_and_shares_its_stages(tmp_path
     assert len(bench.METHODS) >= 10
     made = bench.make_bench((), "tiny", tmp_path, boards=["FrozenLake"], seeds=1)
     assert {name for _, name in made.trainings} == set(bench.METHODS)
-    same = {made.grid.links.get(tmp_path / "FrozenLake" / "seed_0" / name / "sft") for name in ("echo", "gigpo")}
+    same = {
+        made.grid.links.get(tmp_path / "FrozenLake" / "seed_0" / name / "sft")
+        for name in ("echo", "gigpo")
+    }
     assert len(same) == 1 and None not in same
     assert made.hours > 0.5
 
@@ -136,7 +160,9 @@ def test_what_is_not_there_is_named(tmp_path):
 def smallest(base, monkeypatch):
     """The tiny scale with one board of seconds."""
     boards = {"lake": Setting(preset="base", overrides=(*TINIEST, f"model_path={base}"))}
-    monkeypatch.setitem(bench.BENCHES, "tiny", replace(bench.BENCHES["tiny"], boards=boards, common=()))  # type: ignore[arg-type]
+    monkeypatch.setitem(
+        bench.BENCHES, "tiny", replace(bench.BENCHES["tiny"], boards=boards, common=())
+    )  # type: ignore[arg-type]
 
 
 def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, tmp_path, capsys):
@@ -160,9 +186,16 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
     assert cli.main([*args, "--no-training"]) == 0
     assert "% of the optimum" in capsys.readouterr().out
     assert json.loads((tmp_path / "leaderboard.json").read_text()) == json.loads(json.dumps(found))
-    page, html = (tmp_path / "leaderboard.md").read_text(), (tmp_path / "leaderboard.html").read_text()
+    page, html = (
+        (tmp_path / "leaderboard.md").read_text(),
+        (tmp_path / "leaderboard.html").read_text(),
+    )
     assert "## Findings" in page and "<h2>Findings</h2>" in html
-    assert "## At equal tokens" in page and "| optimum |" in page and "| Q-learning, on other puzzles |" in page
+    assert (
+        "## At equal tokens" in page
+        and "| optimum |" in page
+        and "| Q-learning, on other puzzles |" in page
+    )
     assert "<h2>At equal tokens</h2>" in html
     assert "<script" not in html and "Content-Security-Policy" in html
     assert cli.main([*args, "--dry-run"]) == 0
@@ -172,9 +205,15 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
 
 def test_predictions_on_puzzles_of_training_say_so():
     counts = [{"puzzles": 64, "puzzles_seen": 12}, {"puzzles": 64, "puzzles_seen": 0}, {}]
-    rows = [row("spa", "t", replace(result(0, 4), world_model={"prediction_exact": 0.5, **own})) for own in counts]
+    rows = [
+        row("spa", "t", replace(result(0, 4), world_model={"prediction_exact": 0.5, **own}))
+        for own in counts
+    ]
     assert leaderboard._seen(rows[:2], "spa") == " (12 of 128 seen in training)"
-    assert leaderboard._seen(rows[1:2], "spa") == "" and leaderboard._seen(rows, "spa") == " (not counted)"
+    assert (
+        leaderboard._seen(rows[1:2], "spa") == ""
+        and leaderboard._seen(rows, "spa") == " (not counted)"
+    )
 
 
 def gap(mean: float, low: float, high: float) -> dict[str, float]:
@@ -184,11 +223,29 @@ def gap(mean: float, low: float, high: float) -> dict[str, float]:
 def test_the_page_says_in_words_what_its_intervals_say():
     def row(method: str, env: str, after: float, **known: float) -> dict[str, Any]:
         curve = [{"environment_steps": 9, "pass@1": after, "step": 3, "tokens": 1000}]
-        return {"method": method, "env": env, "pass@1": {"after": after}, "world_model": known, "curve": curve}
+        return {
+            "method": method,
+            "env": env,
+            "pass@1": {"after": after},
+            "world_model": known,
+            "curve": curve,
+        }
 
-    rows = [row("spa", "lake", 0.5, prediction_exact=0.4), row("vanilla", "lake", 0.3), row("vanilla", "lake", 0.2)]
-    rows += [row("spa", "room", 0.6, prediction_exact=0.2), row("planned", "lake", 0.8), row("echo", "lake", 0.5)]
-    rows += [row("spa_shuffled", "lake", 0.3), row("spa_shuffled", "room", 0.3), row("planned_shuffled", "lake", 0.3)]
+    rows = [
+        row("spa", "lake", 0.5, prediction_exact=0.4),
+        row("vanilla", "lake", 0.3),
+        row("vanilla", "lake", 0.2),
+    ]
+    rows += [
+        row("spa", "room", 0.6, prediction_exact=0.2),
+        row("planned", "lake", 0.8),
+        row("echo", "lake", 0.5),
+    ]
+    rows += [
+        row("spa_shuffled", "lake", 0.3),
+        row("spa_shuffled", "room", 0.3),
+        row("planned_shuffled", "lake", 0.3),
+    ]
     differences = {
         "spa": {"reference": None, "control": gap(0.25, 0.1, 0.4)},
         "planned": {"reference": gap(0.3, 0.2, 0.4), "control": gap(0.1, -0.1, 0.3)},

@@ -16,7 +16,14 @@ from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
 from spa.experiments.compare import longer, methods_compared, run_comparison
 from spa.experiments.grid import FOLDERS, Plan, run_grid
-from spa.experiments.methods import CONTROLS, METHODS, baseline_config, configured, method, of_comparison
+from spa.experiments.methods import (
+    CONTROLS,
+    METHODS,
+    baseline_config,
+    configured,
+    method,
+    of_comparison,
+)
 from spa.experiments.results import (
     SeedResult,
     difference,
@@ -57,8 +64,16 @@ def compared(base, tmp_path_factory) -> tuple[Path, dict]:
 
 def test_every_arm_plays_as_many_episodes_and_the_same_puzzles(compared):
     root, summary = compared
-    assert set(summary["methods"]) == {"vanilla", "vanilla_wm", "vanilla_format", "spa", "spa_shuffled"}
-    assert {arm: played["ppo"] for arm, played in summary["episodes"].items()} == dict.fromkeys(summary["methods"], 12)
+    assert set(summary["methods"]) == {
+        "vanilla",
+        "vanilla_wm",
+        "vanilla_format",
+        "spa",
+        "spa_shuffled",
+    }
+    assert {arm: played["ppo"] for arm, played in summary["episodes"].items()} == dict.fromkeys(
+        summary["methods"], 12
+    )
     assert {arm: played["self_play"] for arm, played in summary["episodes"].items()} == {
         "vanilla": 0,
         "vanilla_wm": 0,
@@ -70,7 +85,9 @@ def test_every_arm_plays_as_many_episodes_and_the_same_puzzles(compared):
     for arm in summary["methods"]:
         for step in (0, 1):
             path = root / arm / "ppo" / "trajectories" / f"val-{step:06d}.jsonl"
-            seen[arm, step] = [(row["puzzle_hash"], row["turns"][0]["state"]) for row in lines_of(path)]
+            seen[arm, step] = [
+                (row["puzzle_hash"], row["turns"][0]["state"]) for row in lines_of(path)
+            ]
         # Arms without self-play go on until they have played as many episodes in all.
         steps = [row["step"] for row in lines_of(root / arm / "ppo" / "metrics.jsonl")]
         assert steps == ([0, 1, 2] if arm in ("vanilla", "vanilla_wm") else [0, 1])
@@ -80,7 +97,8 @@ def test_every_arm_plays_as_many_episodes_and_the_same_puzzles(compared):
 def test_the_arms_differ_in_what_they_are_meant_to_differ_in(compared):
     root, summary = compared
     modes = {
-        arm: lines_of(root / arm / "ppo" / "trajectories" / "val-000000.jsonl")[0]["mode"] for arm in summary["methods"]
+        arm: lines_of(root / arm / "ppo" / "trajectories" / "val-000000.jsonl")[0]["mode"]
+        for arm in summary["methods"]
     }
     known = dict.fromkeys(("vanilla_wm", "spa", "spa_shuffled"), "add_worldmodel")
     assert modes == {"vanilla": "base", "vanilla_format": "base", **known}
@@ -94,16 +112,24 @@ def test_the_format_alone_gets_as_many_steps_of_the_same_conversations(compared)
     from spa.worldmodel.rows import read_parquet
 
     root, _ = compared
-    taught, true = (read_parquet(root / arm / "data" / "wm_train.parquet") for arm in ("vanilla_format", "spa"))
-    assert [(row.episode_id, row.turn) for row in taught] == [(row.episode_id, row.turn) for row in true]
-    played = lines_of(root / "vanilla_format" / "ppo" / "trajectories" / "val-000000.jsonl")[0]["messages"]
+    taught, true = (
+        read_parquet(root / arm / "data" / "wm_train.parquet") for arm in ("vanilla_format", "spa")
+    )
+    assert [(row.episode_id, row.turn) for row in taught] == [
+        (row.episode_id, row.turn) for row in true
+    ]
+    played = lines_of(root / "vanilla_format" / "ppo" / "trajectories" / "val-000000.jsonl")[0][
+        "messages"
+    ]
     for row, other in zip(taught, true, strict=True):
         text = json.dumps([*row.prompt, row.response])
         assert "<observation>" not in text and "<prediction>" not in text
         assert row.response.partition("<answer>")[2] == other.response.partition("<answer>")[2]
         assert row.prompt[0] == played[0] and "your thoughts" in row.prompt[1]["content"]
         assert row.state in row.prompt[-1]["content"] and len(row.prompt) == len(other.prompt)
-    steps = [len(lines_of(root / arm / "sft" / "metrics.jsonl")) for arm in ("vanilla_format", "spa")]
+    steps = [
+        len(lines_of(root / arm / "sft" / "metrics.jsonl")) for arm in ("vanilla_format", "spa")
+    ]
     assert steps == [2, 2]
 
 
@@ -123,7 +149,9 @@ def test_the_summary_holds_what_its_readers_need(compared):
         assert {"before", "after"} <= moments.keys()
         assert all(0 <= moment["pass@1"] <= 1 for moment in moments.values())
     assert {"observation_exact", "prediction_exact"} <= summary["world_model"].keys()
-    assert {"vanilla", "vanilla_same_total_episodes", "vanilla_wm", "spa_shuffled"} <= summary["difference"].keys()
+    assert {"vanilla", "vanilla_same_total_episodes", "vanilla_wm", "spa_shuffled"} <= summary[
+        "difference"
+    ].keys()
     for gap in summary["difference"].values():
         assert gap["low"] <= gap["mean"] <= gap["high"]
         assert math.isfinite(gap["mean"])
@@ -148,10 +176,22 @@ def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
         for name in ("pred_exact", "obs_exact", "format_rate")
         for moment, step in (("before", 0), ("after", 1))
     }
-    assert expected == pytest.approx({name: summary["world_model"][name] for name in expected}, abs=1e-4)
-    known = {"pred_exact_before": 0.5, "pred_exact_after": 0.67, "obs_exact_before": 1.0, "obs_exact_after": 0.98}
-    print_table(summary | {"world_model": {"observation_exact": 1.0, "prediction_exact": 0.5, **known}})
-    assert "before → after PPO: predictions 50% → 67%, observations 100% → 98%." in capsys.readouterr().out
+    assert expected == pytest.approx(
+        {name: summary["world_model"][name] for name in expected}, abs=1e-4
+    )
+    known = {
+        "pred_exact_before": 0.5,
+        "pred_exact_after": 0.67,
+        "obs_exact_before": 1.0,
+        "obs_exact_after": 0.98,
+    }
+    print_table(
+        summary | {"world_model": {"observation_exact": 1.0, "prediction_exact": 0.5, **known}}
+    )
+    assert (
+        "before → after PPO: predictions 50% → 67%, observations 100% → 98%."
+        in capsys.readouterr().out
+    )
     for less in (
         {},
         {"pred_exact_after": 0.67},
@@ -166,7 +206,10 @@ def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
     [
         ({"puzzles": 64, "puzzles_seen": 0}, "right on unseen puzzles."),
         ({"puzzles": 64, "puzzles_seen": 12}, "right on 64 puzzles, 12 of them seen in training."),
-        ({"puzzles": 64, "puzzles_seen": 0.3333}, "right on 64 puzzles, 0.333 of them seen in training."),
+        (
+            {"puzzles": 64, "puzzles_seen": 0.3333},
+            "right on 64 puzzles, 0.333 of them seen in training.",
+        ),
         ({}, "predictions exactly right."),
     ],
 )
@@ -205,16 +248,30 @@ def test_what_is_kept_beside_a_training_and_damaged_counts_as_missing(compared, 
 
 def test_a_finished_comparison_is_not_touched_by_the_same_command(compared, base):
     root, summary = compared
-    files = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
+    files = {
+        path: path.stat().st_mtime_ns
+        for path in root.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
     for more in ((), ("trainer.experiment_name=renamed", "trainer.save_freq=7")):
-        made = methods_compared("base", overrides(base, root, *more), names=[*CONTROLS, "vanilla_format"])
+        made = methods_compared(
+            "base", overrides(base, root, *more), names=[*CONTROLS, "vanilla_format"]
+        )
         assert made.grid.missing == [] and run_small(made) == summary
-    again = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
+    again = {
+        path: path.stat().st_mtime_ns
+        for path in root.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
     assert again == files
 
 
 def checksums(root: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != ".lock"}
+    return {
+        path: path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
 
 
 def test_changed_settings_are_refused_by_name_and_nothing_is_written(compared, base):
@@ -236,10 +293,16 @@ def test_a_run_in_the_folder_of_a_comparison_is_its_recipe(compared, base, capsy
 
 def test_a_run_whose_stages_lie_elsewhere_is_not_that_of_the_comparison(compared, base, tmp_path):
     root, _ = compared
-    for key in ("generate.output_dir", "sft.trainer.default_local_dir", "trainer.default_local_dir"):
+    for key in (
+        "generate.output_dir",
+        "sft.trainer.default_local_dir",
+        "trainer.default_local_dir",
+    ):
         cfg = configured("base", (*overrides(base, root), f"{key}={tmp_path}"))
         assert of_comparison(cfg) == cfg
-    assert of_comparison(configured("base", tuple(overrides(base, root)))).trainer.run_dir == str(root / "spa")
+    assert of_comparison(configured("base", tuple(overrides(base, root)))).trainer.run_dir == str(
+        root / "spa"
+    )
 
 
 def test_methods_that_learn_no_states_have_no_control():
@@ -254,9 +317,10 @@ def test_what_a_run_has_done_is_not_done_again(base, tmp_path):
     assert cli.main(["run", "base", *overrides(base, root, "--quiet")]) == 0
     made = methods_compared("base", overrides(base, root))
     assert [str(task.folder.relative_to(root)) for task in made.grid.missing] == ["vanilla/ppo"]
-    assert {str(place.relative_to(root)): str(where.relative_to(root)) for place, where in made.grid.links.items()} == {
-        f"spa/{name}": name for name in ("data", "sft", "ppo")
-    }
+    assert {
+        str(place.relative_to(root)): str(where.relative_to(root))
+        for place, where in made.grid.links.items()
+    } == {f"spa/{name}": name for name in ("data", "sft", "ppo")}
 
 
 def test_a_comparison_of_linked_stages_refuses_other_settings(base, tmp_path):
@@ -303,14 +367,18 @@ def test_an_ablation_uses_what_the_comparison_has_done(compared, base):
         ("masked_states", "ppo"),
     ]
     summary = run_small(made)
-    assert set(summary["methods"]) == {"spa", "masked_states"} and set(summary["difference"]) == {"masked_states"}
+    assert set(summary["methods"]) == {"spa", "masked_states"} and set(summary["difference"]) == {
+        "masked_states"
+    }
     assert (made.root / "spa" / "ppo").resolve() == (root / "spa" / "ppo").resolve()
     assert checksums(root) == before
 
 
 def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path):
     rounds = ("generate.rounds=2", "generate.imagine.n=2", "generate.policy=random")
-    made = methods_compared("base", overrides(base, tmp_path, *rounds, "compare.arms=[vanilla_format, spa]"))
+    made = methods_compared(
+        "base", overrides(base, tmp_path, *rounds, "compare.arms=[vanilla_format, spa]")
+    )
     summary = run_small(made)
     assert {arm: played["self_play"] for arm, played in summary["episodes"].items()} == {
         "spa": 24,
@@ -318,18 +386,27 @@ def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path
     }
     spa, plain = (made.trainings[name][0] for name in ("spa", "vanilla_format"))
     folders = ("round_1/data", "data")
-    first, second = (json.loads((spa.folder / name / "summary.json").read_text()) for name in folders)
+    first, second = (
+        json.loads((spa.folder / name / "summary.json").read_text()) for name in folders
+    )
     own = [part["played"]["episodes"] * part["played"]["num_actions"] for part in (first, second)]
     drawn = second["imagination"]["tokens_per_episode"] * second["played"]["episodes"]
     assert spent(spa)[0] == pytest.approx((sum(own), drawn))
     assert spent(plain)[0] == pytest.approx((own[0], 0.0))
     end = spa.ppo.trainer.total_training_steps
     assert summary["sampled_tokens"]["spa"] == {"after": round(spent(spa)[end].tokens)}
-    steps = {name: len(lines_of(spa.folder / name / "metrics.jsonl")) for name in ("round_1/sft", "sft")}
+    steps = {
+        name: len(lines_of(spa.folder / name / "metrics.jsonl")) for name in ("round_1/sft", "sft")
+    }
     assert sum(steps.values()) == len(lines_of(plain.folder / "sft/metrics.jsonl")) == 4
     learnt = [lines_of(spa.folder / name / "metrics.jsonl") for name in steps]
-    assert learnt_tokens(spa) == round(sum(line["train/tokens"] for part in learnt for line in part))
-    assert [part["round"] for part in json.loads((spa.folder / "sft/rounds.json").read_text())] == [1, 2]
+    assert learnt_tokens(spa) == round(
+        sum(line["train/tokens"] for part in learnt for line in part)
+    )
+    assert [part["round"] for part in json.loads((spa.folder / "sft/rounds.json").read_text())] == [
+        1,
+        2,
+    ]
     assert (
         not made.grid.missing
         and not methods_compared(
@@ -354,26 +431,44 @@ def test_a_control_in_rounds_has_the_rows_of_all_of_them(base, tmp_path):
     assert (early["rows_train"], early["rows_val"]) == (control["rows_train"], control["rows_val"])
     assert "episodes_in" not in early and control["episodes_in"] == "../../../spa/round_1/data"
     found = read_parquet(tmp_path / "spa_shuffled/data/wm_train.parquet")
-    assert {row.episode_id.split("/")[1] for row in found} == {"0", "1"} and all(row.extra["shuffled"] for row in found)
+    assert {row.episode_id.split("/")[1] for row in found} == {"0", "1"} and all(
+        row.extra["shuffled"] for row in found
+    )
     shutil.rmtree(tmp_path / "spa_shuffled/round_1/sft/global_step_2")
     shutil.rmtree(tmp_path / "spa_shuffled/data")
     again = methods_compared("base", overrides(base, tmp_path, *rounds))
     missing = [task.folder.relative_to(tmp_path).as_posix() for task in again.grid.missing]
-    assert missing == ["spa_shuffled/round_1/sft", "spa_shuffled/data"]  # what cannot be gone on from is done anew
+    # what cannot be gone on from is done anew
+    assert missing == ["spa_shuffled/round_1/sft", "spa_shuffled/data"]
     run_small(again)
     assert told("spa_shuffled", "data")["rows_train"] == len(found)
-    assert [stage.arm for stage in open_run(tmp_path).stages if stage.name == "sft"] == ["spa", "spa_shuffled"]
+    assert [stage.arm for stage in open_run(tmp_path).stages if stage.name == "sft"] == [
+        "spa",
+        "spa_shuffled",
+    ]
 
 
 def test_seeds_differ_in_everything_that_is_drawn_and_in_nothing_else(tmp_path):
     made = methods_compared("base", overrides("builtin:tiny", tmp_path), seeds=3)
     configs = [training.ppo for training in made.trainings["spa"]]
-    assert [training.folder for training in made.trainings["spa"]] == [tmp_path / f"seed_{n}" / "spa" for n in range(3)]
-    assert len({config.seed.train for config in configs}) == len({config.seed.val for config in configs}) == 3
+    assert [training.folder for training in made.trainings["spa"]] == [
+        tmp_path / f"seed_{n}" / "spa" for n in range(3)
+    ]
+    assert (
+        len({config.seed.train for config in configs})
+        == len({config.seed.val for config in configs})
+        == 3
+    )
     assert len({config.sft.trainer.seed for config in configs}) == 3
-    one, other = (configured("base", tuple(overrides("builtin:tiny", tmp_path)), seed) for seed in (0, 2))
+    one, other = (
+        configured("base", tuple(overrides("builtin:tiny", tmp_path)), seed) for seed in (0, 2)
+    )
     plain, changed = (flatten(to_plain(cfg)) for cfg in (one, other))
-    assert {key for key in plain if plain[key] != changed[key]} == {"seed.train", "seed.val", "sft.trainer.seed"}
+    assert {key for key in plain if plain[key] != changed[key]} == {
+        "seed.train",
+        "seed.val",
+        "sft.trainer.seed",
+    }
 
 
 def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
@@ -385,7 +480,11 @@ def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
 
 
 def test_the_line_of_who_trained_longer_counts_what_it_played(tmp_path, capsys):
-    asked = (f"trainer.run_dir={tmp_path}", "model_path=builtin:tiny", "compare.arms=[vanilla, spa, planned]")
+    asked = (
+        f"trainer.run_dir={tmp_path}",
+        "model_path=builtin:tiny",
+        "compare.arms=[vanilla, spa, planned]",
+    )
     made = methods_compared("tiny", asked)
     played = {name: episodes_played(trainings[0]) for name, trainings in made.trainings.items()}
     assert played["vanilla"] == {"ppo": 15_360, "self_play": 0, "ppo_longer": 17_408}
@@ -412,7 +511,9 @@ def test_the_line_of_who_trained_longer_counts_what_it_played(tmp_path, capsys):
 
 
 def test_baselines_change_the_format_and_the_state_text_alone():
-    chosen = {name: METHODS[name].overrides for name in ("vanilla", "vanilla_grid", "state_estimation")}
+    chosen = {
+        name: METHODS[name].overrides for name in ("vanilla", "vanilla_grid", "state_estimation")
+    }
     assert chosen == {
         "vanilla": ("ctx_manager.mode=base",),
         "vanilla_grid": ("ctx_manager.mode=base", "state_text=grid"),
@@ -431,12 +532,16 @@ def test_who_has_not_learnt_from_states_replays_none():
 
 
 def test_what_a_baseline_plays_is_what_it_says_whatever_the_originals_keys_say(tmp_path):
-    (tmp_path / "old.yaml").write_text("defaults: [tiny]\nrender_mode: text\nenable_response_mask: true\n")
+    (tmp_path / "old.yaml").write_text(
+        "defaults: [tiny]\nrender_mode: text\nenable_response_mask: true\n"
+    )
     preset = str(tmp_path / "old.yaml")
     assert baseline_config(preset, [], "state_estimation").state_text == "grid_and_coords"
     changed = configured(preset, METHODS["answer_only"].changes[1])
     assert changed.actor_rollout_ref.actor.loss_mask == "answer_only"
-    with pytest.raises(ConfigError, match="state_text=grid contradicts the baseline state_estimation"):
+    with pytest.raises(
+        ConfigError, match="state_text=grid contradicts the baseline state_estimation"
+    ):
         baseline_config("tiny", ["render_mode=text"], "state_estimation")
 
 
@@ -476,12 +581,21 @@ def test_episodes_that_a_fault_ended_are_no_attempts(tmp_path):
 
 def test_puzzles_of_one_seed_in_other_settings_are_not_paired():
     one, other = ({f"T/1/{content}": (8, 2)} for content in "ab")
-    results = [SeedResult(seed=0, moments={"after": found}, curve={}, world_model={}) for found in (one, other)]
-    assert difference(results[:1], results[:1]) is not None and difference(results[:1], results[1:]) is None
+    results = [
+        SeedResult(seed=0, moments={"after": found}, curve={}, world_model={})
+        for found in (one, other)
+    ]
+    assert (
+        difference(results[:1], results[:1]) is not None
+        and difference(results[:1], results[1:]) is None
+    )
 
 
 def test_a_curve_has_no_pass_at_8_of_fewer_attempts(tmp_path):
-    lines = [{"step": 0, "val-env/T/pass@1": 0.5}, {"step": 2, "val-env/T/pass@1": 0.5, "val-env/T/pass@8": 1.0}]
+    lines = [
+        {"step": 0, "val-env/T/pass@1": 0.5},
+        {"step": 2, "val-env/T/pass@1": 0.5, "val-env/T/pass@8": 1.0},
+    ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     curve = read_curve(tmp_path / "metrics.jsonl")
     assert curve == {0: (0.5, None), 2: (0.5, 1.0)}

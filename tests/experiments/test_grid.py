@@ -14,7 +14,15 @@ from helpers.stages import mark_finished
 
 from spa.errors import ConfigError, ModelError, TrainingError
 from spa.experiments.compare import Arm, comparison
-from spa.experiments.grid import Plan, Task, finished_stages, free_devices, plan_grid, run_grid, tasks_of
+from spa.experiments.grid import (
+    Plan,
+    Task,
+    finished_stages,
+    free_devices,
+    plan_grid,
+    run_grid,
+    tasks_of,
+)
 from spa.experiments.methods import METHODS, method
 from spa.run.manifest import MANIFEST, Manifest, result_of
 
@@ -26,7 +34,9 @@ def digests(name: str, *overrides: str, preset: str = "tiny") -> list[str]:
     return [task.digest for task in tasks_of(training(name, *overrides, preset=preset))]
 
 
-def training(name: str, *overrides: str, preset: str = "tiny", root: Path = Path("runs/x"), seed: int = 0):
+def training(
+    name: str, *overrides: str, preset: str = "tiny", root: Path = Path("runs/x"), seed: int = 0
+):
     arms = [Arm(name=name, method=method(name))]
     made = comparison(preset, [TINY, *overrides], arms, root=root, reference=name, seeds=seed + 1)
     return made.trainings[name][seed]
@@ -87,7 +97,13 @@ def test_methods_share_what_they_do_not_change():
     for name in ("group_size_4", "no_filter", "answer_only", "base_format"):
         own = digests(name)
         assert own[:2] == spa[:2] and own[2] != spa[2]
-    for name in ("believed_states", "random_coordinates", "shuffled_states", "vanilla_format", "expert_data"):
+    for name in (
+        "believed_states",
+        "random_coordinates",
+        "shuffled_states",
+        "vanilla_format",
+        "expert_data",
+    ):
         assert not set(digests(name)) & set(spa)
     for name in ("vanilla", "vanilla_grid", "state_estimation", "vanilla_wm", "online_world_model"):
         assert len(digests(name)) == 1
@@ -97,7 +113,9 @@ def test_methods_share_what_they_do_not_change():
 def test_methods_that_only_write_other_rows_share_the_self_play():
     names = ("spa", "shuffled_states", "believed_states", "vanilla_format", "random_data")
     plan = plan_grid([training(name, root=Path("runs/x")) for name in names])
-    played = {task.folder.parent.name: task.episodes for task in plan.tasks if task.stage == "selfplay"}
+    played = {
+        task.folder.parent.name: task.episodes for task in plan.tasks if task.stage == "selfplay"
+    }
     source = Path("runs/x/spa/data")
     assert played == {
         "spa": None,
@@ -114,7 +132,12 @@ def test_every_seed_has_stages_of_its_own():
 
 
 def test_names_and_places_do_not_matter_and_validation_puzzles_do():
-    same = ("trainer.experiment_name=x", "trainer.run_dir=y", "sft.trainer.keep=3", "trainer.logger=[]")
+    same = (
+        "trainer.experiment_name=x",
+        "trainer.run_dir=y",
+        "sft.trainer.keep=3",
+        "trainer.logger=[]",
+    )
     assert digests("spa", *same) == digests("spa")
     assert not set(digests("spa", "seed.val=1")) & set(digests("spa"))
 
@@ -134,14 +157,17 @@ def test_rounds_of_self_play_are_stages_of_their_own_and_the_first_is_shared():
     assert more[:2] == alone[:2] and not set(more[2:]) & set(alone)
     plan = plan_grid([training(name) for name in ("spa", "planned")])
     links = {place.as_posix(): target.as_posix() for place, target in plan.links.items()}
-    assert links == {f"runs/x/planned/round_1/{part}": f"runs/x/spa/{part}" for part in ("data", "sft")}
+    assert links == {
+        f"runs/x/planned/round_1/{part}": f"runs/x/spa/{part}" for part in ("data", "sft")
+    }
 
 
 def test_rounds_of_a_bench_are_found_where_they_lie(tmp_path):
     for task in tasks_of(training("planned", root=tmp_path / "board/seed_0")):
         finish(task)
     found = [
-        folder.relative_to(tmp_path / "board/seed_0/planned").as_posix() for folder, _ in finished_stages(tmp_path)
+        folder.relative_to(tmp_path / "board/seed_0/planned").as_posix()
+        for folder, _ in finished_stages(tmp_path)
     ]
     assert sorted(found) == ["data", "ppo", "round_1/data", "round_1/sft", "sft"]
 
@@ -172,18 +198,27 @@ def test_unknown_methods_are_named():
 
 
 def grid(tmp_path: Path) -> Plan:
-    return plan_grid([training(name, root=tmp_path) for name in ("spa", "masked_states", "vanilla")], [tmp_path])
+    return plan_grid(
+        [training(name, root=tmp_path) for name in ("spa", "masked_states", "vanilla")], [tmp_path]
+    )
 
 
 def test_every_stage_is_done_once_after_its_source(tmp_path):
     work, todo = Worker(), grid(tmp_path)
-    assert len(todo.tasks) == 6 and todo.links == {tmp_path / "masked_states" / "data": tmp_path / "spa" / "data"}
+    assert len(todo.tasks) == 6 and todo.links == {
+        tmp_path / "masked_states" / "data": tmp_path / "spa" / "data"
+    }
     peaks = run_grid(todo, devices=["cpu", "gpu"], pool=in_this_process, work=work)
     assert sorted(work.order) == sorted(task.folder for task in todo.tasks)
     assert work.devices == {"cpu", "gpu"} and peaks == {1: 6}
-    run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker(fails="x"))  # nothing is left to do
+    # nothing is left to do
+    run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker(fails="x"))
     link = tmp_path / "masked_states" / "data"
-    assert link.is_symlink() and (link / MANIFEST).is_file() and not Path(link.readlink()).is_absolute()
+    assert (
+        link.is_symlink()
+        and (link / MANIFEST).is_file()
+        and not Path(link.readlink()).is_absolute()
+    )
 
 
 def test_a_failure_costs_what_depends_on_it_and_is_tried_again(tmp_path):
@@ -220,7 +255,10 @@ def test_lost_checkpoints_are_made_again_as_far_back_as_they_are_needed(tmp_path
 
 def test_a_lost_data_set_is_made_again_for_what_reads_it(tmp_path):
     asks = ("actor_rollout_ref.actor.replay.rows=4", "actor_rollout_ref.actor.replay.source=data")
-    spa, replay = (training("spa", *more, root=tmp_path / name) for name, more in (("plain", ()), ("replay", asks)))
+    spa, replay = (
+        training("spa", *more, root=tmp_path / name)
+        for name, more in (("plain", ()), ("replay", asks))
+    )
     for made in (spa, replay):
         data, sft, ppo = tasks_of(made)
         finish(data)
@@ -236,9 +274,13 @@ def test_a_lost_data_set_is_made_again_for_what_reads_it(tmp_path):
 
 def test_a_link_is_refused_like_any_work_and_nothing_is_written_through_it(tmp_path):
     run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=Worker())
-    changes, link = ("generate.num_batches=9", "trainer.resume_mode=disable"), tmp_path / "masked_states" / "data"
+    changes, link = (
+        ("generate.num_batches=9", "trainer.resume_mode=disable"),
+        tmp_path / "masked_states" / "data",
+    )
     refused, anew = (
-        plan_grid([training("masked_states", *changes[:count], root=tmp_path)], [tmp_path]) for count in (1, 2)
+        plan_grid([training("masked_states", *changes[:count], root=tmp_path)], [tmp_path])
+        for count in (1, 2)
     )
     for stage in ("sft", "ppo"):
         (tmp_path / "masked_states" / stage).rename(tmp_path / f"old_{stage}")
@@ -279,7 +321,9 @@ def killed_with_data(task: Task, device: str) -> tuple[int, int]:
 
 
 def test_a_worker_that_is_killed_costs_its_stage_and_the_others_go_on(tmp_path):
-    alone = [training(name, root=tmp_path) for name in ("vanilla", "vanilla_wm", "vanilla_grid", "spa")]
+    alone = [
+        training(name, root=tmp_path) for name in ("vanilla", "vanilla_wm", "vanilla_grid", "spa")
+    ]
     plan = plan_grid(alone)
     with pytest.raises(TrainingError, match="3 of 6 stages could not be done") as caught:
         run_grid(plan, devices=["cpu", "cpu"], work=killed_with_data)
@@ -300,7 +344,10 @@ def test_each_process_has_a_device_of_its_own(monkeypatch):
     assert free_devices(2) == free_devices(2, "cuda") == ["cuda:0", "cuda:1", "cuda:2"]
     assert free_devices(2, "cpu") == ["cpu", "cpu"] and free_devices(2, "cuda:1") == ["cuda:1"]
     assert free_devices(1, per_gpu=2) == ["cuda:0", "cuda:1", "cuda:2"] * 2
-    assert free_devices(1, "cuda:1", per_gpu=3) == ["cuda:1"] * 3 and free_devices(2, "cpu", per_gpu=3) == ["cpu"] * 2
+    assert (
+        free_devices(1, "cuda:1", per_gpu=3) == ["cuda:1"] * 3
+        and free_devices(2, "cpu", per_gpu=3) == ["cpu"] * 2
+    )
     with pytest.raises(ConfigError, match="--parallel is 0"):
         free_devices(0)
 

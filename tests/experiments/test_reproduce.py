@@ -15,10 +15,19 @@ from spa.experiments.grid import Task
 from spa.experiments.methods import METHODS
 from spa.experiments.page import write_page
 from spa.experiments.paper import NAMES, SCALES, Finding, paper_table
-from spa.experiments.results import SeedResult, difference, interquartile_means, judge, mean_curve, rates
+from spa.experiments.results import (
+    SeedResult,
+    difference,
+    interquartile_means,
+    judge,
+    mean_curve,
+    rates,
+)
 
 
-def seed_result(seed: int, successes: Sequence[int], before: Sequence[int] | None = None) -> SeedResult:
+def seed_result(
+    seed: int, successes: Sequence[int], before: Sequence[int] | None = None
+) -> SeedResult:
     """Puzzles with 8 attempts each."""
     won = {f"t/{1000 * seed + i}": (8, c) for i, c in enumerate(successes)}
     old = {f"t/{1000 * seed + i}": (8, c) for i, c in enumerate(before or [4] * len(successes))}
@@ -43,7 +52,9 @@ def test_rates_and_differences_by_hand():
     assert rates(HIGH[:1], "after")["pass@1"]["mean"] == pytest.approx(44 / 48, abs=1e-6)
     assert rates(LOW[:1], "after")["pass@8"]["mean"] == pytest.approx(4 / 6, abs=1e-6)
     gap = difference(HIGH, LOW)
-    assert gap is not None and gap.mean == pytest.approx((44 - 5) / 48) and gap.n == 18 and gap.low > 0
+    assert (
+        gap is not None and gap.mean == pytest.approx((44 - 5) / 48) and gap.n == 18 and gap.low > 0
+    )
 
 
 def test_seeds_are_paired_by_number_and_missing_ones_left_out():
@@ -62,7 +73,8 @@ def test_seeds_are_paired_by_number_and_missing_ones_left_out():
         ("better", "high", "missing", "not run"),
         ("no_gain", "low", "high", "reproduced"),
         ("no_gain", "low", "low", "reproduced"),
-        ("no_gain", "low", "like_low", "undecided"),  # no difference, but up to 6 points are possible
+        # no difference, but up to 6 points are possible
+        ("no_gain", "low", "like_low", "undecided"),
         ("no_gain", "high", "low", "contradicted"),
         ("keeps", "high", "", "reproduced"),
         ("keeps", "low", "", "contradicted"),
@@ -80,27 +92,38 @@ def test_a_verdict_counts_the_seeds_that_it_compares():
 
 
 def test_a_verdict_says_how_much():
-    assert verdict("better", "high", "low")["sentence"].startswith("high is better than low by 81 points (95 %")
+    assert verdict("better", "high", "low")["sentence"].startswith(
+        "high is better than low by 81 points (95 %"
+    )
 
 
 def test_curves_keep_the_steps_that_all_seeds_have():
     other = SeedResult(seed=9, moments={}, curve={10: (0.0, 0.0)}, world_model={})
     (row,) = mean_curve([HIGH[0], other])
-    assert row["step"] == 10 and row["pass@1"] == pytest.approx(44 / 96, abs=1e-3) and row["low"] == 0.0
+    assert (
+        row["step"] == 10
+        and row["pass@1"] == pytest.approx(44 / 96, abs=1e-3)
+        and row["low"] == 0.0
+    )
     assert mean_curve([]) == []
 
 
 def test_interquartile_mean_needs_a_method_in_every_environment():
     results = {("a", "high"): HIGH, ("b", "high"): LOW, ("a", "low"): LOW}
     found = interquartile_means(results)
-    assert list(found) == ["high"] and found["high"]["mean"] == pytest.approx((44 + 5) / 96, abs=0.01)
+    assert list(found) == ["high"] and found["high"]["mean"] == pytest.approx(
+        (44 + 5) / 96, abs=0.01
+    )
 
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_has_known_methods_and_findings_about_its_rows(name, scale):
     table = paper_table(name, scale)
-    assert all(row.method in METHODS and row.environment in SCALES[scale].settings for row in table.experiments)
+    assert all(
+        row.method in METHODS and row.environment in SCALES[scale].settings
+        for row in table.experiments
+    )
     rows = {(row.environment, row.method) for row in table.experiments}
     for finding in table.findings:
         assert (finding.environment, finding.first) in rows
@@ -112,13 +135,19 @@ def test_the_papers_numbers_stand_beside_their_rows():
     assert rows["Qwen2.5-1.5B-Instruct/FrozenLake/spa"] == (70.9, 83.3)
     assert rows["Qwen2.5-0.5B-Instruct/Sokoban/vanilla_grid"] == (10.6, 13.9)
     assert rows["gpt-oss-20b/Sudoku/vanilla_grid"] == (33.3, 52.2)
-    lengths = {row.method: row.paper for row in paper_table("sft_epochs", "full").experiments if "1.5B" in row.model}
+    lengths = {
+        row.method: row.paper
+        for row in paper_table("sft_epochs", "full").experiments
+        if "1.5B" in row.model
+    }
     assert lengths["random_data"] == (20.2, 50.0) and lengths["sft_epochs_1"] == (29.2, 52.7)
 
 
 def test_only_takes_an_id_or_a_part_of_one(tmp_path):
     everything = reproduce.make_plan(["main"], "tiny", tmp_path, seeds=1)
-    exact = reproduce.make_plan(["main"], "tiny", tmp_path, seeds=1, only=["builtin:tiny/Sudoku/vanilla"])
+    exact = reproduce.make_plan(
+        ["main"], "tiny", tmp_path, seeds=1, only=["builtin:tiny/Sudoku/vanilla"]
+    )
     part = reproduce.make_plan(["main"], "tiny", tmp_path, seeds=1, only=["Sudoku"])
     assert (len(everything.trainings), len(exact.trainings), len(part.trainings)) == (9, 1, 3)
     with pytest.raises(ConfigError, match="has one of Chess"):
@@ -163,14 +192,29 @@ def test_results_and_page_of_a_table(tmp_path):
     plan = reproduce.make_plan(["main", "dynamics"], "tiny", tmp_path, seeds=3)
     assert plan.hours == 0
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(result))
-    row = next(row for row in result["tables"]["main"]["rows"] if row["id"] == "builtin:tiny/FrozenLake/spa")
-    assert row["after"]["pass@1"] == {"mean": 0.75, "low": 0.75, "high": 0.75, "n": 18} and row["seeds"] == 3
+    row = next(
+        row
+        for row in result["tables"]["main"]["rows"]
+        if row["id"] == "builtin:tiny/FrozenLake/spa"
+    )
+    assert (
+        row["after"]["pass@1"] == {"mean": 0.75, "low": 0.75, "high": 0.75, "n": 18}
+        and row["seeds"] == 3
+    )
     assert row["world_model"][0]["prediction_exact"] == 0.5
-    assert row["command"] == ("spa bench paper main --scale tiny --seeds 3 --only 'builtin:tiny/FrozenLake/spa'")
-    verdicts = {(f["text"], f["environment"]): f["verdict"] for f in result["tables"]["main"]["findings"]}
+    assert row["command"] == (
+        "spa bench paper main --scale tiny --seeds 3 --only 'builtin:tiny/FrozenLake/spa'"
+    )
+    verdicts = {
+        (f["text"], f["environment"]): f["verdict"] for f in result["tables"]["main"]["findings"]
+    }
     assert verdicts["SPA beats state-estimation RL", "Sudoku"] == "reproduced"
     assert verdicts["state-estimation RL beats vanilla RL", "Sudoku"] == "no difference found"
-    assert set(result["tables"]["main"]["interquartile_mean"]["builtin:tiny"]) == {"vanilla_grid", "vanilla", "spa"}
+    assert set(result["tables"]["main"]["interquartile_mean"]["builtin:tiny"]) == {
+        "vanilla_grid",
+        "vanilla",
+        "spa",
+    }
     page = tmp_path / "docs" / "results.md"
     notes = {
         "state-estimation RL beats vanilla RL": "Too small.",
@@ -191,15 +235,33 @@ def test_unfinished_experiments_are_left_out(tmp_path):
     plan = reproduce.make_plan(["dynamics"], "tiny", tmp_path, seeds=1)
     result = reproduce.run_tables(plan, train=False)
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(result))
-    assert all(row["seeds"] == 0 and row["after"] == {} for row in result["tables"]["dynamics"]["rows"])
+    assert all(
+        row["seeds"] == 0 and row["after"] == {} for row in result["tables"]["dynamics"]["rows"]
+    )
     write_page(result, tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "Not run: builtin:tiny/FrozenLake/vanilla_grid, builtin" in page
 
 
 def test_without_training_nothing_is_measured_either(tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce.state_perplexity, "main", lambda *args, **settings: pytest.fail("it was measured"))
-    assert cli.main(["bench", "paper", "perplexity", "--scale", "tiny", "--no-training", "--root", str(tmp_path)]) == 0
+    monkeypatch.setattr(
+        reproduce.state_perplexity, "main", lambda *args, **settings: pytest.fail("it was measured")
+    )
+    assert (
+        cli.main(
+            [
+                "bench",
+                "paper",
+                "perplexity",
+                "--scale",
+                "tiny",
+                "--no-training",
+                "--root",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
     assert json.loads((tmp_path / "results.json").read_text())["perplexity"] == {}
 
 
@@ -213,7 +275,11 @@ def test_a_failure_leaves_results_and_page_of_the_rest(tmp_path):
     with pytest.raises(TrainingError, match="out of luck"):
         reproduce.run_tables(plan, page=tmp_path / "page.md", pool=in_this_process, work=work)
     rows = json.loads((tmp_path / "results.json").read_text())["tables"]["dynamics"]["rows"]
-    assert {row["method"]: row["seeds"] for row in rows} == {"vanilla_grid": 1, "vanilla": 1, "spa": 0}
+    assert {row["method"]: row["seeds"] for row in rows} == {
+        "vanilla_grid": 1,
+        "vanilla": 1,
+        "spa": 0,
+    }
     assert "Not run: builtin:tiny/FrozenLake/spa." in (tmp_path / "page.md").read_text()
 
 
@@ -221,7 +287,11 @@ def test_command_lines(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["bench", "paper", "sft_epochs", "--scale", "full", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "paper: Pass@1 29.2, Pass@8 52.7" in out and "stages, 0 of them done" in out and "hours" in out
+    assert (
+        "paper: Pass@1 29.2, Pass@8 52.7" in out
+        and "stages, 0 of them done" in out
+        and "hours" in out
+    )
     assert cli.main(["config", "list", "methods"]) == 0
     assert "generate.states=believed" in capsys.readouterr().out
     assert cli.main(["compare", "tiny", "--methods", "spa,believed_states", "--dry-run"]) == 0
@@ -233,7 +303,10 @@ def test_command_lines(capsys, tmp_path, monkeypatch):
         ([*sudoku, "--parallel", "0"], "--parallel is 0"),
         ([*sudoku, "--page", str(tmp_path)], "it is a folder"),
         ([*sudoku, "--root", "file/grid"], "no result can be written to"),
-        (["compare", "demo", "--methods", "spa,masked_states", "--parallel", "0"], "--parallel is 0"),
+        (
+            ["compare", "demo", "--methods", "spa,masked_states", "--parallel", "0"],
+            "--parallel is 0",
+        ),
         (["bench", "paper", "main", "--seeds", "0", "--dry-run"], "at least 1"),
         (["compare", "demo", "--methods", "maskd_states"], "masked_states"),
         ([*sudoku, "--notes", "no.json"], "cannot be read"),
@@ -247,4 +320,7 @@ def test_huge_perplexities_are_short_on_the_page(tmp_path):
     number = {"per_token": {"mean": 19.64}, "per_symbol": {"mean": 4.4e17}, "distinct_symbols": 6}
     measured = {"tags": {"FrozenLake": {"grid": {"alone": number, "in_prompt": number}}}}
     write_page(reproduce.results(plan, {"builtin:tiny": measured}), tmp_path / "page.md")
-    assert "| FrozenLake | grid | 19.6 (4e+17) | 19.6 (4e+17) | 6 | 187.1 |" in (tmp_path / "page.md").read_text()
+    assert (
+        "| FrozenLake | grid | 19.6 (4e+17) | 19.6 (4e+17) | 6 | 187.1 |"
+        in (tmp_path / "page.md").read_text()
+    )

@@ -52,14 +52,18 @@ def test_only_what_the_key_changes_is_done_and_the_base_stays_as_it_was(demo, tr
     root, _ = demo
     made, _, before = tried
     assert made.root == root.with_name("demo-try-actor.optim.lr")
-    assert [task.folder for task in made.grid.tasks] == [made.root / "actor.optim.lr=0.0001" / "ppo"]
+    assert [task.folder for task in made.grid.tasks] == [
+        made.root / "actor.optim.lr=0.0001" / "ppo"
+    ]
     assert set(made.grid.links.values()) == {root / "spa" / name for name in ("data", "sft", "ppo")}
     assert checksums(root) == before
 
 
 def test_values_are_paired_with_the_first_one(tried):
     made, summary, _ = tried
-    assert summary["reference"] == "actor.optim.lr=0.0003" and list(summary["difference"]) == ["actor.optim.lr=0.0001"]
+    assert summary["reference"] == "actor.optim.lr=0.0003" and list(summary["difference"]) == [
+        "actor.optim.lr=0.0001"
+    ]
     gap = summary["difference"]["actor.optim.lr=0.0001"]
     assert gap["low"] <= gap["mean"] <= gap["high"] and gap["n"] == 2
     first, second = (summary["methods"][arm]["after"]["pass@1"] for arm in made.arms)
@@ -71,7 +75,9 @@ def test_the_same_command_finds_everything_done(demo, tried):
     made, summary, _ = tried
     again = values_tried("base", [*overrides, f"{LR}=3e-4,1e-4"])
     before = checksums(made.root)
-    assert again.grid.missing == [] and run_small(again) == summary and checksums(made.root) == before
+    assert (
+        again.grid.missing == [] and run_small(again) == summary and checksums(made.root) == before
+    )
 
 
 def test_report_and_viewer_take_the_folder(tried, capsys):
@@ -86,7 +92,10 @@ def test_report_and_viewer_take_the_folder(tried, capsys):
 def test_several_keys_are_every_combination(demo):
     _, overrides = demo
     made = values_tried("base", [*overrides, "algorithm.gamma=1.0,0.9", "algorithm.lam=1.0,0.95"])
-    assert made.root.name == "demo-try-algorithm.gamma-algorithm.lam" or made.root.name == "demo-try-gamma-lam"
+    assert (
+        made.root.name == "demo-try-algorithm.gamma-algorithm.lam"
+        or made.root.name == "demo-try-gamma-lam"
+    )
     assert len(made.arms) == 4 and made.reference == next(iter(made.arms))
     assert all(task.stage == "ppo" for task in made.grid.missing)
 
@@ -109,17 +118,24 @@ def test_a_key_that_changes_no_result_is_refused(demo):
 
 def test_values_that_are_no_names_of_folders(demo):
     _, overrides = demo
-    made = values_tried("base", [*overrides, "es_manager.train.env_configs.tags=[FrozenLakeNoSlip],[FrozenLake]"])
+    made = values_tried(
+        "base", [*overrides, "es_manager.train.env_configs.tags=[FrozenLakeNoSlip],[FrozenLake]"]
+    )
     assert all("/" not in name for name in made.arms) and len(made.arms) == 2
 
 
 def test_keys_are_called_by_their_shortest_end():
-    assert short_name(LR) == "actor.optim.lr" and short_name("generate.num_batches") == "num_batches"
+    assert (
+        short_name(LR) == "actor.optim.lr" and short_name("generate.num_batches") == "num_batches"
+    )
 
 
 def test_the_plan_is_printed(demo, capsys):
     _, overrides = demo
-    assert cli.main(["compare", "base", *overrides, "--sweep", f"{LR}=3e-4,1e-4,1e-5", "--dry-run"]) == 0
+    assert (
+        cli.main(["compare", "base", *overrides, "--sweep", f"{LR}=3e-4,1e-4,1e-5", "--dry-run"])
+        == 0
+    )
     printed = capsys.readouterr().out
     assert printed.count(": the same as ") == 7 and printed.count("to do") == 1
     assert json.dumps(printed)

@@ -32,7 +32,9 @@ def played(chat, replies, seed=0, noise_seed=3):
 @pytest.mark.parametrize("tag", ["FrozenLake", "SimpleSokoban", "Countdown"])
 def test_it_says_and_pays_what_an_episode_of_training_does(tag):
     chat, known = make_chat(tag), load_config("base").custom_envs[tag]
-    spec = EpisodeSpec(episode_id="e", tag=tag, group=0, member=0, puzzle_seed=5, noise_seed=3, sample_seed=1)
+    spec = EpisodeSpec(
+        episode_id="e", tag=tag, group=0, member=0, puzzle_seed=5, noise_seed=3, sample_seed=1
+    )
     [episode] = collect(
         [spec],
         make_env=lambda _: make_env(known.env_type, known.env_config),
@@ -45,7 +47,11 @@ def test_it_says_and_pays_what_an_episode_of_training_does(tag):
     )
     replies = [turn.reply_text for turn in episode.turns]
     assert played(chat, replies, seed=5) == list(episode.messages)
-    assert (tuple(chat.turns), chat.stop, chat.score) == (episode.turns, episode.stop, episode.score)
+    assert (tuple(chat.turns), chat.stop, chat.score) == (
+        episode.turns,
+        episode.stop,
+        episode.score,
+    )
 
 
 def test_a_reply_without_the_prefill_gets_it():
@@ -94,7 +100,9 @@ def test_pictures_are_refused():
 def test_an_episode_in_tokens_is_that_of_training():
     chat, known = make_chat("FrozenLake"), load_config("base").custom_envs["FrozenLake"]
     template = ChatTemplate(load_tokenizer("builtin:tiny"))
-    spec = EpisodeSpec(episode_id="e", tag="t", group=0, member=0, puzzle_seed=5, noise_seed=3, sample_seed=1)
+    spec = EpisodeSpec(
+        episode_id="e", tag="t", group=0, member=0, puzzle_seed=5, noise_seed=3, sample_seed=1
+    )
     [episode] = collect(
         [spec],
         make_env=lambda _: make_env(known.env_type, known.env_config),
@@ -114,7 +122,9 @@ def test_an_episode_in_tokens_is_that_of_training():
 
     found = token_episode(chat, template, generate, seed=5, noise_seed=3)
     assert found["prompt_ids"] + found["completion_ids"] == episode.token_ids.tolist()
-    assert [0] * len(found["prompt_ids"]) + found["env_mask"] == episode.sampled.astype(int).tolist()
+    assert [0] * len(found["prompt_ids"]) + found["env_mask"] == episode.sampled.astype(
+        int
+    ).tolist()
     assert sum(found["logprobs"]) == -sum(found["env_mask"]) and found["score"] == episode.score
     assert (found["seed"], found["noise_seed"], found["stop"]) == (5, 3, str(episode.stop))
 
@@ -124,4 +134,6 @@ def test_an_episode_that_its_environment_broke_is_not_trained_on():
     chat.env.step = lambda action: 1 / 0
     reply = template.reply_ids("<think>no</think><answer>Up</answer>", chat.prompter.prefill)
     found = token_episode(chat, template, lambda ids: (reply, [-1.0] * len(reply)), seed=0)
-    assert found["completion_ids"] == reply and not any(found["env_mask"]) and found["stop"] == "error"
+    assert (
+        found["completion_ids"] == reply and not any(found["env_mask"]) and found["stop"] == "error"
+    )

@@ -27,7 +27,9 @@ def served(tag):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(application(tag), host="127.0.0.1", port=port, log_level="warning"))
+    server = uvicorn.Server(
+        uvicorn.Config(application(tag), host="127.0.0.1", port=port, log_level="warning")
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -73,7 +75,9 @@ def test_what_the_game_does_not_know_changes_nothing(lake):
     with GenericEnvClient(base_url=lake) as client:
         before = client.reset(seed=1).observation["state"]
         told = client.step({"action": "fly"})
-        assert told.observation["state"] == before and not told.observation["valid"] and not told.done
+        assert (
+            told.observation["state"] == before and not told.observation["valid"] and not told.done
+        )
 
 
 def test_connections_play_games_of_their_own(lake):

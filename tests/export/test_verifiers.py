@@ -26,14 +26,43 @@ from spa.export import verifiers
 
 def vf_eval(tmp_path, server, *options):
     """Run `vf-eval spa-verifiers`; returns the episodes that it wrote."""
-    command = [sys.executable, "-c", "from verifiers.v1.cli.eval.main import main; main()", "spa-verifiers"]
-    command += ["-m", "model", "--client.base-url", f"{server.address}/v1", "--client.api-key-var", "NO_KEY"]
-    command += ["--no-push", "--no-rich", "-c", "1", "-o", str(tmp_path), "--run.dir", "run", *options]
+    command = [
+        sys.executable,
+        "-c",
+        "from verifiers.v1.cli.eval.main import main; main()",
+        "spa-verifiers",
+    ]
+    command += [
+        "-m",
+        "model",
+        "--client.base-url",
+        f"{server.address}/v1",
+        "--client.api-key-var",
+        "NO_KEY",
+    ]
+    command += [
+        "--no-push",
+        "--no-rich",
+        "-c",
+        "1",
+        "-o",
+        str(tmp_path),
+        "--run.dir",
+        "run",
+        *options,
+    ]
     done = subprocess.run(
-        command, env=os.environ | {"HOME": str(tmp_path)}, text=True, capture_output=True, timeout=300, check=False
+        command,
+        env=os.environ | {"HOME": str(tmp_path)},
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in (tmp_path / "run" / "traces.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (tmp_path / "run" / "traces.jsonl").read_text().splitlines()
+    ]
 
 
 def test_games_are_played_to_the_end_and_scored(tmp_path):
@@ -47,7 +76,16 @@ def test_games_are_played_to_the_end_and_scored(tmp_path):
     way = "||".join(chat.env.expert_actions(10)[:5])
     with Server(text=f"<think>I know the way</think><answer>{way}</answer>") as server:
         episodes = vf_eval(
-            tmp_path, server, "--env.taskset.tag", "Lake", "--env.taskset.config", str(lake), "-n", "2", "-r", "2"
+            tmp_path,
+            server,
+            "--env.taskset.tag",
+            "Lake",
+            "--env.taskset.config",
+            str(lake),
+            "-n",
+            "2",
+            "-r",
+            "2",
         )
     traces = [episode["traces"][0] for episode in episodes]
     assert [trace["task"]["data"]["seed"] for trace in traces] == [0, 0, 1, 1]
@@ -66,14 +104,29 @@ def test_games_are_played_to_the_end_and_scored(tmp_path):
 def test_predictions_are_held_against_the_true_states(tmp_path):
     said = "<think><observation>nothing</observation> go <prediction>nothing</prediction></think><answer>Up</answer>"
     with Server(text=said) as server:
-        vf_eval(tmp_path, server, "--env.taskset.tag", "FrozenLake", "--env.taskset.mode", "add_worldmodel", "-n", "1")
+        vf_eval(
+            tmp_path,
+            server,
+            "--env.taskset.tag",
+            "FrozenLake",
+            "--env.taskset.mode",
+            "add_worldmodel",
+            "-n",
+            "1",
+        )
     model = diagnose(read_rollouts(tmp_path / "run"))["world_model"]
-    assert model["prediction"] > 0 and model["prediction_right"] == 0 and model["copied"] == model["prediction"]
+    assert (
+        model["prediction"] > 0
+        and model["prediction_right"] == 0
+        and model["copied"] == model["prediction"]
+    )
 
 
 def test_members_of_a_group_do_not_share_their_slips(tmp_path):
     with Server(text="<think>go</think><answer>Up||Left||Up||Left||Up</answer>") as server:
-        episodes = vf_eval(tmp_path, server, "--env.taskset.tag", "FrozenLake", "-n", "1", "-r", "6")
+        episodes = vf_eval(
+            tmp_path, server, "--env.taskset.tag", "FrozenLake", "-n", "1", "-r", "6"
+        )
     ways = {tuple(episode["traces"][0]["info"]["spa"]["states"]) for episode in episodes}
     assert len(ways) > 1 and len({way[0] for way in ways}) == 1
 
@@ -90,7 +143,9 @@ def test_an_episode_that_its_environment_broke_has_no_reward(monkeypatch):
     async def interaction(task):
         yield SimpleNamespace(trace=SimpleNamespace(id="trace"), turn=turn)
 
-    task = SimpleNamespace(data=SimpleNamespace(tag="FrozenLake", config="base", mode="base", seed=0))
+    task = SimpleNamespace(
+        data=SimpleNamespace(tag="FrozenLake", config="base", mode="base", seed=0)
+    )
     agents = SimpleNamespace(player=SimpleNamespace(interaction=interaction))
     with pytest.raises(EnvFault, match="division by zero"):
         asyncio.run(verifiers.SpaEnv.run(SimpleNamespace(), task, agents))  # type: ignore[arg-type]

@@ -27,7 +27,9 @@ class FakeHub:
             state = hub
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,12 +89,24 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(200, data, ETag=etag, X_Repo_Commit=COMMIT)
         elif rest[:1] == ["tree"]:
             self.answer(
-                200, [{"type": "file", "path": path, "size": len(data), "oid": "0"} for path, data in files.items()]
+                200,
+                [
+                    {"type": "file", "path": path, "size": len(data), "oid": "0"}
+                    for path, data in files.items()
+                ],
             )
         else:
             siblings = [{"rfilename": path} for path in files]
             self.answer(
-                200, {"id": name, "_id": "0", "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
+                200,
+                {
+                    "id": name,
+                    "_id": "0",
+                    "sha": COMMIT,
+                    "siblings": siblings,
+                    "private": False,
+                    "tags": [],
+                },
             )
 
     do_HEAD = do_GET
@@ -105,15 +119,23 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         if path == "/api/repos/create":
             asked = json.loads(sent)
-            kind, name = asked.get("type") or "model", f"{asked.get('organization') or 'me'}/{asked['name']}"
+            kind, name = (
+                asked.get("type") or "model",
+                f"{asked.get('organization') or 'me'}/{asked['name']}",
+            )
             self.state.repos[kind].setdefault(name, {})
-            self.state.private[name] = asked.get("visibility") == "private" or bool(asked.get("private"))
+            self.state.private[name] = asked.get("visibility") == "private" or bool(
+                asked.get("private")
+            )
             self.answer(200, {"url": f"{self.state.address}/{name}", "name": name, "id": "0"})
             return
         kind, name, rest = self.state.find(path)
         if rest[:1] == ["preupload"]:
             files = json.loads(sent)["files"]
-            modes = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None} for f in files]
+            modes = [
+                {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                for f in files
+            ]
             self.answer(200, {"files": modes})
         elif rest[:1] == ["commit"]:
             for line in sent.splitlines():
@@ -121,6 +143,9 @@ class Handler(BaseHTTPRequestHandler):
                 if record["key"] == "file":
                     value = record["value"]
                     self.state.repos[kind][name][value["path"]] = base64.b64decode(value["content"])
-            self.answer(200, {"commitUrl": f"{self.state.address}/{name}/commit/{COMMIT}", "commitOid": COMMIT})
+            self.answer(
+                200,
+                {"commitUrl": f"{self.state.address}/{name}/commit/{COMMIT}", "commitOid": COMMIT},
+            )
         else:
             self.answer(200, {})

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
@@ -114,12 +123,35 @@ class Family:
 FAMILIES = {
     family.name: family
     for family in (
-        Family("qwen2", CHATML, ("<|im_start|>", "<|im_end|>"), "<|im_end|>", None, "bytes", Qwen2Config),
-        Family("qwen3", QWEN3, ("<|im_start|>", "<|im_end|>"), "<|im_end|>", None, "bytes", Qwen3Config, False),
+        Family(
+            "qwen2",
+            CHATML,
+            ("<|im_start|>", "<|im_end|>"),
+            "<|im_end|>",
+            None,
+            "bytes",
+            Qwen2Config,
+        ),
+        Family(
+            "qwen3",
+            QWEN3,
+            ("<|im_start|>", "<|im_end|>"),
+            "<|im_end|>",
+            None,
+            "bytes",
+            Qwen3Config,
+            False,
+        ),
         Family(
             "llama3",
             LLAMA3,
-            ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+            (
+                "<|begin_of_text|>",
+                "<|end_of_text|>",
+                "<|start_header_id|>",
+                "<|end_header_id|>",
+                "<|eot_id|>",
+            ),
             "<|end_of_text|>",
             "<|begin_of_text|>",
             "bytes",
@@ -134,7 +166,15 @@ FAMILIES = {
             "sentencepiece",
             GemmaConfig,
         ),
-        Family("mistral", MISTRAL, ("<s>", "</s>", "[INST]", "[/INST]"), "</s>", "<s>", "sentencepiece", MistralConfig),
+        Family(
+            "mistral",
+            MISTRAL,
+            ("<s>", "</s>", "[INST]", "[/INST]"),
+            "</s>",
+            "<s>",
+            "sentencepiece",
+            MistralConfig,
+        ),
         Family("unmarked", UNMARKED, ("<|end|>",), "<|end|>", None, "bytes", Qwen2Config),
     )
 }
@@ -146,9 +186,15 @@ def tokenizer(name: str) -> PreTrainedTokenizerFast:
     """The family's tokenizer, about 600 tokens; any text encodes."""
     family = FAMILIES[name]
     made = _byte_level() if family.pieces == "bytes" else _sentencepiece(prefix=name == "mistral")
-    made.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<pad>", *family.specials)])
+    made.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in ("<pad>", *family.specials)]
+    )
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token=family.eos, bos_token=family.bos, pad_token="<pad>", model_max_length=8192
+        tokenizer_object=made,
+        eos_token=family.eos,
+        bos_token=family.bos,
+        pad_token="<pad>",
+        model_max_length=8192,
     )
     fast.chat_template = family.chat_template
     return fast
@@ -236,7 +282,9 @@ def _sentencepiece(*, prefix: bool) -> Tokenizer:
     made = Tokenizer.from_str(json.dumps(spec))
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     if prefix:
-        made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        made.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
         steps.append(decoders.Strip(" ", 1, 0))
     made.decoder = decoders.Sequence(steps)
     return made

@@ -40,14 +40,27 @@ def is_finished(stage: Path) -> bool:
 
 def kill_comparison(run: Path, *overrides: str, when: Callable[[], bool]) -> Path:
     """Start `spa compare tiny` in `run` and kill it with its processes as soon as `when()` holds."""
-    words = [sys.executable, "-m", "spa", "compare", "tiny", f"trainer.run_dir={run}", *SMALLEST, *overrides]
+    words = [
+        sys.executable,
+        "-m",
+        "spa",
+        "compare",
+        "tiny",
+        f"trainer.run_dir={run}",
+        *SMALLEST,
+        *overrides,
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (run.parent / "output.txt").open("w") as output:
-        process = subprocess.Popen(words, env=environment, start_new_session=True, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            words, env=environment, start_new_session=True, stdout=output, stderr=output
+        )
     give_up = time.monotonic() + 300
     try:
         while not when():
-            assert process.poll() is None and time.monotonic() < give_up, (run.parent / "output.txt").read_text()
+            assert process.poll() is None and time.monotonic() < give_up, (
+                run.parent / "output.txt"
+            ).read_text()
             time.sleep(0.05)
     finally:
         os.killpg(process.pid, signal.SIGKILL)

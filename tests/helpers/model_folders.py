@@ -5,7 +5,13 @@ from typing import Any
 
 import torch
 from helpers.families import CHATML, FAMILIES, small_model, tokenizer, windowed_model
-from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, PretrainedConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GptOssConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+)
 
 # Replies stand in a channel that the model opens itself; the template knows it only for finished replies.
 CHANNELS = """{%- for message in messages -%}
@@ -18,7 +24,9 @@ CHANNELS = """{%- for message in messages -%}
 {%- if add_generation_prompt -%}{{- '<|start|>assistant' -}}{%- endif -%}"""
 
 # The generation prompt starts a think block, whatever it is asked.
-THINKING = CHATML.replace("'<|im_start|>assistant\n' -}}{%- endif", "'<|im_start|>assistant\n<think>\n' -}}{%- endif")
+THINKING = CHATML.replace(
+    "'<|im_start|>assistant\n' -}}{%- endif", "'<|im_start|>assistant\n<think>\n' -}}{%- endif"
+)
 
 # There is no generation prompt.
 SILENT = CHATML[: CHATML.index("{%- if add_generation_prompt")]
@@ -40,7 +48,9 @@ def family_tokenizer(name: str) -> PreTrainedTokenizerFast:
         return tokenizer(name)
     if name in ("gemma2", "gemma3"):
         return tokenizer("gemma")
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer("qwen2").backend_tokenizer, pad_token="<pad>")
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer("qwen2").backend_tokenizer, pad_token="<pad>"
+    )
     if name == "gpt_oss":
         made.add_special_tokens(
             {
@@ -79,7 +89,9 @@ def family_model(name: str, made: PreTrainedTokenizerFast) -> Any:
     if name == "gemma2":
         return without_sdpa(Gemma2Config(**settings, query_pre_attn_scalar=8, sliding_window=24))
     if name == "gpt_oss":
-        return without_sdpa(GptOssConfig(**settings, num_local_experts=2, num_experts_per_tok=1, sliding_window=24))
+        return without_sdpa(
+            GptOssConfig(**settings, num_local_experts=2, num_experts_per_tok=1, sliding_window=24)
+        )
     return small_model("qwen2", vocabulary=len(made))
 
 

@@ -25,11 +25,15 @@ def lake(tag: str = "Lake") -> TextEnv:
 
 
 def one_group(size: int = 1, *, puzzle_seed: int = 1, purpose: str = "test") -> list[EpisodeSpec]:
-    return group_specs(purpose, base_seed=puzzle_seed, step=0, tags=["Lake"], n_groups=[1], group_size=size)
+    return group_specs(
+        purpose, base_seed=puzzle_seed, step=0, tags=["Lake"], n_groups=[1], group_size=size
+    )
 
 
 def groups(count: int, size: int, *, purpose: str = "test") -> list[EpisodeSpec]:
-    return group_specs(purpose, base_seed=1, step=0, tags=["Lake"], n_groups=[count], group_size=size)
+    return group_specs(
+        purpose, base_seed=1, step=0, tags=["Lake"], n_groups=[count], group_size=size
+    )
 
 
 def play(
@@ -99,7 +103,11 @@ class NoiseEngine:
             ids = self.template.reply_ids(answer("Left || Up"), prompt.prefill)[:-1]
         else:
             count = int(self.rng.integers(1, 12))
-            ids = [int(i) for i in self.rng.integers(len(self.template.tokenizer), size=count) if i not in stop]
+            ids = [
+                int(i)
+                for i in self.rng.integers(len(self.template.tokenizer), size=count)
+                if i not in stop
+            ]
         ended = self.rng.random() < 0.6 or not ids
         if ended:
             ids.append(stop[int(self.rng.integers(len(stop)))])

@@ -30,10 +30,19 @@ GRPO = "algorithm.adv_estimator=grpo"
 CASES: dict[str, tuple[str, ...]] = {
     "gae": (),
     "least_spread": ("actor_rollout_ref.rollout.rollout_filter_type=std_rev",),
-    "two_epochs": ("actor_rollout_ref.actor.ppo_epochs=2", "critic.ppo_epochs=2", "ppo_mini_batch_size=8", ALL),
+    "two_epochs": (
+        "actor_rollout_ref.actor.ppo_epochs=2",
+        "critic.ppo_epochs=2",
+        "ppo_mini_batch_size=8",
+        ALL,
+    ),
     "turn_scores": ("agent_proxy.use_turn_scores=true",),
     "bi_level": ("algorithm.bi_level_gae=true", "algorithm.lam=0.9"),
-    "bi_level_turn_scores": ("algorithm.bi_level_gae=true", "agent_proxy.use_turn_scores=true", "algorithm.lam=0.9"),
+    "bi_level_turn_scores": (
+        "algorithm.bi_level_gae=true",
+        "agent_proxy.use_turn_scores=true",
+        "algorithm.lam=0.9",
+    ),
     "grpo": (GRPO, "agent_proxy.reward_normalization.method=mean_std", ALL),
     "grpo_by_length": (
         GRPO,
@@ -59,7 +68,10 @@ CASES: dict[str, tuple[str, ...]] = {
         "algorithm.kl_ctrl.target_kl=0.02",
         "algorithm.kl_ctrl.horizon=100",
     ),
-    "kl_in_loss": ("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_coef=0.1"),
+    "kl_in_loss": (
+        "actor_rollout_ref.actor.use_kl_loss=true",
+        "actor_rollout_ref.actor.kl_loss_coef=0.1",
+    ),
     "critic_first": ("trainer.critic_warmup=2",),
 }
 """Overrides of a case, given to both. GAE is not discounted outside bi-level GAE: RAGEN's verl then counts the tokens of
@@ -119,7 +131,8 @@ def frozen_games(step: int) -> list[FrozenGame]:
                 tag="SimpleSokoban" if group < GROUPS // 2 else "FrozenLake",
                 states=tuple(say(int(rng.integers(3, 9))) for _ in range(turns)),
                 replies=tuple(
-                    f"<think>{say(int(rng.integers(2, 7)))}</think><answer>{say(2)}</answer>" for _ in range(turns)
+                    f"<think>{say(int(rng.integers(2, 7)))}</think><answer>{say(2)}</answer>"
+                    for _ in range(turns)
                 ),
                 rewards=tuple(float(r) for r in np.round(rng.normal(size=turns) * (1 + group), 3)),
                 penalty=float(rng.choice([0.0, -0.1])),

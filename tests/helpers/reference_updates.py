@@ -98,9 +98,7 @@ class Frozen:
     rewards: np.ndarray  # float32
     values: np.ndarray  # float32
     groups: np.ndarray  # int64 [ROWS]
-    noise: (
-        np.ndarray
-    )  # float32: what is added to the model's own numbers to make old and reference log-probs, and old values
+    noise: np.ndarray  # float32: what is added to the model's own numbers to make old and reference log-probs, and old values
 
 
 def frozen(step: int) -> Frozen:

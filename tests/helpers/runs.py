@@ -63,7 +63,9 @@ SMALL = (
 
 def small_config(model: Path | str, run: Path, *overrides: str) -> Config:
     """The recipe on FrozenLake without slip, with a budget of seconds and in full precision."""
-    return load_config("base", [*SMALL, f"model_path={model}", f"trainer.run_dir={run}", *overrides])
+    return load_config(
+        "base", [*SMALL, f"model_path={model}", f"trainer.run_dir={run}", *overrides]
+    )
 
 
 def make_base(folder: Path) -> Path:
@@ -79,16 +81,38 @@ def make_base(folder: Path) -> Path:
         if seed < 2:
             prompter = player.prompters[tag]
             phrases += [message["content"] for message in prompter.first_messages(env)]
-            phrases.append(prompter.next_message(env, turn=2, actions_left=3, reward=0.0)["content"])
+            phrases.append(
+                prompter.next_message(env, turn=2, actions_left=3, reward=0.0)["content"]
+            )
     pieces = [*fixed_phrases(phrases, varying), *fixed_phrases(varying, ())]
-    pieces += ["<think>", "<observation>\n", "\n</observation><prediction>\n", "\n</prediction></think><answer>"]
-    pieces += ["</answer>", " || ", "unknown", "Left", "Right", "Up", "Down", "system\n", "user\n", "assistant\n"]
+    pieces += [
+        "<think>",
+        "<observation>\n",
+        "\n</observation><prediction>\n",
+        "\n</prediction></think><answer>",
+    ]
+    pieces += [
+        "</answer>",
+        " || ",
+        "unknown",
+        "Left",
+        "Right",
+        "Up",
+        "Down",
+        "system\n",
+        "user\n",
+        "assistant\n",
+    ]
     tokenizer = build_tokenizer([piece for piece in pieces if piece.strip()], ())
     template = ChatTemplate(tokenizer)
     player = setup.make_player(cfg, template, mode="add_worldmodel")
     specs = group_specs("warm", base_seed=900_000, step=0, tags=[tag], n_groups=[48], group_size=1)
     played = player.play(random_engine(template, max_actions=3), specs, setup.train_sampling(cfg))
-    rows = [TrainingSequence(token_ids=e.token_ids, mask=e.sampled, rows=1) for e in played if e.sampled is not None]
+    rows = [
+        TrainingSequence(token_ids=e.token_ids, mask=e.sampled, rows=1)
+        for e in played
+        if e.sampled is not None
+    ]
     model = random_model(
         Qwen2Config(
             vocab_size=len(tokenizer),

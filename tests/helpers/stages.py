@@ -11,7 +11,9 @@ from spa.run.fingerprint import Fingerprint
 from spa.run.manifest import Manifest
 
 
-def mark_finished(folder: Path, fingerprint: Fingerprint | None = None, result: str | None = ".") -> None:
+def mark_finished(
+    folder: Path, fingerprint: Fingerprint | None = None, result: str | None = "."
+) -> None:
     """Record a folder as that of a stage which took a second; not finished without a `result`."""
     known = fingerprint or Fingerprint(stage="sft", settings={}, content={})
     folder.mkdir(parents=True, exist_ok=True)

@@ -36,9 +36,30 @@ class Style:
 STYLES = {
     style.name: style
     for style in (
-        Style("qwen2", "Qwen2, Qwen2.5", "a system turn of its own", _IM, "<|im_end|>", stops=("<|endoftext|>",)),
-        Style("smollm2", "SmolLM2", "a system turn of its own, written without white space control", _IM, "<|im_end|>"),
-        Style("zephyr", "Zephyr", "role names are plain text", ("<s>", "</s>"), "</s>", "<s>", "sentencepiece"),
+        Style(
+            "qwen2",
+            "Qwen2, Qwen2.5",
+            "a system turn of its own",
+            _IM,
+            "<|im_end|>",
+            stops=("<|endoftext|>",),
+        ),
+        Style(
+            "smollm2",
+            "SmolLM2",
+            "a system turn of its own, written without white space control",
+            _IM,
+            "<|im_end|>",
+        ),
+        Style(
+            "zephyr",
+            "Zephyr",
+            "role names are plain text",
+            ("<s>", "</s>"),
+            "</s>",
+            "<s>",
+            "sentencepiece",
+        ),
         Style(
             "phi3",
             "Phi-3",
@@ -51,19 +72,52 @@ STYLES = {
             "glm4",
             "GLM-4",
             "a reply ends with the next user's mark",
-            ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|endoftext|>"),
+            (
+                "[gMASK]",
+                "<sop>",
+                "<|system|>",
+                "<|user|>",
+                "<|assistant|>",
+                "<|observation|>",
+                "<|endoftext|>",
+            ),
             "<|endoftext|>",
             stops=("<|user|>", "<|observation|>"),
         ),
-        Style("strict", "templates that demand a system turn", "raises without a system turn", _IM, "<|im_end|>"),
-        Style("dated", "templates with a date", "the day of the week in the system turn", _IM, "<|im_end|>"),
-        Style("qwen3", "Qwen3", "earlier thoughts are cut", _IM, "<|im_end|>", stops=("<|endoftext|>",)),
+        Style(
+            "strict",
+            "templates that demand a system turn",
+            "raises without a system turn",
+            _IM,
+            "<|im_end|>",
+        ),
+        Style(
+            "dated",
+            "templates with a date",
+            "the day of the week in the system turn",
+            _IM,
+            "<|im_end|>",
+        ),
+        Style(
+            "qwen3",
+            "Qwen3",
+            "earlier thoughts are cut",
+            _IM,
+            "<|im_end|>",
+            stops=("<|endoftext|>",),
+        ),
         Style("smollm3", "SmolLM3", "date, mode of thinking in the system turn", _IM, "<|im_end|>"),
         Style(
             "llama3",
             "Llama 3.1 to 3.3",
             "white space is trimmed, the date in the system turn",
-            ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+            (
+                "<|begin_of_text|>",
+                "<|end_of_text|>",
+                "<|start_header_id|>",
+                "<|end_header_id|>",
+                "<|eot_id|>",
+            ),
             "<|eot_id|>",
             "<|begin_of_text|>",
             stops=("<|end_of_text|>", "<|eot_id|>"),
@@ -128,10 +182,26 @@ STYLES = {
             "<|return|>",
             stops=("<|return|>",),
         ),
-        Style("chatglm2", "ChatGLM2", "rounds are numbered, nothing ends a reply", ("</s>",), "</s>"),
-        Style("falcon", "Falcon", "names as plain text, nothing ends a reply", ("<|endoftext|>",), "<|endoftext|>"),
-        Style("window", "templates with a window", "only the last turns are shown", _IM, "<|im_end|>"),
-        Style("forgetful", "templates that keep the last message alone", "replies are lost", _IM, "<|im_end|>"),
+        Style(
+            "chatglm2", "ChatGLM2", "rounds are numbered, nothing ends a reply", ("</s>",), "</s>"
+        ),
+        Style(
+            "falcon",
+            "Falcon",
+            "names as plain text, nothing ends a reply",
+            ("<|endoftext|>",),
+            "<|endoftext|>",
+        ),
+        Style(
+            "window", "templates with a window", "only the last turns are shown", _IM, "<|im_end|>"
+        ),
+        Style(
+            "forgetful",
+            "templates that keep the last message alone",
+            "replies are lost",
+            _IM,
+            "<|im_end|>",
+        ),
     )
 }
 
@@ -146,9 +216,15 @@ def styled_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a style, some 700 tokens; any text encodes."""
     style = STYLES[name]
     made = Tokenizer.from_str(_pieces(style.pieces))
-    made.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<pad>", *style.specials)])
+    made.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in ("<pad>", *style.specials)]
+    )
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token=style.eos, bos_token=style.bos, pad_token="<pad>", model_max_length=8192
+        tokenizer_object=made,
+        eos_token=style.eos,
+        bos_token=style.bos,
+        pad_token="<pad>",
+        model_max_length=8192,
     )
     fast.chat_template = (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
     return fast
@@ -172,13 +248,20 @@ def table() -> str:
             reason = str(error).partition(";")[0].removeprefix("the chat template ")
             lines.append(f"| {style.title} | {style.quirk} | refused: {reason} |")
             continue
-        lines.append(f"| {style.title} | {style.quirk} | {'pinned' if report.pinned else 'its own'} |")
+        lines.append(
+            f"| {style.title} | {style.quirk} | {'pinned' if report.pinned else 'its own'} |"
+        )
     return "\n".join(lines)
 
 
 def with_table(page: str) -> str:
     """The page with the table as it is."""
-    return re.sub(r"(<!-- families -->\n).*?(\n\n)", lambda found: found[1] + table() + found[2], page, flags=re.S)
+    return re.sub(
+        r"(<!-- families -->\n).*?(\n\n)",
+        lambda found: found[1] + table() + found[2],
+        page,
+        flags=re.S,
+    )
 
 
 if __name__ == "__main__":

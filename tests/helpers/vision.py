@@ -46,7 +46,9 @@ TEXT = {
 
 def save_seeing(name: str, folder: Path) -> Path:
     """A folder with a tiny random vision-language model: weights, tokenizer, image processor."""
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer("qwen2").backend_tokenizer, pad_token="<pad>")
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer("qwen2").backend_tokenizer, pad_token="<pad>"
+    )
     specials = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     made.add_special_tokens({"eos_token": "<|im_end|>", "additional_special_tokens": specials})
     made.chat_template = TEMPLATE
@@ -62,7 +64,11 @@ def save_seeing(name: str, folder: Path) -> Path:
 
 def _parts(name: str, made: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     image_id = made.convert_tokens_to_ids("<|image_pad|>")
-    text = TEXT | {"vocab_size": len(made), "pad_token_id": made.pad_token_id, "eos_token_id": made.eos_token_id}
+    text = TEXT | {
+        "vocab_size": len(made),
+        "pad_token_id": made.pad_token_id,
+        "eos_token_id": made.eos_token_id,
+    }
     if name == "llava":
         seen: Any = CLIPVisionConfig(
             hidden_size=16,
@@ -79,14 +85,31 @@ def _parts(name: str, made: PreTrainedTokenizerFast) -> tuple[Any, Any]:
             image_seq_length=16,
             vision_feature_select_strategy="default",
         )
-        return config, CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+        return config, CLIPImageProcessorPil(
+            size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+        )
     config = Qwen2VLConfig(
         text_config=text
-        | {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}},
-        vision_config={"depth": 2, "embed_dim": 16, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2, "patch_size": 8},
+        | {
+            "rope_parameters": {
+                "rope_type": "default",
+                "mrope_section": [1, 1, 2],
+                "rope_theta": 10000.0,
+            }
+        },
+        vision_config={
+            "depth": 2,
+            "embed_dim": 16,
+            "hidden_size": 32,
+            "num_heads": 2,
+            "mlp_ratio": 2,
+            "patch_size": 8,
+        },
         image_token_id=image_id,
         video_token_id=made.convert_tokens_to_ids("<|video_pad|>"),
         vision_start_token_id=made.convert_tokens_to_ids("<|vision_start|>"),
         vision_end_token_id=made.convert_tokens_to_ids("<|vision_end|>"),
     )
-    return config, Qwen2VLImageProcessorPil(patch_size=8, merge_size=2, min_pixels=16 * 16, max_pixels=96 * 96)
+    return config, Qwen2VLImageProcessorPil(
+        patch_size=8, merge_size=2, min_pixels=16 * 16, max_pixels=96 * 96
+    )

@@ -57,11 +57,27 @@ def start(host: str, words: list[str], folder: Path) -> subprocess.Popen[bytes]:
     own = folder / f"{host}-ray"
     own.mkdir(exist_ok=True)
     Path("/tmp/ray").mkdir(exist_ok=True)
-    enter = f'echo {host}-host >/proc/sys/kernel/hostname && mount --bind "$0" /tmp/ray && exec "$@"'
-    environment = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
+    enter = (
+        f'echo {host}-host >/proc/sys/kernel/hostname && mount --bind "$0" /tmp/ray && exec "$@"'
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"
+    }
     with (folder / f"{host}.txt").open("ab") as output:
         return subprocess.Popen(
-            ["ip", "netns", "exec", f"spa-{host}", "unshare", "--uts", "sh", "-c", enter, str(own), *words],
+            [
+                "ip",
+                "netns",
+                "exec",
+                f"spa-{host}",
+                "unshare",
+                "--uts",
+                "sh",
+                "-c",
+                enter,
+                str(own),
+                *words,
+            ],
             cwd=folder,
             env=environment | RAY_LOGIN | TORCHRUN | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
@@ -73,7 +89,9 @@ def start(host: str, words: list[str], folder: Path) -> subprocess.Popen[bytes]:
 def done(process: subprocess.Popen[bytes], folder: Path) -> None:
     """Wait for a command that must succeed."""
     status = process.wait(PATIENCE_S)
-    told = "\n".join(f"{path.name}:\n{path.read_text()[-4000:]}" for path in sorted(folder.glob("*.txt")))
+    told = "\n".join(
+        f"{path.name}:\n{path.read_text()[-4000:]}" for path in sorted(folder.glob("*.txt"))
+    )
     assert status == 0, f"{shlex.join(map(str, process.args))}\nstatus {status}\n{told}"
 
 
@@ -88,7 +106,9 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None
 
 def processes(host: str) -> dict[int, str]:
     """Process id -> command line of all that runs on a host."""
-    listed = subprocess.run(["ip", "netns", "pids", f"spa-{host}"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["ip", "netns", "pids", f"spa-{host}"], capture_output=True, text=True, check=True
+    )
     found = {}
     for pid in map(int, listed.stdout.split()):
         try:
@@ -115,18 +135,47 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All stages in one process: a folder with `base`, the model, and `run`."""
     folder = tmp_path_factory.mktemp("alone")
     base = make_base(folder / "base")
-    assert spa(["run", "base", *PRESET, f"model_path={base}", f"trainer.run_dir={folder / 'run'}"]) == 0
+    assert (
+        spa(["run", "base", *PRESET, f"model_path={base}", f"trainer.run_dir={folder / 'run'}"])
+        == 0
+    )
     return folder
 
 
 def test_torchrun_on_two_hosts_trains_as_one_process_does_and_survives_a_lost_rank(alone, tmp_path):
     run = tmp_path / "run"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
-    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "first-host:29500", "--max-restarts", "3"]
-    command = ["-m", "spa", "run", "base", *PRESET, f"model_path={alone / 'base'}", f"trainer.run_dir={run}"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+    ]
+    torchrun += [
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "first-host:29500",
+        "--max-restarts",
+        "3",
+    ]
+    command = [
+        "-m",
+        "spa",
+        "run",
+        "base",
+        *PRESET,
+        f"model_path={alone / 'base'}",
+        f"trainer.run_dir={run}",
+    ]
     started = [start(host, [*torchrun, *command], tmp_path) for host in HOSTS]
     wait_for((run / "ppo" / "global_step_1").exists, started[0])
-    ranks = [[pid for pid, words in processes(host).items() if "python -u -m spa run " in words] for host in HOSTS]
+    ranks = [
+        [pid for pid, words in processes(host).items() if "python -u -m spa run " in words]
+        for host in HOSTS
+    ]
     assert [len(pids) for pids in ranks] == [2, 2]
     kill([max(ranks[1])])
     for process in started:
@@ -155,7 +204,12 @@ def test_ray_on_two_hosts_survives_a_lost_worker_and_a_lost_host(alone, cluster,
         cluster(host)
     shutil.copytree(alone / "run" / "sft", tmp_path / "run" / "sft")
     ppo = tmp_path / "run" / "ppo"
-    places = ["launcher=ray", "trainer.nnodes=2", "trainer.n_gpus_per_node=1", "ray_init.address=first-host:6379"]
+    places = [
+        "launcher=ray",
+        "trainer.nnodes=2",
+        "trainer.n_gpus_per_node=1",
+        "ray_init.address=first-host:6379",
+    ]
     model = f"model_path={alone / 'run' / 'sft' / f'global_step_{STEPS}'}"
     command = [
         "-m",

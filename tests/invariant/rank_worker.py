@@ -45,7 +45,9 @@ OVERRIDES = (
 """Nothing divides evenly: 5 groups, 15 episodes in 2 mini-batches, 7 sequences in micro-batches of 2."""
 
 
-fixed_episodes = EngineKind(make=lambda request: random_engine(request.template, max_actions=3), trainable=True)
+fixed_episodes = EngineKind(
+    make=lambda request: random_engine(request.template, max_actions=3), trainable=True
+)
 """An engine that plays the same whatever the weights are."""
 
 
@@ -79,5 +81,9 @@ def run(jobs: list[list[Any]]) -> None:
 if __name__ == "__main__":
     with joined("cpu", 120.0):
         run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    names = [path.read_text(encoding="utf-8").strip() for path in Path("/proc/self/task").glob("*/comm")]
-    assert not [name for name in names if "gloo" in name], f"threads that would outlive the interpreter: {names}"
+    names = [
+        path.read_text(encoding="utf-8").strip() for path in Path("/proc/self/task").glob("*/comm")
+    ]
+    assert not [name for name in names if "gloo" in name], (
+        f"threads that would outlive the interpreter: {names}"
+    )

@@ -45,7 +45,14 @@ def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONFAULTHANDLER": "1",  # a signal from a library's thread says where it came from
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+    ]
     command += [str(WORKER), str(folder / "jobs.json")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     if done.returncode and (fatal := done.stderr.find("Fatal Python error")) >= 0:
@@ -64,7 +71,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("start")
     folder = make_base(root / "base")
     selfplay.main(
-        small_config(folder, root, "generate.policy=random", "generate.num_batches=1"), directory=root / "data"
+        small_config(folder, root, "generate.policy=random", "generate.num_batches=1"),
+        directory=root / "data",
     )
     return folder
 
@@ -99,7 +107,9 @@ def test_two_ranks_train_as_one_does(alone, two, stage, strategy):
     assert_close(two / strategy / stage, alone / stage)
     ours, theirs = alone / stage / "trajectories", two / strategy / stage / "trajectories"
     if stage == "ppo":
-        assert [p.read_bytes() for p in sorted(ours.iterdir())] == [p.read_bytes() for p in sorted(theirs.iterdir())]
+        assert [p.read_bytes() for p in sorted(ours.iterdir())] == [
+            p.read_bytes() for p in sorted(theirs.iterdir())
+        ]
 
 
 def test_how_a_model_is_cut_changes_nothing(alone, two):
@@ -108,7 +118,9 @@ def test_how_a_model_is_cut_changes_nothing(alone, two):
 
 
 @pytest.mark.parametrize("name", ["lora", "replay"])
-def test_two_ranks_train_as_one_does_with_adapters_and_with_replayed_rollouts(base, two, tmp_path, name):
+def test_two_ranks_train_as_one_does_with_adapters_and_with_replayed_rollouts(
+    base, two, tmp_path, name
+):
     rank_worker.run([["ppo", str(base), str(tmp_path), OPTIONS[name]]])
     assert_close(two / name / "ppo", tmp_path / "ppo")
     assert ("actor/replay_tokens" in metrics(tmp_path / "ppo")[0]) == (name == "replay")
@@ -119,12 +131,18 @@ def test_gathered_parameters_in_bfloat16_train_nearly_as_in_float32(alone, two):
         assert half["rollout/old_log_prob"] != pytest.approx(full["rollout/old_log_prob"], rel=1e-5)
         assert half["rollout/old_log_prob"] == pytest.approx(full["rollout/old_log_prob"], rel=0.02)
         assert half["actor/grad_norm"] == pytest.approx(full["actor/grad_norm"], rel=0.1)
-    assert {tensor.dtype for tensor in weights(two / "half" / "ppo" / "global_step_2").values()} == {torch.float32}
+    assert {
+        tensor.dtype for tensor in weights(two / "half" / "ppo" / "global_step_2").values()
+    } == {torch.float32}
 
 
 def test_a_loss_that_is_not_finite_on_one_rank_is_a_step_that_both_skip(base, two):
     first, second = metrics(two / "spoiled" / "sft")
-    assert first["train/skipped"] == 1 and first["train/loss"] is None and first["train/grad_norm"] > 1e-3
+    assert (
+        first["train/skipped"] == 1
+        and first["train/loss"] is None
+        and first["train/grad_norm"] > 1e-3
+    )
     assert second["train/skipped"] == 0 and second["train/loss"] > 0
     trained = weights(two / "spoiled" / "sft" / "global_step_1")
     assert all(trained[name].equal(tensor) for name, tensor in weights(base).items())
@@ -140,6 +158,8 @@ def test_what_two_ranks_saved_goes_on_alone(base, alone, two, stage, strategy, t
 def test_what_two_ranks_saved_goes_on_on_four(base, alone, two, tmp_path):
     for stage, strategy in KINDS:
         cut_off(two, stage, strategy, tmp_path)
-    torchrun(4, [job(stage, base, tmp_path / strategy, strategy) for stage, strategy in KINDS], tmp_path)
+    torchrun(
+        4, [job(stage, base, tmp_path / strategy, strategy) for stage, strategy in KINDS], tmp_path
+    )
     for stage, strategy in KINDS:
         assert_close(tmp_path / strategy / stage, alone / stage)

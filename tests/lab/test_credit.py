@@ -37,7 +37,9 @@ def test_the_exact_gradient_is_that_of_finite_differences():
         return float(episodes.probability @ episodes.rewards.sum(dim=1))
 
     up, down = reward((0.4, 1e-5)), reward((0.4, -1e-5))
-    assert float(enumerate_episodes(REVISITS).gradient[1]) == pytest.approx((up - down) / 2e-5, rel=1e-6)
+    assert float(enumerate_episodes(REVISITS).gradient[1]) == pytest.approx(
+        (up - down) / 2e-5, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,19 +53,28 @@ def test_the_exact_gradient_is_that_of_finite_differences():
 )
 def test_the_published_bias_is_found_to_the_digit(name: str, expected: tuple[float, ...]):
     episodes = enumerate_episodes(STOP_OR_GO)
-    found = [float(judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1]) for size in (2, 4, 8)]
+    found = [
+        float(judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1])
+        for size in (2, 4, 8)
+    ]
     assert found == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_bias_follows_its_closed_form(size: int):
     episodes = enumerate_episodes(STOP_OR_GO)
-    found = judge(episodes, groups_of(episodes, size), ESTIMATORS["per index, leave one out"]).mean[1]
-    assert float(found) == pytest.approx(0.25 * (0.7 - 0.4 - 0.5 * (1 - 0.5 ** (size - 1))), abs=1e-12)
+    found = judge(episodes, groups_of(episodes, size), ESTIMATORS["per index, leave one out"]).mean[
+        1
+    ]
+    assert float(found) == pytest.approx(
+        0.25 * (0.7 - 0.4 - 0.5 * (1 - 0.5 ** (size - 1))), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
-@pytest.mark.parametrize("name", ["reinforce (reward to go)", "rloo", "turn_rloo", "gae, exact critic, lam 1"])
+@pytest.mark.parametrize(
+    "name", ["reinforce (reward to go)", "rloo", "turn_rloo", "gae, exact critic, lam 1"]
+)
 def test_unbiased_estimators_are_unbiased(world: World, name: str):
     episodes = enumerate_episodes(world)
     assert judge(episodes, groups_of(episodes, 3), ESTIMATORS[name]).error < 1e-9
@@ -100,7 +111,8 @@ def test_turn_rloo_by_hand():
 
 
 def test_turn_gae_by_hand():
-    values = torch.tensor([[1.0, 9, 0, 0.5, 9], [2.0, 9, 0, 0, 0], [0.0, 9, 0, 0, 9]])  # read at first tokens alone
+    # read at first tokens alone
+    values = torch.tensor([[1.0, 9, 0, 0.5, 9], [2.0, 9, 0, 0, 0], [0.0, 9, 0, 0, 9]])
     advantages, returns = turn_gae(REWARDS, values, TURNS, MASK, gamma=0.5, lam=0.5)
     # turn 1: 2 - .5 = 1.5; turn 0: 1 + .5 * .5 - 1 + .25 * 1.5 = .625
     assert advantages[0].tolist() == [0.625, 0.625, 0, 1.5, 1.5]
@@ -111,7 +123,8 @@ def test_turn_gae_by_hand():
 def test_gigpo_by_hand():
     turns = torch.tensor([[0, 1, 2], [0, 1, -1], [0, -1, -1]])
     rewards = torch.tensor([[0.0, 0, 1], [0, 3, 0], [2, 0, 0]])
-    anchors = torch.tensor([[7, 8, 7], [7, 9, 0], [7, 0, 0]])  # the first episode returns to state 7
+    # the first episode returns to state 7
+    anchors = torch.tensor([[7, 8, 7], [7, 9, 0], [7, 0, 0]])
     group = torch.tensor([0, 0, 0])
     advantages, _ = gigpo(rewards, turns, turns >= 0, group, anchors, gamma=1.0)
     # episode parts: 1, 3, 2 less 2; state 7, first visits to go: 1, 3, 2. Turn 2 of the first episode: 1 - 2.5 again.
@@ -130,7 +143,10 @@ def test_one_turn_each_makes_turn_rloo_rloo():
 
 def test_where_rewards_lie_inside_a_turn_does_not_matter():
     moved = torch.tensor([[1.0, 0, 0, 2, 0], [3, 0, 0, 0, 0], [5, 0, 0, 7, 0]])
-    assert torch.equal(turn_rloo(moved, TURNS, MASK, GROUPS, 1.0)[0], turn_rloo(REWARDS, TURNS, MASK, GROUPS, 1.0)[0])
+    assert torch.equal(
+        turn_rloo(moved, TURNS, MASK, GROUPS, 1.0)[0],
+        turn_rloo(REWARDS, TURNS, MASK, GROUPS, 1.0)[0],
+    )
 
 
 def test_a_masked_token_without_a_turn_is_an_error():

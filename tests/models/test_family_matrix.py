@@ -49,7 +49,9 @@ SETTINGS = (
 
 @pytest.fixture(scope="module", params=MATRIX)
 def family(request, tmp_path_factory) -> tuple[str, Path]:
-    return request.param, save_family(request.param, tmp_path_factory.mktemp("families") / request.param)
+    return request.param, save_family(
+        request.param, tmp_path_factory.mktemp("families") / request.param
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +62,16 @@ def data(tmp_path_factory) -> Path:
 
 
 def config(model: Path, run: Path, *overrides: str) -> Config:
-    return load_config("base", [*SETTINGS, f"model_path={model}", f"trainer.run_dir={run}", *overrides])
+    return load_config(
+        "base", [*SETTINGS, f"model_path={model}", f"trainer.run_dir={run}", *overrides]
+    )
 
 
 def test_self_play(family, tmp_path):
     _, folder = family
     cfg = config(folder, tmp_path, "generate.policy=self")
-    with pytest.raises(DataError, match="format"):  # random weights never write the format; they do play
+    # random weights never write the format; they do play
+    with pytest.raises(DataError, match="format"):
         selfplay.main(cfg, directory=tmp_path / "data")
     lines = (tmp_path / "data" / "trajectories" / "generate-000001.jsonl").read_text().splitlines()
     episodes = [json.loads(line) for line in lines]
@@ -99,5 +104,7 @@ def test_ppo_samples_from_the_numbers_that_it_trains(family, tmp_path):
 
 def test_evaluation(family, tmp_path):
     _, folder = family
-    result = evaluate.main(config(folder, tmp_path), find_target(str(folder)), output=tmp_path / "eval.json", ks=[1])
+    result = evaluate.main(
+        config(folder, tmp_path), find_target(str(folder)), output=tmp_path / "eval.json", ks=[1]
+    )
     assert result["tags"]["FrozenLakeNoSlip"]["episodes"] == 2

@@ -6,7 +6,13 @@ from helpers.families import small_model
 
 from spa.algo.sampled import policy_logits
 from spa.models import attention, forward
-from spa.models.forward import common_prefix, micro_batches, share_prefix, token_logprobs, token_values
+from spa.models.forward import (
+    common_prefix,
+    micro_batches,
+    share_prefix,
+    token_logprobs,
+    token_values,
+)
 from spa.models.load import Critic
 from spa.types import SamplingParams
 
@@ -51,20 +57,25 @@ def test_cutting_the_logits_changes_neither_values_nor_gradients(monkeypatch, en
 
     def run() -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
         model = small_model("qwen2")
-        logprobs, entropy = token_logprobs(model, ids, mask, with_entropy=True, entropy_grad=entropy_grad)
+        logprobs, entropy = token_logprobs(
+            model, ids, mask, with_entropy=True, entropy_grad=entropy_grad
+        )
         loss = logprobs.sum() + (entropy.sum() if entropy_grad else 0)
         loss.backward()
         return logprobs.detach(), entropy.detach(), [p.grad for p in model.parameters()]
 
     whole = run()
-    monkeypatch.setattr(forward, "LOGITS_CHUNK", 3 * small_model("qwen2").config.vocab_size)  # three tokens at a time
+    # three tokens at a time
+    monkeypatch.setattr(forward, "LOGITS_CHUNK", 3 * small_model("qwen2").config.vocab_size)
     torch.testing.assert_close(run(), whole, atol=1e-5, rtol=1e-4)
 
 
 def test_entropy_carries_a_gradient_only_on_request():
     ids, mask = batch()
     for wanted in (False, True):
-        _, entropy = token_logprobs(small_model("qwen2"), ids, mask, with_entropy=True, entropy_grad=wanted)
+        _, entropy = token_logprobs(
+            small_model("qwen2"), ids, mask, with_entropy=True, entropy_grad=wanted
+        )
         assert entropy.requires_grad == wanted
 
 
@@ -72,10 +83,14 @@ def test_what_stands_in_the_padding_does_not_matter():
     model, (ids, mask) = small_model("qwen2"), batch()
     other = ids.clone()
     other[1, 7:] = 42
-    for a, b in zip(token_logprobs(model, ids, mask), token_logprobs(model, other, mask), strict=True):
+    for a, b in zip(
+        token_logprobs(model, ids, mask), token_logprobs(model, other, mask), strict=True
+    ):
         assert torch.equal(a, b)
     short, _ = token_logprobs(model, ids[1:, :7], mask[1:, :6])
-    torch.testing.assert_close(token_logprobs(model, ids, mask)[0][1:, :6], short, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        token_logprobs(model, ids, mask)[0][1:, :6], short, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_values_are_those_before_the_prediction_and_start_at_zero():
@@ -89,7 +104,9 @@ def test_values_are_those_before_the_prediction_and_start_at_zero():
     # The value before token 5 has read tokens 0 to 4, and nothing after them.
     changed = ids.clone()
     changed[:, 5:] = 3
-    torch.testing.assert_close(token_values(critic, changed, mask)[:, :5], values[:, :5], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        token_values(critic, changed, mask)[:, :5], values[:, :5], atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +124,9 @@ def test_plain_attention_agrees_with_the_fused_kernel(monkeypatch, name, longest
     torch.testing.assert_close(results[1], results[0], atol=2e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("rows", "max_tokens"), [(1, None), (2, None), (None, 12), (None, 3), (None, None)])
+@pytest.mark.parametrize(
+    ("rows", "max_tokens"), [(1, None), (2, None), (None, 12), (None, 3), (None, None)]
+)
 def test_micro_batches_hold_every_row_once_and_keep_their_limits(rows, max_tokens):
     lengths = torch.tensor([3, 9, 4, 4, 1, 9, 2])
     cut = [part.tolist() for part in micro_batches(lengths, rows=rows, max_tokens=max_tokens)]
@@ -120,12 +139,21 @@ def test_micro_batches_hold_every_row_once_and_keep_their_limits(rows, max_token
 
 def test_micro_batches_by_hand():
     lengths = torch.tensor([3, 9, 4, 4, 1])
-    assert [p.tolist() for p in micro_batches(lengths, rows=None, max_tokens=9)] == [[1], [2, 3], [0, 4]]
-    assert [p.tolist() for p in micro_batches(lengths, rows=2, max_tokens=None)] == [[1, 2], [3, 0], [4]]
+    assert [p.tolist() for p in micro_batches(lengths, rows=None, max_tokens=9)] == [
+        [1],
+        [2, 3],
+        [0, 4],
+    ]
+    assert [p.tolist() for p in micro_batches(lengths, rows=2, max_tokens=None)] == [
+        [1, 2],
+        [3, 0],
+        [4],
+    ]
 
 
 @pytest.mark.parametrize(
-    "settings", [{"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.6}, {"temperature": 2.0, "top_p": 0.9}]
+    "settings",
+    [{"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.6}, {"temperature": 2.0, "top_p": 0.9}],
 )
 def test_logprobs_and_entropy_are_those_of_the_policy_that_samples(settings):
     """Against the distribution written out; with a top-k of 5, only tokens of the set and the one that is there."""
@@ -144,7 +172,9 @@ def test_logprobs_and_entropy_are_those_of_the_policy_that_samples(settings):
 
 @pytest.mark.parametrize("name", ["qwen2", "llama3", "gemma", "mistral"])
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_prefix_that_rows_share_is_read_once_with_the_same_numbers_and_gradients(monkeypatch, name, plain):
+def test_a_prefix_that_rows_share_is_read_once_with_the_same_numbers_and_gradients(
+    monkeypatch, name, plain
+):
     monkeypatch.setattr(forward, "WORTH_SHARING", 4)
     monkeypatch.setattr(attention, "BLOCK", 3)
     ids, mask = batch()

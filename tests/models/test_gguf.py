@@ -84,7 +84,10 @@ def write_gguf(
     if template is not None:
         writer.add_chat_template(template)
     more(writer)
-    rotated = {"self_attn.q_proj": config.num_attention_heads, "self_attn.k_proj": config.num_key_value_heads}
+    rotated = {
+        "self_attn.q_proj": config.num_attention_heads,
+        "self_attn.k_proj": config.num_key_value_heads,
+    }
     weights = {name: value.float().numpy() for name, value in model.state_dict().items()}
     writer.add_tensor("token_embd.weight", weights["model.embed_tokens.weight"])
     writer.add_tensor("output_norm.weight", weights["model.norm.weight"])
@@ -140,18 +143,25 @@ def test_name_architecture_size_and_licence_are_told(model, made):
 def test_the_template_comes_along_and_digits_stand_alone(made):
     loaded = load_tokenizer(str(made.folder))
     assert loaded.chat_template == CHATML
-    assert loaded.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a  12")[-2:] == [("1", (3, 4)), ("2", (4, 5))]
+    assert loaded.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a  12")[-2:] == [
+        ("1", (3, 4)),
+        ("2", (4, 5)),
+    ]
 
 
 def test_an_imported_model_can_be_named_as_the_model_of_a_run(made):
     from spa.config.load import load_config
 
     cfg = load_config("_3_frozen_lake", [f"model_path={made.folder}"])
-    assert load_template(cfg, cfg.model_path).end_id == load_tokenizer(str(made.folder)).eos_token_id
+    assert (
+        load_template(cfg, cfg.model_path).end_id == load_tokenizer(str(made.folder)).eos_token_id
+    )
 
 
 def test_what_may_be_wrong_with_the_tokenizer_is_said(model, tmp_path):
-    told = import_gguf(write_gguf(tmp_path / "a.gguf", model, pre="babel", template=None), tmp_path / "out").remarks
+    told = import_gguf(
+        write_gguf(tmp_path / "a.gguf", model, pre="babel", template=None), tmp_path / "out"
+    ).remarks
     assert len(told) == 2
     assert "babel" in told[0]
     assert "chat template" in told[1]
@@ -181,7 +191,9 @@ def test_a_cut_off_file_and_a_foreign_architecture_are_named(file, tmp_path, cap
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert main(["model", "import-gguf", str(tmp_path / "alien.gguf"), str(tmp_path / "alien")]) == 2
+    assert (
+        main(["model", "import-gguf", str(tmp_path / "alien.gguf"), str(tmp_path / "alien")]) == 2
+    )
     half, alien = capsys.readouterr().err.strip().split("\nspa ", 1)
     assert "damaged or truncated" in half
     assert "alien" in alien
@@ -190,7 +202,9 @@ def test_a_cut_off_file_and_a_foreign_architecture_are_named(file, tmp_path, cap
 
 
 def test_a_file_without_some_of_the_layers_is_not_filled_up_with_random_ones(model, tmp_path):
-    with pytest.raises(ModelError, match=r"weights of \d+ parameters are not in it, model\.layers\.1\."):
+    with pytest.raises(
+        ModelError, match=r"weights of \d+ parameters are not in it, model\.layers\.1\."
+    ):
         import_gguf(write_gguf(tmp_path / "a.gguf", model, layers=1), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -202,7 +216,9 @@ def test_an_output_layer_that_is_the_embedding_is_not_missing(tmp_path):
 
 
 def test_a_part_of_a_split_model_is_named(model, tmp_path):
-    file = write_gguf(tmp_path / "a.gguf", model, more=lambda writer: writer.add_uint16("split.count", 2))
+    file = write_gguf(
+        tmp_path / "a.gguf", model, more=lambda writer: writer.add_uint16("split.count", 2)
+    )
     with pytest.raises(ModelError, match=r"one of the 2 files.*llama-gguf-split --merge"):
         import_gguf(file, tmp_path / "out")
 
@@ -215,7 +231,9 @@ def test_a_part_of_a_split_model_is_named(model, tmp_path):
         ("rope_freqs.weight", {}),
     ],
 )
-def test_scaled_positions_that_transformers_would_pass_over_are_refused(model, tmp_path, said, fields):
+def test_scaled_positions_that_transformers_would_pass_over_are_refused(
+    model, tmp_path, said, fields
+):
     def more(writer):
         if "type" in fields:
             writer.add_string("llama.rope.scaling.type", fields["type"])
@@ -224,14 +242,19 @@ def test_scaled_positions_that_transformers_would_pass_over_are_refused(model, t
 
     tensors = {} if fields else {"rope_freqs.weight": np.ones(4, dtype=np.float32)}
     with pytest.raises(ModelError, match=re.escape(f"rotary positions are scaled ({said})")):
-        import_gguf(write_gguf(tmp_path / "a.gguf", model, more=more, tensors=tensors), tmp_path / "out")
+        import_gguf(
+            write_gguf(tmp_path / "a.gguf", model, more=more, tensors=tensors), tmp_path / "out"
+        )
 
 
 def test_positions_that_are_said_not_to_be_scaled_are_read(model, tmp_path):
     def more(writer):
         writer.add_string("llama.rope.scaling.type", "none")
 
-    assert import_gguf(write_gguf(tmp_path / "a.gguf", model, more=more), tmp_path / "out").remarks == ()
+    assert (
+        import_gguf(write_gguf(tmp_path / "a.gguf", model, more=more), tmp_path / "out").remarks
+        == ()
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"heads": 0}, {"merges": ["onlyone"]}])
@@ -242,7 +265,9 @@ def test_nonsense_in_the_header_is_a_plain_error(model, tmp_path, wrong):
 
 def test_a_licence_that_is_not_text_is_a_plain_error(model, tmp_path):
     file = write_gguf(tmp_path / "a.gguf", model, licence="licence-of-mine")
-    file.write_bytes(file.read_bytes().replace(b"licence-of-mine", b"licence\xff\xfeof-mine"[:15].ljust(15)))
+    file.write_bytes(
+        file.read_bytes().replace(b"licence-of-mine", b"licence\xff\xfeof-mine"[:15].ljust(15))
+    )
     with pytest.raises(ModelError, match="damaged"):
         import_gguf(file, tmp_path / "out")
 
@@ -278,7 +303,9 @@ def test_a_kept_model_is_found_by_its_name(made, tmp_path, monkeypatch):
     kept.mkdir(parents=True)
     (kept / "smollm2").symlink_to(made.folder)
     assert load_tokenizer("smollm2").chat_template == CHATML
-    attention = {pick_attention("auto", str(name), torch.device("cpu")) for name in ("smollm2", made.folder)}
+    attention = {
+        pick_attention("auto", str(name), torch.device("cpu")) for name in ("smollm2", made.folder)
+    }
     assert attention == {"plain"}
 
 
@@ -286,6 +313,8 @@ def test_a_kept_model_is_found_by_its_name(made, tmp_path, monkeypatch):
 def test_the_real_model_answers():
     made, policy = load_tokenizer("smollm2"), load_policy("smollm2")
     chat = [{"role": "user", "content": "What is the capital of France?"}]
-    ids = made.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+    ids = made.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")[
+        "input_ids"
+    ]
     reply = policy.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
     assert made.decode(reply) == "The capital of France is Paris.<|im_end|>"

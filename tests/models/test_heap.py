@@ -27,8 +27,11 @@ print(resident() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the caches are bounded through the C library")
 def test_new_shapes_do_not_fill_memory_with_kernels():
-    result = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True)
-    assert float(result.stdout) < 20  # 3 MB; without bounds 250 MB where the processor has kernels for bfloat16
+    result = subprocess.run(
+        [sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True
+    )
+    # 3 MB; without bounds 250 MB where the processor has kernels for bfloat16
+    assert float(result.stdout) < 20
 
 
 FAULTS = """
@@ -58,7 +61,9 @@ print(made, (held - resident()) / 2**20)
 @pytest.mark.skipif(sys.platform != "linux", reason="the heap is tuned through the C library")
 def test_what_is_freed_is_kept_for_the_next_step_and_handed_back_when_asked():
     def run(how):
-        result = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True)
+        result = subprocess.run(
+            [sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True
+        )
         return map(float, result.stdout.split())
 
     (usual, _), (faults, released) = run("leave"), run("keep")

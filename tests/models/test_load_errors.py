@@ -60,8 +60,12 @@ class HubHandler(BaseHTTPRequestHandler):
 def hub(request, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     status, code = request.param
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (HubHandler,), {"status": status, "code": code}))
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Bound", (HubHandler,), {"status": status, "code": code})
+    )
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    ).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
@@ -70,7 +74,10 @@ def hub(request, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("hub", "words"),
     [
-        ((401, "GatedRepo"), "Accept its terms on https://huggingface.co/acme/model.*hf auth login"),
+        (
+            (401, "GatedRepo"),
+            "Accept its terms on https://huggingface.co/acme/model.*hf auth login",
+        ),
         ((403, "GatedRepo"), "Accept its terms"),
         ((404, "RepoNotFound"), "Check the spelling"),
         ((401, "RepoNotFound"), "Check the spelling.*private"),
@@ -133,7 +140,9 @@ def test_weights_of_another_shape(folder):
 def test_weights_that_are_not_there(folder):
     config = json.loads((folder / "config.json").read_text())
     layers = config["layer_types"] + ["full_attention"]
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3, "layer_types": layers}))
+    (folder / "config.json").write_text(
+        json.dumps(config | {"num_hidden_layers": 3, "layer_types": layers})
+    )
     with pytest.raises(ModelError, match=r"not in its files, model\.layers\.2"):
         load_policy(str(folder))
 
@@ -146,7 +155,9 @@ def test_weights_that_are_not_finite(folder, bad):
     weights[name].view(-1)[3] = bad
     save_file(weights, path, metadata={"format": "pt"})
     for load in (load_policy, load_critic):
-        with pytest.raises(ModelError, match=r"hold numbers that are not finite \(1 of .*take another checkpoint"):
+        with pytest.raises(
+            ModelError, match=r"hold numbers that are not finite \(1 of .*take another checkpoint"
+        ):
             load(str(folder))
 
 
@@ -168,7 +179,10 @@ def test_an_architecture_that_is_not_known(folder):
 
 def test_code_of_the_model_is_not_run_unless_it_is_asked_for(folder, tmp_path):
     config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}
+    config |= {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"},
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with pytest.raises(ModelError, match="trust_remote_code=true"):
@@ -176,12 +190,21 @@ def test_code_of_the_model_is_not_run_unless_it_is_asked_for(folder, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("load", [model_config, is_tiny, load_image_reader, load_tokenizer, load_policy, load_critic])
-def test_code_of_the_model_is_not_run_for_a_yes_on_standard_input(load, folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "load", [model_config, is_tiny, load_image_reader, load_tokenizer, load_policy, load_critic]
+)
+def test_code_of_the_model_is_not_run_for_a_yes_on_standard_input(
+    load, folder, tmp_path, monkeypatch
+):
     found = json.loads((folder / "config.json").read_text())
-    found |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}
+    found |= {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"},
+    }
     (folder / "config.json").write_text(json.dumps(found))
-    (folder / "preprocessor_config.json").write_text(json.dumps({"auto_map": {"AutoImageProcessor": "own.P"}}))
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"auto_map": {"AutoImageProcessor": "own.P"}})
+    )
     tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text())
     tokenizer_config |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.T", None]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
@@ -192,7 +215,9 @@ def test_code_of_the_model_is_not_run_for_a_yes_on_standard_input(load, folder, 
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_generation_config_says_where_replies_end_and_a_checkpoint_says_so_too(folder, tmp_path):
+def test_the_generation_config_says_where_replies_end_and_a_checkpoint_says_so_too(
+    folder, tmp_path
+):
     ends = tokenizer("qwen2").convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends[0]}))
     model, template = load_actor(config(folder), str(folder), CPU)
@@ -216,7 +241,9 @@ def test_no_chat_template_and_a_file_that_gives_one(folder, tmp_path):
         load_actor(config(folder), str(folder), CPU)
     given = tmp_path / "mine.jinja"
     given.write_text(tokenizer("qwen2").chat_template)
-    _, template = load_actor(config(folder, f"actor_rollout_ref.model.chat_template={given}"), str(folder), CPU)
+    _, template = load_actor(
+        config(folder, f"actor_rollout_ref.model.chat_template={given}"), str(folder), CPU
+    )
     assert template.encode("<|im_end|>")[0] in template.stop_ids
     template.tokenizer.save_pretrained(tmp_path / "saved")  # and the checkpoint has it
     assert load_tokenizer_in(tmp_path / "saved", folder).chat_template == given.read_text()
@@ -230,7 +257,9 @@ def load_tokenizer_in(saved, folder):
 
 def test_a_chat_template_file_that_is_not_there(folder):
     with pytest.raises(ModelError, match=r"chat_template: none\.jinja cannot be read"):
-        load_actor(config(folder, "actor_rollout_ref.model.chat_template=none.jinja"), str(folder), CPU)
+        load_actor(
+            config(folder, "actor_rollout_ref.model.chat_template=none.jinja"), str(folder), CPU
+        )
 
 
 def test_the_tokenizer_of_another_model(folder):
@@ -246,7 +275,10 @@ def test_a_model_that_reads_too_little(folder):
     (folder / "config.json").write_text(json.dumps(found | {"max_position_embeddings": 512}))
     with pytest.raises(ModelError, match=r"at most 512 tokens.*max_model_len=3600"):
         load_actor(config(folder), str(folder), CPU)
-    limits = ["actor_rollout_ref.rollout.max_model_len=512", "actor_rollout_ref.rollout.response_length=64"]
+    limits = [
+        "actor_rollout_ref.rollout.max_model_len=512",
+        "actor_rollout_ref.rollout.response_length=64",
+    ]
     load_actor(config(folder, *limits), str(folder), CPU)
 
 
@@ -274,9 +306,12 @@ READERS = (load_policy, load_tokenizer, model_config, stop_ids, load_image_reade
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "null", '{"model_type": 7, "tokenizer_class": [], "eos_token_id": {}}']
+    "content",
+    ["", "{", "[]", "null", '{"model_type": 7, "tokenizer_class": [], "eos_token_id": {}}'],
 )
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+)
 def test_no_damaged_file_of_a_model_folder_ends_in_anything_but_a_message(folder, name, content):
     (folder / name).write_text(content)
     refused = 0
@@ -291,7 +326,9 @@ def test_no_damaged_file_of_a_model_folder_ends_in_anything_but_a_message(folder
 
 @pytest.mark.parametrize("value", ['"much"', "-1", "null", "[]", '{"rope_theta": "x"}'])
 @pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "rope_parameters"])
-def test_no_wrong_value_in_a_models_configuration_ends_in_anything_but_a_message(folder, key, value):
+def test_no_wrong_value_in_a_models_configuration_ends_in_anything_but_a_message(
+    folder, key, value
+):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {key: "HERE"}).replace('"HERE"', value))
     try:

@@ -48,8 +48,13 @@ def test_adapters_begin_without_effect_and_only_they_are_trained(name):
 
 def test_the_seed_decides_where_adapters_begin():
     state = torch.random.get_rng_state()
-    first, same, other = (with_adapters(small_model("qwen2"), seed=seed, moved=False) for seed in (1, 1, 2))
-    drawn = [next(p for name, p in model.named_parameters() if "lora_A" in name) for model in (first, same, other)]
+    first, same, other = (
+        with_adapters(small_model("qwen2"), seed=seed, moved=False) for seed in (1, 1, 2)
+    )
+    drawn = [
+        next(p for name, p in model.named_parameters() if "lora_A" in name)
+        for model in (first, same, other)
+    ]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -72,7 +77,11 @@ def test_saved_models_are_merged_and_adapters_stand_apart(name, tmp_path):
     base = save_family(name, tmp_path / "base")
     model = with_adapters(load_policy(str(base)))
     save_model(model, tmp_path / "saved")
-    assert {path.name for path in (tmp_path / "saved").iterdir()} >= {"config.json", "model.safetensors", "adapter"}
+    assert {path.name for path in (tmp_path / "saved").iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "adapter",
+    }
     merged = load_policy(str(tmp_path / "saved"))
     assert [name for name, _ in merged.named_parameters()] == [
         name for name, _ in load_policy(str(base)).named_parameters()
@@ -89,7 +98,9 @@ def test_an_adapter_alone_is_loaded_on_the_model_that_it_names(tmp_path):
     model = with_adapters(load_policy(str(base)))
     save_model(model, tmp_path / "saved")
     alone = tmp_path / "saved" / "adapter"
-    assert json.loads((alone / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    assert json.loads((alone / "adapter_config.json").read_text())[
+        "base_model_name_or_path"
+    ] == str(base)
     loaded = load_policy(str(alone))
     torch.testing.assert_close(logprobs(loaded), logprobs(model), atol=1e-5, rtol=1e-5)
     assert not any("lora" in name for name, _ in loaded.named_parameters())
@@ -102,8 +113,11 @@ def test_peft_itself_reads_our_adapters(tmp_path):
     base = save_family("qwen2", tmp_path / "base")
     model = with_adapters(load_policy(str(base)))
     save_model(model, tmp_path / "saved")
-    theirs = peft.PeftModel.from_pretrained(load_policy(str(base)), tmp_path / "saved" / "adapter").eval()
-    torch.testing.assert_close(logprobs(theirs), logprobs(model), atol=1e-6, rtol=1e-6)  # and our scoring reads theirs
+    theirs = peft.PeftModel.from_pretrained(
+        load_policy(str(base)), tmp_path / "saved" / "adapter"
+    ).eval()
+    # and our scoring reads theirs
+    torch.testing.assert_close(logprobs(theirs), logprobs(model), atol=1e-6, rtol=1e-6)
 
 
 def test_critics_have_adapters_and_a_head_that_is_trained(tmp_path):
@@ -113,7 +127,9 @@ def test_critics_have_adapters_and_a_head_that_is_trained(tmp_path):
     torch.nn.init.normal_(critic.value_head.weight, generator=torch.Generator().manual_seed(1))
     token_values(critic, *batch()).sum().backward()
     assert critic.value_head.weight.grad is not None
-    assert all(("lora_" in name) == (p.grad is not None) for name, p in critic.body.named_parameters())
+    assert all(
+        ("lora_" in name) == (p.grad is not None) for name, p in critic.body.named_parameters()
+    )
     critic.save_pretrained(tmp_path / "critic")
     merged = load_critic(str(tmp_path / "critic"))
     expected = token_values(critic, *batch())
@@ -134,7 +150,9 @@ def adapter(tmp_path):
 
 def test_missing_adapter_weights(adapter):
     (adapter / "adapter_model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"no \*\.safetensors weights|no adapter_model\.safetensors"):
+    with pytest.raises(
+        ModelError, match=r"no \*\.safetensors weights|no adapter_model\.safetensors"
+    ):
         load_policy(str(adapter))
 
 
@@ -146,7 +164,9 @@ def test_a_missing_base_model(adapter, tmp_path):
 
 def test_an_adapter_that_names_no_base_model(adapter):
     config = json.loads((adapter / "adapter_config.json").read_text())
-    (adapter / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": None}))
+    (adapter / "adapter_config.json").write_text(
+        json.dumps(config | {"base_model_name_or_path": None})
+    )
     with pytest.raises(ModelError, match="base_model_name_or_path"):
         load_policy(str(adapter))
 

@@ -76,15 +76,22 @@ def test_activations_are_what_autograd_keeps(checkpointing):
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), torch.autocast("cpu", dtype=torch.bfloat16):
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+    ):
         logprobs, _ = token_logprobs(model, ids, mask)
     assert logprobs.requires_grad
-    weights = sum(2 * p.numel() for name, p in model.named_parameters() if "proj" in name and "weight" in name)
-    measured = sum(kept.values()) - (0 if checkpointing else weights)  # autocast's copies of the matrices
+    weights = sum(
+        2 * p.numel() for name, p in model.named_parameters() if "proj" in name and "weight" in name
+    )
+    # autocast's copies of the matrices
+    measured = sum(kept.values()) - (0 if checkpointing else weights)
     shape = memory.model_shape(config)
     estimate = memory.activations(shape, tokens, checkpointing=False)
     if checkpointing:
-        estimate = tokens * (shape.layers + 2) * 4 * shape.hidden  # inputs of the blocks, and the last norm
+        # inputs of the blocks, and the last norm
+        estimate = tokens * (shape.layers + 2) * 4 * shape.hidden
     assert measured == pytest.approx(estimate, rel=0.34)
 
 

@@ -19,7 +19,9 @@ def batch():
     return ids, mask
 
 
-@pytest.mark.parametrize("name", [name for name in MATRIX if name not in ("gemma3", "mistral", "gemma2", "gpt_oss")])
+@pytest.mark.parametrize(
+    "name", [name for name in MATRIX if name not in ("gemma3", "mistral", "gemma2", "gpt_oss")]
+)
 def test_packed_rows_give_the_same_numbers_and_gradients(name):
     ids, mask = batch()
     results = []
@@ -76,4 +78,9 @@ def test_packed_micro_batches_count_real_tokens():
     lengths = torch.tensor([9, 3, 4, 4, 1])
     cut = [part.tolist() for part in micro_batches(lengths, rows=None, max_tokens=12, packed=True)]
     assert cut == [[0], [2, 3, 1, 4]]
-    assert [p.tolist() for p in micro_batches(lengths, rows=None, max_tokens=5, packed=True)] == [[0], [2], [3], [1, 4]]
+    assert [p.tolist() for p in micro_batches(lengths, rows=None, max_tokens=5, packed=True)] == [
+        [0],
+        [2],
+        [3],
+        [1, 4],
+    ]

@@ -17,7 +17,9 @@ def asked(*overrides: str):
     return load_config("base", ["trainer.device=cpu", f"model_path={HUB}", *overrides])
 
 
-@pytest.mark.parametrize(("feature", "found"), [("amx", "bfloat16"), ("avx512_bf16", "bfloat16"), ("none", "float32")])
+@pytest.mark.parametrize(
+    ("feature", "found"), [("amx", "bfloat16"), ("avx512_bf16", "bfloat16"), ("none", "float32")]
+)
 def test_real_models_take_what_the_processor_is_fast_in(feature, found):
     assert precision_of(asked(), feature=feature) == dict.fromkeys(KEYS, found)
 
@@ -25,7 +27,9 @@ def test_real_models_take_what_the_processor_is_fast_in(feature, found):
 def test_small_models_stay_in_float32(tmp_path):
     small_model("llama3").save_pretrained(tmp_path)
     for model in ("builtin:tiny", str(tmp_path)):
-        assert set(precision_of(asked(f"model_path={model}"), feature="amx").values()) == {"float32"}
+        assert set(precision_of(asked(f"model_path={model}"), feature="amx").values()) == {
+            "float32"
+        }
 
 
 def test_a_folder_whose_code_is_trusted_is_looked_at(tmp_path):
@@ -50,7 +54,9 @@ def test_a_run_goes_on_in_its_own_precision_on_another_processor(tmp_path):
     begun = with_precision(asked(), precision_of(asked(), feature="amx"))
     assert begun.sft.model.dtype == "bfloat16"
     (tmp_path / "config.yaml").write_text(to_yaml(begun), encoding="utf-8")
-    assert precision_of(asked(), [Path("nowhere"), tmp_path], feature="none") == dict.fromkeys(KEYS, "bfloat16")
+    assert precision_of(asked(), [Path("nowhere"), tmp_path], feature="none") == dict.fromkeys(
+        KEYS, "bfloat16"
+    )
     (tmp_path / "config.yaml").write_text(to_yaml(asked()), encoding="utf-8")
     assert precision_of(asked(), [tmp_path], feature="amx") == dict.fromkeys(KEYS, "auto")
 

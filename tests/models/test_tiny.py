@@ -31,7 +31,12 @@ HOSTILE = [
 def world():
     torch.set_num_threads(1)
     cfg = load_config(
-        "demo", ["es_manager.val.env_groups=64", "es_manager.val.group_size=4", "trainer.validation_steps=1"]
+        "demo",
+        [
+            "es_manager.val.env_groups=64",
+            "es_manager.val.group_size=4",
+            "trainer.validation_steps=1",
+        ],
     )
     model, template = setup.load_actor(cfg, BUILTIN, torch.device("cpu"))
     return cfg, model, template
@@ -46,7 +51,10 @@ def played(cfg, engine, template, mode):
 @pytest.fixture(scope="module")
 def episodes(world):
     cfg, model, template = world
-    return {mode: played(cfg, LocalEngine(model, template), template, mode) for mode in ("base", "add_worldmodel")}
+    return {
+        mode: played(cfg, LocalEngine(model, template), template, mode)
+        for mode in ("base", "add_worldmodel")
+    }
 
 
 def test_is_small():
@@ -58,7 +66,9 @@ def test_is_small():
 def test_any_text_encodes_and_comes_back(text):
     tokenizer = load_tokenizer(BUILTIN)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False) == text
+    assert (
+        tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False) == text
+    )
 
 
 def test_follows_both_formats(episodes):
@@ -100,14 +110,20 @@ def test_plays_no_better_than_random(world, episodes, mode):
 def test_pretraining_documents_hold_no_transition():
     """Successive states of a document belong to puzzles that have nothing to do with each other."""
     documents = Documents(stream(1, "test"))
-    conversations = [document for document in (documents.next() for _ in range(300)) if not isinstance(document, str)]
+    conversations = [
+        document
+        for document in (documents.next() for _ in range(300))
+        if not isinstance(document, str)
+    ]
     several = [document for document in conversations if len(document) > 4]
     assert len(several) > 50
     goals = []
     for document in several:
         users = [message["content"] for message in document if message["role"] == "user"]
         cut = [text.split("State:\n")[1].split("\nActions left")[0] for text in users]
-        goals.append([[clause for clause in text.split(";") if "layer (" not in clause] for text in cut])
+        goals.append(
+            [[clause for clause in text.split(";") if "layer (" not in clause] for text in cut]
+        )
     same = np.mean([a == b for states in goals for a, b in itertools.pairwise(states)])
     assert same < 0.05
 
@@ -115,9 +131,12 @@ def test_pretraining_documents_hold_no_transition():
 def test_habits_know_nothing_of_moves():
     """For neighbouring cells s and s' of a 4x4 board, the habit's probability of the action that leads from s to s' is
     1/4 on average: 48 pairs, margin of three standard errors."""
-    moves = [(0, -1), (1, 0), (0, 1), (-1, 0)]  # Left, Down, Right, Up: the order of FrozenLake's actions
+    # Left, Down, Right, Up: the order of FrozenLake's actions
+    moves = [(0, -1), (1, 0), (0, 1), (-1, 0)]
     of_right_action = []
-    for row, column, (index, (down, right)) in itertools.product(range(4), range(4), enumerate(moves)):
+    for row, column, (index, (down, right)) in itertools.product(
+        range(4), range(4), enumerate(moves)
+    ):
         after = (row + down, column + right)
         if min(after) >= 0 and max(after) < 4:
             weights = np.exp(HABITS[0, 0, row, column] + HABITS[0, 1, *after])

@@ -69,7 +69,9 @@ def data(tmp_path_factory) -> Path:
 
 
 def config(model: Path, run: Path, *overrides: str) -> Config:
-    return load_config("base", [*SETTINGS, f"model_path={model}", f"trainer.run_dir={run}", *overrides])
+    return load_config(
+        "base", [*SETTINGS, f"model_path={model}", f"trainer.run_dir={run}", *overrides]
+    )
 
 
 def played(cfg: Config, folder: Path):
@@ -77,7 +79,11 @@ def played(cfg: Config, folder: Path):
     model, template = load_actor(cfg, str(folder), CPU)
     player = setup.make_player(cfg, template, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=7, step=0)
-    return model, template, player.play(local_engine(cfg, model, template, CPU), specs, SamplingParams(max_tokens=8))
+    return (
+        model,
+        template,
+        player.play(local_engine(cfg, model, template, CPU), specs, SamplingParams(max_tokens=8)),
+    )
 
 
 def test_prompts_show_the_picture_and_not_the_text():
@@ -85,9 +91,12 @@ def test_prompts_show_the_picture_and_not_the_text():
     env.reset(seed=3)
     first = Prompter(mode="base").first_messages(env)[1]["content"]
     assert f"State:\n{IMAGE}\n" in first and "#" not in first and "bricks are walls" in first
-    assert Prompter().next_message(env, turn=2, actions_left=9, reward=0)["content"].count(IMAGE) == 1
+    assert (
+        Prompter().next_message(env, turn=2, actions_left=9, reward=0)["content"].count(IMAGE) == 1
+    )
     with_states = Prompter(mode="add_worldmodel").first_messages(env)[1]["content"]
-    assert IMAGE in with_states and "Symbols: # wall" in with_states  # replies write the state as text
+    # replies write the state as text
+    assert IMAGE in with_states and "Symbols: # wall" in with_states
     env = Sokoban()
     env.reset(seed=3)
     assert env.image() is None and IMAGE not in Prompter().first_messages(env)[1]["content"]
@@ -108,7 +117,9 @@ def test_the_tokens_of_pictures_stand_in_the_episode(folder, tmp_path):
         ids = episode.token_ids
         assert ids is not None and episode.sampled is not None
         assert len(episode.images) == len(episode.turns) == 2
-        assert (ids == template.images.image_id).sum() == sum(template.images.lengths(episode.images))
+        assert (ids == template.images.image_id).sum() == sum(
+            template.images.lengths(episode.images)
+        )
         assert not (episode.sampled & (ids == template.images.image_id)).any()
         assert Episode.from_json(json.loads(json.dumps(episode.to_json()))).images == episode.images
 
@@ -121,36 +132,49 @@ def test_another_picture_gives_other_numbers(folder, tmp_path):
     other = [replace(episode, images=episodes[1 - i].images) for i, episode in enumerate(episodes)]
     swapped = ppo.make_batch(cfg, other, template)
     with torch.no_grad():
-        one, two = (token_logprobs(model, b.input_ids, b.mask, images=b.images)[0] for b in (shown, swapped))
+        one, two = (
+            token_logprobs(model, b.input_ids, b.mask, images=b.images)[0] for b in (shown, swapped)
+        )
     assert ((one - two).abs().amax(1) > 1e-4).all()
     np.testing.assert_allclose(one[shown.mask], shown.sampler_logprobs[shown.mask], atol=1e-4)
 
 
 def test_fine_tuning_reads_pictures(folder, data, tmp_path):
     rows = read_parquet(data / "wm_train.parquet")
-    assert all(len(row.images) == row.turn + 1 == sum(m["content"].count(IMAGE) for m in row.prompt) for row in rows)
+    assert all(
+        len(row.images) == row.turn + 1 == sum(m["content"].count(IMAGE) for m in row.prompt)
+        for row in rows
+    )
     template = load_template(config(folder, tmp_path), str(folder))
     (sequence, *_), dropped = row_sequences(rows, template, max_length=3000, merge_turns=True)
     assert dropped == 0 and len(sequence.images) == sequence.rows
     assert "#" in rows[0].response  # the states of the reply are text
     checkpoint = sft.main(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
-    losses = [json.loads(line)["train/loss"] for line in (tmp_path / "sft/metrics.jsonl").read_text().splitlines()]
+    losses = [
+        json.loads(line)["train/loss"]
+        for line in (tmp_path / "sft/metrics.jsonl").read_text().splitlines()
+    ]
     assert len(losses) == 2 and all(0 < loss < 20 for loss in losses)
-    assert load_template(config(folder, tmp_path), str(checkpoint)).images is not None  # its processor is saved too
+    # its processor is saved too
+    assert load_template(config(folder, tmp_path), str(checkpoint)).images is not None
 
 
 def test_self_play_ppo_and_evaluation(folder, tmp_path):
     cfg = config(folder, tmp_path, "generate.policy=self")
-    with pytest.raises(Exception, match="format"):  # random weights never write the format; they do play
+    # random weights never write the format; they do play
+    with pytest.raises(Exception, match="format"):
         selfplay.main(cfg, directory=tmp_path / "data")
     checkpoint = ppo.main(cfg, directory=tmp_path / "ppo")
-    steps = [json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()][1:]
+    steps = [
+        json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()
+    ][1:]
     assert len(steps) == 2
     assert all(step["rollout/logprob_gap_max"] < 1e-3 for step in steps)
     assert all(step["actor/grad_norm"] > 0 and step["critic/grad_norm"] > 0 for step in steps)
     before, after = (load_policy(str(path)).state_dict() for path in (folder, checkpoint))
     vision = [key for key in before if "visual" in key or "vision_tower" in key]
-    assert any(not torch.equal(before[key], after[key]) for key in vision)  # gradients reach the eyes
+    # gradients reach the eyes
+    assert any(not torch.equal(before[key], after[key]) for key in vision)
     result = evaluate.main(cfg, find_target(str(checkpoint)), output=tmp_path / "eval.json", ks=[1])
     assert result["tags"]["VisualSimpleSokoban"]["episodes"] == 2
 
@@ -160,7 +184,9 @@ def test_batches_do_not_change_replies(folder, tmp_path):
     model, template, episodes = played(cfg, folder)
     player = setup.make_player(cfg, template, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=7, step=0)
-    alone = player.play(local_engine(cfg, model, template, CPU), specs[1:], SamplingParams(max_tokens=8))
+    alone = player.play(
+        local_engine(cfg, model, template, CPU), specs[1:], SamplingParams(max_tokens=8)
+    )
     assert alone[0].token_ids.tolist() == episodes[1].token_ids.tolist()
 
 
@@ -184,8 +210,13 @@ def test_who_does_not_see_is_told(folder, tmp_path):
 def test_text_games_with_a_model_that_sees(folder, tmp_path):
     tags = "=[FrozenLakeNoSlip]"
     tags = [f"es_manager.{part}.env_configs.tags{tags}" for part in ("train", "val")]
-    ppo.main(config(folder, tmp_path, *tags, "trainer.total_training_steps=1"), directory=tmp_path / "ppo")
-    *_, step = [json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()]
+    ppo.main(
+        config(folder, tmp_path, *tags, "trainer.total_training_steps=1"),
+        directory=tmp_path / "ppo",
+    )
+    *_, step = [
+        json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert step["rollout/logprob_gap_max"] < 1e-3
 
 
@@ -196,7 +227,9 @@ def test_a_pinned_template_writes_pictures_too(folder, tmp_path):
     for path in folder.iterdir():
         (folder_with_trim / path.name).write_bytes(path.read_bytes())
     place = folder_with_trim / "chat_template.jinja"
-    place.write_text(place.read_text().replace("{{- message['content'] -}}", "{{- message['content'] | trim -}}"))
+    place.write_text(
+        place.read_text().replace("{{- message['content'] -}}", "{{- message['content'] | trim -}}")
+    )
     after = load_template(cfg, str(folder_with_trim))
     assert after.report.pinned and after.images is not None and not before.report.pinned
     parts = [{"type": "text", "text": "seen: "}, {"type": "image"}]

@@ -39,7 +39,13 @@ def run(folder: Path, line: str, *overrides: str, **variables: str) -> str:
     done = subprocess.run(
         words,
         cwd=folder,
-        env={**os.environ, "PATH": path, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1", **variables},
+        env={
+            **os.environ,
+            "PATH": path,
+            "PYTHONPATH": python_path,
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -53,7 +59,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the original's data and SFT checkpoint, made by its first two commands."""
     place = tmp_path_factory.mktemp("original")
     tiny = "model_path=builtin:tiny"
-    run(place, "python -m SPA_agent.generate_sft_data --config-name _3_frozen_lake", SHORT, PLAY, tiny)
+    run(
+        place,
+        "python -m SPA_agent.generate_sft_data --config-name _3_frozen_lake",
+        SHORT,
+        PLAY,
+        tiny,
+    )
     line = f"bash {SCRIPTS}/sft/finetune_ft.sh _3_frozen_lake 4 {CHECKPOINTS} {DATA} 1.5B"
     run(place, line, SHORT, SFT, tiny)
     return place
@@ -71,7 +83,10 @@ def test_the_filter_reads_the_data(folder: Path):
         f"python {SCRIPTS}/sft/filter_sft_by_tag.py --in-train {DATA}/wm_train.parquet --in-val {DATA}/wm_val.parquet "
         "--out-dir filtered",
     )
-    assert "filtered/wm_train.parquet: kept" in printed and (folder / "filtered" / "wm_val.parquet").is_file()
+    assert (
+        "filtered/wm_train.parquet: kept" in printed
+        and (folder / "filtered" / "wm_val.parquet").is_file()
+    )
 
 
 def test_ppo_starts_from_the_checkpoint(folder: Path):
@@ -80,29 +95,52 @@ def test_ppo_starts_from_the_checkpoint(folder: Path):
     assert (folder / "checkpoints" / "global_step_1" / "config.json").is_file()
 
 
-@pytest.mark.parametrize("script", [ROOT / "run_spa.sh", SCRIPTS / "run_spa.sh"], ids=["root", "scripts"])
+@pytest.mark.parametrize(
+    "script", [ROOT / "run_spa.sh", SCRIPTS / "run_spa.sh"], ids=["root", "scripts"]
+)
 def test_the_main_script_finds_the_checkpoint(folder: Path, script: Path):
-    printed = run(folder, f"bash {script} _3_frozen_lake last False --dry-run", SHORT, PPO, "model_path=none")
+    printed = run(
+        folder, f"bash {script} _3_frozen_lake last False --dry-run", SHORT, PPO, "model_path=none"
+    )
     assert "configuration _3_frozen_lake is valid" in printed
 
 
 def test_the_whole_pipeline(tmp_path: Path):
     line = f"bash {ROOT}/run_spa.sh _3_frozen_lake last True"
-    run(tmp_path, line, SHORT, PLAY, SFT, PPO, "trainer.run_dir=run model_path=builtin:tiny", BT_NUM="1")
+    run(
+        tmp_path,
+        line,
+        SHORT,
+        PLAY,
+        SFT,
+        PPO,
+        "trainer.run_dir=run model_path=builtin:tiny",
+        BT_NUM="1",
+    )
     assert (tmp_path / "run" / "ppo" / "global_step_1" / "config.json").is_file()
 
 
 @pytest.mark.parametrize("words", ["_3_frozen_lake", "_3_frozen_lake state_estimation"])
-@pytest.mark.parametrize("script", [ROOT / "run_baseline.sh", SCRIPTS / "run_baseline.sh"], ids=["root", "scripts"])
+@pytest.mark.parametrize(
+    "script", [ROOT / "run_baseline.sh", SCRIPTS / "run_baseline.sh"], ids=["root", "scripts"]
+)
 def test_the_baseline_script(tmp_path: Path, words: str, script: Path):
     short = SHORT.replace("state_text=coords", "")
-    printed = run(tmp_path, f"bash {script} {words} --dry-run", short, PPO, "model_path=builtin:tiny")
+    printed = run(
+        tmp_path, f"bash {script} {words} --dry-run", short, PPO, "model_path=builtin:tiny"
+    )
     assert f"{words.partition(' ')[2] or 'vanilla'} would run in runs/" in printed
 
 
 @pytest.mark.parametrize("name", ["train_ppo_sfted.sh", "sft/finetune_ft.sh"])
 def test_missing_arguments_print_the_usage(tmp_path: Path, name: str):
-    done = subprocess.run(["bash", str(SCRIPTS / name), "x"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", str(SCRIPTS / name), "x"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2 and "usage:" in done.stderr
 
 
@@ -118,7 +156,13 @@ def test_the_variables_of_the_original_count():
         from SPA_agent.generate_sft_data import command  # pyright: ignore[reportMissingImports]
     finally:
         sys.path.remove(str(SCRIPTS))
-    variables = {"MODEL": "3B", "RENDER_MODE": "text", "BT_NUM": "30", "MODE": "add_worldmodel", "OUTPUT_DIR": "out"}
+    variables = {
+        "MODEL": "3B",
+        "RENDER_MODE": "text",
+        "BT_NUM": "30",
+        "MODE": "add_worldmodel",
+        "OUTPUT_DIR": "out",
+    }
     words = command(["--config-name", "_2_sokoban", "a=1"], variables)
     assert words[:4] == ["run", "_2_sokoban", "--stages", "selfplay"] and words[-1] == "a=1"
     assert set(words[4:-1]) == {

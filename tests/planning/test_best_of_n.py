@@ -50,7 +50,9 @@ def success(cfg, engine) -> float:
 
 def imagining(n: int, dynamics="oracle", spoil: float = 0.0, engine=None, **more) -> BestOfNPlanner:
     inner = engine or random_engine(max_actions=3)
-    return BestOfNPlanner(inner, n=n, dynamics=dynamics, spoil=spoil, state_text="coords", max_actions=3, **more)
+    return BestOfNPlanner(
+        inner, n=n, dynamics=dynamics, spoil=spoil, state_text="coords", max_actions=3, **more
+    )
 
 
 def test_true_states_help_and_spoilt_ones_hardly(tmp_path):
@@ -68,13 +70,20 @@ def know_all(prompt: Prompt) -> str:
     for name in actions:
         if twin.step(twin.to_action(name))[2]:
             break
-    return world_model_reply("unknown", "", twin.state_text("coords"), f" {prompt.action_sep} ".join(actions))
+    return world_model_reply(
+        "unknown", "", twin.state_text("coords"), f" {prompt.action_sep} ".join(actions)
+    )
 
 
 def test_learnt_states_are_as_good_as_they_are_right_and_shuffled_ones_are_not(tmp_path):
-    cfg, lines = small_config("none", tmp_path, "es_manager.val.env_groups=24", "agent_proxy.max_turn=5"), []
+    cfg, lines = (
+        small_config("none", tmp_path, "es_manager.val.env_groups=24", "agent_proxy.max_turn=5"),
+        [],
+    )
     alone = success(cfg, ScriptedEngine(know_all))
-    learnt = success(cfg, imagining(8, "learnt", engine=ScriptedEngine(know_all), record=lines.append))
+    learnt = success(
+        cfg, imagining(8, "learnt", engine=ScriptedEngine(know_all), record=lines.append)
+    )
     shuffled = success(cfg, imagining(8, "shuffled", engine=ScriptedEngine(know_all)))
     assert learnt > alone + 0.2 and learnt > shuffled + 0.2
     assert all(part["right"] for line in lines for part in line["imagined"])
@@ -82,7 +91,10 @@ def test_learnt_states_are_as_good_as_they_are_right_and_shuffled_ones_are_not(t
 
 
 def test_shuffled_predictions_are_those_of_replies_that_foresee_something_else(tmp_path):
-    cfg, lines = small_config("none", tmp_path, "es_manager.val.env_groups=24", "agent_proxy.max_turn=5"), []
+    cfg, lines = (
+        small_config("none", tmp_path, "es_manager.val.env_groups=24", "agent_proxy.max_turn=5"),
+        [],
+    )
     success(cfg, imagining(4, "shuffled", engine=ScriptedEngine(know_all), record=lines.append))
     states = [Counter(part["state"] for part in line["imagined"]) for line in lines]
     own = [sum(part["right"] for part in line["imagined"]) for line in lines]
@@ -92,7 +104,9 @@ def test_shuffled_predictions_are_those_of_replies_that_foresee_something_else(t
 @pytest.mark.parametrize("engine", [None, ScriptedEngine(know_all)])
 def test_looking_further_ahead_finds_goals_that_one_turn_does_not_show(tmp_path, engine):
     lake = "custom_envs.FrozenLakeNoSlip.env_config.size=5"
-    cfg = small_config("none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", lake)
+    cfg = small_config(
+        "none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", lake
+    )
     dynamics, lines = ("oracle" if engine is None else "learnt"), []
     one = success(cfg, imagining(8, dynamics, engine=engine))
     far = success(cfg, imagining(8, dynamics, engine=engine, record=lines.append, depth=4))
@@ -108,13 +122,18 @@ def test_looking_further_ahead_finds_goals_that_one_turn_does_not_show(tmp_path,
 def test_a_way_to_the_goal_is_kept_to_until_it_leads_elsewhere(tmp_path, slips):
     lake = ("size=5", f"is_slippery={slips}", "success_rate=0.8")
     lake = [f"custom_envs.FrozenLakeNoSlip.env_config.{part}" for part in lake]
-    cfg = small_config("none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", *lake)
+    cfg = small_config(
+        "none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", *lake
+    )
     again, lines, engine = [], [], ScriptedEngine(know_all)
     anew = success(cfg, imagining(8, "learnt", engine=engine, record=again.append, depth=4))
-    kept = success(cfg, imagining(8, "learnt", engine=engine, record=lines.append, depth=4, keep=True))
+    kept = success(
+        cfg, imagining(8, "learnt", engine=engine, record=lines.append, depth=4, keep=True)
+    )
     drawn, drawn_anew = (sum(len(line["imagined"]) for line in record) for record in (lines, again))
     assert slips or (kept >= anew and drawn < drawn_anew)
-    turns_to_goal, followed, left = dict[str, int](), 0, 0  # what is left of the way that each episode is on
+    # what is left of the way that each episode is on
+    turns_to_goal, followed, left = dict[str, int](), 0, 0
     for line in lines:
         expected = turns_to_goal.pop(line["episode_id"], 0)
         if line.get("kept"):
@@ -123,7 +142,11 @@ def test_a_way_to_the_goal_is_kept_to_until_it_leads_elsewhere(tmp_path, slips):
             turns_to_goal[line["episode_id"]], followed = expected - 1, followed + 1
             continue
         left += expected > 0
-        ways = [part for part in line["imagined"] if part["value"] == 1 and part["root"] == line["chosen"]]
+        ways = [
+            part
+            for part in line["imagined"]
+            if part["value"] == 1 and part["root"] == line["chosen"]
+        ]
         turns_to_goal[line["episode_id"]] = ways[0]["depth"] - 1 if ways else 0
     assert followed > 0 and (left > 0) == slips
 
@@ -133,7 +156,10 @@ def test_a_way_to_the_goal_is_kept_to_until_it_leads_elsewhere(tmp_path, slips):
 def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, turns, family):
     chat = template(family)
     player = setup.make_player(small_config("none", tmp_path), chat, mode="add_worldmodel")
-    env, there = FrozenLake(size=3, p=0.8, is_slippery=False), FrozenLake(size=3, p=0.8, is_slippery=False)
+    env, there = (
+        FrozenLake(size=3, p=0.8, is_slippery=False),
+        FrozenLake(size=3, p=0.8, is_slippery=False),
+    )
     env.reset(seed=4)
     there.reset(seed=5)
     assert env.state_text("coords") != there.state_text("coords")
@@ -147,7 +173,12 @@ def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, tu
         if turns:
             text = "so</think><answer>Up</answer>"
             ids = np.asarray(chat.reply_ids("<think>" + text, "<think>"), np.int32)
-            reply = Completion(text=text, token_ids=ids, logprobs=np.zeros(len(ids), np.float32), finish_reason="stop")
+            reply = Completion(
+                text=text,
+                token_ids=ids,
+                logprobs=np.zeros(len(ids), np.float32),
+                finish_reason="stop",
+            )
             seat.hear(reply)
             seat.act(env.clone(), reply, 0.0)
             seat.ask(now)
@@ -161,14 +192,21 @@ def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, tu
 
 def test_nothing_is_imagined_that_the_actions_left_do_not_allow(tmp_path):
     lake = "custom_envs.FrozenLakeNoSlip.max_actions_per_traj=4"
-    cfg, lines = small_config("none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", lake), []
+    cfg, lines = (
+        small_config(
+            "none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", lake
+        ),
+        [],
+    )
     success(cfg, imagining(6, record=lines.append, depth=4))
     first = [line for line in lines if line["turn"] == 0]
     assert max(part["depth"] for line in first for part in line["imagined"]) > 1
     used = {line["episode_id"]: len(line["imagined"][line["chosen"]]["actions"]) for line in first}
     for line in lines:
         spent = used[line["episode_id"]] if line["turn"] == 1 else 0
-        assert line["turn"] > 1 or all(len(part["actions"]) <= 4 - spent for part in line["imagined"])
+        assert line["turn"] > 1 or all(
+            len(part["actions"]) <= 4 - spent for part in line["imagined"]
+        )
 
 
 def test_caches_of_what_was_only_imagined_are_given_back_before_more_is_asked(tmp_path):
@@ -185,7 +223,10 @@ def test_caches_of_what_was_only_imagined_are_given_back_before_more_is_asked(tm
             super().forget(episode_ids)
 
     cfg = small_config("none", tmp_path, "es_manager.val.env_groups=8", "agent_proxy.max_turn=4")
-    few, many = imagining(6, "learnt", engine=Counting(know_all), depth=3, rows=16), imagining(6, "learnt", depth=3)
+    few, many = (
+        imagining(6, "learnt", engine=Counting(know_all), depth=3, rows=16),
+        imagining(6, "learnt", depth=3),
+    )
     many.engine = ScriptedEngine(know_all)
     assert success(cfg, few) == success(cfg, many)
     assert 0 < Counting.most <= 16
@@ -194,7 +235,10 @@ def test_caches_of_what_was_only_imagined_are_given_back_before_more_is_asked(tm
 @pytest.mark.parametrize(
     ("env", "why"),
     [
-        (Sokoban(dim_x=5, dim_y=5, num_boxes=1, render_mode="rgb_array"), "not what its prompts show"),
+        (
+            Sokoban(dim_x=5, dim_y=5, num_boxes=1, render_mode="rgb_array"),
+            "not what its prompts show",
+        ),
         (Countdown(), "cannot say what a state is worth"),
     ],
 )
@@ -207,13 +251,22 @@ def test_states_that_no_prompt_can_show_are_not_gone_on_from(env, why):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (("ctx_manager.mode=base", "imagine.n=4"), "imagine.n: needs ctx_manager.mode add_worldmodel"),
+        (
+            ("ctx_manager.mode=base", "imagine.n=4"),
+            "imagine.n: needs ctx_manager.mode add_worldmodel",
+        ),
         (("agent_proxy.reply_order=no_prediction", "imagine.n=4"), "imagine.n: needs predictions"),
-        (("agent_proxy.reply_order=no_prediction", "generate.imagine.n=4"), "generate.imagine.n: needs predictions"),
+        (
+            ("agent_proxy.reply_order=no_prediction", "generate.imagine.n=4"),
+            "generate.imagine.n: needs predictions",
+        ),
         (("imagine.n=4", "imagine.spoil=0.5"), "imagine.spoil: needs dynamics oracle"),
         (("imagine.n=4", "imagine.keep=true"), "imagine.keep: needs depth above 1"),
         (("generate.later_batches=2",), "generate.later_batches: needs generate.rounds above 1"),
-        (("es_manager.train.group_size=8", "generate.group_size=3"), "generate.group_size: 3 does not divide .* 8"),
+        (
+            ("es_manager.train.group_size=8", "generate.group_size=3"),
+            "generate.group_size: 3 does not divide .* 8",
+        ),
     ],
 )
 def test_planning_without_predictions_is_refused(tmp_path, changes, why):
@@ -224,8 +277,15 @@ def test_planning_without_predictions_is_refused(tmp_path, changes, why):
 def test_what_cannot_be_read_is_worth_less_than_anything_read(tmp_path):
     cfg = small_config("none", tmp_path)
     lines = []
-    success(cfg, imagining(3, "learnt", engine=ScriptedEngine(lambda prompt: "no format"), record=lines.append))
-    assert all(line["chosen"] == 0 and part["value"] == -2 for line in lines for part in line["imagined"])
+    success(
+        cfg,
+        imagining(
+            3, "learnt", engine=ScriptedEngine(lambda prompt: "no format"), record=lines.append
+        ),
+    )
+    assert all(
+        line["chosen"] == 0 and part["value"] == -2 for line in lines for part in line["imagined"]
+    )
 
 
 def test_games_that_cannot_judge_are_refused():
@@ -235,9 +295,22 @@ def test_games_that_cannot_judge_are_refused():
         require_dynamics(env, "Countdown", "learnt")
 
 
-def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(tmp_path, capsys, monkeypatch):
+def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    args = ["eval", "random", "--config", "demo", "--puzzles", "8", "--samples", "2", "--output", "out.json"]
+    args = [
+        "eval",
+        "random",
+        "--config",
+        "demo",
+        "--puzzles",
+        "8",
+        "--samples",
+        "2",
+        "--output",
+        "out.json",
+    ]
     args += ["--plan", "best-of-4", "imagine.dynamics=oracle", "imagine.spoil=0.25"]
     assert cli.main(args) == 0
     assert "Best of 4 replies by oracle states" in capsys.readouterr().out.replace("\n", " ")

@@ -31,7 +31,9 @@ def knows(prompt: Prompt) -> str:
             break
     shown = prompt.context.state_text("coords")
     thoughts = f" {plan_sentence(actions)} "
-    return world_model_reply(shown, thoughts, twin.state_text("coords"), " || ".join(actions), order="plan_first")
+    return world_model_reply(
+        shown, thoughts, twin.state_text("coords"), " || ".join(actions), order="plan_first"
+    )
 
 
 def played(tmp_path, *changes, dynamics="learnt", depth=6, reply=knows, max_prompt=None):
@@ -76,7 +78,9 @@ def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
             of_turn = np.flatnonzero(episode.turn_index == number)[-len(expected) :]
             assert list(episode.token_ids[of_turn]) == expected
     firsts = [line for line in lines if line["turn"] == 0]
-    assert len(firsts) == len(episodes) and all(line["named"] and "kept" not in line for line in firsts)
+    assert len(firsts) == len(episodes) and all(
+        line["named"] and "kept" not in line for line in firsts
+    )
     later = [line for line in lines if line["turn"] > 0]
     assert later and all(line["kept"] and len(line["imagined"]) == 1 for line in later)
     dreams = [prompt for prompt in asked if "#" in prompt.episode_id]
@@ -86,7 +90,9 @@ def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
 
 def test_what_a_reply_is_begun_with_is_not_sampled_and_counts_in_no_length(tmp_path):
     episodes, _, asked, chat = played(tmp_path, *TURNS)
-    given = {prompt.episode_id: len(prompt.token_ids) for prompt in asked if "I do" in prompt.prefill}
+    given = {
+        prompt.episode_id: len(prompt.token_ids) for prompt in asked if "I do" in prompt.prefill
+    }
     for episode in episodes:
         for number, turn in enumerate(episode.turns):
             sampled = episode.token_ids[episode.sampled & (episode.turn_index == number)]
@@ -104,20 +110,31 @@ def test_each_action_is_asked_for_once_in_each_state(tmp_path):
         dreams = line["imagined"][1:]
         for first in range(0, len(dreams), 4):
             part = dreams[first : first + 4]
-            assert {name for each in part for name in each["actions"]} == {"Left", "Down", "Right", "Up"}
+            assert {name for each in part for name in each["actions"]} == {
+                "Left",
+                "Down",
+                "Right",
+                "Up",
+            }
             assert len({each["depth"] for each in part}) == 1
 
 
 def test_wrong_states_lead_nowhere(tmp_path):
     right, *_ = played(tmp_path, *TURNS)
     wrong, lines, *_ = played(tmp_path, *TURNS, dynamics="shuffled")
-    assert sum(episode.success for episode in wrong) < 0.7 * sum(episode.success for episode in right)
+    assert sum(episode.success for episode in wrong) < 0.7 * sum(
+        episode.success for episode in right
+    )
     assert any(part["right"] is False for line in lines for part in line["imagined"])
 
 
 def test_where_nothing_is_foreseen_the_model_replies_by_itself(tmp_path):
     def blind(prompt: Prompt) -> str:
-        return prompt.prefill + "nothing</prediction></think><answer>Up</answer>" if "I do" in prompt.prefill else "?"
+        return (
+            prompt.prefill + "nothing</prediction></think><answer>Up</answer>"
+            if "I do" in prompt.prefill
+            else "?"
+        )
 
     episodes, lines, asked, _ = played(tmp_path, *TURNS, reply=blind)
     assert not any(line["named"] for line in lines)
@@ -138,19 +155,26 @@ def test_no_reply_is_begun_where_the_longest_would_not_fit_behind_it(tmp_path):
     assert tight and max(tight) <= middle
     assert any(not line["named"] for line in lines)
     episodes, lines, asked, _ = played(tmp_path, *TURNS, max_prompt=min(begun) - 1)
-    assert all(prompt.prefill == "<think>" for prompt in asked) and not any(line["named"] for line in lines)
+    assert all(prompt.prefill == "<think>" for prompt in asked) and not any(
+        line["named"] for line in lines
+    )
     assert all(episode.turns for episode in episodes)
 
 
 def test_a_way_that_leads_elsewhere_is_looked_for_again(tmp_path):
-    slips = [f"custom_envs.FrozenLakeNoSlip.env_config.{part}" for part in ("is_slippery=True", "success_rate=0.5")]
+    slips = [
+        f"custom_envs.FrozenLakeNoSlip.env_config.{part}"
+        for part in ("is_slippery=True", "success_rate=0.5")
+    ]
     _, lines, _, _ = played(tmp_path, *TURNS, *slips)
     assert any(line["turn"] > 0 and line["named"] and "kept" not in line for line in lines)
     assert any(line.get("kept") for line in lines)
 
 
 def test_no_more_is_imagined_than_the_actions_that_are_left(tmp_path):
-    _, lines, _, _ = played(tmp_path, "agent_proxy.max_turn=2", "agent_proxy.max_actions_per_turn=1", depth=9)
+    _, lines, _, _ = played(
+        tmp_path, "agent_proxy.max_turn=2", "agent_proxy.max_actions_per_turn=1", depth=9
+    )
     assert max(part["depth"] for line in lines for part in line["imagined"]) == 2
 
 
@@ -166,7 +190,9 @@ def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
         ScriptedEngine(nobody, template("llama3")), n=1, dynamics="learnt", spoil=0.0, state_text="coords", max_actions=1
     )  # fmt: skip
     ids = np.zeros(1, np.int32)
-    prompt = Prompt(episode_id="a", messages=(), token_ids=ids, prefill="<think>", seed=0, context=Melting())
+    prompt = Prompt(
+        episode_id="a", messages=(), token_ids=ids, prefill="<think>", seed=0, context=Melting()
+    )
     (reply,) = engine.generate([prompt], SamplingParams())
     assert reply.finish_reason == "error" and "the ice has melted" in reply.text
 
@@ -176,7 +202,10 @@ def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
     [
         (("agent_proxy.reply_order=prediction_first",), "needs agent_proxy.reply_order plan_first"),
         (("agent_proxy.reply_order=plan_first", "imagine.n=2"), "imagine.n: must be 1"),
-        (("agent_proxy.reply_order=plan_first", "imagine.dynamics=oracle"), "imagine.dynamics: cannot be oracle"),
+        (
+            ("agent_proxy.reply_order=plan_first", "imagine.dynamics=oracle"),
+            "imagine.dynamics: cannot be oracle",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_refused(tmp_path, changes, why):
@@ -195,13 +224,36 @@ def test_games_of_free_text_are_refused():
         require_dynamics(env, "Countdown", "learnt", plans="every_action")
 
 
-def test_an_evaluation_of_a_model_that_is_asked_for_every_action(base, tmp_path, capsys, monkeypatch):
+def test_an_evaluation_of_a_model_that_is_asked_for_every_action(
+    base, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    args = ["eval", str(base), "--config", "demo", "--puzzles", "4", "--samples", "1", "--output", "out.json"]
-    args += ["agent_proxy.reply_order=plan_first", "ctx_manager.mode=add_worldmodel", "agent_proxy.max_turn=2"]
+    args = [
+        "eval",
+        str(base),
+        "--config",
+        "demo",
+        "--puzzles",
+        "4",
+        "--samples",
+        "1",
+        "--output",
+        "out.json",
+    ]
+    args += [
+        "agent_proxy.reply_order=plan_first",
+        "ctx_manager.mode=add_worldmodel",
+        "agent_proxy.max_turn=2",
+    ]
     assert cli.main([*args, "--plan", "search-2"]) == 0
     assert "Every action asked for" in capsys.readouterr().out.replace("\n", " ")
     found = json.loads((tmp_path / "out.json").read_text())["imagination"]
-    assert (found["plans"], found["depth"]) == ("every_action", 2) and found["tokens_per_episode"] > 0
-    lines = [json.loads(line) for path in tmp_path.glob("*.imagined-*.jsonl") for line in path.read_text().splitlines()]
+    assert (found["plans"], found["depth"]) == ("every_action", 2) and found[
+        "tokens_per_episode"
+    ] > 0
+    lines = [
+        json.loads(line)
+        for path in tmp_path.glob("*.imagined-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     assert lines and all(np.isfinite(sum(line["tokens"])) for line in lines)

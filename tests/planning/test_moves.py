@@ -40,7 +40,9 @@ def test_a_name_of_no_cell_has_no_text(key: str):
     assert env.text_of_key(env.state_text("coords"), key) is None
 
 
-@pytest.mark.parametrize("text", ["", "player (P) is at (0,0).", "____\n_P__", "no holes (O); goal (G) is at (0,0)"])
+@pytest.mark.parametrize(
+    "text", ["", "player (P) is at (0,0).", "____\n_P__", "no holes (O); goal (G) is at (0,0)"]
+)
 def test_other_texts_show_no_state(text: str):
     env = make_env("frozen_lake", NO_SLIP)
     env.reset(seed=0)
@@ -50,10 +52,16 @@ def test_other_texts_show_no_state(text: str):
 
 
 def test_rows_of_play_become_moves():
-    episodes = play(groups(6, 1), random_engine(max_actions=1), mode="add_worldmodel", state_text="coords")
+    episodes = play(
+        groups(6, 1), random_engine(max_actions=1), mode="add_worldmodel", state_text="coords"
+    )
     env = make_env("frozen_lake", NO_SLIP)
     env.reset(seed=0)
-    moves = [row for episode in episodes for row in move_rows(episode_rows(episode, action_sep="||")[0], env)]
+    moves = [
+        row
+        for episode in episodes
+        for row in move_rows(episode_rows(episode, action_sep="||")[0], env)
+    ]
     assert moves
     for row in moves:
         action, key = row.executed[0], row.response.removeprefix(f"<think>{row.executed[0]}")

@@ -104,7 +104,9 @@ def test_a_wrong_end_is_a_wrong_path():
 def test_a_text_that_is_cut_off_is_over_the_limit_unless_it_was_wrong_before():
     cut = EXAMPLE[: EXAMPLE.index("Up22")]
     assert scored(cut, complete=False).failure == "over_limit"
-    assert scored(with_line(0, "Left30", "Left20")[: len(cut)], complete=False).failure == "wrong_move"
+    assert (
+        scored(with_line(0, "Left30", "Left20")[: len(cut)], complete=False).failure == "wrong_move"
+    )
 
 
 def test_a_missing_action_is_a_wrong_move():
@@ -118,7 +120,9 @@ def test_bookkeeping_is_judged_by_what_the_text_has_found():
     assert (score.moves - score.moves_right, score.lines, score.next_right) == (1, 2, 2)
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", ":", "31:", "31: ;", "Left Up Up", "31: Left", "x" * 500])
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", ":", "31:", "31: ;", "Left Up Up", "31: Left", "x" * 500]
+)
 def test_any_text_has_a_score(text: str):
     assert scored(text).failure in FAILURES
     assert scored(text, complete=False).failure in FAILURES
@@ -130,7 +134,9 @@ def test_a_dealt_world_has_the_same_edges_and_distances_by_other_actions():
     assert world != true
     for key, successors in true.items():
         assert [action for action, _, _ in world[key]] == [action for action, _, _ in successors]
-        assert sorted(world[key][i][1:] for i in range(4)) == sorted(each[1:] for each in successors)
+        assert sorted(world[key][i][1:] for i in range(4)) == sorted(
+            each[1:] for each in successors
+        )
     false = breadth_first("31", lambda key: world[key])
     assert search.path is not None and false.path is not None
     assert len(false.path) == len(search.path)

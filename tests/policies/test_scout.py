@@ -26,7 +26,13 @@ def lake(seed: int = 3) -> FrozenLake:
 
 def test_values_are_discounted_steps_to_the_goal():
     start, values = lake(), Values()
-    learn(values, (start.clone(n) for n in itertools.count()), steps=5000, most=10, rng=np.random.default_rng(0))
+    learn(
+        values,
+        (start.clone(n) for n in itertools.count()),
+        steps=5000,
+        most=10,
+        rng=np.random.default_rng(0),
+    )
     steps = start.optimal_steps()
     assert steps is not None
     highest = max(value for value, _ in values[start.state_text("grid")].values())
@@ -77,7 +83,9 @@ def test_scout_data_are_rows_of_the_scouts_play(base, tmp_path):
 def test_the_scout_shares_self_play_and_an_evaluation(base, tmp_path):
     cfg = small_config(base, tmp_path, "generate.mixture={scout: 1, random: 1}")
     engine = selfplay.selfplay_engine(cfg, setup.pick_device(cfg))
-    assert isinstance(engine, MixedEngine) and any(isinstance(player, Scout) for player in engine.players)
+    assert isinstance(engine, MixedEngine) and any(
+        isinstance(player, Scout) for player in engine.players
+    )
     player = setup.make_player(cfg, None, mode="base")
     found, _ = open_target(cfg, find_target("scout"), player, replies=tmp_path / "replies")
     assert isinstance(found, Scout)

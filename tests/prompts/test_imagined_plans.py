@@ -21,8 +21,12 @@ from spa.worldmodel.relabel import imagined
 from spa.worldmodel.rows import episode_rows, shuffle_next_states
 
 LAKE = {"is_slippery": False}
-plans = st.lists(st.sampled_from(["Left", "Down", "Right", "Up"]), min_size=1, max_size=3).map(tuple)
-states = st.sampled_from(["_P_\n__O\nOG_", "goal (G) is at (0,0).", "player (P) is at (2,1) on the goal."])
+plans = st.lists(st.sampled_from(["Left", "Down", "Right", "Up"]), min_size=1, max_size=3).map(
+    tuple
+)
+states = st.sampled_from(
+    ["_P_\n__O\nOG_", "goal (G) is at (0,0).", "player (P) is at (2,1) on the goal."]
+)
 
 
 @given(st.lists(st.tuples(plans, states), min_size=1, max_size=4), st.integers(0, 3))
@@ -67,8 +71,11 @@ def choices(episode: Episode, count: int = 3) -> list[tuple]:
     prompter = Prompter(
         mode="add_worldmodel", state_text="coords", reply_order="choose_plan", imagined_plans=count
     )  # fmt: skip
-    found = turn_options(episode, make=lambda: make_env("frozen_lake", LAKE), prompter=prompter, plans=4)
-    assert all(count >= sum(len(plan) for plan, _ in own) - 2 for own, count in found)  # 2: of the executed plan
+    found = turn_options(
+        episode, make=lambda: make_env("frozen_lake", LAKE), prompter=prompter, plans=4
+    )
+    # 2: of the executed plan
+    assert all(count >= sum(len(plan) for plan, _ in own) - 2 for own, count in found)
     return [own for own, _ in found]
 
 
@@ -82,7 +89,10 @@ def test_options_are_true_hold_what_was_executed_and_do_not_favour_a_place():
             for plan, state in options:
                 env = make_env("frozen_lake", LAKE)
                 env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed})
-                for name in (*(name for past in episode.turns[:index] for name in past.executed), *plan):
+                for name in (
+                    *(name for past in episode.turns[:index] for name in past.executed),
+                    *plan,
+                ):
                     env.step(env.to_action(name))  # type: ignore[arg-type]
                 assert state == env.state_text("coords")
     assert len(set(places)) > 1
@@ -98,17 +108,26 @@ def test_rows_list_the_options_and_choose_what_was_executed():
         assert reply.well_formed and reply.options == known
         assert (reply.actions, reply.prediction) == (row.executed, row.next_state)
     later = rows[-1].prompt if len(rows) > 1 else ()
-    assert all("I could do " in message["content"] for message in later if message["role"] == "assistant")
+    assert all(
+        "I could do " in message["content"] for message in later if message["role"] == "assistant"
+    )
 
 
 def test_the_shuffled_control_deals_every_imagined_state_and_says_the_same_of_the_choice():
     rows = [
-        row for episode in episodes() for row in episode_rows(episode, action_sep="||", options=choices(episode))[0]
+        row
+        for episode in episodes()
+        for row in episode_rows(episode, action_sep="||", options=choices(episode))[0]
     ]
     shuffled = shuffle_next_states(rows, seed=1)
-    pairs = [(imagined(a.response), imagined(b.response)) for a, b in zip(rows, shuffled, strict=True)]
+    pairs = [
+        (imagined(a.response), imagined(b.response)) for a, b in zip(rows, shuffled, strict=True)
+    ]
     before, after = ([state for pair in pairs for _, state in pair[side]] for side in (0, 1))
-    assert sorted(before) == sorted(after) and sum(a == b for a, b in zip(before, after, strict=True)) < len(before) / 3
+    assert (
+        sorted(before) == sorted(after)
+        and sum(a == b for a, b in zip(before, after, strict=True)) < len(before) / 3
+    )
     for row in shuffled:
         reply = parse_reply(row.response, mode="add_worldmodel", order="choose_plan")
         assert reply.well_formed and (row.executed, reply.prediction) in reply.options
@@ -123,18 +142,30 @@ def test_the_prompt_asks_for_as_many_plans_as_configured_and_the_viewer_shows_th
     def reply(_):
         options = [(("Left",), "goal (G) is at (0,0)."), (("Up",), "goal (G) is at (1,0).")]
         return world_model_reply(
-            "here", f"{imagined_plans(options)}I do Up. ", "goal (G) is at (1,0).", "Up", order="choose_plan"
+            "here",
+            f"{imagined_plans(options)}I do Up. ",
+            "goal (G) is at (1,0).",
+            "Up",
+            order="choose_plan",
         )
 
     (episode, *_) = play(
-        groups(1, 1), ScriptedEngine(reply), mode="add_worldmodel", reply_order="choose_plan", max_turn=1
+        groups(1, 1),
+        ScriptedEngine(reply),
+        mode="add_worldmodel",
+        reply_order="choose_plan",
+        max_turn=1,
     )
     shown = replay(episode.to_json())["turns"][0]["options"]
-    assert [option["plan"] for option in shown] == ["Left", "Up"] and all(option["state"] for option in shown)
+    assert [option["plan"] for option in shown] == ["Left", "Up"] and all(
+        option["state"] for option in shown
+    )
     plain = replace(episode.turns[0], reply=replace(episode.turns[0].reply, options=()))
     assert "options" not in replace(episode, turns=(plain,)).to_json()["turns"][0]["reply"]
 
 
 def test_other_states_than_the_true_ones_are_refused():
     with pytest.raises(ConfigError, match="must be truth"):
-        load_config("base", ["agent_proxy.reply_order=choose_plan", "generate.states=random_coords"])
+        load_config(
+            "base", ["agent_proxy.reply_order=choose_plan", "generate.states=random_coords"]
+        )

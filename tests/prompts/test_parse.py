@@ -13,19 +13,31 @@ CASES = json.loads((Path(__file__).parent.parent / "golden" / "replies.json").re
 MODES = ("base", "add_worldmodel")
 
 noise = st.text(st.characters(), max_size=20)  # every code point, lone surrogates included
-hostile = st.lists(st.sampled_from([*MARKERS, "||", "Left", "\n"]) | noise, max_size=25).map("".join)
+hostile = st.lists(st.sampled_from([*MARKERS, "||", "Left", "\n"]) | noise, max_size=25).map(
+    "".join
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_hostile_replies(case):
-    options = {name: case[name] for name in ("enable_think", "action_sep", "max_actions") if name in case}
+    options = {
+        name: case[name] for name in ("enable_think", "action_sep", "max_actions") if name in case
+    }
     expect = ParsedReply(**{**case["expect"], "actions": tuple(case["expect"]["actions"])})
     assert parse_reply(case["text"], mode=case["mode"], **options) == expect
 
 
-@given(hostile, st.sampled_from(MODES), st.booleans(), st.sampled_from(["||", ";", "", "\n"]), st.integers(-1, 6))
+@given(
+    hostile,
+    st.sampled_from(MODES),
+    st.booleans(),
+    st.sampled_from(["||", ";", "", "\n"]),
+    st.integers(-1, 6),
+)
 def test_any_text_gives_a_reply_made_of_its_own_pieces(text, mode, enable_think, sep, max_actions):
-    reply = parse_reply(text, mode=mode, enable_think=enable_think, action_sep=sep, max_actions=max_actions)
+    reply = parse_reply(
+        text, mode=mode, enable_think=enable_think, action_sep=sep, max_actions=max_actions
+    )
     assert len(reply.actions) <= max(max_actions, 0)
     for action in reply.actions:
         assert action and action == action.strip()
@@ -43,9 +55,15 @@ def test_any_text_gives_a_reply_made_of_its_own_pieces(text, mode, enable_think,
             assert reply.observation is not None and reply.prediction is not None
 
 
-def original_actions(text: str, *, enable_think: bool, action_sep: str, max_actions: int) -> list[str]:
+def original_actions(
+    text: str, *, enable_think: bool, action_sep: str, max_actions: int
+) -> list[str]:
     """The rule of the original's base mode (`SPA_agent/ctx_manager.py`, `_parse_response`), line by line."""
-    pattern = r"<think>(.*?)</think>\s*<answer>(.*?)</answer>" if enable_think else r"<answer>(.*?)</answer>"
+    pattern = (
+        r"<think>(.*?)</think>\s*<answer>(.*?)</answer>"
+        if enable_think
+        else r"<answer>(.*?)</answer>"
+    )
     match = re.search(pattern, text, re.DOTALL)
     if not match:
         return []
@@ -56,17 +74,36 @@ def original_actions(text: str, *, enable_think: bool, action_sep: str, max_acti
 
 
 blocks = st.sampled_from(
-    ["<think>a</think>", "</think> <answer>", "<answer>Up</answer>", "Left || Up", "<|im_end|>", "<think>", "</answer>"]
+    [
+        "<think>a</think>",
+        "</think> <answer>",
+        "<answer>Up</answer>",
+        "Left || Up",
+        "<|im_end|>",
+        "<think>",
+        "</answer>",
+    ]
 )
-fuzzed = st.lists(blocks | st.sampled_from([*MARKERS, "||", "Left", "\n"]) | noise, max_size=12).map("".join)
+fuzzed = st.lists(
+    blocks | st.sampled_from([*MARKERS, "||", "Left", "\n"]) | noise, max_size=12
+).map("".join)
 
 
 @settings(max_examples=1000, deadline=None)
 @given(fuzzed, st.booleans(), st.sampled_from(["||", ";"]), st.integers(0, 6))
 def test_base_mode_executes_what_the_original_executes(text, enable_think, sep, max_actions):
-    for reply_text in (text, f"<think>{text}" if enable_think else f"<answer>{text}"):  # with and without the prefill
-        reply = parse_reply(reply_text, mode="base", enable_think=enable_think, action_sep=sep, max_actions=max_actions)
-        expected = original_actions(reply_text, enable_think=enable_think, action_sep=sep, max_actions=max_actions)
+    # with and without the prefill
+    for reply_text in (text, f"<think>{text}" if enable_think else f"<answer>{text}"):
+        reply = parse_reply(
+            reply_text,
+            mode="base",
+            enable_think=enable_think,
+            action_sep=sep,
+            max_actions=max_actions,
+        )
+        expected = original_actions(
+            reply_text, enable_think=enable_think, action_sep=sep, max_actions=max_actions
+        )
         assert reply.actions == tuple(expected)
         assert reply.well_formed == bool(expected)  # penalised in the same cases, too
 
@@ -79,11 +116,15 @@ def test_base_mode_plays_the_first_of_two_answers_and_nothing_of_a_broken_reply(
 
 
 plain = st.text(max_size=20).filter(lambda text: not any(marker in text for marker in MARKERS))
-labels = st.lists(plain.map(lambda text: text.replace("|", "").strip()).filter(bool), min_size=1, max_size=5)
+labels = st.lists(
+    plain.map(lambda text: text.replace("|", "").strip()).filter(bool), min_size=1, max_size=5
+)
 
 
 @given(plain, plain, plain, labels, plain)
-def test_what_was_written_in_the_format_is_read_back(observation, thoughts, prediction, actions, after):
+def test_what_was_written_in_the_format_is_read_back(
+    observation, thoughts, prediction, actions, after
+):
     text = (
         f"<think><observation>{observation}</observation>{thoughts}<prediction>{prediction}</prediction></think>"
         f"<answer>{'||'.join(actions)}</answer>{after}"
@@ -109,7 +150,18 @@ def test_a_block_is_found_exactly_when_there_is_one(text, tag):
 
 @pytest.mark.parametrize(
     "piece",
-    ["<", "</think>", "</think> ", "<think>", "</think><think>", "<think><observation>", "||", " ", "<answer", "\0"],
+    [
+        "<",
+        "</think>",
+        "</think> ",
+        "<think>",
+        "</think><think>",
+        "<think><observation>",
+        "||",
+        " ",
+        "<answer",
+        "\0",
+    ],
 )
 def test_a_megabyte_of_noise_is_read_in_one_pass(piece):
     """Anything worse than linear would not come back."""

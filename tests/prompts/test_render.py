@@ -31,7 +31,10 @@ def reset(env_type: str, **options: Any) -> TextEnv:
 def said(env: TextEnv, **settings: Any) -> str:
     """Everything that the model is told: the first messages and a later one."""
     prompter = Prompter(**settings)
-    messages = [*prompter.first_messages(env), prompter.next_message(env, turn=2, actions_left=3, reward=-0.1)]
+    messages = [
+        *prompter.first_messages(env),
+        prompter.next_message(env, turn=2, actions_left=3, reward=-0.1),
+    ]
     return "\n".join(message["content"] for message in messages)
 
 
@@ -54,11 +57,16 @@ def test_drawings_come_without_coordinates_and_coordinates_without_drawings(game
 
 @pytest.mark.parametrize("tag", ["SimpleSokoban", "FrozenLake", "Sudoku"])
 def test_the_vanilla_baseline_on_drawings_sees_no_coordinates(tag):
-    overrides = [f"es_manager.train.env_configs.tags=[{tag}]", f"es_manager.val.env_configs.tags=[{tag}]"]
+    overrides = [
+        f"es_manager.train.env_configs.tags=[{tag}]",
+        f"es_manager.val.env_configs.tags=[{tag}]",
+    ]
     cfg = load_config("base", [*overrides, *METHODS["vanilla_grid"].overrides])
     player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=1, step=0)[:1]
-    for episode in player.play(says(answer("Left"), answer("1,1,1")), specs, setup.train_sampling(cfg)):
+    for episode in player.play(
+        says(answer("Left"), answer("1,1,1")), specs, setup.train_sampling(cfg)
+    ):
         assert not CELL.search("\n".join(message["content"] for message in episode.messages))
         assert len(episode.turns) == cfg.agent_proxy.max_turn
 
@@ -76,7 +84,10 @@ def test_the_range_of_coordinates_follows_the_board(size):
     assert f"({size - 1},{size - 1})" in text
     text = said(reset("sokoban", dim_x=size + 2, dim_y=size + 3), state_text="coords")
     assert f"({size + 1},{size + 2})" in text
-    assert max(int(number) for cell in CELL.findall(text) for number in re.findall(r"\d+", cell)) == size + 2
+    assert (
+        max(int(number) for cell in CELL.findall(text) for number in re.findall(r"\d+", cell))
+        == size + 2
+    )
 
 
 @pytest.mark.parametrize("size", [4, 9])
@@ -91,7 +102,10 @@ def test_the_legend_follows_the_symbols_of_the_instance():
     spec = cfg.custom_envs["SokobanDifferentGridVocab"]
     env = reset(spec.env_type, **(spec.env_config or {}))
     text = said(env, state_text="grid_and_coords")
-    assert "Symbols: W wall, . empty, G target, C box on target, B box, A player, @ player on target." in text
+    assert (
+        "Symbols: W wall, . empty, G target, C box on target, B box, A player, @ player on target."
+        in text
+    )
     assert "Player (A)" in text
     assert "#" not in text
     assert set(env.state_text("grid")) <= set("W.GCBA@\n")
@@ -111,12 +125,17 @@ def test_environments_without_a_drawing_or_labels_have_no_such_lines():
 
 def stated(text: str) -> tuple[int, int, int, int]:
     """(actions per turn, actions in all, turns, actions left) as the first prompt states them."""
-    limits = re.search(r"At most (\d+) actions? per turn.*?; at most (\d+) actions? and (\d+) turns? in all\.", text)
+    limits = re.search(
+        r"At most (\d+) actions? per turn.*?; at most (\d+) actions? and (\d+) turns? in all\.",
+        text,
+    )
     left = re.search(r"Actions left: (\d+)\.", text)
     return (*map(int, limits.groups()), int(left.group(1)))
 
 
-@pytest.mark.parametrize(("per_turn", "in_all", "turns"), [(1, 10, 3), (3, 7, 5), (5, 4, 2), (2, 2, 1)])
+@pytest.mark.parametrize(
+    ("per_turn", "in_all", "turns"), [(1, 10, 3), (3, 7, 5), (5, 4, 2), (2, 2, 1)]
+)
 def test_the_limits_that_are_stated_are_the_limits_that_are_enforced(per_turn, in_all, turns):
     settings = {"max_actions_per_turn": per_turn, "max_actions_per_traj": in_all, "max_turn": turns}
     blocked = answer(" || ".join(["Left", "Right"] * 6))
@@ -163,11 +182,17 @@ def test_every_turn_asks_for_the_format_that_is_parsed(settings, prefill, tags):
         prompter.first_messages(env)[1]["content"],
         prompter.next_message(env, turn=2, actions_left=1, reward=0)["content"],
     ):
-        asked = text[text.index("Reply only with ") + len("Reply only with ") : text.index(" in at most")]
+        asked = text[
+            text.index("Reply only with ") + len("Reply only with ") : text.index(" in at most")
+        ]
         assert re.findall(r"<(\w+)>", asked) == tags
         assert asked.startswith(prefill)
         reply = parse_reply(
-            asked, mode=prompter.mode, enable_think=prompter.enable_think, action_sep="||", max_actions=5
+            asked,
+            mode=prompter.mode,
+            enable_think=prompter.enable_think,
+            action_sep="||",
+            max_actions=5,
         )
         assert reply.well_formed
 
@@ -182,7 +207,9 @@ def test_own_instructions_replace_the_rules_and_nothing_else():
     )
     env = reset("sokoban")
     for mode, rules in (("base", "Move the crates."), ("add_worldmodel", "Foresee the crates.")):
-        text = setup.make_prompter(cfg, cfg.custom_envs["SimpleSokoban"], mode).first_messages(env)[1]["content"]
+        text = setup.make_prompter(cfg, cfg.custom_envs["SimpleSokoban"], mode).first_messages(env)[
+            1
+        ]["content"]
         assert text.startswith(rules + "\n")
         assert "You are playing Sokoban" not in text
         assert "Actions: Up, Down, Left, Right." in text
@@ -194,7 +221,15 @@ def test_own_instructions_replace_the_rules_and_nothing_else():
 
 @pytest.mark.parametrize(
     ("reward", "text"),
-    [(0.0, "0"), (-0.0, "0"), (1, "1"), (-0.1 - 0.1 - 0.1, "-0.3"), (10.9, "10.9"), (-0.00001, "0"), (100.0, "100")],
+    [
+        (0.0, "0"),
+        (-0.0, "0"),
+        (1, "1"),
+        (-0.1 - 0.1 - 0.1, "-0.3"),
+        (10.9, "10.9"),
+        (-0.00001, "0"),
+        (100.0, "100"),
+    ],
 )
 def test_rewards_are_written_without_noise(reward, text):
     assert format_reward(reward) == text

@@ -18,12 +18,18 @@ from spa.worldmodel.rows import episode_rows
 ORDERS = ("prediction_first", "plan_first", "answer_first", "no_prediction")
 orders = st.sampled_from(ORDERS)
 plain = st.text(max_size=20).filter(lambda text: not any(marker in text for marker in MARKERS))
-labels = st.lists(plain.map(lambda text: text.replace("|", "").strip()).filter(bool), min_size=1, max_size=5)
-hostile = st.lists(st.sampled_from([*MARKERS, "||", "Left", "\n"]) | plain, max_size=25).map("".join)
+labels = st.lists(
+    plain.map(lambda text: text.replace("|", "").strip()).filter(bool), min_size=1, max_size=5
+)
+hostile = st.lists(st.sampled_from([*MARKERS, "||", "Left", "\n"]) | plain, max_size=25).map(
+    "".join
+)
 
 
 @given(plain, plain, plain, labels, orders)
-def test_what_was_written_in_a_layout_is_read_back_in_it(observation, thoughts, prediction, actions, order):
+def test_what_was_written_in_a_layout_is_read_back_in_it(
+    observation, thoughts, prediction, actions, order
+):
     text = world_model_reply(observation, thoughts, prediction, " || ".join(actions), order=order)
     assert parse_reply(text, mode="add_worldmodel", order=order) == ParsedReply(
         think=thoughts.strip(),
@@ -57,7 +63,9 @@ def test_a_layout_that_does_not_exist_is_refused():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_layout_is_played_relabelled_and_scored(order):
-    episodes = play(groups(3, 1), random_engine(max_actions=3), mode="add_worldmodel", reply_order=order)
+    episodes = play(
+        groups(3, 1), random_engine(max_actions=3), mode="add_worldmodel", reply_order=order
+    )
     for episode in episodes:
         assert all(turn.reply.well_formed and turn.penalty == 0 for turn in episode.turns)
         assert Episode.from_json(episode.to_json()) == episode
@@ -65,11 +73,17 @@ def test_every_layout_is_played_relabelled_and_scored(order):
         assert len(rows) == len(episode.turns) and not dropped
         for row in rows:
             reply = parse_reply(row.response, mode="add_worldmodel", order=order)
-            assert reply.well_formed and reply.observation == row.state and reply.actions == row.executed
+            assert (
+                reply.well_formed
+                and reply.observation == row.state
+                and reply.actions == row.executed
+            )
             assert reply.prediction == (None if order == "no_prediction" else row.next_state)
             assert reply.think == (plan_sentence(row.executed) if order == "plan_first" else "")
     found = world_model_metrics(episodes)
-    assert found["wm/format_rate"] == 1.0 and ("wm/pred_exact" in found) == (order != "no_prediction")
+    assert found["wm/format_rate"] == 1.0 and ("wm/pred_exact" in found) == (
+        order != "no_prediction"
+    )
 
 
 def test_a_plan_is_corrected_to_what_was_executed_and_other_thoughts_stay():
@@ -81,7 +95,11 @@ def test_a_plan_is_corrected_to_what_was_executed_and_other_thoughts_stay():
         )
 
     (episode, *_) = play(
-        groups(1, 1), ScriptedEngine(reply), mode="add_worldmodel", reply_order="plan_first", max_turn=1
+        groups(1, 1),
+        ScriptedEngine(reply),
+        mode="add_worldmodel",
+        reply_order="plan_first",
+        max_turn=1,
     )
     (row,), _ = episode_rows(episode, action_sep="||")
     assert parse_reply(row.response, mode="add_worldmodel").think == "The goal is up. I do Up."
@@ -90,7 +108,9 @@ def test_a_plan_is_corrected_to_what_was_executed_and_other_thoughts_stay():
 def test_the_plan_first_prompt_asks_for_the_plan_by_name():
     env = make_env("frozen_lake")
     env.reset(seed=1)
-    text = Prompter(mode="add_worldmodel", reply_order="plan_first").first_messages(env)[1]["content"]
+    text = Prompter(mode="add_worldmodel", reply_order="plan_first").first_messages(env)[1][
+        "content"
+    ]
     assert "</observation> I do [your actions]. <prediction>" in text
 
 

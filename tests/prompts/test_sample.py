@@ -15,7 +15,9 @@ ORDERS = ("prediction_first", "plan_first", "answer_first", "no_prediction")
 
 def sample(tag: str, **settings):
     spec = BASE.custom_envs[tag]
-    prompter = Prompter(mode="add_worldmodel", max_actions_per_traj=spec.max_actions_per_traj, **settings)
+    prompter = Prompter(
+        mode="add_worldmodel", max_actions_per_traj=spec.max_actions_per_traj, **settings
+    )
     return parse_reply(
         sample_reply(make_env(spec.env_type, spec.env_config), prompter),
         mode="add_worldmodel",
@@ -45,7 +47,10 @@ def test_a_sample_is_what_playing_it_gives_and_brings_the_goal_nearer_by_every_m
     for number, name in enumerate(reply.actions, start=1):
         action = env.to_action(name)
         assert action is not None and env.step(action)[4]["action_is_effective"]
-        assert env.optimal_steps() == left - number or env.state_text("grid_and_coords") == reply.prediction
+        assert (
+            env.optimal_steps() == left - number
+            or env.state_text("grid_and_coords") == reply.prediction
+        )
     assert env.state_text("grid_and_coords") == reply.prediction
 
 
@@ -84,15 +89,14 @@ def test_the_sample_reply_is_shown_where_the_preset_says_so_and_never_the_first_
 
 def test_an_instruction_that_shows_the_format_itself_is_not_contradicted_by_a_second_sample():
     """The original's world-model instructions end in a sample of their own."""
-    own = (
-        "Push. Example: <think><observation>A</observation> Plan <prediction>B</prediction></think><answer>Up</answer>"
-    )
+    own = "Push. Example: <think><observation>A</observation> Plan <prediction>B</prediction></think><answer>Up</answer>"
     cfg = load_config("base", [f"custom_envs.SimpleSokoban.env_instruction_add_worldmodel={own!r}"])
     prompter = make_prompter(cfg, cfg.custom_envs["SimpleSokoban"], "add_worldmodel")
     env = make_env("sokoban")
     env.reset(seed=5)
     text = prompter.first_messages(env)[1]["content"]
-    assert text.count("</observation>") == 2 and "A sample reply" not in text  # theirs, and the format that is asked
+    # theirs, and the format that is asked
+    assert text.count("</observation>") == 2 and "A sample reply" not in text
 
 
 def test_placeholders_stand_in_brackets_and_the_demo_keeps_the_words_its_model_was_trained_on():

@@ -13,7 +13,9 @@ from spa.prompts.token_check import joined_borders, served_ids
 
 SYSTEM = {"role": "system", "content": "You play."}
 REPLIES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
-USERS = st.text(alphabet=st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=20)
+USERS = st.text(
+    alphabet=st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=20
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,7 +47,9 @@ def test_decoding_the_sampled_tokens_gives_exactly_the_replies(name, seed):
         for turn, record in enumerate(episode.turns):
             ids = episode.token_ids[episode.sampled & (episode.turn_index == turn)]
             assert "<think>" + made.decode_reply(ids) == record.reply_text
-        spoken = [message["content"] for message in episode.messages if message["role"] == "assistant"]
+        spoken = [
+            message["content"] for message in episode.messages if message["role"] == "assistant"
+        ]
         assert spoken == [turn.reply_text for turn in episode.turns]
 
 
@@ -55,9 +59,17 @@ def test_what_the_environment_and_the_template_say_is_never_sampled(name):
     (episode,) = play(groups(1, 1), says(answer("Jump"), template=made), made, max_turn=3)
     outside = made.tokenizer.decode(episode.token_ids[~episode.sampled])
     inside = "".join(
-        made.decode_reply(episode.token_ids[episode.sampled & (episode.turn_index == t)]) for t in range(3)
+        made.decode_reply(episode.token_ids[episode.sampled & (episode.turn_index == t)])
+        for t in range(3)
     )
-    for text in ("Turn 1:", "Turn 3:", "State:", "Reward: 0", "You are a helpful assistant.", "<think>"):
+    for text in (
+        "Turn 1:",
+        "Turn 3:",
+        "State:",
+        "Reward: 0",
+        "You are a helpful assistant.",
+        "<think>",
+    ):
         assert text in outside
         assert text not in inside
     assert inside == "</think><answer>Jump</answer>" * 3
@@ -95,7 +107,10 @@ def test_a_whole_episode_reads_like_the_rendered_conversation(name):
 def test_thoughts_of_earlier_turns_stay_though_the_template_would_cut_them():
     made = template("qwen3")
     (episode,) = play(
-        groups(1, 1), says("<think>my plan</think><answer>Jump</answer>", template=made), made, max_turn=3
+        groups(1, 1),
+        says("<think>my plan</think><answer>Jump</answer>", template=made),
+        made,
+        max_turn=3,
     )
     text = made.tokenizer.decode(episode.token_ids)
     assert text.count("<think>my plan</think>") == 3
@@ -135,7 +150,9 @@ def test_given_replies_survive_their_tokens(name, reply):
     assert ids[-1] == made.end_id in made.stop_ids
     # Text that spells a special token becomes that token, as in every tokenizer of the families.
     if not any(text in reply for text in tokenizer(name).all_special_tokens):
-        assert made.decode_reply(ids) == reply.replace("▁", " " if FAMILIES[name].pieces == "sentencepiece" else "▁")
+        assert made.decode_reply(ids) == reply.replace(
+            "▁", " " if FAMILIES[name].pieces == "sentencepiece" else "▁"
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -168,7 +185,9 @@ def test_a_tokenizer_without_a_template_is_refused_with_advice():
 def test_a_template_that_loses_replies_is_refused(monkeypatch):
     made = tokenizer("qwen2")
     monkeypatch.setattr(
-        made, "chat_template", "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+        made,
+        "chat_template",
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
     )
     with pytest.raises(ModelError, match="drops or reorders"):
         ChatTemplate(made)

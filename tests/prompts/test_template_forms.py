@@ -26,7 +26,9 @@ def test_replies_begin_with_the_prefill_after_the_assistant_header(name, prefill
 def test_a_channel_that_only_finished_replies_have_stands_before_the_prefill():
     first, later = texts("gpt_oss")
     header = "<|start|>assistant<|channel|>final<|message|><think>"
-    assert first == f"<|start|>system<|message|>Rules.<|end|><|start|>user<|message|>go<|end|>{header}"
+    assert (
+        first == f"<|start|>system<|message|>Rules.<|end|><|start|>user<|message|>go<|end|>{header}"
+    )
     assert later == f"<|end|><|start|>user<|message|>on<|end|>{header}"
 
 

@@ -36,7 +36,9 @@ REASONS = {
 def test_every_family_is_used_as_it_is_or_pinned_with_the_reason(name):
     reason = styled_template(name).report.reason
     assert bool(reason) == (name in PINNED)
-    assert reason == REASONS.get(name, reason) and (name in REASONS or "trained" in reason or not reason)
+    assert reason == REASONS.get(name, reason) and (
+        name in REASONS or "trained" in reason or not reason
+    )
 
 
 def test_a_template_that_loses_replies_is_refused_with_the_reason():
@@ -46,7 +48,9 @@ def test_a_template_that_loses_replies_is_refused_with_the_reason():
 
 def test_the_table_of_the_docs_is_what_is_found():
     page = (Path(__file__).parents[2] / "docs" / "templates.md").read_text(encoding="utf-8")
-    assert with_table(page) == page, "run in tests/: python -m helpers.template_families ../docs/templates.md"
+    assert with_table(page) == page, (
+        "run in tests/: python -m helpers.template_families ../docs/templates.md"
+    )
 
 
 @pytest.mark.parametrize("name", USED)
@@ -79,14 +83,20 @@ def test_a_checkpoints_template_is_exact_and_changes_no_prompt(name, tmp_path):
 @pytest.mark.parametrize("name", PINNED)
 def test_a_reply_that_was_begun_is_continued_by_a_plain_server(name):
     made = styled_template(name)
-    messages = [SYSTEM_TURN, {"role": "user", "content": "Rules."}, {"role": "assistant", "content": "<think>"}]
+    messages = [
+        SYSTEM_TURN,
+        {"role": "user", "content": "Rules."},
+        {"role": "assistant", "content": "<think>"},
+    ]
     text = made.tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True)
     assert made.encode(text) == made.start(tuple(messages[:2]), "<think>")
 
 
 def test_prompts_do_not_change_with_the_date(monkeypatch):
     assert "26 Jul 2024" in (text := served_text("llama3"))
-    assert served_text("dated").startswith("<|im_start|>system\nIt is Friday, 26 Jul 2024. You play")
+    assert served_text("dated").startswith(
+        "<|im_start|>system\nIt is Friday, 26 Jul 2024. You play"
+    )
 
     class Later(datetime):
         @classmethod
@@ -94,7 +104,9 @@ def test_prompts_do_not_change_with_the_date(monkeypatch):
             return cls(2031, 11, 5)
 
     monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Later)
-    assert "05 Nov 2031" in styled_tokenizer("llama3").apply_chat_template([SYSTEM_TURN], tokenize=False)
+    assert "05 Nov 2031" in styled_tokenizer("llama3").apply_chat_template(
+        [SYSTEM_TURN], tokenize=False
+    )
     assert served_text("llama3") == text
 
 
@@ -114,7 +126,9 @@ def test_white_space_of_the_users_text_is_what_the_template_makes_of_it():
         for ids in (made.start(messages, "<think>"), made.follow("  a \n", "<think>")):
             text = made.tokenizer.decode(ids)
             place = text.rindex("user") + len("user")
-            assert text[place:].startswith(("\n" if name == "qwen2" else "<|end_header_id|>\n\n") + kept + "<|")
+            assert text[place:].startswith(
+                ("\n" if name == "qwen2" else "<|end_header_id|>\n\n") + kept + "<|"
+            )
 
 
 @pytest.mark.parametrize("name", ["llama2", "qwen2", "chatglm2", "zephyr"])
@@ -125,7 +139,10 @@ def test_an_end_marker_of_any_length_is_never_doubled(name):
     assert whole[:count] == made.end_ids and made.end_id in made.stop_ids
     reply = made.reply_ids("<think>x</think>", "<think>")
     for sampled in range(count + 1):  # a reply that was cut off inside the marker gets the rest
-        assert made.follow("on", "<think>", reply=reply[: len(reply) - count + sampled]) == whole[sampled:]
+        assert (
+            made.follow("on", "<think>", reply=reply[: len(reply) - count + sampled])
+            == whole[sampled:]
+        )
     assert made.follow("on", "<think>", reply=[*reply[:-count], made.end_id]) == whole[count:]
     assert len(styled_template("llama2").end_ids) == 2
 
@@ -139,7 +156,8 @@ def test_replies_are_encoded_and_decoded_in_context(name, reply):
     prompt = made.start(({"role": "user", "content": "go"},), "<think>")
     read = made.tokenizer.decode([*prompt, *ids[: -len(made.end_ids)]])
     assert read.endswith("<think>" + reply)
-    assert made.encode(read.rpartition("<think>")[2]) != ids or not reply  # alone it would be read otherwise
+    # alone it would be read otherwise
+    assert made.encode(read.rpartition("<think>")[2]) != ids or not reply
 
 
 @pytest.mark.parametrize("name", USED)
@@ -162,7 +180,10 @@ def test_control_tokens_in_a_text_are_text(name):
 
 
 def test_stop_ids_are_those_of_tokenizer_template_and_generation_config():
-    names = {name: set(styled_template(name).tokenizer.convert_ids_to_tokens(sorted(stops(name)))) for name in USED}
+    names = {
+        name: set(styled_template(name).tokenizer.convert_ids_to_tokens(sorted(stops(name))))
+        for name in USED
+    }
     assert names["phi3"] == {"<|end|>", "<|endoftext|>", "<|assistant|>"}
     assert names["glm4"] == {"<|endoftext|>", "<|user|>", "<|observation|>"}
     assert names["qwen2"] == {"<|im_end|>", "<|endoftext|>"}
@@ -182,7 +203,10 @@ def stops(name: str) -> frozenset[int]:
         ("{{ messages[7]['content'] }}", "cannot be used"),
         ("{{ messages.nothing() }}", "cannot be used"),
         ("{{ 1 / 0 }}", "cannot be used: division by zero"),
-        ("{%- macro f() -%}{{ f() }}{%- endmacro -%}{{ f() }}", "cannot be used: maximum recursion depth"),
+        (
+            "{%- macro f() -%}{{ f() }}{%- endmacro -%}{{ f() }}",
+            "cannot be used: maximum recursion depth",
+        ),
     ],
 )
 def test_a_template_that_cannot_be_used_is_one_clean_error(text, words, monkeypatch):
@@ -201,6 +225,8 @@ def test_a_template_that_fails_late_is_replaced(monkeypatch):
 
 
 def test_a_tokenizer_that_reads_wholes_otherwise_is_refused():
-    with pytest.raises(ModelError, match="splits a whole conversation differently than turn by turn"):
+    with pytest.raises(
+        ModelError, match="splits a whole conversation differently than turn by turn"
+    ):
         joined_borders([1, 2, 3, 4], [1, 9, 3, 4], [3])
     assert joined_borders([1, 2, 3, 4], [1, 2, 9, 4], [3]) == 1

@@ -51,7 +51,11 @@ def kill_a_worker(after: Path) -> None:
     """SIGKILL to one of the two ranks as soon as `after` exists."""
     while not after.exists():
         time.sleep(0.1)
-    workers = [p for p in psutil.Process().children(recursive=True) if "TrainWorker" in " ".join(p.cmdline())]
+    workers = [
+        p
+        for p in psutil.Process().children(recursive=True)
+        if "TrainWorker" in " ".join(p.cmdline())
+    ]
     assert len(workers) >= 2, "no Ray Train workers found"
     os.kill(workers[-1].pid, signal.SIGKILL)
 
@@ -60,7 +64,9 @@ def test_a_killed_worker_is_replaced_and_the_run_ends_as_an_undisturbed_one(base
     whole = config(base, tmp_path / "whole")
     assert launch(whole, Job(stage="ppo")) == tmp_path / "whole" / "ppo" / f"global_step_{STEPS}"
     folder = tmp_path / "killed"
-    killer = threading.Thread(target=kill_a_worker, args=[folder / "ppo" / "global_step_2"], daemon=True)
+    killer = threading.Thread(
+        target=kill_a_worker, args=[folder / "ppo" / "global_step_2"], daemon=True
+    )
     killer.start()
     last = launch(config(base, folder), Job(stage="ppo"))
     killer.join(timeout=5)
@@ -76,5 +82,7 @@ def test_a_killed_worker_is_replaced_and_the_run_ends_as_an_undisturbed_one(base
 
 
 def test_a_cluster_that_is_too_small_is_named(base, tmp_path):
-    with pytest.raises(ConfigError, match=r"need \{'CPU': 6\}, but the Ray cluster has \{'CPU': 2\}"):
+    with pytest.raises(
+        ConfigError, match=r"need \{'CPU': 6\}, but the Ray cluster has \{'CPU': 2\}"
+    ):
         launch(config(base, tmp_path, "trainer.nnodes=3"), Job(stage="ppo"))

@@ -24,8 +24,13 @@ def make_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    words = ["<think><observation>Player (P) is at (0,1); goal (G) is at (2,3); holes (O) are at (1,1)</observation>"]
-    words += ["</think><answer>Left || Down || Right || Up</answer>", "the state your turn actions left"]
+    words = [
+        "<think><observation>Player (P) is at (0,1); goal (G) is at (2,3); holes (O) are at (1,1)</observation>"
+    ]
+    words += [
+        "</think><answer>Left || Down || Right || Up</answer>",
+        "the state your turn actions left",
+    ]
     trainer = trainers.BpeTrainer(
         vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
@@ -54,7 +59,10 @@ def play(
     env = FrozenLake(is_slippery=False, state_text=state_text)
     env.reset(seed=puzzle)
     prompter = Prompter(
-        mode="add_worldmodel" if world_model else "base", state_text=state_text, max_turn=5, max_actions_per_turn=2
+        mode="add_worldmodel" if world_model else "base",
+        state_text=state_text,
+        max_turn=5,
+        max_actions_per_turn=2,
     )
     messages: list[Message] = list(prompter.first_messages(env))
     turns: list[Turn] = []
@@ -88,7 +96,9 @@ def play(
         )  # fmt: skip
         messages.append({"role": "assistant", "content": text})
         if not done:
-            messages.append(prompter.next_message(env, turn=len(turns) + 1, actions_left=left, reward=reward))
+            messages.append(
+                prompter.next_message(env, turn=len(turns) + 1, actions_left=left, reward=reward)
+            )
     if done:
         stop = Stop.SUCCESS if success else Stop.FAILURE
     return Episode(
@@ -111,7 +121,9 @@ def _choose(env: FrozenLake, rng: np.random.Generator, skill: float) -> str:
     return min(best)[1] if best else "Up"
 
 
-def _reply(world_model: bool, now: str, guess: str, thoughts: str, actions: Sequence[str], *, broken: bool) -> str:
+def _reply(
+    world_model: bool, now: str, guess: str, thoughts: str, actions: Sequence[str], *, broken: bool
+) -> str:
     answer = " || ".join(actions)
     if broken:
         return f"<think>{thoughts} {answer}"
@@ -128,7 +140,9 @@ def _tokens(messages: Sequence[Message], rng: np.random.Generator) -> dict[str, 
     for message in messages:
         by_model = message["role"] == "assistant"
         turn += by_model
-        new = TOKENIZER.encode(message["content"].encode(errors="replace").decode(), add_special_tokens=False).ids
+        new = TOKENIZER.encode(
+            message["content"].encode(errors="replace").decode(), add_special_tokens=False
+        ).ids
         ids += new
         sampled += [by_model] * len(new)
         turn_index += [turn if by_model else turn + (turn >= 0)] * len(new)
@@ -145,7 +159,12 @@ def write_stage(
 ) -> dict[str, dict[str, float]]:  # fmt: skip
     """A PPO stage: `steps` steps with validation every 5; returns pass rates before and after."""
     rng = stream(seed, "fixture", *arm.encode())
-    config = {"seed": seed, "arm": arm, "trainer": {"total_training_steps": steps}, "actor": {"lr": 1e-6}}
+    config = {
+        "seed": seed,
+        "arm": arm,
+        "trainer": {"total_training_steps": steps},
+        "actor": {"lr": 1e-6},
+    }
     config["ctx_manager"] = {"mode": "add_worldmodel" if world_model else "base"}
     rates: dict[str, dict[str, float]] = {}
     with Recorder(directory, stage="ppo", config=config, loggers=[], total_steps=steps) as recorder:
@@ -166,7 +185,9 @@ def write_stage(
                     ]  # fmt: skip
                 recorder.trajectories(step, "val", episodes)
                 wins = np.array([episode.success for episode in episodes]).reshape(puzzles, samples)
-                metrics[f"val-env/{TAG}/success"] = metrics[f"val-env/{TAG}/pass@1"] = float(wins.mean())
+                metrics[f"val-env/{TAG}/success"] = metrics[f"val-env/{TAG}/pass@1"] = float(
+                    wins.mean()
+                )
                 metrics[f"val-env/{TAG}/pass@8"] = float(wins.any(1).mean())
                 rates["after"] = {"pass@1": float(wins.mean()), "pass@8": float(wins.any(1).mean())}
                 rates.setdefault("before", rates["after"])
@@ -180,7 +201,9 @@ def write_stage(
                 recorder.trajectories(step, "train", played)
                 scores = {e.episode_id: {"advantages": rng.normal(size=len(e.token_ids)).round(4).tolist()} for e in played if e.token_ids is not None}  # fmt: skip
                 recorder.token_scores(step, "train", scores)
-                metrics[f"train/{TAG}/success"] = float(np.mean([episode.success for episode in played]))
+                metrics[f"train/{TAG}/success"] = float(
+                    np.mean([episode.success for episode in played])
+                )
             recorder.log(step, metrics)
     folder = directory / f"global_step_{steps}"
     folder.mkdir(exist_ok=True)
@@ -192,12 +215,16 @@ def write_sft(directory: Path, *, seed: int) -> dict[str, float]:
     """An SFT stage of three epochs."""
     rng = stream(seed, "fixture_sft")
     last = {}
-    with Recorder(directory, stage="sft", config={"seed": seed, "optim": {"lr": 1e-4}}, loggers=[]) as recorder:
+    with Recorder(
+        directory, stage="sft", config={"seed": seed, "optim": {"lr": 1e-4}}, loggers=[]
+    ) as recorder:
         for step in range(1, 31):
             metrics = {"train/loss": 2.0 / step + 0.05 * float(rng.random())}
             if step % 10 == 0:
                 last = {"wm/obs_exact": 0.6 + 0.01 * step, "wm/pred_exact": 0.02 * step}
-                metrics |= {f"val/{key}": value for key, value in last.items()} | {"val/loss": 2.1 / step}
+                metrics |= {f"val/{key}": value for key, value in last.items()} | {
+                    "val/loss": 2.1 / step
+                }
             recorder.log(step, metrics)
     return {"observation_exact": last["wm/obs_exact"], "prediction_exact": last["wm/pred_exact"]}
 
@@ -222,14 +249,23 @@ def write_demo(run: Path, *, seeds: Sequence[int] = (0,)) -> Path:
 
     arms = ("vanilla", "spa")
     methods: dict[str, Any] = {
-        arm: {when: {k: mean("methods", arm, when, k) for k in ("pass@1", "pass@8")} for when in ("before", "after")}
+        arm: {
+            when: {k: mean("methods", arm, when, k) for k in ("pass@1", "pass@8")}
+            for when in ("before", "after")
+        }
         for arm in arms
     }
     methods["vanilla"]["after_total"] = {"pass@1": 0.3, "pass@8": 0.5}
     gains = [
-        row["methods"]["spa"]["after"]["pass@1"] - row["methods"]["vanilla"]["after"]["pass@1"] for row in per_seed
+        row["methods"]["spa"]["after"]["pass@1"] - row["methods"]["vanilla"]["after"]["pass@1"]
+        for row in per_seed
     ]
-    spread = {"mean": float(np.mean(gains)), "low": min(gains) - 0.02, "high": max(gains) + 0.02, "n": 12 * len(gains)}
+    spread = {
+        "mean": float(np.mean(gains)),
+        "low": min(gains) - 0.02,
+        "high": max(gains) + 0.02,
+        "n": 12 * len(gains),
+    }
     summary: dict[str, Any] = {
         "seed": 0, "methods": methods, "world_model": {"prediction_exact": mean("world_model", "prediction_exact")},
         "difference": {"vanilla": spread, "vanilla_same_total_episodes": spread},

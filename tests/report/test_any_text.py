@@ -23,13 +23,20 @@ from spa.report.text import markdown
 from spa.run import progress
 from spa.run.console import printable
 
-SOURCES = [*Path(charts.__file__).parent.glob("*.py"), *Path(charts.__file__).parent.glob("templates/*.j2")]
-UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+SOURCES = [
+    *Path(charts.__file__).parent.glob("*.py"),
+    *Path(charts.__file__).parent.glob("templates/*.j2"),
+]
+UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 PIECES = st.sampled_from(
     ["<script>", "</script>", "<img src=x onerror=a()>", "</textarea>", "&lt;", "]]>", "<!--", "`", "```", "|", "**", "[a](b)",
      "{{ 1 }}", "\x1b[2J", "\x9b31m", "\u202e", "\ud800", "\r", "\n", "[/bold]", "[red]", "#", "\\", "'", '"', "</pre>"]
 )  # fmt: skip
-TEXTS = st.lists(PIECES | st.text(st.characters(exclude_categories=()), max_size=8), max_size=6).map("".join)
+TEXTS = st.lists(
+    PIECES | st.text(st.characters(exclude_categories=()), max_size=8), max_size=6
+).map("".join)
 
 
 class Tags(HTMLParser):
@@ -67,15 +74,24 @@ def fill(run: Path, text: str) -> None:
             row["messages"] = [{"role": text, "content": text}]
             for turn in row["turns"]:
                 turn |= {"state": text, "next_state": text, "reply_text": text, "executed": [text]}
-                turn["reply"] |= {"think": text, "observation": text, "prediction": text + "!", "actions": [text]}
+                turn["reply"] |= {
+                    "think": text,
+                    "observation": text,
+                    "prediction": text + "!",
+                    "actions": [text],
+                }
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (run / "ppo" / "config.yaml").write_text(json.dumps({"model_path": text, "name": text}), encoding="utf-8")
+    (run / "ppo" / "config.yaml").write_text(
+        json.dumps({"model_path": text, "name": text}), encoding="utf-8"
+    )
     (run / "summary.json").write_text(json.dumps({"versions": {"key": text}}), encoding="utf-8")
 
 
 ELEMENTS = set(re.findall(r"<([a-z]+\d?)", "".join(path.read_text() for path in SOURCES)))
 """What our own templates write."""
-SLOW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @SLOW
@@ -88,7 +104,10 @@ def test_report_and_markdown(written: Path, text: str):
     assert not UNSAFE.search(page)
     tags = Tags(page)
     assert {name for name in tags.names if "." not in name} <= ELEMENTS
-    assert re.findall("<script>(.*?)</script>", page, re.S) == [template("uplot.js"), template("charts.js")]
+    assert re.findall("<script>(.*?)</script>", page, re.S) == [
+        template("uplot.js"),
+        template("charts.js"),
+    ]
     assert not {name for name in tags.names if re.search(r"\.(on|style|src|action)", name)}
     if text.strip():
         assert "".join(printable(text).split()) in "".join(tags.text.split())
@@ -101,7 +120,9 @@ def test_report_and_markdown(written: Path, text: str):
 
 def test_no_text_opens_a_block_of_markdown(written: Path):
     fill(written, "~~~\r~~~\u2028- item | cell")
-    outside = re.sub(r"^(`{3,})text\n.*?\n\1$", "", markdown(build([open_run(written)])), flags=re.S | re.M)
+    outside = re.sub(
+        r"^(`{3,})text\n.*?\n\1$", "", markdown(build([open_run(written)])), flags=re.S | re.M
+    )
     assert "item" in outside and "\r" not in outside
     assert not re.search(r"(?<!\\)~", outside)
     assert not any(line.startswith("- ") for line in outside.splitlines())
@@ -109,9 +130,28 @@ def test_no_text_opens_a_block_of_markdown(written: Path):
 
 @given(TEXTS)
 def test_replays_and_embedded_data(text: str):
-    turn = {"state": text, "next_state": text, "reply_text": text, "executed": [text], "infos": [], "reward": 0.0}
-    turn |= {"penalty": 0.0, "reply": {"think": text, "observation": text, "prediction": text, "actions": [text]}}
-    view = replay({"episode_id": text, "tag": text, "stop": text, "error": text, "turns": [turn], "messages": []})
+    turn = {
+        "state": text,
+        "next_state": text,
+        "reply_text": text,
+        "executed": [text],
+        "infos": [],
+        "reward": 0.0,
+    }
+    turn |= {
+        "penalty": 0.0,
+        "reply": {"think": text, "observation": text, "prediction": text, "actions": [text]},
+    }
+    view = replay(
+        {
+            "episode_id": text,
+            "tag": text,
+            "stop": text,
+            "error": text,
+            "turns": [turn],
+            "messages": [],
+        }
+    )
     embedded = script_json(view)
     assert json.loads(embedded) == view
     assert not set("<>&") & set(embedded)

@@ -13,7 +13,9 @@ def symbols(board):
 
 
 def differing(board):
-    return [(r, c) for r, row in enumerate(board.rows) for c, cell in enumerate(row) if cell.differs]
+    return [
+        (r, c) for r, row in enumerate(board.rows) for c, cell in enumerate(row) if cell.differs
+    ]
 
 
 def test_a_drawing_is_a_board():

@@ -17,7 +17,13 @@ from spa.report.reading import open_run
 
 
 def test_numbers():
-    assert [number(x) for x in (0, 0.25, 1234.5, 0.00012, 3e7)] == ["0", "0.25", "1,234", "0.00012", "3e+07"]
+    assert [number(x) for x in (0, 0.25, 1234.5, 0.00012, 3e7)] == [
+        "0",
+        "0.25",
+        "1,234",
+        "0.00012",
+        "3e+07",
+    ]
     assert number(0.681, percent=True) == "68.1 %"
 
 
@@ -32,7 +38,9 @@ def test_a_chart_as_svg_is_legal_and_holds_names_as_text(tmp_path: Path):
     assert path.read_bytes() == first
 
 
-@pytest.mark.parametrize("points", [((3.0, 0.0),), ((0.0, 5.0), (1.0, 5.0)), ((0.0, -1e-9), (1.0, 1e9))])
+@pytest.mark.parametrize(
+    "points", [((3.0, 0.0),), ((0.0, 5.0), (1.0, 5.0)), ((0.0, -1e-9), (1.0, 1e9))]
+)
 def test_degenerate_data_is_drawn(tmp_path: Path, points):
     pytest.importorskip("matplotlib")
     save_chart(Chart("a", "b", (Series("s", points),)), tmp_path / "chart.png")
@@ -45,12 +53,19 @@ def test_figures_need_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         save_chart(Chart("a", "b", (Series("s", ((0.0, 1.0),)),)), tmp_path / "chart.svg")
 
 
-def test_one_seed_has_an_interval_over_puzzles_and_several_their_range(demo: Path, three_seeds: Path):
-    (one, *_), (several, *_) = (build([open_run(run)]).sections[0].charts for run in (demo, three_seeds))
+def test_one_seed_has_an_interval_over_puzzles_and_several_their_range(
+    demo: Path, three_seeds: Path
+):
+    (one, *_), (several, *_) = (
+        build([open_run(run)]).sections[0].charts for run in (demo, three_seeds)
+    )
     assert (one.band, several.band) == ("95 % CI over puzzles", "range over seeds")
     for series in (*one.series, *several.series):
         assert len(series.bands) == len(series.points)
-        assert all(low <= y <= high for (_, y), (low, high) in zip(series.points, series.bands, strict=True))
+        assert all(
+            low <= y <= high
+            for (_, y), (low, high) in zip(series.points, series.bands, strict=True)
+        )
     rows = build([open_run(demo)]).rows
     assert rows[0].interval is not None
     assert one.series[0].bands[-1] == (rows[0].interval.low, rows[0].interval.high)
@@ -63,11 +78,16 @@ def test_the_x_axis_can_count_what_was_sampled(tmp_path: Path):
         path = run / arm / "ppo" / "metrics.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         for row in rows[1:]:
-            row |= {f"train/{TAG}/episodes": 4.0, f"train/{TAG}/response_length": 40.0 + row["step"]}
+            row |= {
+                f"train/{TAG}/episodes": 4.0,
+                f"train/{TAG}/response_length": 40.0 + row["step"],
+            }
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = run / "spa" / "data"
     data.mkdir()
-    (data / "metrics.jsonl").write_text('{"step": 1, "selfplay/episodes": 2, "selfplay/response_length": 10}\n')
+    (data / "metrics.jsonl").write_text(
+        '{"step": 1, "selfplay/episodes": 2, "selfplay/response_length": 10}\n'
+    )
     spa, vanilla = build([open_run(run)]).sections[0].charts[0].series
     assert [x for x, _ in spa.points] == [0, 5, 10]
     assert spa.episodes == (2, 22, 42) and vanilla.episodes == (0, 20, 40)
@@ -79,9 +99,18 @@ def test_long_series_are_thinned_but_keep_their_ends():
     assert keep[0] == 0 and keep[-1] == 9_999 and len(keep) <= 300
 
 
-def test_the_command_writes_every_chart_as_png_and_svg(demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_writes_every_chart_as_png_and_svg(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     pytest.importorskip("matplotlib")
-    words = ["report", str(demo), "--output", str(tmp_path / "report.html"), "--figures", str(tmp_path / "figures")]
+    words = [
+        "report",
+        str(demo),
+        "--output",
+        str(tmp_path / "report.html"),
+        "--figures",
+        str(tmp_path / "figures"),
+    ]
     assert main(words) == 0
     charts = [chart for section in build([open_run(demo)]).sections for chart in section.charts]
     files = sorted((tmp_path / "figures").iterdir())

@@ -35,7 +35,9 @@ HARMS: dict[str, Callable[[bytes], bytes]] = {
     "shapes": wrong_shapes,
     "deep": lambda line: b'{"turns":' + b"[" * 100_000 + b"\n",
     "no UTF-8": lambda line: line.replace(b'"content":"', b'"content":"\xff'),
-    "a number without end": lambda line: line.replace(b'"group":', b'"group":' + b"9" * 5000 + b',"x":'),
+    "a number without end": lambda line: line.replace(
+        b'"group":', b'"group":' + b"9" * 5000 + b',"x":'
+    ),
     "a torn line": lambda line: line[: len(line) // 2],
 }
 
@@ -73,5 +75,11 @@ def test_what_is_no_file_is_no_file_of_episodes(run, tmp_path, monkeypatch, caps
 
 
 def test_lines_as_they_are_written_have_the_shape(demo):
-    lines = [line for path in demo.rglob("trajectories/*.jsonl") for line in path.read_bytes().splitlines()]
-    assert lines and all(is_head(json.loads(line)) and is_episode(json.loads(line)) for line in lines)
+    lines = [
+        line
+        for path in demo.rglob("trajectories/*.jsonl")
+        for line in path.read_bytes().splitlines()
+    ]
+    assert lines and all(
+        is_head(json.loads(line)) and is_episode(json.loads(line)) for line in lines
+    )

@@ -18,14 +18,18 @@ def index(demo: Path, tmp_path: Path) -> EpisodeIndex:
 
 
 def every_episode(run: Path) -> list[dict]:
-    return [json.loads(line) for path in run.glob("**/trajectories/*.jsonl") for line in path.open()]
+    return [
+        json.loads(line) for path in run.glob("**/trajectories/*.jsonl") for line in path.open()
+    ]
 
 
 def test_every_episode_is_listed_once(index: EpisodeIndex, demo: Path):
     truth = every_episode(demo)
     page = index.page({}, limit=500)
     assert page["total"] == len(truth)
-    assert sorted(row["episode"] for row in page["episodes"]) == sorted(row["episode_id"] for row in truth)
+    assert sorted(row["episode"] for row in page["episodes"]) == sorted(
+        row["episode_id"] for row in truth
+    )
 
 
 def test_filters_agree_with_the_episodes(index: EpisodeIndex, demo: Path):
@@ -33,7 +37,9 @@ def test_filters_agree_with_the_episodes(index: EpisodeIndex, demo: Path):
     won = [row for row in truth if row["success"] and row["episode_id"].startswith("val/10/")]
     filters = {"arm": "spa", "split": "val", "step": "10", "success": "1"}
     assert index.page(filters)["total"] == len(won) > 0
-    malformed = [row for row in truth if not all(turn["reply"]["well_formed"] for turn in row["turns"])]
+    malformed = [
+        row for row in truth if not all(turn["reply"]["well_formed"] for turn in row["turns"])
+    ]
     assert index.page({"arm": "spa", "malformed": "1"})["total"] == len(malformed) > 0
     assert index.page({"arm": "vanilla", "wrong": "1"})["total"] == 0  # makes no predictions
     assert index.page({"q": "VAL/10/3"})["total"] == 4
@@ -124,7 +130,11 @@ def test_the_default_cache_lies_beside_the_run(demo: Path, tmp_path: Path):
 def test_keys_inside_texts_do_not_confuse_the_reader(demo: Path, tmp_path: Path):
     run = tmp_path / "run" / "ppo" / "trajectories"
     run.mkdir(parents=True)
-    episode = json.loads(next((demo / "spa" / "ppo" / "trajectories").glob("val-*.jsonl")).read_text().splitlines()[0])
+    episode = json.loads(
+        next((demo / "spa" / "ppo" / "trajectories").glob("val-*.jsonl"))
+        .read_text()
+        .splitlines()[0]
+    )
     episode["turns"][0]["reply_text"] = ',"messages":[ "turns":'
     (run / "val-000001.jsonl").write_text(json.dumps(episode, separators=(",", ":")) + "\n")
     index = EpisodeIndex(tmp_path / "run", cache=tmp_path / "index.sqlite")
@@ -134,11 +144,15 @@ def test_keys_inside_texts_do_not_confuse_the_reader(demo: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("reward", ["NaN", "1" + 400 * "0", "1e999", "true"])
-def test_an_odd_number_is_one_unreadable_line_and_the_files_after_it_are_read(demo: Path, tmp_path: Path, reward: str):
+def test_an_odd_number_is_one_unreadable_line_and_the_files_after_it_are_read(
+    demo: Path, tmp_path: Path, reward: str
+):
     run = shutil.copytree(demo, tmp_path / "run")
     files = sorted((run / "spa" / "ppo" / "trajectories").glob("val-*.jsonl"))
     first, rest = files[1].read_text().split("\n", 1)
-    files[1].write_text(re.sub(r'"reward":[-0-9.e]+', f'"reward":{reward}', first, count=1) + "\n" + rest)
+    files[1].write_text(
+        re.sub(r'"reward":[-0-9.e]+', f'"reward":{reward}', first, count=1) + "\n" + rest
+    )
     made = EpisodeIndex(run, cache=tmp_path / "index.sqlite")
     made.update()
     page = made.page({"arm": "spa", "split": "val"}, limit=500)

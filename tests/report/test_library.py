@@ -64,11 +64,19 @@ def ask(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
 def test_the_list_names_state_and_success_of_every_method(ask: Any, folder: Path):
     status, found = ask("/api/runs")
     runs = {run["key"]: run for run in found["runs"]}
-    assert status == 200 and not found["single"] and set(runs) == {"demo", "three", "half", "broken"}
-    assert runs["broken"]["state"] == "unreadable" and runs["half"]["state"] == "running: ppo step 3 of 6"
+    assert (
+        status == 200 and not found["single"] and set(runs) == {"demo", "three", "half", "broken"}
+    )
+    assert (
+        runs["broken"]["state"] == "unreadable"
+        and runs["half"]["state"] == "running: ppo step 3 of 6"
+    )
     assert [method["name"] for method in runs["demo"]["methods"]] == ["SPA", "vanilla"]
     spa = runs["demo"]["methods"][0]
-    won = [json.loads(line)["success"] for line in (folder / "demo/spa/ppo/trajectories/val-000010.jsonl").open()]
+    won = [
+        json.loads(line)["success"]
+        for line in (folder / "demo/spa/ppo/trajectories/val-000010.jsonl").open()
+    ]
     assert spa["state"] == "finished" and spa["after"]["mean"] == pytest.approx(np.mean(won))
     assert spa["before"]["low"] <= spa["before"]["mean"] <= spa["before"]["high"]
     assert (runs["demo"]["commit"], runs["half"]["commit"]) == ("0123456789abcdef", "")
@@ -81,11 +89,18 @@ def test_runs_are_compared_on_the_same_axes_with_the_paired_difference(ask: Any,
     assert one["rows"][1]["lead"]["mean"] == pytest.approx(lead)
     _, both = ask("/api/report", ("run", "demo"), ("run", "three"))
     curves = both["sections"][0]["charts"][0]["series"]
-    assert {line["label"] for line in curves} == {"SPA (demo)", "vanilla (demo)", "SPA (three)", "vanilla (three)"}
+    assert {line["label"] for line in curves} == {
+        "SPA (demo)",
+        "vanilla (demo)",
+        "SPA (three)",
+        "vanilla (three)",
+    }
     assert both["differences"] and both["gallery"] == []
 
 
-@pytest.mark.parametrize("path", ["/api/info", "/api/report", "/api/episodes", "/api/examples", "/api/episode/1"])
+@pytest.mark.parametrize(
+    "path", ["/api/info", "/api/report", "/api/episodes", "/api/examples", "/api/episode/1"]
+)
 def test_runs_that_are_not_there_are_not_found_and_broken_ones_say_so(ask: Any, path: str):
     for name in ("../runs/demo", "missing", "notes/../demo", ""):
         assert ask(path, ("run", name))[0] == 404
@@ -94,7 +109,11 @@ def test_runs_that_are_not_there_are_not_found_and_broken_ones_say_so(ask: Any, 
 
 def test_a_broken_run_is_called_so(ask: Any):
     status, text = ask("/api/report", ("run", "broken"))
-    assert status == 500 and "This run is unreadable" in text and "summary.json is not valid JSON" in text
+    assert (
+        status == 500
+        and "This run is unreadable" in text
+        and "summary.json is not valid JSON" in text
+    )
 
 
 def test_one_begins_with_the_last_validation_of_the_main_method(ask: Any):
@@ -107,9 +126,13 @@ def test_an_episode_has_its_group_with_rewards_and_advantages(ask: Any):
     row = ask("/api/episodes", *filters)[1]["episodes"][0]
     team = ask(f"/api/episode/{row['id']}", ("run", "demo"))[1]["team"]
     assert [member["member"] for member in team] == [0, 1]
-    assert {member["episode"].rpartition("/")[0] for member in team} == {row["episode"].rpartition("/")[0]}
+    assert {member["episode"].rpartition("/")[0] for member in team} == {
+        row["episode"].rpartition("/")[0]
+    }
     assert [member["advantage"] for member in team] == [None, None]  # validation has none
-    train = ask("/api/episodes", ("split", "train"), ("limit", "1"), ("run", "demo"))[1]["episodes"][0]
+    train = ask("/api/episodes", ("split", "train"), ("limit", "1"), ("run", "demo"))[1][
+        "episodes"
+    ][0]
     (alone,) = ask(f"/api/episode/{train['id']}", ("run", "demo"))[1]["team"]
     assert isinstance(alone["advantage"], float)
 
@@ -139,7 +162,9 @@ def test_written_searches_are_read_as_trees():
     search = breadth_first(next(iter(true)), lambda key: true[key])
     lines = written_search("Let me see.\n" + write_search(search), game.action_names())
     assert [line["key"] for line in lines] == [line.key for line in search.lines]
-    assert lines[0]["moves"] == [[move.action, move.key, move.status] for move in search.lines[0].moves]
+    assert lines[0]["moves"] == [
+        [move.action, move.key, move.status] for move in search.lines[0].moves
+    ]
     assert written_search("Let me see: go on", game.action_names()) == []
 
 
@@ -148,7 +173,14 @@ def test_what_a_planner_imagined_belongs_to_its_turn(demo: Path, tmp_path: Path)
     folder = run / "ppo" / "imagined"
     folder.mkdir()
     part = {"actions": ["Up"], "state": None, "worth": -2.0, "right": False, "root": 0, "depth": 1}
-    lines = [{"episode_id": "val/10/0/0", "turn": 0, "chosen": 1, "imagined": [part, {**part, "root": 1, "worth": 1}]}]
+    lines = [
+        {
+            "episode_id": "val/10/0/0",
+            "turn": 0,
+            "chosen": 1,
+            "imagined": [part, {**part, "root": 1, "worth": 1}],
+        }
+    ]
     lines += [{**lines[0], "episode_id": "val/10/0/1"}, {"episode_id": "val/10/0/0", "turn": "x"}]
     (folder / "000010.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     library = Library(run, caches=tmp_path)
@@ -158,13 +190,21 @@ def test_what_a_planner_imagined_belongs_to_its_turn(demo: Path, tmp_path: Path)
     number = viewer.page({"q": "val/10/0/0"})["episodes"][0]["id"]
     view = viewer.episode(number)
     assert view is not None
-    assert [(node["value"], node["chosen"]) for node in view["turns"][0]["imagined"]] == [(-2.0, False), (1, True)]
+    assert [(node["value"], node["chosen"]) for node in view["turns"][0]["imagined"]] == [
+        (-2.0, False),
+        (1, True),
+    ]
     assert all(turn["imagined"] is None for turn in view["turns"][1:])
 
 
 def test_cells_have_the_names_that_states_give_them():
     story = play(
-        np.random.Generator(np.random.PCG64(3)), puzzle=5, skill=0.3, foresight=0.5, world_model=True, episode_id="x"
+        np.random.Generator(np.random.PCG64(3)),
+        puzzle=5,
+        skill=0.3,
+        foresight=0.5,
+        world_model=True,
+        episode_id="x",
     )
     symbols = replay(json.loads(json.dumps(story.to_json())))["symbols"]
     assert symbols["P"] == "player" and symbols["G"] == "goal" and symbols["O"] in ("hole", "holes")
@@ -173,17 +213,25 @@ def test_cells_have_the_names_that_states_give_them():
 @pytest.mark.parametrize(
     ("loss_on", "marked"),
     [
-        ("response", "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>"),
+        (
+            "response",
+            "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>",
+        ),
         (
             "response_and_shown",
             "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>",
         ),
         ("states_only", "AB"),
-        ("no_states", "<think><observation></observation>t<prediction></prediction></think><answer>Up</answer>"),
+        (
+            "no_states",
+            "<think><observation></observation>t<prediction></prediction></think><answer>Up</answer>",
+        ),
     ],
 )
 def test_examples_show_which_text_carries_loss(tmp_path: Path, loss_on: str, marked: str):
-    response = "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>"
+    response = (
+        "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>"
+    )
     row = WorldModelRow(
         prompt=({"role": "user", "content": "<b>"},), response=response, tag="x", episode_id="selfplay/0", turn=1,
         puzzle_seed=1, puzzle_hash="a", success=True, reward=1.0, state="A", next_state="B", executed=("Up",),
@@ -204,5 +252,10 @@ def test_examples_show_which_text_carries_loss(tmp_path: Path, loss_on: str, mar
 
 
 def test_a_run_and_a_folder_of_runs_are_told_apart(folder: Path, tmp_path: Path):
-    assert not is_run(folder) and is_run(folder / "demo") and is_run(folder / "three") and is_run(folder / "half")
+    assert (
+        not is_run(folder)
+        and is_run(folder / "demo")
+        and is_run(folder / "three")
+        and is_run(folder / "half")
+    )
     assert is_run(folder / "half" / "ppo") and not is_run(tmp_path)

@@ -19,7 +19,15 @@ HOSTILE = [
 
 def episode(thoughts="go", **changes):
     rng = np.random.Generator(np.random.PCG64(3))
-    story = play(rng, puzzle=5, skill=0.3, foresight=0.5, world_model=True, episode_id="val/0/0/0", thoughts=thoughts)
+    story = play(
+        rng,
+        puzzle=5,
+        skill=0.3,
+        foresight=0.5,
+        world_model=True,
+        episode_id="val/0/0/0",
+        thoughts=thoughts,
+    )
     return {**json.loads(json.dumps(story.to_json())), **changes}
 
 
@@ -28,7 +36,9 @@ def test_boards_are_compared_with_the_truth():
     shown_turns = replay(story)["turns"]
     for raw, turn in zip(story["turns"], shown_turns, strict=True):
         claim = raw["reply"]["prediction"]
-        assert turn["prediction_wrong"] == (None if claim is None else claim.strip() != raw["next_state"].strip())
+        assert turn["prediction_wrong"] == (
+            None if claim is None else claim.strip() != raw["next_state"].strip()
+        )
         if claim is not None:
             marked = any(differs for row in turn["predicted"]["rows"] for _, differs in row)
             assert marked == turn["prediction_wrong"]
@@ -71,9 +81,17 @@ def test_the_fate_of_each_action():
     turn = story["turns"][0]
     turn["reply"]["actions"] = ["Up", "fly", "Left", "Down"]
     turn["executed"] = ["Up", "Left"]
-    turn["infos"] = [{"action_is_valid": True, "action_is_effective": False}, {"action_is_valid": False}]
+    turn["infos"] = [
+        {"action_is_valid": True, "action_is_effective": False},
+        {"action_is_valid": False},
+    ]
     fates = [(action["text"], action["fate"]) for action in replay(story)["turns"][0]["actions"]]
-    assert fates == [("Up", "no effect"), ("fly", "not executed"), ("Left", "refused"), ("Down", "not executed")]
+    assert fates == [
+        ("Up", "no effect"),
+        ("fly", "not executed"),
+        ("Left", "refused"),
+        ("Down", "not executed"),
+    ]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -43,7 +43,8 @@ def test_the_verdict_names_winner_difference_and_interval(three_seeds: Path):
     report = build([open_run(three_seeds)])
     summary = json.loads((three_seeds / "summary.json").read_text())
     after = [
-        np.mean([seed["methods"][arm]["after"]["pass@1"] for seed in summary["seeds"]]) for arm in ("spa", "vanilla")
+        np.mean([seed["methods"][arm]["after"]["pass@1"] for seed in summary["seeds"]])
+        for arm in ("spa", "vanilla")
     ]
     lead = summary["difference"]["vanilla"]
     assert report.verdict == (
@@ -64,19 +65,33 @@ def test_a_difference_that_can_be_luck_is_not_called_a_win(tmp_path: Path):
     for arm in ("spa", "vanilla"):
         write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=1, puzzles=4)
     report = build([open_run(tmp_path / "run")])
-    assert report.verdict.startswith("No clear winner: SPA solves") and report.verdict.endswith("may be chance.")
+    assert report.verdict.startswith("No clear winner: SPA solves") and report.verdict.endswith(
+        "may be chance."
+    )
     assert any("cannot be told apart" in text for text in report.certainty)
     assert not any("is better than" in text for text in report.certainty)
 
 
 def test_a_win_of_the_baseline_is_reported_as_such(tmp_path: Path):
-    write_stage(tmp_path / "run" / "spa" / "ppo", arm="spa", seed=1, steps=1, skill=(0.0, 0.0), samples=4)
-    write_stage(tmp_path / "run" / "vanilla" / "ppo", arm="vanilla", seed=1, steps=1, skill=(1.0, 1.0), samples=4)
+    write_stage(
+        tmp_path / "run" / "spa" / "ppo", arm="spa", seed=1, steps=1, skill=(0.0, 0.0), samples=4
+    )
+    write_stage(
+        tmp_path / "run" / "vanilla" / "ppo",
+        arm="vanilla",
+        seed=1,
+        steps=1,
+        skill=(1.0, 1.0),
+        samples=4,
+    )
     report = build([open_run(tmp_path / "run")])
     assert report.verdict.startswith("vanilla wins: it solves ")
     lead = report.rows[1].lead
     assert lead is not None and lead.high < 0
-    assert f"a lead of {-100 * lead.mean:+.1f} points (95 % CI [{-100 * lead.high:+.1f}, " in report.verdict
+    assert (
+        f"a lead of {-100 * lead.mean:+.1f} points (95 % CI [{-100 * lead.high:+.1f}, "
+        in report.verdict
+    )
     assert any(text.startswith("vanilla is better than SPA") for text in report.certainty)
 
 
@@ -90,8 +105,19 @@ def test_a_run_that_goes_on_is_said_to_go_on(tmp_path: Path):
 
 def test_a_method_that_trained_longer_is_judged_at_the_common_step(tmp_path: Path):
     write_stage(tmp_path / "run" / "spa" / "ppo", arm="spa", seed=1, steps=5, puzzles=3)
-    write_stage(tmp_path / "run" / "vanilla" / "ppo", arm="vanilla", seed=1, steps=10, skill=(0.0, 1.0), puzzles=3)
-    episodes = (tmp_path / "run" / "vanilla" / "ppo" / "trajectories" / "val-000005.jsonl").read_text().splitlines()
+    write_stage(
+        tmp_path / "run" / "vanilla" / "ppo",
+        arm="vanilla",
+        seed=1,
+        steps=10,
+        skill=(0.0, 1.0),
+        puzzles=3,
+    )
+    episodes = (
+        (tmp_path / "run" / "vanilla" / "ppo" / "trajectories" / "val-000005.jsonl")
+        .read_text()
+        .splitlines()
+    )
     expected = np.mean([json.loads(line)["success"] for line in episodes])
     report = build([open_run(tmp_path / "run")])
     vanilla = report.rows[1]
@@ -104,7 +130,9 @@ def test_a_method_that_trained_longer_is_judged_at_the_common_step(tmp_path: Pat
 def test_more_training_is_a_line_of_its_own(demo: Path):
     rows = build([open_run(demo)]).rows
     assert [row.label for row in rows] == ["SPA", "vanilla", "vanilla, trained longer"]
-    assert [row.all_episodes for row in rows] == [56, 40, 56] and [row.ppo_episodes for row in rows] == [40, 40, 56]
+    assert [row.all_episodes for row in rows] == [56, 40, 56] and [
+        row.ppo_episodes for row in rows
+    ] == [40, 40, 56]
     assert rows[2].after == 0.3 and rows[0].seconds == 395
 
 
@@ -122,7 +150,9 @@ def test_a_control_that_does_as_well_is_spoken_of(tmp_path: Path):
     for arm in ("spa", "spa_shuffled"):
         write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=1, puzzles=4)
     certainty = build([open_run(tmp_path / "run")]).certainty
-    assert any(text.endswith("does not show that true next states are what helps.") for text in certainty)
+    assert any(
+        text.endswith("does not show that true next states are what helps.") for text in certainty
+    )
 
 
 @pytest.mark.parametrize("content", ["", '{"passed": fal', "[]", "{}"])
@@ -139,7 +169,9 @@ def test_a_gate_that_stayed_closed_is_spoken_of(tmp_path: Path):
     write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
     write_stage(tmp_path / "run" / "other" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
     write_sft(tmp_path / "run" / "sft", seed=1)
-    (tmp_path / "run" / "sft" / "gate.json").write_text(json.dumps({"passed": False, "text": "Predictions are weak."}))
+    (tmp_path / "run" / "sft" / "gate.json").write_text(
+        json.dumps({"passed": False, "text": "Predictions are weak."})
+    )
     notes = build([open_run(tmp_path / "run")]).certainty
     start = "run: after fine-tuning the world model was below the limits set for it (the gate)."
     assert f"{start} Predictions are weak." in notes
@@ -209,20 +241,39 @@ def test_differences_are_paired_by_puzzle():
 def test_the_page_loads_nothing_and_runs_only_its_own_scripts(demo: Path):
     text = html(build([open_run(demo)]))
     page = Page(text)
-    assert not [tag for tag, _ in page.tags if tag in ("iframe", "object", "embed", "img", "base", "form")]
+    assert not [
+        tag for tag, _ in page.tags if tag in ("iframe", "object", "embed", "img", "base", "form")
+    ]
     scripts = re.findall("<script>(.*?)</script>", text, re.S)
     assert scripts == [template("uplot.js"), template("charts.js")]
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    hashes = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
     assert f"script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}';" in text
-    addresses = [v for _, attrs in page.tags for k, v in attrs.items() if k in ("src", "href", "action", "srcset")]
+    addresses = [
+        v
+        for _, attrs in page.tags
+        for k, v in attrs.items()
+        if k in ("src", "href", "action", "srcset")
+    ]
     viewer = "http://127.0.0.1:8265/#run=demo&tab=episodes&"
-    assert all(address == "data:," or (address or "").startswith(("#", viewer)) for address in addresses)
-    assert sum((address or "").startswith(viewer) for address in addresses) == text.count("<article")
-    assert not [attrs for _, attrs in page.tags if any(name == "style" or name.startswith("on") for name in attrs)]
+    assert all(
+        address == "data:," or (address or "").startswith(("#", viewer)) for address in addresses
+    )
+    assert sum((address or "").startswith(viewer) for address in addresses) == text.count(
+        "<article"
+    )
+    assert not [
+        attrs
+        for _, attrs in page.tags
+        if any(name == "style" or name.startswith("on") for name in attrs)
+    ]
     policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv"))
     assert policy is not None and policy.startswith("default-src 'none'; style-src 'sha256-")
     anchors = {attrs.get("id") for _, attrs in page.tags}
-    assert all(address[1:] in anchors for address in addresses if address and address.startswith("#"))
+    assert all(
+        address[1:] in anchors for address in addresses if address and address.startswith("#")
+    )
 
 
 def test_every_part_of_the_page_is_there_in_order(three_seeds: Path):
@@ -230,7 +281,13 @@ def test_every_part_of_the_page_is_there_in_order(three_seeds: Path):
     page = Page(text)
     headings = ["Result", "Learning curves", "World model", "Episodes", "Failures", "Configuration"]
     assert re.findall("<h2>(.*?)</h2>", text) == headings
-    for heading in ["Differences between the configurations", "Pass@1", "Pass@8", "Entropy", "Where the time went"]:
+    for heading in [
+        "Differences between the configurations",
+        "Pass@1",
+        "Pass@8",
+        "Entropy",
+        "Where the time went",
+    ]:
         assert heading in page.text
     assert "versions.torch" in page.text and "2.13.0" in page.text
 
@@ -248,7 +305,12 @@ def hostile_run(path: Path) -> Path:
             row |= {"episode_id": text, "tag": text, "error": text, "puzzle_hash": HOSTILE}
             for turn in row["turns"]:
                 turn |= {"state": text, "next_state": text, "reply_text": text, "executed": [text]}
-                turn["reply"] |= {"think": text, "observation": text, "prediction": text + "!", "actions": [text]}
+                turn["reply"] |= {
+                    "think": text,
+                    "observation": text,
+                    "prediction": text + "!",
+                    "actions": [text],
+                }
             row["messages"] = [{"role": HOSTILE, "content": text}]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (path / "ppo" / "config.yaml").write_text(json.dumps({"name": HOSTILE, HOSTILE: 1}))
@@ -274,13 +336,15 @@ def test_two_runs_beside_each_other(demo: Path, three_seeds: Path):
     report = build([open_run(demo), open_run(three_seeds)])
     labels = {row.label for row in report.rows if "longer" not in row.label}
     assert labels == {"SPA (demo)", "vanilla (demo)", "SPA (three)", "vanilla (three)"}
-    assert "ctx_manager.mode" in dict(report.differences) and "trainer.total_training_steps" not in dict(
+    assert "ctx_manager.mode" in dict(
         report.differences
-    )
+    ) and "trainer.total_training_steps" not in dict(report.differences)
 
 
 @pytest.mark.parametrize("form", ["html", "md"])
-def test_the_command_writes_the_file_and_says_the_result(demo: Path, tmp_path: Path, form: str, capsys):
+def test_the_command_writes_the_file_and_says_the_result(
+    demo: Path, tmp_path: Path, form: str, capsys
+):
     path = tmp_path / f"out.{form}"
     assert execute(["report", str(demo), "--format", form, "--output", str(path)]) == 0
     verdict, place = capsys.readouterr().out.splitlines()
@@ -315,7 +379,10 @@ def test_no_run_is_one_clear_error(tmp_path: Path):
 
 
 def test_a_run_with_a_summary_only(tmp_path: Path):
-    methods = {"vanilla": {"after": {"pass@1": 0.25}}, "spa": {"before": {"pass@1": 0.2}, "after": {"pass@1": 0.5}}}
+    methods = {
+        "vanilla": {"after": {"pass@1": 0.25}},
+        "spa": {"before": {"pass@1": 0.2}, "after": {"pass@1": 0.5}},
+    }
     (tmp_path / "summary.json").write_text(json.dumps({"methods": methods}))
     assert build([open_run(tmp_path)]).verdict.startswith(
         "SPA solves 50 % of held-out puzzles at the first try, vanilla 25 %"
@@ -345,16 +412,25 @@ def test_whether_a_run_goes_on_does_not_depend_on_clocks(tmp_path: Path):
     for name, logged in (("ahead", now + 3600), ("behind", now - 3e8)):
         stage = tmp_path / name / "ppo"
         write_stage(stage, arm="x", seed=1, steps=6)
-        rows = [{"step": step, "elapsed_s": 20.0, "unix_time": logged - 1e6 * step} for step in (1, 2, 3)]
+        rows = [
+            {"step": step, "elapsed_s": 20.0, "unix_time": logged - 1e6 * step}
+            for step in (1, 2, 3)
+        ]
         (stage / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         metrics = stage / "metrics.jsonl"
         metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
-    assert [line.state.partition(":")[0] for line in list_runs(tmp_path, now)] == ["stopped", "stopped"]
+    assert [line.state.partition(":")[0] for line in list_runs(tmp_path, now)] == [
+        "stopped",
+        "stopped",
+    ]
     with run_lock(tmp_path / "ahead" / "ppo"), run_lock(tmp_path / "behind"):
         lines = list(list_runs(tmp_path, now))
     assert [line.state.partition(":")[0] for line in lines] == ["running", "running"]
     assert [line.duration for line in lines] == ["0:01:00", "0:01:00"]
-    assert [line.state.partition(":")[0] for line in list_runs(tmp_path, now)] == ["stopped", "stopped"]
+    assert [line.state.partition(":")[0] for line in list_runs(tmp_path, now)] == [
+        "stopped",
+        "stopped",
+    ]
 
 
 def test_metrics_of_several_environments_are_averaged(tmp_path: Path):

@@ -43,11 +43,15 @@ def test_more_training_in_another_comparison_is_held_against_the_best_of_all(tmp
         summary = json.loads((run / "summary.json").read_text())
         summary["methods"]["spa"]["after"]["pass@1"] = 1.0 if name == "x1" else 0.5
         (run / "summary.json").write_text(json.dumps(summary))
-    rows = {row.label: row for row in build([open_run(tmp_path / name) for name in ("x1", "x2")]).rows}
+    rows = {
+        row.label: row for row in build([open_run(tmp_path / name) for name in ("x1", "x2")]).rows
+    }
     ours, other = (behaviour_and_wins(open_run(tmp_path / name).find("ppo", arm))[1]
                    for name, arm in (("x1", "spa"), ("x2", "vanilla")))  # fmt: skip
     assert rows["vanilla (x2), trained longer"].lead == difference(ours, other)
-    recorded = json.loads((tmp_path / "x1" / "summary.json").read_text())["difference"]["vanilla_same_total_episodes"]
+    recorded = json.loads((tmp_path / "x1" / "summary.json").read_text())["difference"][
+        "vanilla_same_total_episodes"
+    ]
     lead = rows["vanilla (x1), trained longer"].lead
     assert lead is not None and lead.mean == recorded["mean"]
 
@@ -72,7 +76,10 @@ def test_methods_that_all_train_on_are_judged_where_they_are_compared(tmp_path: 
 def test_puzzles_are_the_same_if_they_are_and_not_if_their_seeds_are(tmp_path: Path):
     for name in ("a", "b"):
         write_stage(tmp_path / name / "ppo", arm="x", seed=1, steps=5)
-    edit(validation(tmp_path / "b" / "ppo"), lambda row: {**row, "puzzle_hash": f"other {row['puzzle_hash']}"})
+    edit(
+        validation(tmp_path / "b" / "ppo"),
+        lambda row: {**row, "puzzle_hash": f"other {row['puzzle_hash']}"},
+    )
     report = build([open_run(tmp_path / name) for name in ("a", "b")])
     assert report.rows[1].lead is None and "they were not given the same puzzles" in report.verdict
     for name in ("a", "b"):
@@ -116,7 +123,10 @@ def test_episodes_that_broke_off_are_no_failures():
 
 
 def test_three_training_seeds_are_part_of_the_interval():
-    wins = {seed: {str(puzzle): float(won) for puzzle in range(32)} for seed, won in enumerate((0.05, 0.9, 0.95))}
+    wins = {
+        seed: {str(puzzle): float(won) for puzzle in range(32)}
+        for seed, won in enumerate((0.05, 0.9, 0.95))
+    }
     found = rate({**wins})
     assert found is not None and found.high - found.low > 0.5
 
@@ -133,20 +143,33 @@ def test_earlier_rounds_of_self_play_are_stages_of_their_own(tmp_path: Path):
     assert any("round_1 sft to step 30" in value for _, value in build([open_run(run)]).provenance)
 
 
-def test_a_summary_of_something_else_is_one_line_and_the_other_runs_are_listed(demo: Path, tmp_path: Path):
+def test_a_summary_of_something_else_is_one_line_and_the_other_runs_are_listed(
+    demo: Path, tmp_path: Path
+):
     shutil.copytree(demo, tmp_path / "runs" / "demo")
-    for name, content in (("a", {"seeds": 3}), ("b", {"seconds": 12.5}), ("c", {"methods": {"spa": 0.5}}), ("d", [1])):
+    for name, content in (
+        ("a", {"seeds": 3}),
+        ("b", {"seconds": 12.5}),
+        ("c", {"methods": {"spa": 0.5}}),
+        ("d", [1]),
+    ):
         (tmp_path / "runs" / name).mkdir()
         (tmp_path / "runs" / name / "summary.json").write_text(json.dumps(content))
     lines = {line.name: line for line in list_runs(tmp_path / "runs", 0.0)}
-    assert [lines[name].state for name in "abcd"] == ["unreadable"] * 4 and lines["demo"].state == "finished"
+    assert [lines[name].state for name in "abcd"] == ["unreadable"] * 4 and lines[
+        "demo"
+    ].state == "finished"
 
 
-def test_a_comparison_that_goes_on_is_not_finished_and_lasts_as_long_as_its_longest_arm(demo: Path, tmp_path: Path):
+def test_a_comparison_that_goes_on_is_not_finished_and_lasts_as_long_as_its_longest_arm(
+    demo: Path, tmp_path: Path
+):
     run = shutil.copytree(demo, tmp_path / "runs" / "demo")
     timings = run / "spa" / "ppo" / "timings.jsonl"
     timings.write_text(json.dumps({"step": 1, "elapsed_s": 5780.0, "unix_time": 1.0}) + "\n")
-    assert [(line.state, line.duration) for line in list_runs(tmp_path / "runs", 0.0)] == [("finished", "1:36:20")]
+    assert [(line.state, line.duration) for line in list_runs(tmp_path / "runs", 0.0)] == [
+        ("finished", "1:36:20")
+    ]
     with run_lock(run):
         assert next(iter(list_runs(tmp_path / "runs", 0.0))).state.startswith("running")
 

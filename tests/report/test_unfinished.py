@@ -45,9 +45,12 @@ def last_step(run: Path, arm: str, stage: str = "ppo") -> int:
 def test_an_unfinished_comparison_has_no_winner(both_in_ppo: Path, capsys, tmp_path: Path):
     report = build([open_run(both_in_ppo)])
     far = {arm: last_step(both_in_ppo, arm) for arm in ("spa", "vanilla")}
-    said = {f"SPA {far['spa']} of 36", f"vanilla {far['vanilla']} of 37"}  # as many episodes as SPA in all
+    # as many episodes as SPA in all
+    said = {f"SPA {far['spa']} of 36", f"vanilla {far['vanilla']} of 37"}
     assert set(report.verdict.removeprefix("In progress: ").removesuffix(".").split(", ")) == said
-    assert not any(re.search("is better than|cannot be told apart|95 %", text) for text in report.certainty)
+    assert not any(
+        re.search("is better than|cannot be told apart|95 %", text) for text in report.certainty
+    )
     assert execute(["report", str(both_in_ppo), "--output", str(tmp_path / "report.html")]) == 0
     assert capsys.readouterr().out.startswith("In progress: ")
 
@@ -76,5 +79,7 @@ def test_a_comparison_without_its_summary_is_in_progress(one_finished: Path, tmp
         (tmp_path / "run" / name).symlink_to(one_finished / name)
     (line,) = list_runs(tmp_path, 0.0)
     assert line.state == "stopped: no summary.json yet"
-    assert build([open_run(tmp_path / "run")]).verdict == "In progress: run has no summary.json yet."
+    assert (
+        build([open_run(tmp_path / "run")]).verdict == "In progress: run has no summary.json yet."
+    )
     assert in_progress(open_run(tmp_path / "run"))

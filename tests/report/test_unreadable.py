@@ -24,12 +24,17 @@ HARMS: dict[str, Callable[[Path], object]] = {
     "a number that is no float": lambda run: (run / "ppo" / "metrics.jsonl").write_text(
         '{"step":1,"x":' + "9" * 400 + "}\n"
     ),
-    "a configuration without end": lambda run: (run / "ppo" / "config.yaml").write_text("[" * 100_000),
-    "a text for a number": lambda run: (run / "summary.json").write_text('{"seconds": {"total": "long"}}'),
+    "a configuration without end": lambda run: (run / "ppo" / "config.yaml").write_text(
+        "[" * 100_000
+    ),
+    "a text for a number": lambda run: (run / "summary.json").write_text(
+        '{"seconds": {"total": "long"}}'
+    ),
     "no permission": lambda run: (run / "ppo").chmod(0),
 }
 ROOTLESS = pytest.param(
-    "no permission", marks=pytest.mark.skipif(os.geteuid() == 0, reason="root reads what it may not")
+    "no permission",
+    marks=pytest.mark.skipif(os.geteuid() == 0, reason="root reads what it may not"),
 )
 
 
@@ -64,7 +69,9 @@ def test_the_other_runs_are_there(runs: Path, capsys, harm: str):
     assert index.page({"arm": "good"})["total"] > 0
 
 
-@pytest.mark.parametrize("harm", ["a folder for metrics.jsonl", "a configuration without end", ROOTLESS])
+@pytest.mark.parametrize(
+    "harm", ["a folder for metrics.jsonl", "a configuration without end", ROOTLESS]
+)
 def test_an_unreadable_run_is_called_so(runs: Path, capsys, harm: str):
     HARMS[harm](runs / "bad")
     assert {line.name: line.state for line in list_runs(runs, 0.0)}["bad"] == "unreadable"

@@ -23,7 +23,9 @@ from spa.cli import execute
 from spa.errors import SpaError
 from spa.report.viewer import HOST, SCRIPTS, STYLES, Library, Viewer, export, serve
 
-PARTS = {f"/{name}": "text/css" for name in STYLES} | {f"/{name}": "text/javascript" for name in SCRIPTS}
+PARTS = {f"/{name}": "text/css" for name in STYLES} | {
+    f"/{name}": "text/javascript" for name in SCRIPTS
+}
 COOKIES: dict[int, str] = {}
 """What opens the server at a port."""
 
@@ -43,7 +45,9 @@ def port(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def get(port: int, path: str, host: str | None = None, method: str = "GET"):
     connection = http.client.HTTPConnection(HOST, port, timeout=10)
-    connection.request(method, path, headers={"Host": host or f"{HOST}:{port}", "Cookie": COOKIES[port]})
+    connection.request(
+        method, path, headers={"Host": host or f"{HOST}:{port}", "Cookie": COOKIES[port]}
+    )
     answer = connection.getresponse()
     return answer.status, dict(answer.getheaders()), answer.read()
 
@@ -58,14 +62,19 @@ def test_the_page_and_its_files(port: int):
 
 def test_episodes_can_be_listed_filtered_and_replayed(port: int):
     info = json.loads(get(port, "/api/info")[2])
-    assert info["run"] == "demo" and info["total"] > 100 and set(info["choices"]["arm"]) == {"spa", "vanilla"}
+    assert (
+        info["run"] == "demo"
+        and info["total"] > 100
+        and set(info["choices"]["arm"]) == {"spa", "vanilla"}
+    )
     page = json.loads(get(port, "/api/episodes?arm=spa&wrong=1&order=-score&limit=3")[2])
     assert len(page["episodes"]) == 3 and page["total"] < info["total"]
     number = page["episodes"][0]["id"]
     episode = json.loads(get(port, f"/api/episode/{number}")[2])
     assert episode["id"] == page["episodes"][0]["episode"]
     assert any(turn["prediction_wrong"] for turn in episode["turns"])
-    assert not episode["prompt_tokens"]["text"][0].startswith("[")  # decoded with the checkpoint's tokenizer
+    # decoded with the checkpoint's tokenizer
+    assert not episode["prompt_tokens"]["text"][0].startswith("[")
     status, headers, raw = get(port, f"/api/raw/{number}")
     assert status == 200 and "attachment" in headers["Content-Disposition"]
     assert json.loads(raw)["episode_id"] == episode["id"]
@@ -128,12 +137,15 @@ def asked(port: int, path: str, **headers: str) -> http.client.HTTPResponse:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/api/info", "/api/raw/1", "/viewer.js", "/?token=", "/api/info?token=é", "/nothing"]
+    "path",
+    ["/", "/api/info", "/api/raw/1", "/viewer.js", "/?token=", "/api/info?token=é", "/nothing"],
 )
 @pytest.mark.parametrize("cookie", ["", "spa_1=x", "spa_PORT=", "spa_PORT=guess", "\x00;;=,é"])
 def test_who_has_no_token_sees_nothing(port: int, path: str, cookie: str):
     answer = asked(
-        port, path.replace("é", "%C3%A9"), Cookie=cookie.replace("PORT", str(port)).encode().decode("latin-1")
+        port,
+        path.replace("é", "%C3%A9"),
+        Cookie=cookie.replace("PORT", str(port)).encode().decode("latin-1"),
     )
     assert answer.status == 403 and b"token" in answer.read()
 
@@ -148,7 +160,9 @@ def test_the_address_that_was_printed_gives_a_browser_its_cookie(port: int):
     assert asked(port, f"/api/info?token={token}").status == 200
 
 
-def test_on_an_address_of_the_network_any_name_will_do_and_the_token_is_needed(demo: Path, tmp_path: Path):
+def test_on_an_address_of_the_network_any_name_will_do_and_the_token_is_needed(
+    demo: Path, tmp_path: Path
+):
     server = serve(Library(demo, caches=tmp_path), 0, host="0.0.0.0")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]
@@ -199,7 +213,12 @@ def test_it_listens_on_other_addresses_of_this_machine(demo: Path, tmp_path: Pat
     server = serve(Library(demo, caches=tmp_path), 0, host=host)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     name = f"[{host}]" if ":" in host else host
-    for named, status in ((name, 200), ("evil.example", 403), (f"{name}.evil.example", 403), ("[", 403)):
+    for named, status in (
+        (name, 200),
+        ("evil.example", 403),
+        (f"{name}.evil.example", 403),
+        ("[", 403),
+    ):
         connection = http.client.HTTPConnection(host, server.server_address[1], timeout=10)
         headers = {"Host": f"{named}:{server.server_address[1]}"}
         connection.request("GET", f"/api/info?token={server.token}", headers=headers)
@@ -210,12 +229,26 @@ def test_it_listens_on_other_addresses_of_this_machine(demo: Path, tmp_path: Pat
 
 def test_the_printed_address_of_ipv6_has_brackets(demo: Path, tmp_path: Path):
     run = shutil.copytree(demo, tmp_path / "run")
-    words = [sys.executable, "-m", "spa", "view", str(run), "--port", "0", "--no-browser", "--host", "::1"]
+    words = [
+        sys.executable,
+        "-m",
+        "spa",
+        "view",
+        str(run),
+        "--port",
+        "0",
+        "--no-browser",
+        "--host",
+        "::1",
+    ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as command_:
         assert command_.stdout is not None
         address = command_.stdout.readline().split()[0]
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        assert address.startswith("http://[::1]:") and b"viewer.js" in browser.open(address, timeout=30).read()
+        assert (
+            address.startswith("http://[::1]:")
+            and b"viewer.js" in browser.open(address, timeout=30).read()
+        )
         command_.terminate()
 
 
@@ -251,7 +284,10 @@ def test_hostile_text_in_an_export(tmp_path: Path):
 
 
 def test_the_export_command(demo: Path, tmp_path: Path, capsys):
-    assert execute(["view", str(demo), "--export", str(tmp_path / "x.html"), "--max-episodes", "5"]) == 0
+    assert (
+        execute(["view", str(demo), "--export", str(tmp_path / "x.html"), "--max-episodes", "5"])
+        == 0
+    )
     assert capsys.readouterr().out == f"{tmp_path / 'x.html'}: 5 episodes\n"
     with pytest.raises(SpaError, match="Choose another place with --export"):
         execute(["view", str(demo), "--export", str(demo / "summary.json" / "x.html")])

@@ -34,14 +34,22 @@ STATE = {
 
 
 def save(directory: Path, step: int, **settings) -> Path:
-    return save_checkpoint(directory, step, model=small_model("qwen2"), tokenizer=tokenizer("qwen2"), **settings)
+    return save_checkpoint(
+        directory, step, model=small_model("qwen2"), tokenizer=tokenizer("qwen2"), **settings
+    )
 
 
 def test_everything_comes_back(tmp_path):
     model, critic = small_model("qwen2"), Critic(small_model("qwen2", seed=1).base_model)
     torch.nn.init.normal_(critic.value_head.weight)
-    folder = save_checkpoint(tmp_path, 3, model=model, tokenizer=tokenizer("qwen2"), critic=critic, state=STATE)
-    assert (folder, step_of(folder), latest_checkpoint(tmp_path)) == (tmp_path / "global_step_3", 3, folder)
+    folder = save_checkpoint(
+        tmp_path, 3, model=model, tokenizer=tokenizer("qwen2"), critic=critic, state=STATE
+    )
+    assert (folder, step_of(folder), latest_checkpoint(tmp_path)) == (
+        tmp_path / "global_step_3",
+        3,
+        folder,
+    )
     again, judge = load_policy(str(folder)), load_critic(str(folder / "critic"))
     for a, b in ((model, again), (critic, judge)):
         saved, loaded = a.state_dict(), b.state_dict()
@@ -61,7 +69,12 @@ def test_a_state_keeps_its_kinds_and_its_keys(tmp_path):
 
 def test_nothing_but_safetensors_and_text_is_written(tmp_path):
     folder = save(tmp_path, 1, state=STATE)
-    assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {".json", ".safetensors", ".jinja", ".txt"}
+    assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {
+        ".json",
+        ".safetensors",
+        ".jinja",
+        ".txt",
+    }
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_1"]
 
 
@@ -112,7 +125,9 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path, caplog, ha
     assert "global_step_2 is not usable" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "state/tensors.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "state/tensors.safetensors", "tokenizer.json"]
+)
 def test_a_changed_bit_is_found_on_demand(tmp_path, name):
     folder = save(tmp_path, 1, state=STATE)
     assert damage(folder, hashes=True) is None
@@ -194,8 +209,13 @@ def test_a_full_disk_leaves_one_message_and_the_checkpoint_before(tmp_path, fits
     state = {"moments": torch.zeros(300_000)}
     good = save(tmp_path, 1, state=STATE)
     weights = (good / "model.safetensors").stat().st_size
-    size = {"nothing": 10, "configuration": 8_000, "weights": weights, "optimiser": weights + 1000}[fits]
-    with largest_file(size), pytest.raises(TrainingError, match=r"global_step_2.*could not be written.*disk space"):
+    size = {"nothing": 10, "configuration": 8_000, "weights": weights, "optimiser": weights + 1000}[
+        fits
+    ]
+    with (
+        largest_file(size),
+        pytest.raises(TrainingError, match=r"global_step_2.*could not be written.*disk space"),
+    ):
         save(tmp_path, 2, state=state)
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_1"]
     assert latest_checkpoint(tmp_path) == good
@@ -207,7 +227,8 @@ def test_checkpoints_are_found_by_number_and_by_last(tmp_path):
         save(tmp_path, step)
     assert find_checkpoint(tmp_path, "last") == tmp_path / "global_step_2"
     assert find_checkpoint(tmp_path, "1") == tmp_path / "global_step_1"
-    assert find_checkpoint(tmp_path / "global_step_1", "last") == tmp_path / "global_step_1"  # a downloaded one
+    # a downloaded one
+    assert find_checkpoint(tmp_path / "global_step_1", "last") == tmp_path / "global_step_1"
     with pytest.raises(ModelError, match=r"no checkpoint '7' \(steps found: 1, 2\)"):
         find_checkpoint(tmp_path, "7")
     with pytest.raises(ModelError, match=r"no checkpoint 'last' \(steps found: none\)"):
@@ -216,7 +237,9 @@ def test_checkpoints_are_found_by_number_and_by_last(tmp_path):
 
 def test_a_checkpoint_that_is_asked_for_by_number_must_be_whole(tmp_path):
     cut(save(tmp_path, 1) / "model.safetensors")
-    with pytest.raises(ModelError, match=r"global_step_1.*model\.safetensors has \d+ bytes instead of"):
+    with pytest.raises(
+        ModelError, match=r"global_step_1.*model\.safetensors has \d+ bytes instead of"
+    ):
         find_checkpoint(tmp_path, "1")
 
 

@@ -19,7 +19,9 @@ HOLD = (
 
 
 def test_a_second_process_is_told_who_holds_the_directory(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         told = rf"in use by process {other.pid} on {socket.gethostname()}"
         with pytest.raises(TrainingError, match=told), run_lock(tmp_path, patience_s=0):
@@ -35,11 +37,16 @@ def test_clocks_do_not_matter(tmp_path, time):
     """1970 or 2100: a lock lasts as long as its process."""
     lock = tmp_path / LOCK
     assert held(tmp_path) is None
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         os.utime(lock, (time, time))
         assert held(tmp_path) is True
-        with pytest.raises(TrainingError, match=f"process {other.pid} "), run_lock(tmp_path, patience_s=0):
+        with (
+            pytest.raises(TrainingError, match=f"process {other.pid} "),
+            run_lock(tmp_path, patience_s=0),
+        ):
             pytest.fail("two at a time")
         other.send_signal(signal.SIGKILL)
         other.wait(60)
@@ -76,5 +83,8 @@ def test_a_file_in_the_way_and_a_read_only_directory_are_one_clear_error(tmp_pat
         with pytest.raises(TrainingError, match="Permission denied"), run_lock(tmp_path):
             pass
     elif os.path.isdir("/proc/sys"):
-        with pytest.raises(TrainingError, match="cannot write to"), run_lock(type(tmp_path)("/proc/sys/spa")):
+        with (
+            pytest.raises(TrainingError, match="cannot write to"),
+            run_lock(type(tmp_path)("/proc/sys/spa")),
+        ):
             pass

@@ -31,17 +31,23 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path):
     known = Manifest(fingerprint=SFT, sizes={"a": 3}, result="global_step_3", seconds=2.5)
     known.write(tmp_path)
     assert Manifest.read(tmp_path) == known
-    assert is_finished(tmp_path, SFT) and not is_finished(tmp_path, fingerprint("sft", DATA, epochs=3))
+    assert is_finished(tmp_path, SFT) and not is_finished(
+        tmp_path, fingerprint("sft", DATA, epochs=3)
+    )
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"seconds": 1}', '{"fingerprint": {"stage": "sft"}}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "{", "[]", '{"seconds": 1}', '{"fingerprint": {"stage": "sft"}}']
+)
 def test_one_that_cannot_be_read_is_none(tmp_path, text):
     if text is not None:
         (tmp_path / MANIFEST).write_text(text)
     assert Manifest.read(tmp_path) is None and result_of(tmp_path) is None
     assert changes(tmp_path, SFT) == {}  # there is no work
     (tmp_path / "metrics.jsonl").write_text('{"step":1,"a":2}\n')
-    assert changes(tmp_path, SFT) == {"its record": ("missing or damaged", "needed (manifest.json)")}
+    assert changes(tmp_path, SFT) == {
+        "its record": ("missing or damaged", "needed (manifest.json)")
+    }
 
 
 def test_a_change_is_named_where_it_was_made_and_once(tmp_path):
@@ -52,7 +58,9 @@ def test_a_change_is_named_where_it_was_made_and_once(tmp_path):
     chain = [(folders[0], other), (folders[1], fingerprint("sft", other, epochs=2))]
     with pytest.raises(ConfigError) as refused:
         refuse_other_work(chain)
-    assert str(refused.value).count("rate: 1 → 2") == 1 and str(folders[1]) not in str(refused.value)
+    assert str(refused.value).count("rate: 1 → 2") == 1 and str(folders[1]) not in str(
+        refused.value
+    )
     archive_work(folders[0])  # as good as deleted: the later stage knows what it was made of
     with pytest.raises(ConfigError, match=rf"{folders[1]} holds the work .*\n  rate: 1 → 2"):
         refuse_other_work(chain)

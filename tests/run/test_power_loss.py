@@ -21,10 +21,13 @@ STEPS = 3
 class Disk:
     """What of `root` would be left without power, checked after every flush and rename."""
 
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch, check: Callable[[Callable[[Path], None]], None]) -> None:
+    def __init__(
+        self, root: Path, patch: pytest.MonkeyPatch, check: Callable[[Callable[[Path], None]], None]
+    ) -> None:
         self.root, self.check, self.moments = root, check, 0
         self.content: dict[int, bytes] = {}  # inode -> flushed bytes
-        self.names: dict[int, dict[str, int]] = {}  # inode of a directory -> flushed names and their inodes
+        # inode of a directory -> flushed names and their inodes
+        self.names: dict[int, dict[str, int]] = {}
         self._flush = os.fsync
         patch.setattr(os, "fsync", self.fsync)
         for name in ("rename", "replace"):
@@ -34,7 +37,9 @@ class Disk:
         self._flush(descriptor)
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         if path.is_dir():
-            self.names[path.stat().st_ino] = {child.name: child.stat().st_ino for child in path.iterdir()}
+            self.names[path.stat().st_ino] = {
+                child.name: child.stat().st_ino for child in path.iterdir()
+            }
         else:
             self.content[path.stat().st_ino] = path.read_bytes()
         self._power_goes()
@@ -68,7 +73,9 @@ class Disk:
                 (place / path.name).write_bytes(self.content.get(path.stat().st_ino, b""))
 
 
-def test_a_checkpoint_never_gets_to_the_disk_before_the_lines_that_it_counts_on(tmp_path, monkeypatch):
+def test_a_checkpoint_never_gets_to_the_disk_before_the_lines_that_it_counts_on(
+    tmp_path, monkeypatch
+):
     model, words, done = small_model("qwen2"), tokenizer("qwen2"), [0]
     stage, left = tmp_path / "ppo", tmp_path / "left"
     stage.mkdir()

@@ -24,7 +24,9 @@ from spa.types import Episode, ParsedReply, Stop, Turn
 
 
 def episode(name: str = "train/1/0/0", text: str = "<answer>Up</answer>") -> Episode:
-    reply = ParsedReply(think=None, observation=None, prediction=None, actions=("Up",), well_formed=True)
+    reply = ParsedReply(
+        think=None, observation=None, prediction=None, actions=("Up",), well_formed=True
+    )
     turn = Turn(
         state="P_", actions_left=5, reply_text=text, reply=reply, executed=("Up",), reward=1.0, penalty=0.0,
         next_state="_P", infos=({"action_is_valid": np.True_, "success": True},),
@@ -51,10 +53,18 @@ def test_metrics_lines_are_sorted_and_hold_no_times(tmp_path: Path) -> None:
     with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
         with recorder.timer("rollout"):
             pass
-        recorder.log(3, {"b": torch.tensor(2.0), "a": np.float32(0.5), "perf/tokens_per_second": 9.0, "n": 4})
+        recorder.log(
+            3, {"b": torch.tensor(2.0), "a": np.float32(0.5), "perf/tokens_per_second": 9.0, "n": 4}
+        )
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step":3,"a":0.5,"b":2.0,"n":4}\n'
     timings = json.loads((tmp_path / "timings.jsonl").read_text())
-    assert set(timings) == {"step", "timing_s/rollout", "perf/tokens_per_second", "elapsed_s", "unix_time"}
+    assert set(timings) == {
+        "step",
+        "timing_s/rollout",
+        "perf/tokens_per_second",
+        "elapsed_s",
+        "unix_time",
+    }
     assert timings["perf/tokens_per_second"] == 9.0
 
 
@@ -86,7 +96,9 @@ def test_resume_continues_byte_for_byte(tmp_path: Path) -> None:
     assert names == sorted(path.name for path in (parts / "trajectories").iterdir())
     assert names == [f"train-{step:06d}.jsonl" for step in range(6)]
     for name in names:
-        assert (parts / "trajectories" / name).read_bytes() == (whole / "trajectories" / name).read_bytes()
+        assert (parts / "trajectories" / name).read_bytes() == (
+            whole / "trajectories" / name
+        ).read_bytes()
     assert [row["step"] for row in read_metrics(parts / "timings.jsonl")] == [0, 1, 2, 3, 4, 5]
 
 
@@ -94,7 +106,10 @@ def test_resume_drops_what_was_recorded_later(tmp_path: Path) -> None:
     record(tmp_path, 0, 4)
     Recorder(tmp_path, stage="ppo", loggers=[], resume_step=1).close()
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1]
-    assert sorted(p.name for p in (tmp_path / "trajectories").iterdir()) == ["train-000000.jsonl", "train-000001.jsonl"]
+    assert sorted(p.name for p in (tmp_path / "trajectories").iterdir()) == [
+        "train-000000.jsonl",
+        "train-000001.jsonl",
+    ]
 
 
 def test_a_new_record_keeps_the_old_one(tmp_path: Path) -> None:
@@ -102,13 +117,18 @@ def test_a_new_record_keeps_the_old_one(tmp_path: Path) -> None:
     old = (tmp_path / "metrics.jsonl").read_bytes()
     (tmp_path / "tensorboard").mkdir()
     record(tmp_path, 7, 7)
-    assert not (tmp_path / "tensorboard").exists() and (tmp_path / "previous" / "1" / "tensorboard").is_dir()
+    assert (
+        not (tmp_path / "tensorboard").exists()
+        and (tmp_path / "previous" / "1" / "tensorboard").is_dir()
+    )
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [7]
     assert (tmp_path / "previous" / "1" / "metrics.jsonl").read_bytes() == old
     assert [p.name for p in (tmp_path / "trajectories").iterdir()] == ["train-000007.jsonl"]
 
 
-@pytest.mark.parametrize("text", ["<b>&</b>", "\x1b[31mred", "\u202egnp", "\ud800 lone", "x" * 1_000_000])
+@pytest.mark.parametrize(
+    "text", ["<b>&</b>", "\x1b[31mred", "\u202egnp", "\ud800 lone", "x" * 1_000_000]
+)
 def test_episodes_survive_the_file(tmp_path: Path, text: str) -> None:
     with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
         recorder.trajectories(2, "val", [episode("a", text)])
@@ -118,7 +138,12 @@ def test_episodes_survive_the_file(tmp_path: Path, text: str) -> None:
     restored = [Episode.from_json(json.loads(line)) for line in lines]
     assert [item.episode_id for item in restored] == ["a", "b"]
     assert restored[0].messages[1]["content"] == text
-    assert restored[0].logprobs is not None and restored[0].logprobs.tolist() == [0, 0, -0.5, -np.inf]
+    assert restored[0].logprobs is not None and restored[0].logprobs.tolist() == [
+        0,
+        0,
+        -0.5,
+        -np.inf,
+    ]
     assert restored[0].turns[0].infos[0]["action_is_valid"] is True
     scores = json.loads((tmp_path / "token_scores" / "val-000002.jsonl").read_text())
     assert scores == {"episode_id": "a", "advantages": [0.0, None]}
@@ -135,7 +160,12 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
 
 
 def test_config_is_saved_as_yaml(tmp_path: Path) -> None:
-    Recorder(tmp_path, stage="sft", loggers=[], config={"path": Path("a"), "lr": 1e-4, "tags": ("A", "B")}).close()
+    Recorder(
+        tmp_path,
+        stage="sft",
+        loggers=[],
+        config={"path": Path("a"), "lr": 1e-4, "tags": ("A", "B")},
+    ).close()
     assert (tmp_path / "config.yaml").read_text() == "path: a\nlr: 0.0001\ntags:\n- A\n- B\n"
 
 
@@ -165,11 +195,20 @@ def test_log_file_has_messages_and_warnings_without_escapes(tmp_path: Path) -> N
     assert "after the end" not in text
 
 
-def test_the_log_file_says_why_the_stage_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="no such thing"), Recorder(tmp_path, stage="ppo", loggers=[]):
+def test_the_log_file_says_why_the_stage_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        pytest.raises(ValueError, match="no such thing"),
+        Recorder(tmp_path, stage="ppo", loggers=[]),
+    ):
         raise ValueError("no such thing \x1b[2J")
     text = (tmp_path / "log.txt").read_text()
-    assert "ERROR stopped by ValueError" in text and "Traceback" in text and "no such thing \\x1b[2J" in text
+    assert (
+        "ERROR stopped by ValueError" in text
+        and "Traceback" in text
+        and "no such thing \\x1b[2J" in text
+    )
     assert "stopped" not in capsys.readouterr().err
 
 
@@ -231,7 +270,14 @@ def _talk(task: Task, device: str) -> tuple[int, int]:
 def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     console.set_verbosity()
     with Recorder(tmp_path, stage="ppo", total_steps=2) as recorder:
-        recorder.log(1, {"train/FrozenLake/success": 0.25, "val-env/FrozenLake/success": 0.5, "actor/pg_loss": 0.1})
+        recorder.log(
+            1,
+            {
+                "train/FrozenLake/success": 0.25,
+                "val-env/FrozenLake/success": 0.5,
+                "actor/pg_loss": 0.1,
+            },
+        )
         recorder.log(2, {"actor/pg_loss": 0.2})
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -240,7 +286,9 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     assert last.startswith("[ppo] step 2/2  success 0.500 @1  pg_loss 0.2000")
 
 
-def test_quiet_says_nothing_but_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_says_nothing_but_warnings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     console.set_verbosity(quiet=True)
     try:
         with Recorder(tmp_path, stage="ppo", total_steps=1) as recorder:
@@ -252,7 +300,9 @@ def test_quiet_says_nothing_but_warnings(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == "warning: shown\n"
 
 
-def test_trackers_get_as_many_episodes_as_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackers_get_as_many_episodes_as_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "trackio.py").write_text(
         "tables = []\n"
         "class Table(list):\n"
@@ -270,7 +320,9 @@ def test_trackers_get_as_many_episodes_as_was_asked_for(tmp_path: Path, monkeypa
         monkeypatch.delitem(sys.modules, name, raising=False)
     played = [episode(f"e{number}") for number in range(12)]
     samples = {"train": 0, "val": 2}
-    with Recorder(tmp_path / "run", stage="ppo", loggers=["trackio"], sample_episodes=samples) as recorder:
+    with Recorder(
+        tmp_path / "run", stage="ppo", loggers=["trackio"], sample_episodes=samples
+    ) as recorder:
         for split in ("train", "val", "sft_eval"):
             recorder.trajectories(3, split, played)
     tables = importlib.import_module("trackio").tables
@@ -304,7 +356,11 @@ def test_a_failing_tracker_is_one_warning_and_never_stops(
 )
 @pytest.mark.parametrize("where", ["init", "log", "finish"])
 def test_a_tracker_that_ends_the_process_is_one_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str, where: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    where: str,
 ) -> None:
     lines = {name: what if name == where else "pass" for name in ("init", "log", "finish")}
     (tmp_path / "trackio.py").write_text(
@@ -351,7 +407,9 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("spa.run.progress.get_console", lambda: terminal)
     terminal = Console(file=screen, force_terminal=True, width=160)
     with Recorder(tmp_path, stage="ppo [bold]", total_steps=4) as recorder:
-        recorder.log(4, {"train/FrozenLake/success": 0.25, "train/FrozenLake/wm/pred_exact": 0.5}, tokens=700)
+        recorder.log(
+            4, {"train/FrozenLake/success": 0.25, "train/FrozenLake/wm/pred_exact": 0.5}, tokens=700
+        )
     shown = screen.getvalue()
     for text in ("ppo [bold]", "4/4", "left", "success 0.250", "prediction 0.500", "tokens/s "):
         assert text in shown
@@ -363,9 +421,14 @@ def _record_in_a_worker(task: Task, device: str) -> tuple[int, int]:
     return 7, 7
 
 
-def test_workers_write_lines_with_their_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_workers_write_lines_with_their_name(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     task = Task(
-        stage="ppo", folder=tmp_path, config=Config(), fingerprint=Fingerprint(stage="ppo", settings={}, content={})
+        stage="ppo",
+        folder=tmp_path,
+        config=Config(),
+        fingerprint=Fingerprint(stage="ppo", settings={}, content={}),
     )
     run_grid(Plan(tasks=[task]), devices=["cpu"], work=_record_in_a_worker)
     assert "[demo-spa ppo] step 1/1  loss 1.0000" in capfd.readouterr().err

@@ -15,13 +15,22 @@ from spa.run.copies import Mirror
 
 @pytest.fixture(params=["file", "memory"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"file://{tmp_path}/copies/ppo" if request.param == "file" else f"memory://{uuid.uuid4()}/ppo"
+    return (
+        f"file://{tmp_path}/copies/ppo"
+        if request.param == "file"
+        else f"memory://{uuid.uuid4()}/ppo"
+    )
 
 
 def save(url: str, directory: Path, step: int, **settings: Any) -> Path:
     """A checkpoint and its copy."""
     folder = save_checkpoint(
-        directory, step, model=small_model("qwen2"), tokenizer=tokenizer("qwen2"), state={"step": step}, **settings
+        directory,
+        step,
+        model=small_model("qwen2"),
+        tokenizer=tokenizer("qwen2"),
+        state={"step": step},
+        **settings,
     )
     (directory / "metrics.jsonl").write_text(f'{{"step": {step}}}\n')
     assert Mirror(url).copy(directory, keep=settings.get("keep"))
@@ -30,11 +39,17 @@ def save(url: str, directory: Path, step: int, **settings: Any) -> Path:
 
 def copied(url: str) -> list[int]:
     fs, root = fsspec.url_to_fs(url)
-    return sorted(step_of(Path(name)) for name in fs.ls(root, detail=False) if "global_step_" in name)
+    return sorted(
+        step_of(Path(name)) for name in fs.ls(root, detail=False) if "global_step_" in name
+    )
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_another_machine_gets_the_newest_that_is_whole(url, tmp_path, caplog):
@@ -52,7 +67,9 @@ def test_another_machine_gets_the_newest_that_is_whole(url, tmp_path, caplog):
     assert (other / "metrics.jsonl").read_text() == '{"step": 3}\n'
     assert sorted(path.name for path in other.iterdir()) == ["global_step_1", "metrics.jsonl"]
     for step, problem in ((3, "is not whole"), (2, "model.safetensors has changed")):
-        assert any(f"global_step_{step} " in line and problem in line for line in caplog.messages), caplog.messages
+        assert any(
+            f"global_step_{step} " in line and problem in line for line in caplog.messages
+        ), caplog.messages
     assert Mirror(url).copy(one, keep=None)  # what is not whole is copied again
     fs.invalidate_cache()
     assert fs.exists(f"{root}/global_step_3/{MARKER}")
@@ -66,14 +83,17 @@ def test_as_many_are_kept_as_in_the_folder(url, tmp_path):
     assert copied(url) == [2, 3, 4]
     save(url, tmp_path / "run", 5, keep=2)
     assert copied(url) == [3, 5]
-    save(url, tmp_path / "anew", 1, keep=2)  # a run that began anew: nothing of the old one's later steps is left
+    # a run that began anew: nothing of the old one's later steps is left
+    save(url, tmp_path / "anew", 1, keep=2)
     assert copied(url) == [1]
 
 
 def test_a_copy_that_fails_is_a_warning_and_made_up_for(tmp_path, caplog):
     way = tmp_path / "copies"
     way.write_text("a file where a folder should be")
-    folder = save_checkpoint(tmp_path / "run", 1, model=small_model("qwen2"), tokenizer=tokenizer("qwen2"))
+    folder = save_checkpoint(
+        tmp_path / "run", 1, model=small_model("qwen2"), tokenizer=tokenizer("qwen2")
+    )
     mirror = Mirror(f"file://{way}/ppo")
     assert not mirror.copy(folder.parent, keep=None)
     (message,) = caplog.messages
@@ -114,5 +134,7 @@ def test_a_url_that_cannot_be_used_is_one_clear_error(tmp_path, monkeypatch):
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(type(mirror._fs), "exists", unreachable)
-    with pytest.raises(TrainingError, match=r"memory://x \(trainer\.default_hdfs_dir\) cannot be read \(no route"):
+    with pytest.raises(
+        TrainingError, match=r"memory://x \(trainer\.default_hdfs_dir\) cannot be read \(no route"
+    ):
         mirror.fetch(tmp_path)

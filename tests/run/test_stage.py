@@ -42,13 +42,17 @@ def fingerprint(stage: Any, **settings: object) -> Fingerprint:
     return Fingerprint(stage=stage, settings=settings, content={})
 
 
-def train(cfg: Config, folder: Path, total: int = TOTAL, moment: Callable[[str, int], None] | None = None) -> Path:
+def train(
+    cfg: Config, folder: Path, total: int = TOTAL, moment: Callable[[str, int], None] | None = None
+) -> Path:
     """Four steps, a checkpoint after two of them, one kept. `moment` is told where the work is."""
     tell = moment or (lambda where, step: None)
     with Stage(cfg, folder, fingerprint("ppo"), total=total, keep=1) as stage:
         if stage.result is not None:
             return stage.result
-        weights = Weights(load_state(stage.resume_from)["value"] if stage.resume_from else torch.zeros(2))
+        weights = Weights(
+            load_state(stage.resume_from)["value"] if stage.resume_from else torch.zeros(2)
+        )
         for step in stage.steps(total, save_every=2):
             with stage.interruptible("rollout"):
                 tell("rollout", step)
@@ -134,18 +138,27 @@ def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(tmp_path, work)
         work(cfg, folder)
         found = content(folder)
         set_aside = {name for name in found if name.startswith("previous/")}
-        assert {name: value for name, value in found.items() if name not in set_aside} == expected, moment
+        assert {
+            name: value for name, value in found.items() if name not in set_aside
+        } == expected, moment
         moment, hit = moment + 3, hit + 1
     assert hit > 10
 
 
 def ask_at(where: str, step: int) -> Callable[[str, int], None]:
-    return lambda place, at: os.kill(os.getpid(), signal.SIGTERM) if (place, at) == (where, step) else None
+    return lambda place, at: (
+        os.kill(os.getpid(), signal.SIGTERM) if (place, at) == (where, step) else None
+    )
 
 
 @pytest.mark.parametrize(
     ("where", "step", "saved"),
-    [("rollout", 1, ""), ("rollout", 2, "global_step_1"), ("update", 3, "global_step_3"), ("commit", 2, "")],
+    [
+        ("rollout", 1, ""),
+        ("rollout", 2, "global_step_1"),
+        ("update", 3, "global_step_3"),
+        ("commit", 2, ""),
+    ],
 )
 def test_asked_to_stop_it_saves_what_is_committed(tmp_path, where, step, saved):
     cfg, folder = small_config("none", tmp_path), tmp_path / "stage"
@@ -173,13 +186,18 @@ def test_other_work_is_refused_before_anything_is_written_and_archived_on_reques
     train(cfg, folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     other = fingerprint("ppo", **{"algorithm.gamma": 0.5})
-    with pytest.raises(ConfigError, match=r"algorithm\.gamma: 1\.0 → 0\.5"), Stage(cfg, folder, other):
+    with (
+        pytest.raises(ConfigError, match=r"algorithm\.gamma: 1\.0 → 0\.5"),
+        Stage(cfg, folder, other),
+    ):
         pass
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     scratch = replace(cfg, trainer=replace(cfg.trainer, resume_mode="disable"))
     with Stage(scratch, folder, other, again=True) as stage:
         assert (stage.result, stage.resume_from, stage.step) == (None, None, 0)
-    assert (folder / "previous/1/global_step_4").is_dir() and (folder / "previous/1/metrics.jsonl").is_file()
+    assert (folder / "previous/1/global_step_4").is_dir() and (
+        folder / "previous/1/metrics.jsonl"
+    ).is_file()
     known = Manifest.read(folder)
     assert known is not None and known.fingerprint == other and known.result is None
 

@@ -93,5 +93,7 @@ def test_a_process_that_was_suspended_goes_on(tmp_path):
 
 def test_without_a_file_it_tells_stderr(tmp_path):
     script = "import time; from spa.run.watchdog import Watchdog; Watchdog(None, 0.3).beat('play'); time.sleep(60)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == STATUS and "most recent call first" in done.stderr

@@ -78,7 +78,10 @@ def damage(siege: Siege, limit: int) -> None:
     expected, rng = result(whole), siege.rng("damage")
     moments = snapshots(siege, whole)
     cases = [
-        (moment, name, how) for moment, there in moments.items() for name in kept_files(there, moment) for how in HOWS
+        (moment, name, how)
+        for moment, there in moments.items()
+        for name in kept_files(there, moment)
+        for how in HOWS
     ]
     cases = [cases[i] for i in rng.permutation(len(cases))]
     kinds = {(moment, kind_of(name)): (moment, name, how) for moment, name, how in cases}
@@ -86,7 +89,10 @@ def damage(siege: Siege, limit: int) -> None:
     chosen = [*kinds.values(), *others][:limit]
     siege.counts["damage"] = {f"kinds of files at {len(moments)} moments": len(kinds)}
     for pair in (chosen[at : at + AT_A_TIME] for at in range(0, len(chosen), AT_A_TIME)):
-        started = [(case, harmed(siege, number, moments[case[0]], case)) for number, case in enumerate(pair)]
+        started = [
+            (case, harmed(siege, number, moments[case[0]], case))
+            for number, case in enumerate(pair)
+        ]
         for (moment, name, how), child in started:
             there = child.log.parent
             status, text = ended(child)
@@ -109,7 +115,9 @@ def harmed(siege: Siege, number: int, source: Path, case: tuple[str, str, str]) 
 
 def kept_files(folder: Path, moment: str) -> list[str]:
     """The files of a run that it goes on from, or that something is said about; episodes while data are made of them."""
-    paths = sorted(path for path in (folder / RUN).rglob("*") if path.is_file() and path.stat().st_size)
+    paths = sorted(
+        path for path in (folder / RUN).rglob("*") if path.is_file() and path.stat().st_size
+    )
     names = [path.relative_to(folder) for path in paths]
     unmade = moment == "data" and not is_finished(folder / RUN / "data")
     apart = set(FOR_PEOPLE) - ({"trajectories"} if unmade else set())
@@ -124,7 +132,9 @@ def kind_of(name: str) -> str:
 def still_harmed(there: Path, name: str, expected: dict[str, str]) -> list[str]:
     """What a run that ended well has different from the undisturbed one. A checkpoint before the newest, which nothing
     goes on from, may be harmed as long as it is known to be."""
-    older = next((there / part for part in Path(name).parents if part.name.startswith("global_step_")), None)
+    older = next(
+        (there / part for part in Path(name).parents if part.name.startswith("global_step_")), None
+    )
     if older is not None and older != newest_in(older.parent) and found_damage(older) is not None:
         shutil.rmtree(older)
         inside = f"{older.relative_to(there / RUN)}/"
@@ -165,11 +175,15 @@ def processes(siege: Siege, suspensions: int) -> None:
     first.kill(signal.SIGSTOP)  # so that it cannot end before the second looks
     status, text = ended(launch(there, words, output="second.txt"))
     first.kill(signal.SIGCONT)
-    problem = wrong_ending(status, text) or ("" if status == 2 else f"the second ended with status {status}")
+    problem = wrong_ending(status, text) or (
+        "" if status == 2 else f"the second ended with status {status}"
+    )
     siege.judge("processes", "second of two", "refused in one message", problem)
     status, text = ended(first)
     changed = differences(expected, result(there)) if status == 0 else [f"status {status}"]
-    siege.judge("processes", "first of two", "as undisturbed", f"differs: {changed[:4]}" if changed else "")
+    siege.judge(
+        "processes", "first of two", "as undisturbed", f"differs: {changed[:4]}" if changed else ""
+    )
 
 
 def child_is_gone(child: Child) -> bool:
@@ -207,14 +221,23 @@ def clocks(siege: Siege) -> None:
     siege.judge("clocks", "durations", "none is negative", negative_durations(there / RUN))
     for words in (["runs", "."], ["report", RUN]):
         status, text = ended(launch(there, words, before=moving_clock(clock), output="looked.txt"))
-        siege.judge("clocks", words[0], "looked at", wrong_ending(status, text) or ("" if status == 0 else text[-300:]))
+        siege.judge(
+            "clocks",
+            words[0],
+            "looked at",
+            wrong_ending(status, text) or ("" if status == 0 else text[-300:]),
+        )
 
 
 def negative_durations(run: Path) -> str:
     """What is wrong with the times that a run has noted."""
     for path in run.rglob("timings.jsonl"):
         for line in path.read_text().splitlines():
-            values = {key: value for key, value in json.loads(line).items() if key not in ("step", "unix_time")}
+            values = {
+                key: value
+                for key, value in json.loads(line).items()
+                if key not in ("step", "unix_time")
+            }
             wrong = {key: value for key, value in values.items() if not 0 <= value < 1e9}
             if wrong:
                 return f"{path.relative_to(run)}: {wrong}"

@@ -6,7 +6,9 @@ import numpy as np
 from invariant import Siege, within
 
 
-def mutated(rng: np.random.Generator, keys: Sequence[str], values: Sequence[str]) -> tuple[str, list[str]]:
+def mutated(
+    rng: np.random.Generator, keys: Sequence[str], values: Sequence[str]
+) -> tuple[str, list[str]]:
     """A YAML file and overrides that a person, a script or nobody might write."""
 
     def value(depth: int) -> str:
@@ -18,8 +20,16 @@ def mutated(rng: np.random.Generator, keys: Sequence[str], values: Sequence[str]
         if kind == 5:
             return "[" + ", ".join(value(depth + 1) for _ in range(rng.integers(0, 4))) + "]"
         if kind == 6:
-            return "{" + ", ".join(f"k{n}: {value(depth + 1)}" for n in range(rng.integers(0, 3))) + "}"
-        return f"&a{rng.integers(0, 3)} {value(depth + 1)}" if rng.random() < 0.5 else f"*a{rng.integers(0, 3)}"
+            return (
+                "{"
+                + ", ".join(f"k{n}: {value(depth + 1)}" for n in range(rng.integers(0, 3)))
+                + "}"
+            )
+        return (
+            f"&a{rng.integers(0, 3)} {value(depth + 1)}"
+            if rng.random() < 0.5
+            else f"*a{rng.integers(0, 3)}"
+        )
 
     lines, overrides = [], []
     for _ in range(rng.integers(0, 4)):
@@ -34,7 +44,9 @@ def mutated(rng: np.random.Generator, keys: Sequence[str], values: Sequence[str]
     text = "\n".join(lines)
     if rng.random() < 0.1 and text:  # torn, or with a byte that does not belong there
         cut = int(rng.integers(0, len(text)))
-        text = text[:cut] + str(rng.choice(["\x00", "\t", "\ud800".encode("utf-8", "replace").decode(), "'", ""]))
+        text = text[:cut] + str(
+            rng.choice(["\x00", "\t", "\ud800".encode("utf-8", "replace").decode(), "'", ""])
+        )
     return text, overrides
 
 
@@ -60,7 +72,9 @@ def config(siege: Siege, cases: int) -> None:
                 load_config(place if rng.random() < 0.7 else "base", overrides)
         except SpaError as error:
             outcome = "refused in one message"
-            problem = "" if 0 < len(str(error)) < 6000 else f"a message of {len(str(error))} characters"
+            problem = (
+                "" if 0 < len(str(error)) < 6000 else f"a message of {len(str(error))} characters"
+            )
         except BaseException as error:  # noqa: BLE001 - that there is no other is what is tested
             problem = f"{type(error).__name__}: {str(error)[:200]} from {text!r} {overrides!r}"
         siege.judge("config", name, outcome, problem)

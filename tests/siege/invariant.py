@@ -121,10 +121,13 @@ def differs_by_rounding(one: Path, other: Path) -> bool:
     an episode: until it was lost the others shared a batch with it, and matrix products round by their shape."""
     if one.suffix != ".jsonl" or not (one.is_file() and other.is_file()):
         return False
-    mine, theirs = ([json.loads(line) for line in path.read_text().splitlines()] for path in (one, other))
+    mine, theirs = (
+        [json.loads(line) for line in path.read_text().splitlines()] for path in (one, other)
+    )
     if len(mine) != len(theirs) or one.read_bytes()[-1:] != other.read_bytes()[-1:]:
         return False
-    lost = any(row.get("stop") == "error" for row in theirs)  # a file of episodes is one step; of metrics, a line
+    # a file of episodes is one step; of metrics, a line
+    lost = any(row.get("stop") == "error" for row in theirs)
     return all(alike(a, b, rounded=lost or lost_some(b)) for a, b in zip(mine, theirs, strict=True))
 
 
@@ -145,15 +148,25 @@ def close(mine: Any, theirs: Any) -> bool:
     """Whether numbers, or lists of as many numbers, are equal but for the last digits."""
     if np.shape(mine) != np.shape(theirs):
         return False
-    return np.allclose(np.asarray(mine, float), np.asarray(theirs, float), rtol=LAST_DIGITS, atol=LAST_DIGITS)
+    return np.allclose(
+        np.asarray(mine, float), np.asarray(theirs, float), rtol=LAST_DIGITS, atol=LAST_DIGITS
+    )
 
 
 def lost_episodes(folder: Path) -> list[dict[str, str]]:
     """What the record of a run says was lost, as lines of `lost.jsonl`."""
-    lines = (line for path in sorted((folder / RUN).glob("ppo/trajectories/*.jsonl")) for line in path.open())
+    lines = (
+        line
+        for path in sorted((folder / RUN).glob("ppo/trajectories/*.jsonl"))
+        for line in path.open()
+    )
     rows = [json.loads(line) for line in lines]
     return [
-        {"episode_id": row["episode_id"], "reason": row["error"], "call": "reset" if "reset" in row["error"] else ""}
+        {
+            "episode_id": row["episode_id"],
+            "reason": row["error"],
+            "call": "reset" if "reset" in row["error"] else "",
+        }
         for row in rows
         if row["stop"] == "error"
     ]

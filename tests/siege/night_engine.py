@@ -19,9 +19,14 @@ class Unreliable:
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """Replies; finish_reason "error" where there is none."""
-        none = Completion(text="the engine lost its row", token_ids=None, logprobs=None, finish_reason="error")
+        none = Completion(
+            text="the engine lost its row", token_ids=None, logprobs=None, finish_reason="error"
+        )
         found = self._inner.generate(prompts, sampling)
-        return [none if prompt.episode_id in self._lost else one for prompt, one in zip(prompts, found, strict=True)]
+        return [
+            none if prompt.episode_id in self._lost else one
+            for prompt, one in zip(prompts, found, strict=True)
+        ]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

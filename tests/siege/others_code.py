@@ -33,8 +33,15 @@ IN_WORKERS = ("die", "die_in_reset", "spin", "objects")
 def ppo_words(siege: Siege, fault: str, workers: bool) -> list[str]:
     """PPO alone, on an environment that goes wrong in this way."""
     env = f"{{env_type: 'faulty_env:Faulty', max_actions_per_traj: 9, env_config: {{fault: '{fault}'}}}}"
-    more = ["es_manager.env_workers=2", "es_manager.env_timeout_s=2"] if workers else ["es_manager.env_timeout_s=1"]
-    tags = [f"es_manager.{split}.env_configs={{tags: [Siege], n_groups: null}}" for split in ("train", "val")]
+    more = (
+        ["es_manager.env_workers=2", "es_manager.env_timeout_s=2"]
+        if workers
+        else ["es_manager.env_timeout_s=1"]
+    )
+    tags = [
+        f"es_manager.{split}.env_configs={{tags: [Siege], n_groups: null}}"
+        for split in ("train", "val")
+    ]
     return [
         "ppo", "base", *STAGE_WORDS, f"+custom_envs.Siege={env}", *tags, *more, f"model_path={siege.model}",
         f"trainer.run_dir={RUN}",
@@ -49,8 +56,12 @@ def environments(siege: Siege, faults: Sequence[str]) -> None:
         problem, lost = wrong_ending(status, text), []
         if not problem and status == 0:
             lost = lost_episodes(there)
-            problem = unlike_declared(there, lost, ppo_words(siege, HARMLESS.get(fault, ""), fault in IN_WORKERS), text)
-        siege.judge("environments", fault, f"ended, {len(lost)} lost" if status == 0 else "refused", problem)
+            problem = unlike_declared(
+                there, lost, ppo_words(siege, HARMLESS.get(fault, ""), fault in IN_WORKERS), text
+            )
+        siege.judge(
+            "environments", fault, f"ended, {len(lost)} lost" if status == 0 else "refused", problem
+        )
 
 
 def unlike_declared(there: Path, lost: list[dict[str, str]], words: list[str], said: str) -> str:
@@ -80,7 +91,8 @@ TEMPLATES = {
     "good": GOOD,
     "raises": "{{ raise_exception('no') }}",
     "does not parse": "{% for message in",
-    "raises after a while": "{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}" + GOOD,
+    "raises after a while": "{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}"
+    + GOOD,
     "raises at some puzzles": "{% if 'is at (2,' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}"
     + GOOD,
     "raises at every puzzle": "{% if 'is at (' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}"
@@ -121,14 +133,18 @@ def templates(siege: Siege, names: Sequence[str]) -> None:
             if name not in OTHER_TEXTS:
                 (there / "template.jinja").write_text(GOOD)
             problem = unlike_declared(there, lost, template_words(siege, "../template.jinja"), said)
-        siege.judge("templates", name, f"ended, {len(lost)} lost" if status == 0 else "refused", problem)
+        siege.judge(
+            "templates", name, f"ended, {len(lost)} lost" if status == 0 else "refused", problem
+        )
 
 
 def servers(siege: Siege) -> None:
     """API servers that misbehave, on a loopback server: the tests of the engines."""
     command = [sys.executable, "-m", "pytest", "-q", "-rA", str(TESTS / "engines" / "test_api.py"),
                str(TESTS / "engines" / "test_api_evaluation.py")]  # fmt: skip
-    found = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False, timeout=900)
+    found = subprocess.run(
+        command, cwd=TESTS.parent, capture_output=True, text=True, check=False, timeout=900
+    )
     for line in found.stdout.splitlines():
         if line.startswith(("PASSED", "FAILED", "ERROR")):
             siege.judge("servers", line, "held", "" if line.startswith("PASSED") else line)

@@ -51,7 +51,16 @@ STALL_S = 45
 SUSPENDED_S = 50
 LONGEST_LAUNCH_S = 4 * 3600  # its watchdog ends it long before
 ROOM = 10_000  # bytes that a file may have while the disk is full
-EVENTS = {"kill": 4, "stop": 2, "suspend": 2, "twice": 2, "disk": 3, "torn": 6, "clock": 6, "times": 2}
+EVENTS = {
+    "kill": 4,
+    "stop": 2,
+    "suspend": 2,
+    "twice": 2,
+    "disk": 3,
+    "torn": 6,
+    "clock": 6,
+    "times": 2,
+}
 """How often what is done to the run from outside."""
 UNANSWERED = 6  # episodes
 FLAT = 1.05
@@ -61,7 +70,10 @@ FLAT = 1.05
 def words(siege: Siege, steps: int) -> list[str]:
     """The smallest PPO: four episodes of two turns on a 3x3 lake."""
     env = "{env_type: 'night_env:Night', max_actions_per_traj: 9, env_config: {size: 3}}"
-    tags = [f"es_manager.{split}.env_configs={{tags: [Night], n_groups: null}}" for split in ("train", "val")]
+    tags = [
+        f"es_manager.{split}.env_configs={{tags: [Night], n_groups: null}}"
+        for split in ("train", "val")
+    ]
     return [
         "ppo", "base", *SMALL, f"model_path={siege.model}", f"trainer.run_dir={RUN}", f"+custom_envs.Night={env}", *tags,
         f"trainer.total_training_steps={steps}", "trainer.save_freq=10", "trainer.max_actor_ckpt_to_keep=2",
@@ -77,8 +89,14 @@ def faults(rng: np.random.Generator, steps: int) -> dict[str, Any]:
     kinds = [*IN_PROCESS, *IN_WORKERS]
     chosen = rng.choice(steps * GROUPS, size=min(len(kinds), steps * GROUPS), replace=False)
     puzzles = {str(SEED + int(place)): kind for place, kind in zip(chosen, kinds, strict=False)}
-    draw = [(rng.integers(steps), rng.integers(GROUPS), rng.integers(GROUP_SIZE)) for _ in range(UNANSWERED)]
-    return {"puzzles": puzzles, "episodes": [f"train/{step}/{group}/{member}" for step, group, member in draw]}
+    draw = [
+        (rng.integers(steps), rng.integers(GROUPS), rng.integers(GROUP_SIZE))
+        for _ in range(UNANSWERED)
+    ]
+    return {
+        "puzzles": puzzles,
+        "episodes": [f"train/{step}/{group}/{member}" for step, group, member in draw],
+    }
 
 
 def events(rng: np.random.Generator, steps: int) -> list[tuple[int, str]]:
@@ -90,7 +108,9 @@ def events(rng: np.random.Generator, steps: int) -> list[tuple[int, str]]:
 class Night:
     """A run, what is still going to happen to it, and what has gone wrong otherwise."""
 
-    def __init__(self, siege: Siege, folder: Path, command: list[str], todo: list[tuple[int, str]]) -> None:
+    def __init__(
+        self, siege: Siege, folder: Path, command: list[str], todo: list[tuple[int, str]]
+    ) -> None:
         self.siege, self.folder, self.command, self.todo = siege, folder, command, todo
         self.rng = siege.rng("events")
         self.done: Counter[str] = Counter()
@@ -114,7 +134,9 @@ class Night:
         expected = (0,)
         while (status := child.wait(LONGEST_LAUNCH_S, until=self.is_due)) is None:
             if not self.is_due():
-                self.siege.judge("overnight", "launch", "", f"did not end within {LONGEST_LAUNCH_S} s")
+                self.siege.judge(
+                    "overnight", "launch", "", f"did not end within {LONGEST_LAUNCH_S} s"
+                )
                 return self.kill(child)
             _, kind = self.todo.pop(0)
             self.done[kind] += 1
@@ -157,7 +179,9 @@ class Night:
         second = launch(self.folder, self.command, output="second.txt")
         status = second.wait(LONGEST_S)
         child.kill(signal.SIGCONT)
-        problem = wrong_ending(status, second.log.read_text()) or ("" if status == 2 else f"status {status}")
+        problem = wrong_ending(status, second.log.read_text()) or (
+            "" if status == 2 else f"status {status}"
+        )
         self.siege.judge("overnight", "second of two", "refused", problem)
 
     def disk(self, child: Child) -> None:
@@ -169,7 +193,11 @@ class Night:
         self.kill(child)
         stage = self.folder / RUN / "ppo"
         if any(stage.glob("global_step_*")):
-            files = sorted(path for path in newest_in(stage).rglob("*") if path.is_file() and path.stat().st_size)
+            files = sorted(
+                path
+                for path in newest_in(stage).rglob("*")
+                if path.is_file() and path.stat().st_size
+            )
             harm(files[self.rng.integers(len(files))], str(self.rng.choice(HOWS)))
         return "gone"
 
@@ -212,31 +240,50 @@ def growth(seen: list[tuple[int, int]], steps: int) -> float:
     return median(last) / median(second) if second and last else float("nan")
 
 
-def held_against(siege: Siege, there: Path, declared: Path, command: list[str], steps: int) -> dict[str, Any]:
+def held_against(
+    siege: Siege, there: Path, declared: Path, command: list[str], steps: int
+) -> dict[str, Any]:
     """Make the run that the night must be equal to, and judge both; returns figures of them."""
     lost = lost_episodes(there)
     declare(declared, lost)
     status, seen = undisturbed(declared, command)
     known = {row["episode_id"] for row in lost}
     own = [
-        f"{row['episode_id']} ({row['reason']})" for row in lost_episodes(declared) if row["episode_id"] not in known
+        f"{row['episode_id']} ({row['reason']})"
+        for row in lost_episodes(declared)
+        if row["episode_id"] not in known
     ]
     if own:  # somebody else's doing: nothing is done to this run
-        siege.judge("overnight", "undisturbed run", "", f"it lost episodes of its own: {', '.join(own)}")
+        siege.judge(
+            "overnight", "undisturbed run", "", f"it lost episodes of its own: {', '.join(own)}"
+        )
     try:
-        changed = differences(result(there), result(declared)) if status == 0 else [f"status {status}"]
-    except (AssertionError, OSError, ValueError, KeyError) as error:  # a checkpoint is not what it says
+        changed = (
+            differences(result(there), result(declared)) if status == 0 else [f"status {status}"]
+        )
+    except (AssertionError, OSError, ValueError, KeyError) as error:
+        # a checkpoint is not what it says
         changed = [f"{type(error).__name__}: {error}"]
     wrong, rounded = unlike(there, declared, changed)
-    siege.judge("overnight", "result", "equal to the run with these declared lost", ", ".join(wrong[:6]))
+    siege.judge(
+        "overnight", "result", "equal to the run with these declared lost", ", ".join(wrong[:6])
+    )
     grown = growth(seen, steps)
-    siege.judge("overnight", "memory", "flat", "" if grown <= FLAT else f"grew by a factor of {grown:.3f}")
-    return {"lost": len(lost), "files with other last digits": len(rounded), "memory": round(grown, 4)}
+    siege.judge(
+        "overnight", "memory", "flat", "" if grown <= FLAT else f"grew by a factor of {grown:.3f}"
+    )
+    return {
+        "lost": len(lost),
+        "files with other last digits": len(rounded),
+        "memory": round(grown, 4),
+    }
 
 
 def main() -> int:
     """The night, and the run that it must be equal to; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/overnight"))

@@ -40,8 +40,16 @@ def report(siege: Siege, left: list[str], root: Path, started: float) -> None:
     """Print and write what was counted and found, and which parts are not done."""
     found = {"seed": siege.seed, "counts": siege.counts, "broken": siege.broken, "not done": left}
     (root / "report.json").write_text(json.dumps(found, indent=1))
-    lines = [f"{part}: {number} {outcome}" for part, seen in siege.counts.items() for outcome, number in seen.items()]
-    verdict = f"{len(siege.broken)} cases BROKE the invariant" if siege.broken else "Every case kept the invariant"
+    lines = [
+        f"{part}: {number} {outcome}"
+        for part, seen in siege.counts.items()
+        for outcome, number in seen.items()
+    ]
+    verdict = (
+        f"{len(siege.broken)} cases BROKE the invariant"
+        if siege.broken
+        else "Every case kept the invariant"
+    )
     cut = f"; NOT DONE, or not to its end: {', '.join(left)}" if left else ""
     used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = sum(part.ru_utime + part.ru_stime for part in used)
@@ -51,10 +59,14 @@ def report(siege: Siege, left: list[str], root: Path, started: float) -> None:
 
 def main() -> int:
     """Every part; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", choices=[*PARTS], default=[*PARTS])
     parser.add_argument("--cases", type=int, default=2000, help="configurations")
-    parser.add_argument("--faults", nargs="*", default=[*IN_PROCESS, *IN_WORKERS], help="of environments")
+    parser.add_argument(
+        "--faults", nargs="*", default=[*IN_PROCESS, *IN_WORKERS], help="of environments"
+    )
     parser.add_argument("--templates", nargs="*", default=[*TEMPLATES], help="chat templates")
     parser.add_argument("--files", type=int, default=1000, help="cases of damage, at most")
     parser.add_argument("--suspensions", type=int, default=2)
@@ -64,11 +76,14 @@ def main() -> int:
     root = args.folder.resolve()
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS / "envs"), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(TESTS / "envs"), os.environ.get("PYTHONPATH", "")]
+    )
     import spa.stages.pipeline  # noqa: F401 - imported once for all launches
 
     siege, started, done = Siege(root, args.seed), time.monotonic(), list[str]()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # one that takes too long says what it has found by then
+    # one that takes too long says what it has found by then
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         for part in args.only:
             PARTS[part](siege, args)

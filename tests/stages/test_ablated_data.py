@@ -64,7 +64,10 @@ def test_random_coordinates_are_not_the_truth(base, tmp_path):
     [
         (["generate.states=believed", "generate.policy=random"], "predicts nothing"),
         (["generate.states=random_coords", "state_text=grid"], "no coordinates"),
-        (["agent_proxy.world_model_reward.prediction=1", "ctx_manager.mode=base"], "needs ctx_manager.mode"),
+        (
+            ["agent_proxy.world_model_reward.prediction=1", "ctx_manager.mode=base"],
+            "needs ctx_manager.mode",
+        ),
     ],
 )
 def test_impossible_ablations_are_refused(overrides, said):
@@ -98,7 +101,9 @@ def test_masks_differ_in_size(base, tmp_path):
     sizes = []
     for mask in ("answer_only", "sampled", "all_after_system"):
         batch = ppo.make_batch(
-            small_config(base, tmp_path, f"actor_rollout_ref.actor.loss_mask={mask}"), episodes, template
+            small_config(base, tmp_path, f"actor_rollout_ref.actor.loss_mask={mask}"),
+            episodes,
+            template,
         )
         assert batch is not None
         sizes.append(int(batch.mask.sum()))
@@ -107,15 +112,21 @@ def test_masks_differ_in_size(base, tmp_path):
 
 def test_online_world_modelling_is_paid_for(base, tmp_path):
     def knows_what_it_sees(prompt) -> str:
-        return formatted(prompt, "Left", observation=prompt.context.state_text("coords"), prediction="?")
+        return formatted(
+            prompt, "Left", observation=prompt.context.state_text("coords"), prediction="?"
+        )
 
     cfg = small_config(base, tmp_path)
     template = ChatTemplate(load_tokenizer(str(base)))
     player = setup.make_player(cfg, template, mode="add_worldmodel")
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=1, step=0)
-    episodes = player.play(ScriptedEngine(knows_what_it_sees, template), specs, setup.train_sampling(cfg))
+    episodes = player.play(
+        ScriptedEngine(knows_what_it_sees, template), specs, setup.train_sampling(cfg)
+    )
     plain = ppo.make_batch(cfg, episodes)
-    paid = ppo.make_batch(small_config(base, tmp_path, "agent_proxy.world_model_reward.observation=0.5"), episodes)
+    paid = ppo.make_batch(
+        small_config(base, tmp_path, "agent_proxy.world_model_reward.observation=0.5"), episodes
+    )
     assert plain is not None and paid is not None
     turns = torch.tensor([len(episode.turns) for episode in episodes])
     torch.testing.assert_close(paid.scores, plain.scores + 0.5 * turns)

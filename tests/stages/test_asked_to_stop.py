@@ -32,7 +32,11 @@ class Launch:
         self.log = log
         with log.open("w") as file:
             self.process = subprocess.Popen(
-                [sys.executable, *command], env=environment, stdout=file, stderr=file, start_new_session=True
+                [sys.executable, *command],
+                env=environment,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             )
 
     def __enter__(self) -> "Launch":
@@ -46,7 +50,9 @@ class Launch:
     def wait_until(self, there: Callable[[], bool]) -> None:
         end = time.monotonic() + LIMIT_S
         while not there():
-            assert self.process.poll() is None and time.monotonic() < end, self.log.read_text()[-4000:]
+            assert self.process.poll() is None and time.monotonic() < end, self.log.read_text()[
+                -4000:
+            ]
             time.sleep(0.05)
 
     def end(self) -> int:
@@ -55,7 +61,11 @@ class Launch:
 
 def steps(stage: Path) -> list[int]:
     path = stage / "metrics.jsonl"
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.is_file() else []
+    return (
+        [json.loads(line)["step"] for line in path.read_text().splitlines()]
+        if path.is_file()
+        else []
+    )
 
 
 def saved_step(stage: Path, known: list[int]) -> int:
@@ -94,20 +104,38 @@ def words(base: Path, tmp_path: Path) -> list[str]:
 
 def test_ranks_stop_together_and_save(words, tmp_path):
     stage = tmp_path / "run" / "sft"
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "spa", "run", *words]
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "spa",
+        "run",
+        *words,
+    ]
     with Launch(command, tmp_path / "first.txt") as first:
         first.wait_until(goes_on(stage, []))
-        os.kill(json.loads((stage / ".lock").read_text())["pid"], signal.SIGTERM)  # one rank: all hear of it
-        assert first.end() == 1, first.log.read_text()[-4000:]  # torchrun's, for ranks that have not finished
+        # one rank: all hear of it
+        os.kill(json.loads((stage / ".lock").read_text())["pid"], signal.SIGTERM)
+        # torchrun's, for ranks that have not finished
+        assert first.end() == 1, first.log.read_text()[-4000:]
     saved = saved_step(stage, steps(stage))
-    assert first.log.read_text().count(f"stopped by SIGTERM. Saved: {stage / f'global_step_{saved}'}") == 2
+    assert (
+        first.log.read_text().count(f"stopped by SIGTERM. Saved: {stage / f'global_step_{saved}'}")
+        == 2
+    )
     with Launch(command, tmp_path / "second.txt") as second:
         second.wait_until(goes_on(stage, steps(stage)))
         second.process.terminate()  # torchrun asks its ranks, and says itself that it was stopped
         second.end()
     again = saved_step(stage, steps(stage))
     assert again > saved
-    assert second.log.read_text().count(f"stopped by SIGTERM. Saved: {stage / f'global_step_{again}'}") == 2
+    assert (
+        second.log.read_text().count(f"stopped by SIGTERM. Saved: {stage / f'global_step_{again}'}")
+        == 2
+    )
 
 
 def test_the_processes_of_a_comparison_save(words, tmp_path):

@@ -24,7 +24,11 @@ SETTINGS = (
 def made(tmp_path, *overrides):
     cfg = load_config("tiny", [*SETTINGS, f"trainer.run_dir={tmp_path}", *overrides])
     out = selfplay.main(cfg)
-    return cfg, read_parquet(out / "wm_train.parquet"), json.loads((out / "summary.json").read_text())
+    return (
+        cfg,
+        read_parquet(out / "wm_train.parquet"),
+        json.loads((out / "summary.json").read_text()),
+    )
 
 
 def test_branched_play_costs_no_tokens_and_tells_of_every_action(tmp_path):
@@ -57,10 +61,15 @@ def test_an_unknown_policy_in_a_mixture_is_refused():
         load_config("tiny", ["generate.mixture={random: -1}"])
 
 
-def test_an_environment_that_fails_when_it_is_copied_costs_the_rows_of_its_episode(tmp_path, caplog, monkeypatch):
+def test_an_environment_that_fails_when_it_is_copied_costs_the_rows_of_its_episode(
+    tmp_path, caplog, monkeypatch
+):
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "envs")
     env = "{env_type: 'faulty_env:Faulty', max_actions_per_traj: 9, env_config: {fault: clone}}"
-    tags = [f"es_manager.{split}.env_configs={{tags: [Bad], n_groups: null}}" for split in ("train", "val")]
+    tags = [
+        f"es_manager.{split}.env_configs={{tags: [Bad], n_groups: null}}"
+        for split in ("train", "val")
+    ]
     _, rows, summary = made(tmp_path, "generate.policy=branched", f"+custom_envs.Bad={env}", *tags)
     assert summary["dropped"]["environment_fault"] > 0
     assert rows and all(row.puzzle_seed % 3 for row in rows)

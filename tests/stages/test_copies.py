@@ -19,7 +19,10 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     data = selfplay.main(one, directory=places[0] / "data")
     sft.main(one, directory=places[0] / "sft", data=data)
     copy = tmp_path / "copies" / "sft"
-    assert sorted(path.name for path in copy.glob("global_step_*")) == ["global_step_2", "global_step_4"]
+    assert sorted(path.name for path in copy.glob("global_step_*")) == [
+        "global_step_2",
+        "global_step_4",
+    ]
     (copy / "global_step_4" / "complete.json").unlink()
     monkeypatch.delattr(selfplay, "self_play")  # nothing is played again
     again = selfplay.main(other, directory=places[1] / "data")
@@ -28,13 +31,23 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     monkeypatch.setattr(sft, "update", lambda *args: steps.append(1) or real(*args))
     last = sft.main(other, directory=places[1] / "sft", data=again)
     assert len(steps) == 2  # from step 2 on
-    for name in ("global_step_4/model.safetensors", "global_step_4/state/tensors.safetensors", "metrics.jsonl"):
+    for name in (
+        "global_step_4/model.safetensors",
+        "global_step_4/state/tensors.safetensors",
+        "metrics.jsonl",
+    ):
         assert (last.parent / name).read_bytes() == (places[0] / "sft" / name).read_bytes(), name
     assert (copy / "global_step_4" / "complete.json").is_file()
 
 
-def test_another_machine_plays_the_second_round_with_the_rows_of_the_first(base, tmp_path, monkeypatch):
-    small = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "generate.num_batches=1")
+def test_another_machine_plays_the_second_round_with_the_rows_of_the_first(
+    base, tmp_path, monkeypatch
+):
+    small = (
+        "trainer.total_training_steps=1",
+        "sft.trainer.total_training_steps=2",
+        "generate.num_batches=1",
+    )
     asked = (
         *small,
         "generate.policy=random",
@@ -46,9 +59,13 @@ def test_another_machine_plays_the_second_round_with_the_rows_of_the_first(base,
     for part in ("data", "sft", "ppo"):
         shutil.rmtree(tmp_path / "copies" / part)
     played, real = [], selfplay.self_play
-    monkeypatch.setattr(selfplay, "self_play", lambda *args: played.append(args[1].folder) or real(*args))
+    monkeypatch.setattr(
+        selfplay, "self_play", lambda *args: played.append(args[1].folder) or real(*args)
+    )
     (other / "round_1/data/trajectories").mkdir(parents=True)
-    (other / "round_1/data/trajectories/generate-000001.jsonl").write_text("of a batch that was begun")
+    (other / "round_1/data/trajectories/generate-000001.jsonl").write_text(
+        "of a batch that was begun"
+    )
     pipeline.run(small_config(base, other, *asked))
     assert played == [other / "data"]
     for name in (
@@ -62,7 +79,8 @@ def test_another_machine_plays_the_second_round_with_the_rows_of_the_first(base,
 def test_who_removes_data_without_episodes_hears_of_their_copy(tmp_path):
     cfg = small_config("none", tmp_path, "trainer.default_hdfs_dir=s3://bucket/run")
     with pytest.raises(
-        DataError, match=r"0 of 2 batches .* remove \S+/round_1/data and its copy s3://bucket/run/round_1/data"
+        DataError,
+        match=r"0 of 2 batches .* remove \S+/round_1/data and its copy s3://bucket/run/round_1/data",
     ):
         selfplay.stored_episodes(cfg, tmp_path / "round_1" / "data")
 
@@ -72,7 +90,9 @@ def test_every_stage_of_every_arm_has_a_place_of_its_own(tmp_path):
     cfg = small_config("none", tmp_path, url)
     assert copies_of(cfg, tmp_path / "sft" / "extra_1") == "s3://bucket/run/sft/extra_1"
     assert copies_of(cfg, Path("/elsewhere/ppo")) == "s3://bucket/run/ppo"
-    made = methods_compared("base", [*SMALL, "model_path=none", f"trainer.run_dir={tmp_path}", url], seeds=2)
+    made = methods_compared(
+        "base", [*SMALL, "model_path=none", f"trainer.run_dir={tmp_path}", url], seeds=2
+    )
     places = [
         copies_of(training.ppo, training.folder / "ppo")
         for trainings in made.trainings.values()

@@ -18,7 +18,12 @@ DISCOUNTED = [
     ("turn_rloo", "algorithm.high_level_gamma=0.9"),
     ("reinforce_plus_plus", "algorithm.gamma=0.97"),
     ("gae", "algorithm.gamma=0.97"),
-    ("gae", "algorithm.gamma=0.97", "algorithm.bi_level_gae=true", "algorithm.high_level_gamma=0.9"),
+    (
+        "gae",
+        "algorithm.gamma=0.97",
+        "algorithm.bi_level_gae=true",
+        "algorithm.high_level_gamma=0.9",
+    ),
     ("turn_gae", "algorithm.high_level_gamma=0.9"),
     ("gigpo", "algorithm.high_level_gamma=0.9"),
 ]
@@ -52,7 +57,9 @@ def episodes() -> EpisodeBatch:
 
 def advantages(tmp_path, estimator: str, *changes: str) -> torch.Tensor:
     """Of the normalised rewards, not whitened, with a critic that says 0."""
-    cfg = small_config("none", tmp_path, f"algorithm.adv_estimator={estimator}", "algorithm.lam=1", *changes)
+    cfg = small_config(
+        "none", tmp_path, f"algorithm.adv_estimator={estimator}", "algorithm.lam=1", *changes
+    )
     batch = ppo.normalized(cfg, episodes())
     known = {item.name: getattr(batch, item.name) for item in fields(EpisodeBatch)}
     zeros = torch.zeros_like(batch.rewards)
@@ -65,7 +72,9 @@ def advantages(tmp_path, estimator: str, *changes: str) -> torch.Tensor:
 @pytest.mark.parametrize("case", DISCOUNTED, ids=" ".join)
 @pytest.mark.parametrize("method", ["mean", "mean_std", "asym_clip"])
 @pytest.mark.parametrize("turn_scores", [True, False])
-def test_first_actions_that_are_worth_nothing_are_equal_however_late_the_failure(tmp_path, case, method, turn_scores):
+def test_first_actions_that_are_worth_nothing_are_equal_however_late_the_failure(
+    tmp_path, case, method, turn_scores
+):
     found = advantages(
         tmp_path,
         *case,
@@ -87,12 +96,19 @@ def test_the_discounted_scores_are_normalised_by_hand(tmp_path, method):
     expected = (discounted - discounted.mean()) / spread
     torch.testing.assert_close(found[:, 0], expected, atol=1e-5, rtol=0)
     late = found[1][episodes().mask[1]]
-    torch.testing.assert_close(late, late[:1].expand_as(late))  # a failure is the same failure at its every token
+    # a failure is the same failure at its every token
+    torch.testing.assert_close(late, late[:1].expand_as(late))
 
 
-@pytest.mark.parametrize("estimator", ["reinforce_plus_plus", "turn_rloo", "turn_gae", "gae", "gigpo", "grpo"])
+@pytest.mark.parametrize(
+    "estimator", ["reinforce_plus_plus", "turn_rloo", "turn_gae", "gae", "gigpo", "grpo"]
+)
 def test_without_a_discount_the_normalised_score_is_on_the_last_token(tmp_path, estimator):
-    changes = ("algorithm.gamma=1", "algorithm.high_level_gamma=1", "agent_proxy.reward_normalization.method=mean_std")
+    changes = (
+        "algorithm.gamma=1",
+        "algorithm.high_level_gamma=1",
+        "agent_proxy.reward_normalization.method=mean_std",
+    )
     found = advantages(tmp_path, estimator, *changes)
     raw = advantages(tmp_path, estimator, *changes[:2])
     batch = episodes()
@@ -101,6 +117,8 @@ def test_without_a_discount_the_normalised_score_is_on_the_last_token(tmp_path, 
     elif estimator == "grpo":
         scores = raw
     else:
-        scores = ((batch.scores - batch.scores.mean()) / (batch.scores.std() + 1e-6))[:, None] * batch.mask
+        scores = ((batch.scores - batch.scores.mean()) / (batch.scores.std() + 1e-6))[
+            :, None
+        ] * batch.mask
     first_turns = slice(0, TOKENS)  # later ones of a single episode have no baseline in turn_rloo
     torch.testing.assert_close(found[:, first_turns], scores[:, first_turns], atol=1e-5, rtol=1e-5)

@@ -63,18 +63,22 @@ def test_scores_what_validation_during_training_scores(tmp_path):
 
 def test_what_turns_do_not_hold_is_no_part_of_the_optimum(tmp_path):
     found = run(demo(12, 1, "agent_proxy.max_turn=1"), "expert", tmp_path / "r.json")["tags"][LAKE]
-    within = [part for part in found["by_difficulty"] if part["difficulty"] <= 3]  # one turn holds three actions
+    # one turn holds three actions
+    within = [part for part in found["by_difficulty"] if part["difficulty"] <= 3]
     assert found["optimum"] == round(sum(part["pass@1"]["n"] for part in within) / 12, 4) < 1
     assert found["percent_of_optimum"] == pytest.approx(100, abs=0.01)
 
 
 def test_players_that_believe_nothing_have_no_figures_of_states(tmp_path):
     found = run(demo(4, 1), "random", tmp_path / "r.json")["tags"][LAKE]
-    assert found["format_rate"] == 1.0 and not {"prediction_exact", "observation_exact"} & found.keys()
+    assert (
+        found["format_rate"] == 1.0 and not {"prediction_exact", "observation_exact"} & found.keys()
+    )
 
 
 def test_expert_reaches_the_optimum(tmp_path):
-    measured = "custom_envs.FrozenLakeNoSlip.env_config.size=4"  # what the card is about; the demo's lake is smaller
+    # what the card is about; the demo's lake is smaller
+    measured = "custom_envs.FrozenLakeNoSlip.env_config.size=4"
     found = run(demo(6, 2, measured), "expert", tmp_path / "r.json")["tags"][LAKE]
     assert found["pass@1"]["mean"] == 1.0
     assert found["percent_of_optimum"] == pytest.approx(100 / found["optimum"])
@@ -85,7 +89,12 @@ def test_expert_reaches_the_optimum(tmp_path):
 
 
 def test_expert_says_when_there_is_no_solver(tmp_path):
-    cfg = demo(2, 1, "es_manager.val.env_configs.tags=['2048']", "es_manager.train.env_configs.tags=['2048']")
+    cfg = demo(
+        2,
+        1,
+        "es_manager.val.env_configs.tags=['2048']",
+        "es_manager.train.env_configs.tags=['2048']",
+    )
     with pytest.raises(ConfigError, match="2048 has no solver"):
         run(cfg, "expert", tmp_path / "r.json")
 
@@ -109,7 +118,9 @@ def test_goes_on_where_it_was_broken_off(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "CHUNK", 4)
     run(cfg, "random", tmp_path / "whole.json")
     engines = [Dying(8), Dying(100)]
-    monkeypatch.setattr(evaluate, "open_target", lambda cfg, target, player, **_: (engines.pop(0), player))
+    monkeypatch.setattr(
+        evaluate, "open_target", lambda cfg, target, player, **_: (engines.pop(0), player)
+    )
     with pytest.raises(ModelError):
         run(cfg, "random", path)
     kept = path.with_suffix(".groups.jsonl").read_text().splitlines()
@@ -130,7 +141,9 @@ def test_its_episodes_can_be_viewed_and_are_those_of_the_result(tmp_path):
         episodes = [Episode.from_json(row) for _, row in read_lines(file.path)]
         found = json.loads((tmp_path / "r.json").read_text())["tags"][LAKE]
         assert len(episodes) == 8 == len({episode.episode_id for episode in episodes})
-        assert sum(episode.success for episode in episodes) / 8 == pytest.approx(found["pass@1"]["mean"], abs=1e-6)
+        assert sum(episode.success for episode in episodes) / 8 == pytest.approx(
+            found["pass@1"]["mean"], abs=1e-6
+        )
     assert len(list((tmp_path / "r" / "previous").rglob("*.jsonl"))) == 1
 
 
@@ -162,11 +175,17 @@ def test_other_settings_set_old_groups_aside(tmp_path):
     assert json.loads(path.read_text())["tags"][LAKE]["turns_per_episode"] == 1.0
 
 
-@pytest.mark.parametrize(("more", "at_a_time"), [((), 12), (("imagine.n=6", "imagine.dynamics=oracle"), 2)])
-def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(tmp_path, monkeypatch, more, at_a_time):
+@pytest.mark.parametrize(
+    ("more", "at_a_time"), [((), 12), (("imagine.n=6", "imagine.dynamics=oracle"), 2)]
+)
+def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(
+    tmp_path, monkeypatch, more, at_a_time
+):
     monkeypatch.setattr(evaluate, "CHUNK", 12)
     calls, play = list[int](), setup.Player.play
-    monkeypatch.setattr(setup.Player, "play", lambda *args: calls.append(len(args[2])) or play(*args))
+    monkeypatch.setattr(
+        setup.Player, "play", lambda *args: calls.append(len(args[2])) or play(*args)
+    )
     run(demo(6, 2, *more), "random", tmp_path / "r.json")
     assert calls == [at_a_time] * (12 // at_a_time)
 
@@ -180,7 +199,9 @@ def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(
         ("builtin:tiny", "random", "float32"),
     ],
 )
-def test_the_precision_is_that_of_the_model_that_plays(tmp_path, monkeypatch, trained, played, precision):
+def test_the_precision_is_that_of_the_model_that_plays(
+    tmp_path, monkeypatch, trained, played, precision
+):
     found = []
 
     def note(cfg, *args, **kwargs):
@@ -190,7 +211,11 @@ def test_the_precision_is_that_of_the_model_that_plays(tmp_path, monkeypatch, tr
     monkeypatch.setattr("spa.models.precision.processor_feature", lambda: "amx")
     monkeypatch.setattr(evaluate, "play_puzzles", note)
     with pytest.raises(ModelError, match="enough"):
-        run(demo(1, 1, f"model_path={trained}", "trainer.device=cpu"), played, tmp_path / "result.json")
+        run(
+            demo(1, 1, f"model_path={trained}", "trainer.device=cpu"),
+            played,
+            tmp_path / "result.json",
+        )
     assert found == [precision]
 
 
@@ -200,11 +225,16 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     hashes = [puzzle.hash for puzzle in evaluate.unseen_puzzles(cfg, player, frozenset())[0]]
     folder = tmp_path / "run" / "ppo" / "trajectories"
     folder.mkdir(parents=True)
-    lines = [json.dumps({"episode_id": "x", "puzzle_hash": h, "turns": []}, separators=(",", ":")) for h in hashes[:2]]
+    lines = [
+        json.dumps({"episode_id": "x", "puzzle_hash": h, "turns": []}, separators=(",", ":"))
+        for h in hashes[:2]
+    ]
     (folder / "train-000001.jsonl").write_text("\n".join(lines) + "\n")
     assert training_hashes(tmp_path / "run") == set(hashes[:2])
     (tmp_path / "run/round_1/data").mkdir(parents=True)
-    pq.write_table(pa.table({"puzzle_hash": ["learnt in round 1"]}), tmp_path / "run/round_1/data" / TRAIN_FILE)
+    pq.write_table(
+        pa.table({"puzzle_hash": ["learnt in round 1"]}), tmp_path / "run/round_1/data" / TRAIN_FILE
+    )
     assert training_hashes(tmp_path / "run") == {*hashes[:2], "learnt in round 1"}
     puzzles, seen = evaluate.unseen_puzzles(cfg, player, training_hashes(tmp_path / "run"))
     assert seen == 2 and [puzzle.hash for puzzle in puzzles] == hashes[2:]
@@ -223,7 +253,13 @@ def test_hash_is_found_in_what_the_recorder_writes():
 
 
 def test_model_that_never_follows_the_format_gets_a_clear_result(tmp_path, untrained_model):
-    cfg = demo(3, 2, "actor_rollout_ref.rollout.response_length=4", "agent_proxy.max_turn=2", "trainer.device=cpu")
+    cfg = demo(
+        3,
+        2,
+        "actor_rollout_ref.rollout.response_length=4",
+        "agent_proxy.max_turn=2",
+        "trainer.device=cpu",
+    )
     result = run(cfg, str(untrained_model), tmp_path / "r.json")
     found = result["tags"][LAKE]
     assert found["format_rate"] == 0.0 and found["pass@1"]["mean"] == 0.0
@@ -246,7 +282,9 @@ def test_the_model_of_a_stage_is_its_result_also_after_extra_steps(tmp_path):
         (tmp_path / "r" / "sft" / name / "complete.json").write_text('{"sha256": {}}')
     assert find_target(str(tmp_path / "r")).model == str(tmp_path / "r" / "sft" / "global_step_2")
     mark_finished(tmp_path / "r" / "sft", result="extra_1/global_step_3")
-    assert find_target(str(tmp_path / "r")).model == str(tmp_path / "r" / "sft" / "extra_1" / "global_step_3")
+    assert find_target(str(tmp_path / "r")).model == str(
+        tmp_path / "r" / "sft" / "extra_1" / "global_step_3"
+    )
 
 
 def test_a_checkpoint_is_found_by_a_path_from_here(tmp_path, monkeypatch):
@@ -260,11 +298,29 @@ def test_a_checkpoint_is_found_by_a_path_from_here(tmp_path, monkeypatch):
 def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert (
-        cli.main(["eval", "random", "--config", "demo", "--puzzles", "4", "--samples", "2", "--k", "1,8", "--quiet"])
+        cli.main(
+            [
+                "eval",
+                "random",
+                "--config",
+                "demo",
+                "--puzzles",
+                "4",
+                "--samples",
+                "2",
+                "--k",
+                "1,8",
+                "--quiet",
+            ]
+        )
         == 0
     )
     out = capsys.readouterr().out
-    assert "Pass@1" in out and "Pass@8: not computed" in out and "runs/demo/eval/random-demo.json" in out
+    assert (
+        "Pass@1" in out
+        and "Pass@8: not computed" in out
+        and "runs/demo/eval/random-demo.json" in out
+    )
     result = json.loads((tmp_path / "runs/demo/eval/random-demo.json").read_text())
     assert result["settings"]["groups"] == 4 and set(result["not_computed"]) == {"pass@8"}
 
@@ -280,8 +336,14 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
         (["no/such/folder", "--config", "demo"], "no such model folder"),
         (["run", "--config", "demo"], "There are checkpoints in run/spa/ppo."),
         (["random", "--config", "demo", "--output", "run"], "it is a folder"),
-        (["random", "--config", "demo", "--output", "file/result.json"], "no result can be written to"),
-        (["random", "--config", "demo", "--output", "/proc/no/result.json"], "no result can be written to"),
+        (
+            ["random", "--config", "demo", "--output", "file/result.json"],
+            "no result can be written to",
+        ),
+        (
+            ["random", "--config", "demo", "--output", "/proc/no/result.json"],
+            "no result can be written to",
+        ),
     ],
 )
 def test_clear_errors(args, said, tmp_path, monkeypatch, capsys):

@@ -33,7 +33,9 @@ def config(tag: str, state_text: str = "grid_and_coords", *more: str):
 
 def asking(cfg, reply) -> Asking:
     player = setup.make_player(cfg, None, mode="add_worldmodel")
-    return Asking(engine=ScriptedEngine(reply), player=player, sampling=setup.val_sampling(cfg), base_seed=5)
+    return Asking(
+        engine=ScriptedEngine(reply), player=player, sampling=setup.val_sampling(cfg), base_seed=5
+    )
 
 
 def report(tag: str, reply, count: int = 40, state_text: str = "grid_and_coords"):
@@ -50,7 +52,9 @@ def perfect(state_text: str = "grid_and_coords"):
         before = env.state_text(state_text)
         actions = [env.random_action(rng) for _ in range(int(rng.integers(1, 4)))]
         execute(env, actions, len(actions))
-        return formatted(prompt, " || ".join(actions), observation=before, prediction=env.state_text(state_text))
+        return formatted(
+            prompt, " || ".join(actions), observation=before, prediction=env.state_text(state_text)
+        )
 
     return reply
 
@@ -68,7 +72,9 @@ def test_a_perfect_model_scores_one(tag):
     assert found["cell_accuracy"] == 1.0 and found["changed_cell_f1"] == 1.0
     assert found["prediction_exact_where_changed"] == 1.0
     assert all(score["exact"] == 1.0 for score in found["entities"].values())
-    assert [part["prediction_exact"]["mean"] for part in found["open_loop"]] == [1.0] * len(found["open_loop"])
+    assert [part["prediction_exact"]["mean"] for part in found["open_loop"]] == [1.0] * len(
+        found["open_loop"]
+    )
     assert found.get("drawing_agrees", 1.0) == 1.0
 
 
@@ -79,13 +85,19 @@ def test_a_perfect_model_scores_one_in_every_order_of_its_reply(order):
     situations, chance = find_situations(who, "FrozenLakeNoSlip", 20, frozenset())
     found = world_model_report(cfg, who, situations, chance=chance, steps=3)
     assert found["format_rate"] == 1.0 and found["prediction_exact"]["mean"] == 1.0
-    assert [part["prediction_exact"]["mean"] for part in found["open_loop"]] == [1.0] * len(found["open_loop"])
+    assert [part["prediction_exact"]["mean"] for part in found["open_loop"]] == [1.0] * len(
+        found["open_loop"]
+    )
 
 
 def test_replies_without_predictions_are_refused(tmp_path):
-    cfg = config("FrozenLakeNoSlip", "coords", "agent_proxy.reply_order=no_prediction", "gate.enable=false")
+    cfg = config(
+        "FrozenLakeNoSlip", "coords", "agent_proxy.reply_order=no_prediction", "gate.enable=false"
+    )
     with pytest.raises(ConfigError, match="nothing to measure"):
-        evaluate_world_model.main(cfg, find_target("random"), output=tmp_path / "out.json", transitions=4)
+        evaluate_world_model.main(
+            cfg, find_target("random"), output=tmp_path / "out.json", transitions=4
+        )
 
 
 def test_a_copying_model_scores_the_copy_baseline():
@@ -93,7 +105,9 @@ def test_a_copying_model_scores_the_copy_baseline():
     copied = found["baselines"]["copy"]
     assert found["observation_exact"]["mean"] == 1.0
     assert 0 < copied["prediction_exact"] < 1
-    assert found["prediction_exact"]["mean"] == copied["prediction_exact"] == found["nothing_changed"]
+    assert (
+        found["prediction_exact"]["mean"] == copied["prediction_exact"] == found["nothing_changed"]
+    )
     assert found["cell_accuracy"] == copied["cell_accuracy"] and found["changed_cell_f1"] == 0.0
     assert found["prediction_exact_where_changed"] == 0.0
     assert found["open_loop"][0]["prediction_exact"]["mean"] == found["open_loop"][0]["copy_exact"]
@@ -114,7 +128,9 @@ def test_drawing_and_sentence_that_contradict_are_found():
         return formatted(prompt, "Up", observation="x", prediction=f"{grid}\n{sentence}")
 
     assert report("FrozenLakeNoSlip", reply)["drawing_agrees"] == 0.0
-    assert "drawing_agrees" not in report("FrozenLakeNoSlip", perfect("coords"), state_text="coords")
+    assert "drawing_agrees" not in report(
+        "FrozenLakeNoSlip", perfect("coords"), state_text="coords"
+    )
 
 
 def test_malformed_replies_are_wrong_and_end_the_open_loop_rollout():
@@ -139,7 +155,8 @@ def test_slippery_ice_has_a_ceiling():
         return formatted(prompt, "Up", observation="x", prediction="x")
 
     found = report("FrozenLake", stays)
-    assert 0.3 < found["ceiling"] < 0.7  # a move goes each of three ways with probability 1/3; walls make some equal
+    # a move goes each of three ways with probability 1/3; walls make some equal
+    assert 0.3 < found["ceiling"] < 0.7
     assert "ceiling" not in report("FrozenLakeNoSlip", stays)
 
 
@@ -158,7 +175,10 @@ def test_situations_are_states_in_the_midst_of_games():
     cfg = config("FrozenLakeNoSlip")
     player = setup.make_player(cfg, None, mode="add_worldmodel")
     env, prompter = player.make_env("FrozenLakeNoSlip"), player.prompters["FrozenLakeNoSlip"]
-    found = [random_situation(env, prompter, tag="t", index=i, base_seed=3, from_start=False) for i in range(30)]
+    found = [
+        random_situation(env, prompter, tag="t", index=i, base_seed=3, from_start=False)
+        for i in range(30)
+    ]
     assert sum(bool(s.prefix) for s in found if s) > 5 and len({s.puzzle for s in found if s}) > 20
     for situation in found:
         assert situation is not None
@@ -179,7 +199,9 @@ def test_trained_puzzles_are_passed_over():
 def test_too_few_puzzles_are_said():
     cfg = config("FrozenLakeNoSlip")
     who = asking(cfg, copier)
-    everything = frozenset(s.puzzle for s in find_situations(who, "FrozenLakeNoSlip", 104, frozenset())[0])
+    everything = frozenset(
+        s.puzzle for s in find_situations(who, "FrozenLakeNoSlip", 104, frozenset())[0]
+    )
     with pytest.raises(DataError, match="only 0 of 1"):
         find_situations(who, "FrozenLakeNoSlip", 1, everything)
 
@@ -198,7 +220,21 @@ def test_a_model_gets_likelihoods_and_equal_seeds_equal_bytes(tmp_path, untraine
 
 def test_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["eval", "random", "--config", "tiny", "--world-model", "--transitions", "10", "--quiet"]) == 0
+    assert (
+        cli.main(
+            [
+                "eval",
+                "random",
+                "--config",
+                "tiny",
+                "--world-model",
+                "--transitions",
+                "10",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "prediction exact" in out and "copying" in out
     assert (tmp_path / "runs/tiny/eval/random-tiny-world-model.json").is_file()

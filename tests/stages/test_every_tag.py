@@ -75,7 +75,19 @@ def test_every_stage(tag, model, tmp_path):
 
 
 def test_these_are_all_tags_of_the_original():
-    original = {"SimpleSokoban", "Sokoban2Boxes", "HarderSokoban", "LargerSokoban", "VisualSimpleSokoban"}
-    original |= {"SokobanDifferentGridVocab", "SokobanDifferentActionVocab", "FrozenLake", "Sudoku", "Countdown"}
+    original = {
+        "SimpleSokoban",
+        "Sokoban2Boxes",
+        "HarderSokoban",
+        "LargerSokoban",
+        "VisualSimpleSokoban",
+    }
+    original |= {
+        "SokobanDifferentGridVocab",
+        "SokobanDifferentActionVocab",
+        "FrozenLake",
+        "Sudoku",
+        "Countdown",
+    }
     original |= {"MetamathQA", "Bandit", "BanditTest", "WebShop"}
     assert original | {"FrozenLakeNoSlip", "2048", "RubiksCube"} == set(TAGS)

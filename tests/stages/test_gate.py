@@ -33,8 +33,14 @@ def judged(changes: dict, *overrides: str, before: dict | None = None):
 @pytest.mark.parametrize(
     ("measured", "diagnosis"),
     [
-        ({"val/wm/format_rate": 0.0, "val/wm/obs_exact": 0.0, "val/wm/pred_exact": 0.0}, "cannot_write"),
-        ({"val/wm/format_rate": 0.98, "val/wm/obs_exact": 0.3, "val/wm/pred_exact": 0.1}, "cannot_read"),
+        (
+            {"val/wm/format_rate": 0.0, "val/wm/obs_exact": 0.0, "val/wm/pred_exact": 0.0},
+            "cannot_write",
+        ),
+        (
+            {"val/wm/format_rate": 0.98, "val/wm/obs_exact": 0.3, "val/wm/pred_exact": 0.1},
+            "cannot_read",
+        ),
         (
             {
                 "val/wm/obs_exact": 0.92,
@@ -45,10 +51,19 @@ def judged(changes: dict, *overrides: str, before: dict | None = None):
             "does_not_predict",
         ),
         # Above the limit, but a copier would do better: the built-in model on 4x4.
-        ({"val/wm/pred_exact": 0.32, "val/wm/changed_f1": 0.3, "val/wm/copy_exact": 0.47}, "does_not_predict"),
+        (
+            {"val/wm/pred_exact": 0.32, "val/wm/changed_f1": 0.3, "val/wm/copy_exact": 0.47},
+            "does_not_predict",
+        ),
         # Right because hardly anything ever changes.
-        ({"val/wm/pred_exact": 0.9, "val/wm/changed_f1": 0.0, "val/wm/copy_exact": 0.89}, "does_not_predict"),
-        ({"val/wm/pred_exact": 0.46, "val/wm/changed_f1": 0.47, "val/wm/copy_exact": 0.3}, "predicts"),
+        (
+            {"val/wm/pred_exact": 0.9, "val/wm/changed_f1": 0.0, "val/wm/copy_exact": 0.89},
+            "does_not_predict",
+        ),
+        (
+            {"val/wm/pred_exact": 0.46, "val/wm/changed_f1": 0.47, "val/wm/copy_exact": 0.3},
+            "predicts",
+        ),
         ({}, "predicts"),
     ],
 )
@@ -74,10 +89,22 @@ LEARNT = {"train/loss": 0.3, "val/loss": 0.33, "step": 4}
 
 def test_overfitting_is_named_and_nobody_is_told_to_train_longer():
     """131 examples, 100 steps more: measured by a user."""
-    worse = {"step": 104, "val/wm/format_rate": 0.64, "val/wm/obs_exact": 0.61, "train/loss": 0.026, "val/loss": 0.72}
+    worse = {
+        "step": 104,
+        "val/wm/format_rate": 0.64,
+        "val/wm/obs_exact": 0.61,
+        "train/loss": 0.026,
+        "val/loss": 0.72,
+    }
     told = judged(worse, before=LEARNT).text
-    assert "cannot write the format yet. It overfits: validation loss rises while training loss falls" in told
-    assert "(0.33 and 0.30 at step 4, 0.72 and 0.03 at step 104). Use more examples" in told and "More SFT" not in told
+    assert (
+        "cannot write the format yet. It overfits: validation loss rises while training loss falls"
+        in told
+    )
+    assert (
+        "(0.33 and 0.30 at step 4, 0.72 and 0.03 at step 104). Use more examples" in told
+        and "More SFT" not in told
+    )
     good = judged({"step": 104, "train/loss": 0.026, "val/loss": 0.72}, before=LEARNT)
     assert good.passed and "It predicts. It overfits" in good.text
 
@@ -97,9 +124,18 @@ def test_what_is_no_overfitting_is_not_called_so(now):
 
 def test_where_no_reply_is_well_formed_nothing_is_said_of_copying():
     """All replies malformed: no action is executed, and copying is right by having nothing to miss."""
-    nothing = {"val/wm/format_rate": 0.0, "val/wm/obs_exact": 0.0, "val/wm/pred_exact": 0.0, "val/wm/copy_exact": 1.0}
+    nothing = {
+        "val/wm/format_rate": 0.0,
+        "val/wm/obs_exact": 0.0,
+        "val/wm/pred_exact": 0.0,
+        "val/wm/copy_exact": 1.0,
+    }
     told = judged(nothing).text
-    assert "no reply is well-formed" in told and "copying" not in told and "cannot write the format" in told
+    assert (
+        "no reply is well-formed" in told
+        and "copying" not in told
+        and "cannot write the format" in told
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,13 +149,17 @@ def test_ppo_on_a_weak_world_model_begins_with_a_word_about_it(tmp_path, caplog,
 
 
 def test_replies_that_are_cut_off_are_the_first_suspect():
-    told = judged({"val/wm/format_rate": 0.1, "val/cut_off": 0.85}, "generate.sampling.response_length=64").text
+    told = judged(
+        {"val/wm/format_rate": 0.1, "val/cut_off": 0.85}, "generate.sampling.response_length=64"
+    ).text
     assert "85% of its replies are cut off at generate.sampling.response_length=64" in told
 
 
 def test_nobody_is_told_to_train_the_built_in_model_longer_on_a_game_it_cannot_read():
     weak = {"val/wm/format_rate": 0.1, "val/wm/pred_exact": 0.0}
-    strange = judged(weak, f"model_path={BUILTIN}", "es_manager.train.env_configs.tags=[Bandit]").text
+    strange = judged(
+        weak, f"model_path={BUILTIN}", "es_manager.train.env_configs.tags=[Bandit]"
+    ).text
     assert "was not made for Bandit" in strange
     assert "More SFT" not in strange
     assert "More SFT" in judged(weak, f"model_path={BUILTIN}").text
@@ -137,14 +177,19 @@ def test_a_model_that_was_not_measured_does_not_pass():
     assert "sft.trainer.eval_episodes" in found.text
 
 
-STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=1", "generate.num_batches=1")
+STEPS = (
+    "trainer.total_training_steps=1",
+    "sft.trainer.total_training_steps=1",
+    "generate.num_batches=1",
+)
 
 
 def test_ppo_waits_until_somebody_says_to_go_on(base, tmp_path):
     cfg = small_config(base, tmp_path, *STEPS, "gate.enable=true")
     for _ in range(2):  # the same command says the same thing again, without training anything
         with pytest.raises(
-            TrainingError, match=r"(?s)PPO is not started.*cannot write the format.*gate\.on_failure=warn"
+            TrainingError,
+            match=r"(?s)PPO is not started.*cannot write the format.*gate\.on_failure=warn",
         ):
             pipeline.run(cfg)
     assert not (tmp_path / "ppo").exists()
@@ -156,12 +201,23 @@ def test_ppo_waits_until_somebody_says_to_go_on(base, tmp_path):
 def test_lowered_limits_let_ppo_begin_and_their_verdict_is_the_record(base, tmp_path, caplog):
     with pytest.raises(TrainingError, match="PPO is not started"):
         pipeline.run(small_config(base, tmp_path, *STEPS, "gate.enable=true"))
-    names = ("format_min", "observation_exact_min", "changed_f1_min", "prediction_exact_min", "entropy_min")
-    lowered = small_config(base, tmp_path, *STEPS, "gate.enable=true", *(f"gate.{name}=0" for name in names))
+    names = (
+        "format_min",
+        "observation_exact_min",
+        "changed_f1_min",
+        "prediction_exact_min",
+        "entropy_min",
+    )
+    lowered = small_config(
+        base, tmp_path, *STEPS, "gate.enable=true", *(f"gate.{name}=0" for name in names)
+    )
     for _ in range(2):
         assert pipeline.run(lowered) == tmp_path / "ppo" / "global_step_1"
         assert json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]
-    assert "changed or lost" not in caplog.text and caplog.text.count("judged by the limits of now") == 1
+    assert (
+        "changed or lost" not in caplog.text
+        and caplog.text.count("judged by the limits of now") == 1
+    )
 
 
 @pytest.mark.parametrize("content", [None, "", '{"passed": tr', "[]", '{"passed": true}'])
@@ -181,7 +237,8 @@ def test_measurements_are_judged_by_the_limits_of_now(tmp_path, caplog):
 
     def verdict(least: float) -> dict:
         cfg = load_config(
-            "_3_frozen_lake", ["gate.enable=true", "model_path=a/b", f"gate.prediction_exact_min={least}"]
+            "_3_frozen_lake",
+            ["gate.enable=true", "model_path=a/b", f"gate.prediction_exact_min={least}"],
         )
         gate.stop_at_gate(cfg, tmp_path)
         return json.loads((tmp_path / gate.GATE_FILE).read_text())

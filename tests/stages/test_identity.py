@@ -20,7 +20,11 @@ from spa.run.manifest import MANIFEST, Manifest
 from spa.run.stage import Stage, stage_fingerprint
 from spa.stages import pipeline, ppo, selfplay, sft
 
-STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "generate.num_batches=1")
+STEPS = (
+    "trainer.total_training_steps=1",
+    "sft.trainer.total_training_steps=2",
+    "generate.num_batches=1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,12 @@ def run(finished, tmp_path) -> tuple[Path, Path]:
 @pytest.fixture
 def no_work(monkeypatch) -> Iterator[None]:
     """Whatever would play or train fails the test."""
-    for target, name in ((Stage, "_prepare"), (selfplay, "self_play"), (sft, "train_sft"), (ppo, "train_ppo")):
+    for target, name in (
+        (Stage, "_prepare"),
+        (selfplay, "self_play"),
+        (sft, "train_sft"),
+        (ppo, "train_ppo"),
+    ):
         monkeypatch.setattr(target, name, lambda *args, **kwargs: pytest.fail("work was begun"))
     yield
 
@@ -56,14 +65,17 @@ def recorded(folder: Path) -> Fingerprint:
 def sums(folder: Path) -> dict[str, str]:
     """The checksums and times of all files but the lock."""
     return {
-        f"{path.relative_to(folder)} {path.stat().st_mtime_ns}": hashlib.sha256(path.read_bytes()).hexdigest()
+        f"{path.relative_to(folder)} {path.stat().st_mtime_ns}": hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
         for path in folder.rglob("*")
         if path.is_file() and path.name != ".lock"
     }
 
 
 @pytest.mark.parametrize(
-    ("replay", "counts"), [((), ()), (("source=data",), ("sft",)), (("source=rollouts",), ("sft", "generate"))]
+    ("replay", "counts"),
+    [((), ()), (("source=data",), ("sft",)), (("source=rollouts",), ("sft", "generate"))],
 )
 def test_ppo_depends_on_what_makes_the_rows_that_it_replays(base, tmp_path, replay, counts):
     section = "actor_rollout_ref.actor.replay"
@@ -141,10 +153,18 @@ def test_a_changed_setting_of_a_stage_that_is_gone_is_named(run, no_work, gone):
 def test_what_changes_no_result_is_taken_as_it_is(finished, no_work, caplog):
     model, root = finished
     before = sums(root)
-    free = ("micro_batch_size_per_gpu=2", "es_manager.env_timeout_s=5", "trainer.test_freq=1", "trainer.logger=[]")
+    free = (
+        "micro_batch_size_per_gpu=2",
+        "es_manager.env_timeout_s=5",
+        "trainer.test_freq=1",
+        "trainer.logger=[]",
+    )
     pipeline.run(small_config(model, root, *STEPS, *free))
     assert sums(root) == before
-    assert "micro_batch_size_per_gpu: 4 → 2" in caplog.text and "es_manager.env_timeout_s: 60.0 → 5.0" in caplog.text
+    assert (
+        "micro_batch_size_per_gpu: 4 → 2" in caplog.text
+        and "es_manager.env_timeout_s: 60.0 → 5.0" in caplog.text
+    )
 
 
 def test_a_moved_run_and_model_are_the_same(run, no_work):
@@ -168,8 +188,12 @@ def test_a_chat_template_file_counts_by_its_content(run, tmp_path, no_work):
     model, root = run
     template = tmp_path / "template.jinja"
     template.write_text("{{ messages }}")
-    with pytest.raises(ConfigError, match=r"actor_rollout_ref\.model\.chat_template: null → content"):
-        pipeline.run(small_config(model, root, *STEPS, f"actor_rollout_ref.model.chat_template={template}"))
+    with pytest.raises(
+        ConfigError, match=r"actor_rollout_ref\.model\.chat_template: null → content"
+    ):
+        pipeline.run(
+            small_config(model, root, *STEPS, f"actor_rollout_ref.model.chat_template={template}")
+        )
 
 
 @pytest.mark.parametrize("text", ['{"base_model_name', "[]"])
@@ -183,10 +207,14 @@ def test_an_imported_model_counts_by_what_its_files_hold(base, tmp_path, monkeyp
     monkeypatch.setenv("HOME", str(tmp_path))
     kept = Path(shutil.copytree(base, tmp_path / ".cache/spa/models/mine"))
     first = model_content("mine")
-    assert first == model_content(str(kept)) and model_content("nobody") == {"weights": "name nobody"}
+    assert first == model_content(str(kept)) and model_content("nobody") == {
+        "weights": "name nobody"
+    }
     with (kept / "tokenizer_config.json").open("a") as file:
         file.write("\n")
-    assert {part for part, value in model_content("mine").items() if value != first[part]} == {"tokenizer"}
+    assert {part for part, value in model_content("mine").items() if value != first[part]} == {
+        "tokenizer"
+    }
 
 
 def test_swapped_data_are_refused_and_lost_data_are_made_again(run, monkeypatch):
@@ -198,7 +226,9 @@ def test_swapped_data_are_refused_and_lost_data_are_made_again(run, monkeypatch)
         with pytest.raises(DataError, match=r"bytes, and the stage wrote.*data\.train_files=FILE"):
             start()
     file.unlink()
-    monkeypatch.setattr(selfplay.setup, "training_specs", lambda *args, **kwargs: pytest.fail("played again"))
+    monkeypatch.setattr(
+        selfplay.setup, "training_specs", lambda *args, **kwargs: pytest.fail("played again")
+    )
     pipeline.run(cfg)
     assert file.read_bytes() == true
 
@@ -210,7 +240,11 @@ def test_weights_in_a_subfolder_count_and_those_outside_are_refused(base, tmp_pa
     (model / "model.safetensors").rename(moved)
     index = model / "model.safetensors.index.json"
     names = list(load_file(moved))
-    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, str(moved.relative_to(model)))}))
+    index.write_text(
+        json.dumps(
+            {"metadata": {}, "weight_map": dict.fromkeys(names, str(moved.relative_to(model)))}
+        )
+    )
     load_policy(str(model))
     first = model_content(str(model))
     weights = load_file(moved)
@@ -218,7 +252,9 @@ def test_weights_in_a_subfolder_count_and_those_outside_are_refused(base, tmp_pa
     save_file(weights, moved, metadata={"format": "pt"})
     assert model_content(str(model))["weights"] != first["weights"]
     moved.rename(tmp_path / "outside.safetensors")
-    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, "../outside.safetensors")}))
+    index.write_text(
+        json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, "../outside.safetensors")})
+    )
     with pytest.raises(ModelError, match="outside the folder"):
         load_policy(str(model))
 
@@ -227,7 +263,10 @@ def test_configured_data_count_by_their_content(base, finished, tmp_path):
     _, root = finished
     for name in (selfplay.TRAIN_FILE, selfplay.VAL_FILE):
         shutil.copy(root / "data" / name, tmp_path / name)
-    files = (f"data.train_files={tmp_path / selfplay.TRAIN_FILE}", f"data.val_files={tmp_path / selfplay.VAL_FILE}")
+    files = (
+        f"data.train_files={tmp_path / selfplay.TRAIN_FILE}",
+        f"data.val_files={tmp_path / selfplay.VAL_FILE}",
+    )
     cfg = small_config(base, tmp_path / "run", *STEPS, *files)
     launch(cfg, Job(stage="sft"))
     shutil.copy(tmp_path / selfplay.VAL_FILE, tmp_path / selfplay.TRAIN_FILE)
@@ -235,7 +274,9 @@ def test_configured_data_count_by_their_content(base, finished, tmp_path):
         launch(cfg, Job(stage="sft"))
 
 
-@pytest.mark.parametrize("harm", ["truncated config.yaml", "no manifest.json", "torn manifest.json"])
+@pytest.mark.parametrize(
+    "harm", ["truncated config.yaml", "no manifest.json", "torn manifest.json"]
+)
 def test_a_damaged_record_does_not_switch_the_guard_off(run, no_work, harm):
     model, root = run
     path = root / "ppo" / harm.split()[-1]
@@ -272,7 +313,9 @@ def test_anew_does_what_changed_again_and_archives_the_old(run):
     pipeline.run(small_config(model, root, *STEPS, *changed))
     after = sums(root)
     kept = {
-        name.replace("ppo/", "ppo/previous/1/", 1): value for name, value in before.items() if "log.txt" not in name
+        name.replace("ppo/", "ppo/previous/1/", 1): value
+        for name, value in before.items()
+        if "log.txt" not in name
     }
     assert kept.items() <= after.items()
     assert recorded(root / "ppo").settings["actor_rollout_ref.actor.optim.lr"] == 0.001
@@ -289,10 +332,15 @@ def test_seconds_of_a_longer_run_are_those_of_both_parts(run):
     assert json.loads(mark.read_text())["seconds"] > 1000.0
 
 
-def test_ppo_from_another_checkpoint_of_the_same_stage_is_another_result(finished, tmp_path, monkeypatch):
+def test_ppo_from_another_checkpoint_of_the_same_stage_is_another_result(
+    finished, tmp_path, monkeypatch
+):
     model, root = finished
     cfg = small_config(model, root, *STEPS)
-    last, named = (pipeline.ppo_fingerprint(cfg, root / "sft" / f"global_step_{n}", root / "sft") for n in (2, 1))
+    last, named = (
+        pipeline.ppo_fingerprint(cfg, root / "sft" / f"global_step_{n}", root / "sft")
+        for n in (2, 1)
+    )
     assert last.parent == named.parent == recorded(root / "sft")
     assert differences(last, named) == {"the checkpoint it starts from": (None, "global_step_1")}
     foreign = pipeline.ppo_fingerprint(cfg, model, root / "sft")

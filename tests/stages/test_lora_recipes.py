@@ -56,7 +56,9 @@ def base(tmp_path_factory) -> Path:
 
 
 def config(base: Path, run: Path, *overrides: str) -> Config:
-    return load_config("base-lora", [*SETTINGS, f"model_path={base}", f"trainer.run_dir={run}", *overrides])
+    return load_config(
+        "base-lora", [*SETTINGS, f"model_path={base}", f"trainer.run_dir={run}", *overrides]
+    )
 
 
 def adapter(folder: Path) -> dict[str, torch.Tensor]:
@@ -73,11 +75,17 @@ def test_ppo_trains_adapters_against_the_model_without_them(base, tmp_path):
     for part in (checkpoint, checkpoint / "critic"):
         weights = adapter(part)
         assert any(value.abs().max() > 0 for name, value in weights.items() if "lora_B" in name)
-        merged, original = load_policy(str(part)) if part == checkpoint else None, load_policy(str(base))
+        merged, original = (
+            load_policy(str(part)) if part == checkpoint else None,
+            load_policy(str(base)),
+        )
         if merged is not None:
-            assert torch.equal(merged.get_input_embeddings().weight, original.get_input_embeddings().weight)
+            assert torch.equal(
+                merged.get_input_embeddings().weight, original.get_input_embeddings().weight
+            )
             assert not torch.equal(
-                merged.base_model.layers[0].mlp.up_proj.weight, original.base_model.layers[0].mlp.up_proj.weight
+                merged.base_model.layers[0].mlp.up_proj.weight,
+                original.base_model.layers[0].mlp.up_proj.weight,
             )
     # Exactly 0 if the reference moved with the policy; one sample of KL may have either sign.
     assert last_line(tmp_path / "whole")["actor/kl_loss"] != 0
@@ -95,7 +103,9 @@ def test_fine_tuning_with_adapters_goes_on_exactly(base, tmp_path):
     data = selfplay.main(config(base, tmp_path), directory=tmp_path / "data")
     cfg = config(base, tmp_path, "sft.trainer.total_training_steps=3")
     whole = sft.main(cfg, directory=tmp_path / "whole", data=data)
-    schedule = config(base, tmp_path, "sft.trainer.total_training_steps=3", "sft.trainer.save_freq=1")
+    schedule = config(
+        base, tmp_path, "sft.trainer.total_training_steps=3", "sft.trainer.save_freq=1"
+    )
     partial = tmp_path / "partial"
     sft.main(schedule, directory=partial, data=data)
     for step in (2, 3):  # as if the run had been killed after step 1

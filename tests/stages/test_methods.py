@@ -78,31 +78,49 @@ def test_off_is_off_to_the_bit(base, plain, tmp_path, off):
     "on",
     [
         (f"{WORLD}.tokens=shown_states",),
-        (f"{WORLD}.tokens=shown_states", f"{WORLD}.kind=clipped_error", f"{WORLD}.most=1", f"{WORLD}.turns=0.5"),
+        (
+            f"{WORLD}.tokens=shown_states",
+            f"{WORLD}.kind=clipped_error",
+            f"{WORLD}.most=1",
+            f"{WORLD}.turns=0.5",
+        ),
         (f"{WORLD}.tokens=right_beliefs",),
     ],
     ids=["echo", "paw", "right beliefs"],
 )
 def test_a_loss_on_the_world_is_reported_with_its_own_mean(base, plain, tmp_path, on):
     lines = trained(base, tmp_path, *on)
-    assert any("actor/world_loss" in line and line["rollout/world_tokens_ratio"] >= 0 for line in lines)
-    assert lines[0]["train/FrozenLakeNoSlip/success"] == plain[0]["train/FrozenLakeNoSlip/success"]  # the same play
+    assert any(
+        "actor/world_loss" in line and line["rollout/world_tokens_ratio"] >= 0 for line in lines
+    )
+    # the same play
+    assert lines[0]["train/FrozenLakeNoSlip/success"] == plain[0]["train/FrozenLakeNoSlip/success"]
     if "right_beliefs" not in on[0]:  # the small model is hardly ever right
-        assert [line.get("actor/grad_norm") for line in lines] != [line.get("actor/grad_norm") for line in plain]
+        assert [line.get("actor/grad_norm") for line in lines] != [
+            line.get("actor/grad_norm") for line in plain
+        ]
 
 
 def test_echo_makes_the_shown_states_likelier(base, tmp_path):
     lines = trained(
-        base, tmp_path, f"{WORLD}.tokens=shown_states", f"{WORLD}.coef=2.0", "trainer.total_training_steps=4"
+        base,
+        tmp_path,
+        f"{WORLD}.tokens=shown_states",
+        f"{WORLD}.coef=2.0",
+        "trainer.total_training_steps=4",
     )
     losses = [line["actor/world_loss"] for line in lines if "actor/world_loss" in line]
     assert len(losses) > 1 and losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("focus", [(f"{FOCUS}.alpha=0.2",), (f"{FOCUS}.alpha=0.2", f"{FOCUS}.beta=1")])
+@pytest.mark.parametrize(
+    "focus", [(f"{FOCUS}.alpha=0.2",), (f"{FOCUS}.alpha=0.2", f"{FOCUS}.beta=1")]
+)
 def test_answer_focus_moves_the_update(base, plain, tmp_path, focus):
     lines = trained(base, tmp_path, *focus)
-    assert [line.get("actor/grad_norm") for line in lines] != [line.get("actor/grad_norm") for line in plain]
+    assert [line.get("actor/grad_norm") for line in lines] != [
+        line.get("actor/grad_norm") for line in plain
+    ]
 
 
 @pytest.mark.parametrize("estimator", ["turn_rloo", "turn_gae", "gigpo"])
@@ -115,11 +133,15 @@ def test_estimators_per_turn_train(base, tmp_path, estimator):
 def rows(base, tmp_path_factory):
     """World-model data of random play."""
     folder = tmp_path_factory.mktemp("rows")
-    return selfplay.main(small_config(base, folder, "generate.policy=random", "generate.num_batches=1"))
+    return selfplay.main(
+        small_config(base, folder, "generate.policy=random", "generate.num_batches=1")
+    )
 
 
 def test_replayed_rows_without_weight_change_no_gradient(base, plain, rows, tmp_path):
-    lines = trained(base, tmp_path, f"generate.output_dir={rows}", f"{REPLAY}.rows=3", f"{REPLAY}.coef=0")
+    lines = trained(
+        base, tmp_path, f"generate.output_dir={rows}", f"{REPLAY}.rows=3", f"{REPLAY}.coef=0"
+    )
     for line, before in zip(lines, plain, strict=True):
         assert line["actor/replay_tokens"] > 0 and line["actor/replay_loss"] > 0
         for name in ("actor/grad_norm", "actor/loss", "actor/entropy", "actor/ppo_kl"):
@@ -127,8 +149,17 @@ def test_replayed_rows_without_weight_change_no_gradient(base, plain, rows, tmp_
 
 
 def test_replayed_rows_get_likelier(base, rows, tmp_path):
-    on = (f"generate.output_dir={rows}", f"{REPLAY}.rows=8", f"{REPLAY}.coef=2.0", "trainer.total_training_steps=4")
-    losses = [line["actor/replay_loss"] for line in trained(base, tmp_path, *on) if "actor/replay_loss" in line]
+    on = (
+        f"generate.output_dir={rows}",
+        f"{REPLAY}.rows=8",
+        f"{REPLAY}.coef=2.0",
+        "trainer.total_training_steps=4",
+    )
+    losses = [
+        line["actor/replay_loss"]
+        for line in trained(base, tmp_path, *on)
+        if "actor/replay_loss" in line
+    ]
     assert len(losses) > 1 and losses[-1] < losses[0]
 
 
@@ -136,8 +167,12 @@ def test_replayed_rows_can_be_learnt_in_their_states_alone(base, rows, tmp_path)
     counts = {}
     for loss_on in ("null", "states_only", "no_states"):
         more = (f"generate.output_dir={rows}", f"{REPLAY}.rows=2", f"{REPLAY}.loss_on={loss_on}")
-        counts[loss_on] = [line["actor/replay_tokens"] for line in trained(base, tmp_path / loss_on, *more)]
-    for whole, states, others in zip(counts["null"], counts["states_only"], counts["no_states"], strict=True):
+        counts[loss_on] = [
+            line["actor/replay_tokens"] for line in trained(base, tmp_path / loss_on, *more)
+        ]
+    for whole, states, others in zip(
+        counts["null"], counts["states_only"], counts["no_states"], strict=True
+    ):
         assert 0 < states < whole and whole == states + others
 
 
@@ -152,7 +187,9 @@ def played(cfg, base, reply):
     template = setup.load_actor(cfg, str(base), setup.pick_device(cfg))[1]
     player = setup.make_player(cfg, template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
-    return template, player.play(ScriptedEngine(lambda prompt: reply, template), specs, setup.train_sampling(cfg))
+    return template, player.play(
+        ScriptedEngine(lambda prompt: reply, template), specs, setup.train_sampling(cfg)
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,8 +202,14 @@ def played(cfg, base, reply):
     ids=["truth", "believed", "shuffled"],
 )
 def test_rollouts_are_replayed_as_stage_1_would_write_them(base, tmp_path, more, is_true, is_own):
-    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "actor_rollout_ref.rollout.max_model_len=1024")
-    cfg = small_config(base, tmp_path, *on, *more, "es_manager.train.env_groups=8", "agent_proxy.max_turn=1")
+    on = (
+        f"{REPLAY}.rows=2",
+        f"{REPLAY}.source=rollouts",
+        "actor_rollout_ref.rollout.max_model_len=1024",
+    )
+    cfg = small_config(
+        base, tmp_path, *on, *more, "es_manager.train.env_groups=8", "agent_proxy.max_turn=1"
+    )
     template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", "Right"))
     found = sampled_rows(context(cfg, template), episodes, count=5)
     assert len(found) == 5
@@ -181,7 +224,9 @@ def test_rollouts_are_replayed_as_stage_1_would_write_them(base, tmp_path, more,
 
 def test_replay_of_successes_alone_takes_as_many_as_there_are(base, tmp_path):
     on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "generate.success_only=true")
-    cfg = small_config(base, tmp_path, *on, "es_manager.train.env_groups=8", "agent_proxy.max_turn=1")
+    cfg = small_config(
+        base, tmp_path, *on, "es_manager.train.env_groups=8", "agent_proxy.max_turn=1"
+    )
     template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", "Right"))
     won = [replace(episode, success=number % 8 == 0) for number, episode in enumerate(episodes)]
     count = sum(episode.success for episode in won)
@@ -202,15 +247,23 @@ def test_replayed_rollouts_are_reported_and_move_the_update_alone(base, plain, t
     on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", f"{REPLAY}.loss_on={loss_on}")
     lines = trained(base, tmp_path, *on)
     assert any(line.get("actor/replay_tokens", 0) > 0 for line in lines)
-    assert lines[0]["train/FrozenLakeNoSlip/success"] == plain[0]["train/FrozenLakeNoSlip/success"]  # the same play
-    assert [line.get("actor/grad_norm") for line in lines] != [line.get("actor/grad_norm") for line in plain]
+    # the same play
+    assert lines[0]["train/FrozenLakeNoSlip/success"] == plain[0]["train/FrozenLakeNoSlip/success"]
+    assert [line.get("actor/grad_norm") for line in lines] != [
+        line.get("actor/grad_norm") for line in plain
+    ]
 
 
 @pytest.mark.parametrize(
     ("more", "reason"),
-    [(("ctx_manager.mode=base",), "hold no states"), (("agent_proxy.reply_order=choose_plan",), "other plans")],
+    [
+        (("ctx_manager.mode=base",), "hold no states"),
+        (("agent_proxy.reply_order=choose_plan",), "other plans"),
+    ],
 )
-def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(base, tmp_path, more, reason, caplog):
+def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(
+    base, tmp_path, more, reason, caplog
+):
     on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts")
     assert trained(base, tmp_path / "on", *more, *on) == trained(base, tmp_path / "off", *more)
     assert re.search(f"no rollout is replayed: .*{reason}", caplog.text)
@@ -226,31 +279,47 @@ def imagines(right: bool):
             twin.step(twin.to_action(name))
             states[name] = twin.state_text("coords")
         worth = {name: prompt.context.state_value(state) for name, state in states.items()}
-        best, worst = max(worth, key=lambda name: worth[name]), min(worth, key=lambda name: worth[name])
+        best, worst = (
+            max(worth, key=lambda name: worth[name]),
+            min(worth, key=lambda name: worth[name]),
+        )
         chosen = best if prompt.seed % 2 else worst
         said = states if right else {best: states[worst], worst: states[best]}
         thoughts = imagined_plans([((best,), said[best]), ((worst,), said[worst])])
-        return world_model_reply("here", f"{thoughts}I do {chosen}. ", said[chosen], chosen, order="choose_plan")
+        return world_model_reply(
+            "here", f"{thoughts}I do {chosen}. ", said[chosen], chosen, order="choose_plan"
+        )
 
     return reply
 
 
-def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anything_is_played(base, tmp_path):
+def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anything_is_played(
+    base, tmp_path
+):
     more = ("agent_proxy.reply_order=choose_plan", "algorithm.imagined_advantage=0.5")
     cfg = small_config(base, tmp_path, *more, "es_manager.train.env_configs.tags=[Countdown]")
-    with pytest.raises(ConfigError, match=r"Countdown cannot say what a state is worth.*imagined_advantage must be 0"):
+    with pytest.raises(
+        ConfigError,
+        match=r"Countdown cannot say what a state is worth.*imagined_advantage must be 0",
+    ):
         ppo.main(cfg, directory=tmp_path / "run")
     assert not list((tmp_path / "run").glob("trajectories/*"))
 
 
 @pytest.mark.parametrize("right", [True, False])
 def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, right):
-    more = ("agent_proxy.reply_order=choose_plan", "algorithm.imagined_advantage=0.5", "es_manager.train.env_groups=8")
+    more = (
+        "agent_proxy.reply_order=choose_plan",
+        "algorithm.imagined_advantage=0.5",
+        "es_manager.train.env_groups=8",
+    )
     cfg = small_config(base, tmp_path, *more)
     template = setup.load_actor(cfg, str(base), setup.pick_device(cfg))[1]
     player = setup.make_player(cfg, template, mode="add_worldmodel")
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
-    episodes = player.play(ScriptedEngine(imagines(right), template), specs, setup.train_sampling(cfg))
+    episodes = player.play(
+        ScriptedEngine(imagines(right), template), specs, setup.train_sampling(cfg)
+    )
     assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
     batch = ppo.make_batch(cfg, episodes)
     assert batch is not None
@@ -262,4 +331,6 @@ def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, ri
         return
     last = added[ppo.last_turn_ends(batch)]
     won = [episode.success for episode in episodes]
-    assert any(won) and all(value > 0 for value, success in zip(last.tolist(), won, strict=True) if success)
+    assert any(won) and all(
+        value > 0 for value, success in zip(last.tolist(), won, strict=True) if success
+    )

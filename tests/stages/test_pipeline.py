@@ -13,7 +13,11 @@ from spa.models.load import load_policy
 from spa.run.manifest import Manifest
 from spa.stages import pipeline, selfplay
 
-STEPS = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=2", "sft.trainer.eval_episodes=4")
+STEPS = (
+    "trainer.total_training_steps=1",
+    "sft.trainer.total_training_steps=2",
+    "sft.trainer.eval_episodes=4",
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +41,32 @@ def test_all_three_stages_leave_what_the_next_one_needs(finished):
 
 
 def test_what_is_done_is_not_done_again(base, finished):
-    files = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file() and path.name != ".lock"}
+    files = {
+        path: path.stat().st_mtime_ns
+        for path in finished.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
     pipeline.run(small_config(base, finished, *STEPS))
     assert {
-        path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file() and path.name != ".lock"
+        path: path.stat().st_mtime_ns
+        for path in finished.rglob("*")
+        if path.is_file() and path.name != ".lock"
     } == files
 
 
 @pytest.mark.parametrize("harm", ["torn", "gone", "record"])
-def test_episodes_that_were_lost_before_data_are_made_of_them_are_played_again(base, finished, tmp_path, harm, caplog):
+def test_episodes_that_were_lost_before_data_are_made_of_them_are_played_again(
+    base, finished, tmp_path, harm, caplog
+):
     data = tmp_path / "data"
     shutil.copytree(finished / "data", data)
     known = Manifest.read(data)
     assert known is not None
-    kept = {name: size for name, size in known.sizes.items() if harm != "record" and name.startswith("trajectories")}
+    kept = {
+        name: size
+        for name, size in known.sizes.items()
+        if harm != "record" and name.startswith("trajectories")
+    }
     replace(known, result=None, sizes=kept).write(data)  # as it was before the data set was written
     (data / "wm_train.parquet").unlink()
     path = data / "trajectories/generate-000002.jsonl"
@@ -59,16 +75,28 @@ def test_episodes_that_were_lost_before_data_are_made_of_them_are_played_again(b
     elif harm == "gone":
         path.unlink()
     selfplay.main(small_config(base, tmp_path, *STEPS))
-    for name in ("wm_train.parquet", "wm_val.parquet", "metrics.jsonl", "trajectories/generate-000002.jsonl"):
+    for name in (
+        "wm_train.parquet",
+        "wm_val.parquet",
+        "metrics.jsonl",
+        "trajectories/generate-000002.jsonl",
+    ):
         assert (data / name).read_bytes() == (finished / "data" / name).read_bytes()
     assert ("it is played again" in caplog.text) == (harm != "record")
 
 
 def test_stages_lie_where_the_configuration_says(base, tmp_path):
-    places = [f"generate.output_dir={tmp_path / 'a'}", f"sft.trainer.default_local_dir={tmp_path / 'b'}"]
-    cfg = small_config(base, tmp_path / "run", *STEPS, *places, f"trainer.default_local_dir={tmp_path / 'c'}")
+    places = [
+        f"generate.output_dir={tmp_path / 'a'}",
+        f"sft.trainer.default_local_dir={tmp_path / 'b'}",
+    ]
+    cfg = small_config(
+        base, tmp_path / "run", *STEPS, *places, f"trainer.default_local_dir={tmp_path / 'c'}"
+    )
     assert pipeline.run(cfg) == tmp_path / "c" / "global_step_1"
-    assert (tmp_path / "a" / "wm_train.parquet").is_file() and (tmp_path / "b" / "global_step_2").is_dir()
+    assert (tmp_path / "a" / "wm_train.parquet").is_file() and (
+        tmp_path / "b" / "global_step_2"
+    ).is_dir()
     assert not (tmp_path / "run").exists()
 
 
@@ -84,11 +112,15 @@ def test_running_anew_keeps_the_old_stages(base, finished, tmp_path, monkeypatch
         with pytest.raises(KeyboardInterrupt):
             pipeline.run(small_config(base, tmp_path, *STEPS), generate_data=True)
         for stage in ("data", "sft", "ppo"):
-            assert (tmp_path / stage / "previous" / str(number) / "metrics.jsonl").read_text() == str(number)
+            assert (
+                tmp_path / stage / "previous" / str(number) / "metrics.jsonl"
+            ).read_text() == str(number)
             assert not (tmp_path / stage / "metrics.jsonl").exists()
 
 
-def test_ppo_starts_from_the_fine_tuned_checkpoint_that_is_named(base, finished, tmp_path, monkeypatch):
+def test_ppo_starts_from_the_fine_tuned_checkpoint_that_is_named(
+    base, finished, tmp_path, monkeypatch
+):
     starts = []
 
     def started(cfg, *, model_path, directory, fingerprint):
@@ -123,7 +155,12 @@ GATE = (
     "gate.extra_steps=1",
     "gate.entropy_min=0",
 )  # extras of older versions
-OPEN = ("gate.format_min=0", "gate.observation_exact_min=0", "gate.changed_f1_min=0", "gate.prediction_exact_min=0")
+OPEN = (
+    "gate.format_min=0",
+    "gate.observation_exact_min=0",
+    "gate.changed_f1_min=0",
+    "gate.prediction_exact_min=0",
+)
 
 
 def test_a_weak_world_model_is_judged_and_not_trained_on(base, finished, tmp_path):
@@ -132,12 +169,17 @@ def test_a_weak_world_model_is_judged_and_not_trained_on(base, finished, tmp_pat
     last = pipeline.world_model(cfg, finished / "data", tmp_path / "sft")
     assert last == tmp_path / "sft" / "global_step_2"
     gate = json.loads((tmp_path / "sft" / "gate.json").read_text())
-    *_, measured = (json.loads(line) for line in (tmp_path / "sft" / "metrics.jsonl").read_text().splitlines())
+    *_, measured = (
+        json.loads(line) for line in (tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()
+    )
     assert not gate["passed"] and gate["entropy"] == measured["val/sampled_nll"]
     assert not list((tmp_path / "sft").glob("extra_*"))
 
 
 def test_a_world_model_that_is_good_enough_is_left_alone(base, finished, tmp_path):
     cfg = small_config(base, tmp_path, *STEPS, *GATE, *OPEN)
-    assert pipeline.world_model(cfg, finished / "data", tmp_path / "sft") == tmp_path / "sft" / "global_step_2"
+    assert (
+        pipeline.world_model(cfg, finished / "data", tmp_path / "sft")
+        == tmp_path / "sft" / "global_step_2"
+    )
     assert json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]

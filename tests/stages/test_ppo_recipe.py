@@ -48,14 +48,23 @@ def four_steps(base, tmp_path_factory) -> Path:
 def test_the_run_trains_and_records_what_it_did(base, four_steps):
     lines = metrics(four_steps)
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
-    assert [any(key.startswith("val-env/") for key in line) for line in lines] == [True, False, True, False, True]
+    assert [any(key.startswith("val-env/") for key in line) for line in lines] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
     assert any(line.get("actor/grad_norm", 0) > 0 for line in lines)
     before, after = load_policy(str(base)), load_policy(str(four_steps / "global_step_4"))
-    changes = [(a - b).abs().max() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
+    changes = [
+        (a - b).abs().max() for a, b in zip(before.parameters(), after.parameters(), strict=True)
+    ]
     assert min(changes) > 0
     names = sorted(path.name for path in (four_steps / "trajectories").iterdir())
     assert names == sorted(
-        [f"train-00000{step}.jsonl" for step in (1, 2, 3, 4)] + [f"val-00000{step}.jsonl" for step in (0, 2, 4)]
+        [f"train-00000{step}.jsonl" for step in (1, 2, 3, 4)]
+        + [f"val-00000{step}.jsonl" for step in (0, 2, 4)]
     )
 
 
@@ -70,7 +79,9 @@ def test_the_same_seed_gives_the_same_files(base, four_steps, tmp_path):
     ppo.main(small_config(base, tmp_path, *FOUR))
     assert_same_record(four_steps, tmp_path / "ppo")
     for step in (2, 4):
-        assert_same_weights(four_steps / f"global_step_{step}", tmp_path / "ppo" / f"global_step_{step}")
+        assert_same_weights(
+            four_steps / f"global_step_{step}", tmp_path / "ppo" / f"global_step_{step}"
+        )
 
 
 def test_another_seed_gives_another_run(base, four_steps, tmp_path):
@@ -78,7 +89,9 @@ def test_another_seed_gives_another_run(base, four_steps, tmp_path):
     assert metrics(tmp_path / "ppo")[0] != metrics(four_steps)[1]
 
 
-def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(base, four_steps, tmp_path, monkeypatch):
+def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(
+    base, four_steps, tmp_path, monkeypatch
+):
     cfg = small_config(base, tmp_path, *FOUR)
     with monkeypatch.context() as patch:
         real, calls = ppo.update, []
@@ -92,7 +105,8 @@ def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(base, four_ste
         patch.setattr(ppo, "update", killed)
         with pytest.raises(KeyboardInterrupt):
             ppo.main(cfg)
-    assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0, 1, 2, 3]  # step 3 was not saved
+    # step 3 was not saved
+    assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0, 1, 2, 3]
     ppo.main(cfg)
     assert_same_record(four_steps, tmp_path / "ppo")
     assert_same_weights(four_steps / "global_step_4", tmp_path / "ppo" / "global_step_4")
@@ -154,13 +168,17 @@ def half_loss(logprobs, old_logprobs, advantages, weights, *, clip_ratio_low):
     """A loss of one's own."""
     live = weights > 0
     ratio = torch.where(live, logprobs - old_logprobs, 0.0).exp().clamp(max=1 + clip_ratio_low)
-    return -(weights * ratio * torch.where(live, advantages, 0.0)).sum() / 2, {"ratio": ratio[live].sum()}
+    return -(weights * ratio * torch.where(live, advantages, 0.0)).sum() / 2, {
+        "ratio": ratio[live].sum()
+    }
 
 
 def to_come(batch, rewards, *, gamma):
     """An estimator of one's own that wants a critic and whitening."""
     assert batch.values is not None
-    return rewards.flip(1).cumsum(1).flip(1) * gamma - batch.values, rewards.flip(1).cumsum(1).flip(1)
+    return rewards.flip(1).cumsum(1).flip(1) * gamma - batch.values, rewards.flip(1).cumsum(1).flip(
+        1
+    )
 
 
 trainable = EngineKind(make=own_engine, trainable=True)
@@ -192,15 +210,23 @@ def test_estimator_loss_and_engine_of_ones_own_train(base, tmp_path):
         (["actor_rollout_ref.rollout.do_sample=false"], "greedy replies cannot be trained on"),
         (["es_manager.train.group_size=1"], "group_size: is 1"),
         (["algorithm.bootstrap_truncated=true", "algorithm.adv_estimator=grpo"], "needs a critic"),
-        ([f"actor_rollout_ref.rollout.name={__name__}:own_engine"], "cannot be trained.*EngineKind"),
+        (
+            [f"actor_rollout_ref.rollout.name={__name__}:own_engine"],
+            "cannot be trained.*EngineKind",
+        ),
         ([f"actor_rollout_ref.rollout.name={__name__}:nothing"], "cannot load"),
         (
-            [f"actor_rollout_ref.rollout.name={__name__}:raw", "actor_rollout_ref.rollout.temperature=0.5"],
+            [
+                f"actor_rollout_ref.rollout.name={__name__}:raw",
+                "actor_rollout_ref.rollout.temperature=0.5",
+            ],
             "log-probs of the raw logits",
         ),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_is_played(base, tmp_path, overrides, message):
+def test_what_cannot_be_trained_is_refused_before_anything_is_played(
+    base, tmp_path, overrides, message
+):
     with pytest.raises(ConfigError, match=message):
         ppo.main(small_config(base, tmp_path, *overrides))
     assert not (tmp_path / "ppo" / "trajectories").exists()
@@ -217,13 +243,18 @@ def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path)
     capped = [episode.stop in ("turn_cap", "context") for episode in episodes]
     assert batch.truncated.tolist() == capped and 0 < sum(capped) < len(capped)
     found = ppo.bootstrapped(cfg, batch, torch.full((len(batch),), 8.0))
-    torch.testing.assert_close(found.rewards.sum(1) - batch.rewards.sum(1), torch.tensor(capped) * 4.0)
+    torch.testing.assert_close(
+        found.rewards.sum(1) - batch.rewards.sum(1), torch.tensor(capped) * 4.0
+    )
     assert torch.equal((found.rewards != batch.rewards).any(1), batch.truncated)
     assert not found.rewards[~batch.mask].any()
 
 
 def test_turn_scores_survive_normalisation(base, tmp_path):
-    settings = ("agent_proxy.use_turn_scores=true", "agent_proxy.reward_normalization.method=mean_std")
+    settings = (
+        "agent_proxy.use_turn_scores=true",
+        "agent_proxy.reward_normalization.method=mean_std",
+    )
     cfg = small_config(base, tmp_path, *settings)
     models = load_models(cfg)
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
@@ -232,7 +263,9 @@ def test_turn_scores_survive_normalisation(base, tmp_path):
     by_turn = ppo.make_batch(cfg, episodes)
     at_the_end = ppo.make_batch(small_config(base, tmp_path, settings[1]), episodes)
     assert by_turn is not None and at_the_end is not None
-    torch.testing.assert_close(by_turn.rewards.sum(1), at_the_end.rewards.sum(1), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        by_turn.rewards.sum(1), at_the_end.rewards.sum(1), atol=1e-5, rtol=1e-4
+    )
     assert ((by_turn.rewards != 0) & (at_the_end.rewards == 0)).any()
 
 
@@ -241,7 +274,12 @@ def test_from_the_command_to_the_backward_pass_are_six_calls(base, tmp_path, mon
 
     def backward(self, *args, **settings):
         frames = [frame for frame in inspect.stack()[1:] if frame.filename.startswith(source)]
-        chains.add(tuple(frame.function for frame in frames[: [f.function for f in frames].index("main", 4) + 1]))
+        chains.add(
+            tuple(
+                frame.function
+                for frame in frames[: [f.function for f in frames].index("main", 4) + 1]
+            )
+        )
         return real(self, *args, **settings)
 
     monkeypatch.setattr(torch.Tensor, "backward", backward)
@@ -262,7 +300,11 @@ def test_shorter_replies_may_count_more(base, tmp_path):
 
 
 def test_how_the_work_is_cut_changes_no_result(base, tmp_path):
-    one = ("trainer.total_training_steps=1", "actor_rollout_ref.actor.ppo_num_mini_batches=1", "trainer.test_freq=-1")
+    one = (
+        "trainer.total_training_steps=1",
+        "actor_rollout_ref.actor.ppo_num_mini_batches=1",
+        "trainer.test_freq=-1",
+    )
     found = {}
     for name, cut in {
         "rows of 1": ["micro_batch_size_per_gpu=1"],
@@ -299,7 +341,8 @@ def test_an_engine_that_samples_from_other_weights_stops_the_run(base, tmp_path,
     monkeypatch.setattr(ppo, "load_models", tampered)
     cfg = small_config(base, tmp_path)
     with pytest.raises(
-        TrainingError, match=r"KL\(sampler \|\| trainer\) is .* before anything is trained.*same precision"
+        TrainingError,
+        match=r"KL\(sampler \|\| trainer\) is .* before anything is trained.*same precision",
     ):
         ppo.main(cfg)
     assert not list((tmp_path / "ppo").glob("global_step_*"))
@@ -307,7 +350,9 @@ def test_an_engine_that_samples_from_other_weights_stops_the_run(base, tmp_path,
 
 
 def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path):
-    cfg = small_config(base, tmp_path, "actor_rollout_ref.model.dtype=bfloat16", "trainer.val_before_train=false")
+    cfg = small_config(
+        base, tmp_path, "actor_rollout_ref.model.dtype=bfloat16", "trainer.val_before_train=false"
+    )
     ppo.main(cfg)
     for line in metrics(tmp_path / "ppo"):
         assert 1e-9 < line["rollout/kl_trainer_sampler"] < cfg.trainer.kl_warn
@@ -315,8 +360,15 @@ def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path):
 
 def test_a_smaller_gap_is_only_reported(base, tmp_path, monkeypatch):
     monkeypatch.setattr(ppo, "kl_penalty", lambda a, b, kind: torch.full_like(a, 0.05))
-    ppo.main(small_config(base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"))
-    assert "KL(sampler || trainer) is 0.05 per token, above 0.01" in (tmp_path / "ppo" / "log.txt").read_text()
+    ppo.main(
+        small_config(
+            base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"
+        )
+    )
+    assert (
+        "KL(sampler || trainer) is 0.05 per token, above 0.01"
+        in (tmp_path / "ppo" / "log.txt").read_text()
+    )
 
 
 NOTHING_TO_WIN = (
@@ -337,10 +389,14 @@ def test_when_all_rewards_are_equal_nothing_is_trained(base, tmp_path):
         assert line["rollout/zero_count"] == 3
         assert "actor/loss" not in line
     before, after = load_policy(str(base)), load_policy(str(last))
-    assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)
+    )
 
 
-def test_the_sampler_is_checked_at_the_first_step_that_has_something_to_train(base, tmp_path, monkeypatch):
+def test_the_sampler_is_checked_at_the_first_step_that_has_something_to_train(
+    base, tmp_path, monkeypatch
+):
     real, calls = ppo.filter_groups, []
 
     def nothing_at_first(cfg, batch, metrics):
@@ -366,7 +422,11 @@ def test_episodes_of_broken_environments_are_left_out(base, tmp_path, monkeypatc
         return real(self, action)
 
     monkeypatch.setattr(FrozenLake, "step", step)
-    ppo.main(small_config(base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"))
+    ppo.main(
+        small_config(
+            base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"
+        )
+    )
     (line,) = metrics(tmp_path / "ppo")
     assert 0 < line["train/FrozenLakeNoSlip/errors"] < 12
     assert line["train/FrozenLakeNoSlip/episodes"] == 12 - line["train/FrozenLakeNoSlip/errors"]
@@ -392,13 +452,24 @@ def test_estimators_without_values_need_no_critic(base, tmp_path, estimator):
 @pytest.mark.parametrize("place", ["loss", "reward"])
 def test_kl_to_the_reference_is_zero_at_first_and_grows(base, tmp_path, place):
     if place == "loss":
-        term = ["actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_coef=0.1"]
+        term = [
+            "actor_rollout_ref.actor.use_kl_loss=true",
+            "actor_rollout_ref.actor.kl_loss_coef=0.1",
+        ]
         term.append("actor_rollout_ref.actor.kl_loss_type=low_var_kl")
     else:
-        term = ["algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef=0.1", "algorithm.kl_penalty=low_var_kl"]
+        term = [
+            "algorithm.use_kl_in_reward=true",
+            "algorithm.kl_ctrl.kl_coef=0.1",
+            "algorithm.kl_penalty=low_var_kl",
+        ]
     ppo.main(
         small_config(
-            base, tmp_path, "trainer.val_before_train=false", "actor_rollout_ref.actor.ppo_num_mini_batches=1", *term
+            base,
+            tmp_path,
+            "trainer.val_before_train=false",
+            "actor_rollout_ref.actor.ppo_num_mini_batches=1",
+            *term,
         )
     )
     name = "actor/kl_loss" if place == "loss" else "actor/reward_kl_penalty"
@@ -407,11 +478,15 @@ def test_kl_to_the_reference_is_zero_at_first_and_grows(base, tmp_path, place):
 
 
 def test_the_critic_may_train_alone_at_first(base, tmp_path):
-    last = ppo.main(small_config(base, tmp_path, "trainer.critic_warmup=2", "trainer.val_before_train=false"))
+    last = ppo.main(
+        small_config(base, tmp_path, "trainer.critic_warmup=2", "trainer.val_before_train=false")
+    )
     lines = metrics(tmp_path / "ppo")
     assert all(line["critic/grad_norm"] > 0 and "actor/loss" not in line for line in lines)
     before, after = load_policy(str(base)), load_policy(str(last))
-    assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)
+    )
 
 
 def test_prompts_that_cannot_fit_stop_the_run_at_once(base, tmp_path):
@@ -420,7 +495,10 @@ def test_prompts_that_cannot_fit_stop_the_run_at_once(base, tmp_path):
 
 
 def test_rewards_are_normalised_and_stay_on_the_last_token(base, tmp_path):
-    norm = ["agent_proxy.reward_normalization.method=mean_std", "agent_proxy.reward_normalization.grouping=state"]
+    norm = [
+        "agent_proxy.reward_normalization.method=mean_std",
+        "agent_proxy.reward_normalization.grouping=state",
+    ]
     cfg = small_config(base, tmp_path, *norm)
     models = load_models(cfg)
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)

@@ -39,10 +39,19 @@ def test_the_shipped_presets_have_no_problem(name):
     [
         ("actor_rollout_ref.rollout.max_model_len=130", "is 130, but the first prompt of "),
         ("actor_rollout_ref.rollout.max_model_len=5000", "builtin:tiny: reads at most 4096 tokens"),
-        ("actor_rollout_ref.rollout.name=random", "actor_rollout_ref.rollout.name=random cannot be trained"),
-        ("custom_envs.FrozenLakeDemo.env_config.size=1e308", "option 'size' must be an integer from 2 to 64"),
+        (
+            "actor_rollout_ref.rollout.name=random",
+            "actor_rollout_ref.rollout.name=random cannot be trained",
+        ),
+        (
+            "custom_envs.FrozenLakeDemo.env_config.size=1e308",
+            "option 'size' must be an integer from 2 to 64",
+        ),
         ("actor_rollout_ref.model.chat_template=none.jinja", "none.jinja cannot be read"),
-        ("sft.trainer.resume_path=nowhere", "sft.trainer.resume_path: nowhere cannot be resumed from"),
+        (
+            "sft.trainer.resume_path=nowhere",
+            "sft.trainer.resume_path: nowhere cannot be resumed from",
+        ),
         ("sft.model.partial_pretrain=./nowhere", "./nowhere: there is no such model folder"),
     ],
 )
@@ -57,7 +66,10 @@ PLANS = ("generate.rounds=2", "generate.imagine.n=2", "es_manager.train.env_conf
 @pytest.mark.parametrize(
     ("asks", "told"),
     [
-        (("generate.imagine.depth=2", "custom_envs.FrozenLakeNoSlip.show_legal_actions=true"), "list the legal"),
+        (
+            ("generate.imagine.depth=2", "custom_envs.FrozenLakeNoSlip.show_legal_actions=true"),
+            "list the legal",
+        ),
         (PLANS[1:], "Sudoku cannot say what a state is worth"),
         (PLANS, "Sudoku cannot say what a state is worth"),
         ((*PLANS, "generate.policy=random"), "Sudoku cannot say what a state is worth"),
@@ -85,9 +97,15 @@ def test_where_nothing_is_planned_nothing_has_to_be_judged(stages, asks):
 
 @pytest.mark.parametrize(
     "asks",
-    ["generate.policy=branched", "generate.mixture={self: 1, branched: 1}", "agent_proxy.reply_order=choose_plan"],
+    [
+        "generate.policy=branched",
+        "generate.mixture={self: 1, branched: 1}",
+        "agent_proxy.reply_order=choose_plan",
+    ],
 )
-def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_play(asks, monkeypatch):
+def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_play(
+    asks, monkeypatch
+):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     tag = load_config("tiny").es_manager.train.env_configs.tags[0]
     nim = [f"custom_envs.{tag}.env_type=nim:Nim", f"custom_envs.{tag}.env_config=null"]
@@ -102,20 +120,31 @@ def test_trying_every_action_where_none_are_listed_is_refused_before_self_play()
     free = [f"custom_envs.{tag}.env_type=countdown", f"custom_envs.{tag}.env_config=null"]
     assert "does not list its actions" in problems(*free, "generate.policy=branched")
     assert "does not list its actions" not in problems(
-        *free, "generate.policy=branched", "generate.branches=2", "actor_rollout_ref.rollout.max_model_len=130"
+        *free,
+        "generate.policy=branched",
+        "generate.branches=2",
+        "actor_rollout_ref.rollout.max_model_len=130",
     )
 
 
 def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(tmp_path):
     files = "data.train_files={0}", "data.val_files={0}"
-    assert "a.parquet: no such file or folder" in problems(*(text.format("a.parquet") for text in files))
+    assert "a.parquet: no such file or folder" in problems(
+        *(text.format("a.parquet") for text in files)
+    )
     (tmp_path / "b.parquet").write_text("no")
-    assert "b.parquet cannot be read as parquet" in problems(*(text.format("b.parquet") for text in files))
+    assert "b.parquet cannot be read as parquet" in problems(
+        *(text.format("b.parquet") for text in files)
+    )
     pq.write_table(pa.table({"prompt": ["x"]}), tmp_path / "c.parquet")
     assert "c.parquet has no column 'response' (it has prompt)" in problems(
         *(text.format("c.parquet") for text in files)
     )
-    own = problems("sft.data.train_files=b.parquet", "sft.data.val_files=c.parquet", "data.train_files=a.parquet")
+    own = problems(
+        "sft.data.train_files=b.parquet",
+        "sft.data.val_files=c.parquet",
+        "data.train_files=a.parquet",
+    )
     assert "sft.data.train_files: b.parquet cannot be read as parquet" in own
     assert "sft.data.val_files: c.parquet has no column 'response'" in own
     assert "a.parquet" not in own
@@ -134,12 +163,19 @@ def test_a_place_below_a_file_is_named(tmp_path):
 
 
 def test_all_problems_come_together():
-    text = problems("actor_rollout_ref.rollout.name=random", "trainer.run_dir=/dev/null/x", model="./nowhere")
+    text = problems(
+        "actor_rollout_ref.rollout.name=random", "trainer.run_dir=/dev/null/x", model="./nowhere"
+    )
     assert text.startswith("5 problems found before the start:")
 
 
 def test_the_dry_run_looks_and_a_run_looks_before_self_play(capsys, tmp_path):
-    words = ["run", "tiny", "actor_rollout_ref.rollout.max_model_len=5000", f"trainer.run_dir={tmp_path}/run"]
+    words = [
+        "run",
+        "tiny",
+        "actor_rollout_ref.rollout.max_model_len=5000",
+        f"trainer.run_dir={tmp_path}/run",
+    ]
     for more in (["--dry-run"], []):
         assert cli.main([*words, *more]) == 2
         assert "reads at most 4096 tokens" in capsys.readouterr().err

@@ -19,9 +19,7 @@ from spa.stages.published import data_files, note_published
 from spa.worldmodel.rows import read_parquet
 
 MESSAGES = [{"role": "system", "content": "You play."}, {"role": "user", "content": "State:\nS0"}]
-RESPONSE = (
-    "<think>\n<observation>\nS0\n</observation>\ngo\n<prediction>\nS1\n</prediction>\n</think>\n<answer>Up</answer>"
-)
+RESPONSE = "<think>\n<observation>\nS0\n</observation>\ngo\n<prediction>\nS1\n</prediction>\n</think>\n<answer>Up</answer>"
 CONSTANTS = {
     "data_source": "sokoban",
     "ability": "bfs",
@@ -34,7 +32,9 @@ def write(path, prompts):
     """A file with the six columns that were published."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = {name: [value] * len(prompts) for name, value in CONSTANTS.items()}
-    pq.write_table(pa.table({**columns, "prompt": prompts, "response": [RESPONSE] * len(prompts)}), path)
+    pq.write_table(
+        pa.table({**columns, "prompt": prompts, "response": [RESPONSE] * len(prompts)}), path
+    )
 
 
 LAYOUTS = {"list": MESSAGES, "json": json.dumps(MESSAGES)}
@@ -53,7 +53,9 @@ def test_fine_tuning_starts_from_every_layout(layout, files, tmp_path):
     folder = tmp_path / "SPA-sokoban-data"
     for split, count in (("train", 3), ("val", 1)):
         write(folder / files[split], [LAYOUTS[layout]] * count)
-    cfg = load_config("_2_sokoban", [f"data.train_files={folder}", f"data.val_files={folder}", "model_path=x/y"])
+    cfg = load_config(
+        "_2_sokoban", [f"data.train_files={folder}", f"data.val_files={folder}", "model_path=x/y"]
+    )
     train, val = sft.load_data(cfg, template("qwen2"), None)
     assert (sum(s.rows for s in train), sum(s.rows for s in val)) == (3, 1)
     text = template("qwen2").tokenizer.decode(train[0].token_ids[train[0].mask])

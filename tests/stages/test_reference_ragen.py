@@ -28,18 +28,27 @@ INSIDE = ("rollout/in_group_", "rollout/chosen_in_group_")
 
 
 def config(name: str) -> Config:
-    overrides = [*SHARED, *CASES[name], "actor_rollout_ref.rollout.rollout_filter_include_zero=true"]
+    overrides = [
+        *SHARED,
+        *CASES[name],
+        "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    ]
     return load_config("base", [OTHERWISE.get(one, one) for one in overrides])
 
 
 def padded(rows: list[list[int]], dtype: torch.dtype) -> torch.Tensor:
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row, dtype=dtype) for row in rows], batch_first=True
+    )
 
 
 def batch_of(cfg: Config, step: int) -> EpisodeBatch:
     """RAGEN's rows of a step, padded on the other side, with the scores of the games."""
     games, rows = frozen_games(step), GOLDEN["cases"]["rollouts"][step]
-    ids, mask = padded([ids for ids, _ in rows], torch.int64), padded([flags for _, flags in rows], torch.bool)
+    ids, mask = (
+        padded([ids for ids, _ in rows], torch.int64),
+        padded([flags for _, flags in rows], torch.bool),
+    )
     end = qwen_tokenizer().convert_tokens_to_ids("<|im_end|>")
     ends = mask & (ids[:, :-1] == end)
     turn = ends.cumsum(1) - ends.long()
@@ -47,7 +56,11 @@ def batch_of(cfg: Config, step: int) -> EpisodeBatch:
     rewards = torch.zeros(mask.shape)
     for row, game in enumerate(games):
         # Without turn scores all is paid at the end, the penalty too; with them, RAGEN leaves the penalty out.
-        paid = torch.tensor(game.rewards) if per_turn else torch.tensor([sum(game.rewards) + game.penalty])
+        paid = (
+            torch.tensor(game.rewards)
+            if per_turn
+            else torch.tensor([sum(game.rewards) + game.penalty])
+        )
         rewards[row, ends[row].nonzero()[-len(paid) :, 0]] = paid
     return EpisodeBatch(
         input_ids=ids,
@@ -75,7 +88,11 @@ def models_of(cfg: Config) -> SimpleNamespace:
 
     def trainable(model, optim) -> Trainable:
         optimizer = make_optimizer(
-            model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=rests_at_first
+            model,
+            lr=optim.lr,
+            betas=optim.betas,
+            weight_decay=optim.weight_decay,
+            schedule=rests_at_first,
         )
         return Trainable(model=model, optimizer=optimizer, grad_clip=1.0)
 
@@ -85,7 +102,9 @@ def models_of(cfg: Config) -> SimpleNamespace:
         template=None,
         device=CPU,
         actor=trainable(reference_model(words), cfg.actor_rollout_ref.actor.optim),
-        critic=trainable(our_critic(words), cfg.critic.optim) if cfg.algorithm.adv_estimator == "gae" else None,
+        critic=trainable(our_critic(words), cfg.critic.optim)
+        if cfg.algorithm.adv_estimator == "gae"
+        else None,
         ref=Scorer(model=reference_model(words, seed=9)),
         kl=KLController(coef=ctrl.kl_coef, target=target, horizon=ctrl.horizon),
     )
@@ -118,15 +137,21 @@ def test_whole_steps_are_those_of_ragen(name: str):
         for part, trained, loss_fn in parts:
             section = cfg.critic if part == "critic" else cfg.actor_rollout_ref.actor
             numbers = wanted[part]
-            assert sorted(set(ready.group_ids.tolist())) == sorted({row // 4 for row in numbers["rows"]})
+            assert sorted(set(ready.group_ids.tolist())) == sorted(
+                {row // 4 for row in numbers["rows"]}
+            )
             kept = ready.mask[:2]
             for key, values in (("advantages", ready.advantages), ("returns", ready.returns)):
                 ours = values[:2][kept][:KEPT].tolist()
                 assert ours == pytest.approx(numbers[key], rel=2e-4, abs=2e-5), (step, key)
-            trained.optimizer.at(made[part])  # RAGEN's rates count a model's updates, ours the steps
+            # RAGEN's rates count a model's updates, ours the steps
+            trained.optimizer.at(made[part])
             made[part] += 1
             before = weights(trained.model)
-            rows = list(torch.arange(len(ready)).split(section.ppo_mini_batch_size)) * section.ppo_epochs
+            rows = (
+                list(torch.arange(len(ready)).split(section.ppo_mini_batch_size))
+                * section.ppo_epochs
+            )
             minis = [mini_batch(ready, picked, section.loss_agg_mode, horizon=1) for picked in rows]
             done = update(trained, minis, loss_fn, micro_batching(section, 3), CPU)
             assert trained.optimizer.lr == pytest.approx(numbers["lr"])
@@ -134,7 +159,11 @@ def test_whole_steps_are_those_of_ragen(name: str):
             assert done["grad_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-4)
             for parameter, moved in change(trained.model, before).items():
                 theirs = parameter.replace("body.", "model.").replace("value_head.", "score.")
-                assert moved == pytest.approx(numbers["change"][theirs], rel=2e-3, abs=5e-6), (step, part, parameter)
+                assert moved == pytest.approx(numbers["change"][theirs], rel=2e-3, abs=5e-6), (
+                    step,
+                    part,
+                    parameter,
+                )
 
 
 def test_the_golden_file_says_where_its_numbers_come_from():

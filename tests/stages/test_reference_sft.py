@@ -5,7 +5,17 @@ import numpy as np
 import pytest
 import torch
 from helpers.golden import read_golden
-from helpers.reference_sft import BATCH, BETAS, CASES, CLIP, LR, ROWS, SFTCase, frozen_rows, small_llama
+from helpers.reference_sft import (
+    BATCH,
+    BETAS,
+    CASES,
+    CLIP,
+    LR,
+    ROWS,
+    SFTCase,
+    frozen_rows,
+    small_llama,
+)
 from helpers.reference_updates import change, weights
 
 from spa.config.schema import SFTConfig
@@ -23,7 +33,9 @@ CPU = torch.device("cpu")
 def batches() -> list[list[TrainingSequence]]:
     """The frozen rows in their order, as TRL reads them: the last batch of an epoch is smaller."""
     rows = [
-        TrainingSequence(token_ids=np.asarray(row.ids, np.int32), mask=np.asarray(row.targets), rows=1)
+        TrainingSequence(
+            token_ids=np.asarray(row.ids, np.int32), mask=np.asarray(row.targets), rows=1
+        )
         for row in frozen_rows()
     ]
     return [rows[start : start + BATCH] for start in range(0, ROWS, BATCH)]
@@ -53,20 +65,26 @@ def test_whole_fine_tuning_steps_are_those_of_trl(name: str, packed: bool):
     gradients: dict[str, float] = {}
 
     def note_gradients(*_) -> None:
-        gradients.update({key: float(p.grad.double().norm()) for key, p in part.model.named_parameters()})
+        gradients.update(
+            {key: float(p.grad.double().norm()) for key, p in part.model.named_parameters()}
+        )
 
     part.optimizer.parts[0].register_step_pre_hook(note_gradients)
     for step, batch in enumerate(batches() * case.epochs):
         # During warm-up transformers is one step behind: its first step has rate 0.
         part.optimizer.at(step - 1 if step < case.warmup else step)
         before, wanted = weights(part.model), expected[step]
-        metrics = update(part, batch, MicroBatching(rows=3), CPU)  # TRL's micro-batches are others: the same numbers
+        # TRL's micro-batches are others: the same numbers
+        metrics = update(part, batch, MicroBatching(rows=3), CPU)
         assert metrics["train/lr"] == pytest.approx(wanted["lr"], rel=1e-7)
         assert metrics["train/loss"] == pytest.approx(wanted["loss"], rel=2e-6)
         assert metrics["train/grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-5)
         assert gradients == pytest.approx(wanted["gradient"], rel=1e-4, abs=1e-7)
         for parameter, numbers in change(part.model, before).items():
-            assert numbers == pytest.approx(wanted["change"][parameter], rel=2e-3, abs=2e-5), (step, parameter)
+            assert numbers == pytest.approx(wanted["change"][parameter], rel=2e-3, abs=2e-5), (
+                step,
+                parameter,
+            )
 
 
 def test_an_epoch_has_as_many_steps_as_trls():

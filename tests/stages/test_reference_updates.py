@@ -34,7 +34,15 @@ from spa.models.forward import pack_rows
 from spa.stages.ppo_losses import ActorLoss, CriticLoss
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer, warmup_constant, warmup_cosine
-from spa.training.update import LossFn, Scorer, Trainable, mini_batch, score_logprobs, score_values, update
+from spa.training.update import (
+    LossFn,
+    Scorer,
+    Trainable,
+    mini_batch,
+    score_logprobs,
+    score_values,
+    update,
+)
 from spa.types import EpisodeBatch, Metrics, PPOBatch, ScoredBatch
 
 GOLDEN = read_golden("verl_updates.json")
@@ -72,7 +80,9 @@ def scored(case: Case, model, data: Frozen) -> ScoredBatch:
     noise = [aligned(noise) for noise in data.noise[:2]]
     old = own if case.on_policy else torch.where(batch.mask, own + noise[0], 0.0)
     reference = torch.where(batch.mask, own + noise[1], 0.0)
-    return ScoredBatch(**vars(batch), old_logprobs=old, ref_logprobs=reference, values=aligned(data.values))
+    return ScoredBatch(
+        **vars(batch), old_logprobs=old, ref_logprobs=reference, values=aligned(data.values)
+    )
 
 
 def gae_settings(case: Case | CriticCase) -> dict[str, float]:
@@ -84,7 +94,12 @@ def ready(case: Case, batch: ScoredBatch) -> PPOBatch:
     if case.kl_in_reward:
         assert batch.ref_logprobs is not None
         rewards, _ = kl_in_reward(
-            rewards, batch.old_logprobs, batch.ref_logprobs, batch.mask, coef=case.kl_in_reward, kind="kl"
+            rewards,
+            batch.old_logprobs,
+            batch.ref_logprobs,
+            batch.mask,
+            coef=case.kl_in_reward,
+            kind="kl",
         )
     name = "gae" if case.estimator == "gae" else "grpo"
     settings = gae_settings(case) | {"norm_adv_by_std_in_grpo": case.estimator == "grpo"}
@@ -97,11 +112,15 @@ def ready(case: Case, batch: ScoredBatch) -> PPOBatch:
 
 def trainable(case: Case | CriticCase, model) -> Trainable:
     schedule = warmup_cosine(STEPS, 0, floor=0.1) if case.cosine else warmup_constant(case.warmup)
-    optimizer = make_optimizer(model, lr=case.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, schedule=schedule)
+    optimizer = make_optimizer(
+        model, lr=case.lr, betas=BETAS, weight_decay=WEIGHT_DECAY, schedule=schedule
+    )
     return Trainable(model=model, optimizer=optimizer, grad_clip=1.0)
 
 
-def updated(case: Case | CriticCase, part: Trainable, batch: PPOBatch, loss: LossFn, step: int) -> Metrics:
+def updated(
+    case: Case | CriticCase, part: Trainable, batch: PPOBatch, loss: LossFn, step: int
+) -> Metrics:
     # During warm-up verl is one step behind: its first step has rate 0.
     part.optimizer.at(step - 1 if step < case.warmup else step)
     mode: Any = case.loss_agg_mode
@@ -134,10 +153,15 @@ def test_whole_updates_are_those_of_verl(name: str):
         assert part.optimizer.lr == pytest.approx(wanted["lr"], rel=1e-7)
         ours = batch.advantages[:, PROMPT - 1 :].flatten()
         kept = batch.mask[:, PROMPT - 1 :].flatten()[:20]
-        assert ours[:20][kept].tolist() == pytest.approx(np.asarray(wanted["advantages"])[kept].tolist(), abs=1e-5)
+        assert ours[:20][kept].tolist() == pytest.approx(
+            np.asarray(wanted["advantages"])[kept].tolist(), abs=1e-5
+        )
         assert metrics["grad_norm"] == pytest.approx(np.mean(wanted["grad_norm"]), rel=1e-4)
         for parameter, numbers in change(model, before).items():
-            assert numbers == pytest.approx(wanted["change"][parameter], rel=2e-3, abs=2e-5), (step, parameter)
+            assert numbers == pytest.approx(wanted["change"][parameter], rel=2e-3, abs=2e-5), (
+                step,
+                parameter,
+            )
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -154,8 +178,15 @@ def test_whole_critic_updates_are_those_of_verl(name: str, packed: bool):
         batch = episodes(data)
         own = score_values(part, batch, MicroBatching(rows=3), CPU)
         values = torch.where(batch.mask, own + aligned(data.noise[2]), 0.0)
-        known = {**vars(batch), "old_logprobs": torch.zeros_like(values), "ref_logprobs": None, "values": values}
-        advantages, returns = ESTIMATORS["gae"].estimate(ScoredBatch(**known), batch.rewards, gae_settings(case))
+        known = {
+            **vars(batch),
+            "old_logprobs": torch.zeros_like(values),
+            "ref_logprobs": None,
+            "values": values,
+        }
+        advantages, returns = ESTIMATORS["gae"].estimate(
+            ScoredBatch(**known), batch.rewards, gae_settings(case)
+        )
         before = weights(critic)
         ready = PPOBatch(**known, advantages=advantages, returns=returns)
         metrics = updated(case, part, ready, CriticLoss(cfg), step)
@@ -168,7 +199,10 @@ def test_whole_critic_updates_are_those_of_verl(name: str, packed: bool):
         assert metrics["grad_norm"] == pytest.approx(np.mean(wanted["grad_norm"]), rel=1e-4)
         for parameter, numbers in change(critic, before).items():
             theirs = parameter.replace("body.", "model.").replace("value_head.", "score.")
-            assert numbers == pytest.approx(wanted["change"][theirs], rel=2e-3, abs=2e-5), (step, parameter)
+            assert numbers == pytest.approx(wanted["change"][theirs], rel=2e-3, abs=2e-5), (
+                step,
+                parameter,
+            )
 
 
 def test_the_golden_file_says_where_its_numbers_come_from():

@@ -36,13 +36,18 @@ SETTINGS = (
 
 @pytest.mark.parametrize("order", ["plan_first", "answer_first", "no_prediction", "choose_plan"])
 def test_all_stages(order, tmp_path):
-    cfg = load_config("tiny", [*SETTINGS, f"agent_proxy.reply_order={order}", f"trainer.run_dir={tmp_path}"])
+    cfg = load_config(
+        "tiny", [*SETTINGS, f"agent_proxy.reply_order={order}", f"trainer.run_dir={tmp_path}"]
+    )
     data = selfplay.main(cfg, directory=tmp_path / "data")
     rows = read_parquet(data / "wm_train.parquet")
-    assert any(is_branch(row) for row in rows) == (order != "choose_plan")  # there, branches are what is chosen from
+    # there, branches are what is chosen from
+    assert any(is_branch(row) for row in rows) == (order != "choose_plan")
     assert all(("<prediction>" in row.response) == (order != "no_prediction") for row in rows)
     if order == "plan_first":
-        assert all(f"I do {', then '.join(row.executed)}. <prediction>" in row.response for row in rows)
+        assert all(
+            f"I do {', then '.join(row.executed)}. <prediction>" in row.response for row in rows
+        )
     if order == "choose_plan":
         assert all(row.response.count("I could do ") == 2 for row in rows)
     tuned = sft.main(cfg, directory=tmp_path / "sft", data=data)

@@ -34,7 +34,14 @@ FOUR = (
 def content(folder: Path) -> dict[str, str]:
     """Everything that must not depend on interruptions: records, episodes, data, sums of checkpoints."""
     found = {}
-    for pattern in ("metrics.jsonl", "trajectories/*", "token_scores/*", "*.parquet", "summary.json", f"*/{MARKER}"):
+    for pattern in (
+        "metrics.jsonl",
+        "trajectories/*",
+        "token_scores/*",
+        "*.parquet",
+        "summary.json",
+        f"*/{MARKER}",
+    ):
         for path in folder.glob(pattern):
             found[str(path.relative_to(folder))] = path.read_bytes().hex()
     return found
@@ -44,7 +51,9 @@ def ask_to_stop() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def asking_at(monkeypatch: pytest.MonkeyPatch, target: object, name: str, call: int, *, after: bool = False) -> None:
+def asking_at(
+    monkeypatch: pytest.MonkeyPatch, target: object, name: str, call: int, *, after: bool = False
+) -> None:
     """SIGTERM comes when (or right after) `target.name` is called for the `call`-th time."""
     real, calls = getattr(target, name), []
 
@@ -74,14 +83,17 @@ def whole(base, tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("where", "call", "saved"),
     [
-        ("rollout", 4, 3),  # the fourth: validation, step 1, step 2, step 3 ... of the turns that are played
+        # the fourth: validation, step 1, step 2, step 3 ... of the turns that are played
+        ("rollout", 4, 3),
         ("update", 5, 3),  # of critic and policy each
         ("validation", 2, 3),
         ("first validation", 1, None),
         ("save", 1, 2),
     ],
 )
-def test_sigterm_in_ppo_saves_and_the_run_goes_on(base, whole, tmp_path, monkeypatch, where, call, saved):
+def test_sigterm_in_ppo_saves_and_the_run_goes_on(
+    base, whole, tmp_path, monkeypatch, where, call, saved
+):
     cfg = small_config(base, tmp_path, *FOUR)
     with monkeypatch.context() as patch:
         target, name = {
@@ -104,7 +116,11 @@ def test_sigterm_in_ppo_saves_and_the_run_goes_on(base, whole, tmp_path, monkeyp
 
 def test_sigterm_in_fine_tuning(base, whole, tmp_path, monkeypatch):
     cfg = small_config(base, tmp_path)
-    for target, name, call in ((sft, "update", 1), (sft, "world_model_check", 1), (sft, "update", 1)):
+    for target, name, call in (
+        (sft, "update", 1),
+        (sft, "world_model_check", 1),
+        (sft, "update", 1),
+    ):
         with monkeypatch.context() as patch:
             asking_at(patch, target, name, call)
             with pytest.raises(StopRequested):
@@ -122,7 +138,11 @@ def test_sigterm_in_self_play(base, whole, tmp_path, monkeypatch):
     played = []
     with monkeypatch.context() as patch:
         real = setup.training_specs
-        patch.setattr(setup, "training_specs", lambda *args, **kw: played.append(kw["step"]) or real(*args, **kw))
+        patch.setattr(
+            setup,
+            "training_specs",
+            lambda *args, **kw: played.append(kw["step"]) or real(*args, **kw),
+        )
         selfplay.main(cfg, directory=tmp_path / "data")
     assert played == [1]  # the first batch was not played again
     assert content(tmp_path / "data") == content(whole / "data")
@@ -136,7 +156,9 @@ def unfinish(stage: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["sft", "ppo"])
-def test_lines_that_a_checkpoint_counts_on_and_that_are_gone_are_named(base, whole, tmp_path, stage, caplog):
+def test_lines_that_a_checkpoint_counts_on_and_that_are_gone_are_named(
+    base, whole, tmp_path, stage, caplog
+):
     shutil.copytree(whole / stage, tmp_path / stage)
     unfinish(tmp_path / stage)
     path = tmp_path / stage / "metrics.jsonl"
@@ -147,7 +169,10 @@ def test_lines_that_a_checkpoint_counts_on_and_that_are_gone_are_named(base, who
         ppo.main(cfg)
     else:
         sft.main(cfg, directory=tmp_path / "sft", data=whole / "data")
-    assert f"{stage}/metrics.jsonl has lost lines that were there when global_step_4 was saved" in caplog.text
+    assert (
+        f"{stage}/metrics.jsonl has lost lines that were there when global_step_4 was saved"
+        in caplog.text
+    )
 
 
 def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(base, whole, tmp_path):
@@ -163,20 +188,27 @@ def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(base, whole, tmp_p
 def test_what_a_killed_process_left_is_removed_when_the_stage_is_opened(base, whole, tmp_path):
     stage = Path(shutil.copytree(whole / "ppo", tmp_path / "ppo"))
     unfinish(stage)
-    for step in (1, 3):  # killed between the rename of the newest and the removal of those beyond the limit
+    # killed between the rename of the newest and the removal of those beyond the limit
+    for step in (1, 3):
         shutil.copytree(whole / "ppo" / "global_step_2", stage / f"global_step_{step}")
     mark = stage / "global_step_3" / MARKER
     mark.write_text(json.dumps(json.loads(mark.read_text()) | {"preemption": True}))
     shutil.copytree(stage / "global_step_4", stage / ".saving_global_step_4")
     (stage / "trajectories" / ".train-000004.jsonl.77.tmp").write_text("half")
     ppo.main(small_config(base, tmp_path, *FOUR))
-    files = {str(path.relative_to(stage)) for path in stage.rglob("*") if path.name not in (".lock", "log.txt")}
+    files = {
+        str(path.relative_to(stage))
+        for path in stage.rglob("*")
+        if path.name not in (".lock", "log.txt")
+    }
     expected = {str(path.relative_to(whole / "ppo")) for path in (whole / "ppo").rglob("*")}
     assert files == expected - {".lock", "log.txt"}
 
 
 def test_a_run_may_become_longer(base, whole, tmp_path):
-    cfg = small_config(base, tmp_path, *FOUR, "trainer.test_freq=-1", "trainer.val_before_train=false")
+    cfg = small_config(
+        base, tmp_path, *FOUR, "trainer.test_freq=-1", "trainer.val_before_train=false"
+    )
     shorter = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=2))
     stage = tmp_path / "ppo"
     assert [ppo.main(one).name for one in (shorter, cfg)] == ["global_step_2", "global_step_4"]
@@ -204,12 +236,18 @@ def test_resume_path_begins_there_and_goes_on_from_its_own(base, whole, tmp_path
         pass
 
 
-def test_ppo_that_began_at_a_checkpoint_of_another_run_is_not_taken_for_one_from_the_beginning(base, whole, tmp_path):
+def test_ppo_that_began_at_a_checkpoint_of_another_run_is_not_taken_for_one_from_the_beginning(
+    base, whole, tmp_path
+):
     start = whole / "ppo" / "global_step_2"
     named = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={start}")
     three = (*FOUR, "trainer.total_training_steps=3", "trainer.val_before_train=false")
     last = ppo.main(small_config(base, tmp_path, *three, *named))
-    assert ppo.main(small_config(base, tmp_path, *three, *named)) == last == tmp_path / "ppo" / "global_step_3"
+    assert (
+        ppo.main(small_config(base, tmp_path, *three, *named))
+        == last
+        == tmp_path / "ppo" / "global_step_3"
+    )
     with pytest.raises(ConfigError, match=r"trainer\.resume_from_path: content \w+ → null"):
         ppo.main(small_config(base, tmp_path, *three))
     longer = ppo.main(small_config(base, tmp_path, *FOUR, *named))
@@ -219,18 +257,33 @@ def test_ppo_that_began_at_a_checkpoint_of_another_run_is_not_taken_for_one_from
     )
 
 
-@pytest.mark.parametrize(("stage", "key"), [("ppo", "trainer.resume_from_path"), ("sft", "sft.trainer.resume_path")])
-def test_a_checkpoint_to_go_on_from_counts_by_its_content_if_it_is_another_runs(base, whole, tmp_path, stage, key):
+@pytest.mark.parametrize(
+    ("stage", "key"), [("ppo", "trainer.resume_from_path"), ("sft", "sft.trainer.resume_path")]
+)
+def test_a_checkpoint_to_go_on_from_counts_by_its_content_if_it_is_another_runs(
+    base, whole, tmp_path, stage, key
+):
     mode, own = "trainer.resume_mode=resume_path", whole / stage / "global_step_2"
     plain = fingerprint_of(small_config(base, whole), stage)
-    named = fingerprint_of(small_config(base, tmp_path / "run", mode, f"{key}={own}", NO_OTHER[stage]), stage)
+    named = fingerprint_of(
+        small_config(base, tmp_path / "run", mode, f"{key}={own}", NO_OTHER[stage]), stage
+    )
     assert differences(plain, named).keys() == {key}
     moved = Path(shutil.copytree(own, tmp_path / "global_step_2"))
-    assert fingerprint_of(small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage) == named
+    assert (
+        fingerprint_of(
+            small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage
+        )
+        == named
+    )
     (moved / MARKER).write_text("another")
-    other = fingerprint_of(small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage)
+    other = fingerprint_of(
+        small_config(base, tmp_path / "run", mode, f"{key}={moved}", NO_OTHER[stage]), stage
+    )
     assert differences(named, other).keys() == {key}
-    rolled_back = fingerprint_of(small_config(base, whole, mode, f"{key}={own}", NO_OTHER[stage]), stage)
+    rolled_back = fingerprint_of(
+        small_config(base, whole, mode, f"{key}={own}", NO_OTHER[stage]), stage
+    )
     assert rolled_back.digest == plain.digest
 
 
@@ -238,16 +291,32 @@ NO_OTHER = {"ppo": "sft.trainer.resume_path=null", "sft": "trainer.resume_from_p
 
 
 def test_disable_begins_anew_and_loses_nothing(base, tmp_path):
-    short = ("trainer.total_training_steps=1", "trainer.val_before_train=false", "trainer.test_freq=-1")
+    short = (
+        "trainer.total_training_steps=1",
+        "trainer.val_before_train=false",
+        "trainer.test_freq=-1",
+    )
     ppo.main(small_config(base, tmp_path, *short, "seed.train=5"))
-    again = ppo.main(small_config(base, tmp_path, *short, "seed.train=6", "trainer.resume_mode=disable"))
+    again = ppo.main(
+        small_config(base, tmp_path, *short, "seed.train=6", "trainer.resume_mode=disable")
+    )
     assert again == tmp_path / "ppo" / "global_step_1"
-    kept = sorted(str(path.relative_to(tmp_path / "ppo")) for path in (tmp_path / "ppo" / "previous").glob("*/*"))
-    assert {"previous/1/global_step_1", "previous/1/metrics.jsonl", "previous/1/manifest.json"} <= set(kept)
+    kept = sorted(
+        str(path.relative_to(tmp_path / "ppo"))
+        for path in (tmp_path / "ppo" / "previous").glob("*/*")
+    )
+    assert {
+        "previous/1/global_step_1",
+        "previous/1/metrics.jsonl",
+        "previous/1/manifest.json",
+    } <= set(kept)
 
 
 def test_an_attempt_after_the_first_goes_on_with_what_the_first_began_anew(tmp_path, monkeypatch):
-    before, anew = ("generate.policy=random", "seed.train=5"), ("generate.policy=random", "trainer.resume_mode=disable")
+    before, anew = (
+        ("generate.policy=random", "seed.train=5"),
+        ("generate.policy=random", "trainer.resume_mode=disable"),
+    )
     selfplay.main(small_config("none", tmp_path, *before))
     cfg, note = small_config("none", tmp_path, *anew), tmp_path / "ray" / "begun"
     with monkeypatch.context() as once, pytest.raises(StopRequested):
@@ -255,7 +324,9 @@ def test_an_attempt_after_the_first_goes_on_with_what_the_first_began_anew(tmp_p
         attempt(cfg, Job(stage="generate"), note)
     first = (tmp_path / "data" / "trajectories" / "generate-000001.jsonl").stat().st_mtime_ns
     assert attempt(cfg, Job(stage="generate"), note) == tmp_path / "data"
-    assert (tmp_path / "data" / "trajectories" / "generate-000001.jsonl").stat().st_mtime_ns == first
+    assert (
+        tmp_path / "data" / "trajectories" / "generate-000001.jsonl"
+    ).stat().st_mtime_ns == first
     assert [path.name for path in (tmp_path / "data" / "previous").iterdir()] == ["1"]
 
 
@@ -274,7 +345,9 @@ BEGUN = ("_3_frozen_lake", ["trainer.run_dir=runs/x"])
 
 def begun(folder: Path, stage: StageName, name: str, overrides: list[str]) -> None:
     """The folder of a finished stage."""
-    Manifest(fingerprint=fingerprint_of(load_config(name, overrides), stage), result=".").write(folder)
+    Manifest(fingerprint=fingerprint_of(load_config(name, overrides), stage), result=".").write(
+        folder
+    )
 
 
 @pytest.mark.parametrize(
@@ -297,34 +370,70 @@ def test_a_change_that_results_depend_on_is_refused_and_named(tmp_path, stage, c
     begun(tmp_path, stage, name, overrides)
     key = change.partition("=")[0]
     changed = fingerprint_of(load_config(name, [*overrides, change]), stage)
-    with pytest.raises(ConfigError, match=rf"another configuration[\s\S]*{key}[\s\S]* → [\s\S]*spa compare CONFIG"):
+    with pytest.raises(
+        ConfigError, match=rf"another configuration[\s\S]*{key}[\s\S]* → [\s\S]*spa compare CONFIG"
+    ):
         refuse_other_work([(tmp_path, changed)])
 
 
 @pytest.mark.parametrize(
     ("stage", "changes"),
     [
-        ("ppo", ["trainer.total_training_steps=5000", "trainer.save_freq=1", "trainer.test_freq=7"]),
-        ("ppo", ["trainer.logger=[]", "trainer.run_dir=runs/y", "trainer.device=cpu", "trainer.experiment_name=z"]),
-        ("ppo", ["micro_batch_size_per_gpu=2", "generate.num_batches=3", "sft.optim.lr=1", "gate.enable=true"]),
+        (
+            "ppo",
+            ["trainer.total_training_steps=5000", "trainer.save_freq=1", "trainer.test_freq=7"],
+        ),
+        (
+            "ppo",
+            [
+                "trainer.logger=[]",
+                "trainer.run_dir=runs/y",
+                "trainer.device=cpu",
+                "trainer.experiment_name=z",
+            ],
+        ),
+        (
+            "ppo",
+            [
+                "micro_batch_size_per_gpu=2",
+                "generate.num_batches=3",
+                "sft.optim.lr=1",
+                "gate.enable=true",
+            ],
+        ),
         ("ppo", ["custom_envs.SimpleSokoban.env_config.dim_x=9", "es_manager.env_workers=2"]),
-        ("sft", ["algorithm.gamma=0.5", "sft.trainer.save_freq=1", "actor_rollout_ref.rollout.temperature=0.5"]),
+        (
+            "sft",
+            [
+                "algorithm.gamma=0.5",
+                "sft.trainer.save_freq=1",
+                "actor_rollout_ref.rollout.temperature=0.5",
+            ],
+        ),
         ("selfplay", ["sft.optim.lr=1", "actor_rollout_ref.rollout.rollout_filter_ratio=0.5"]),
     ],
 )
 def test_other_changes_are_welcome(tmp_path, stage, changes):
     name, overrides = BEGUN
     begun(tmp_path, stage, name, overrides)
-    refuse_other_work([(tmp_path, fingerprint_of(load_config(name, [*overrides, *changes]), stage))])
+    refuse_other_work(
+        [(tmp_path, fingerprint_of(load_config(name, [*overrides, *changes]), stage))]
+    )
 
 
 def test_what_only_rounds_differently_is_said(tmp_path, caplog):
     name, overrides = BEGUN
     begun(tmp_path, "ppo", name, overrides)
-    changed = fingerprint_of(load_config(name, [*overrides, "actor_rollout_ref.model.packing=true"]), "ppo")
+    changed = fingerprint_of(
+        load_config(name, [*overrides, "actor_rollout_ref.model.packing=true"]), "ppo"
+    )
     for _ in range(2):
-        refuse_other_work([(tmp_path, replace(changed, environment={**changed.environment, "threads": 99}))])
-    assert ["actor_rollout_ref.model.packing: null → true" in message for message in caplog.messages] == [True]
+        refuse_other_work(
+            [(tmp_path, replace(changed, environment={**changed.environment, "threads": 99}))]
+        )
+    assert [
+        "actor_rollout_ref.model.packing: null → true" in message for message in caplog.messages
+    ] == [True]
     assert "threads: " in caplog.text and "the last digits differ" in caplog.text
 
 
@@ -354,11 +463,17 @@ def test_a_stage_whose_result_is_gone_or_damaged_is_done_again(tmp_path, caplog)
 
     result = work()
     assert result == folder / "global_step_3" == result_of(folder)
-    for harm in (lambda: shutil.rmtree(result), (result / MARKER).unlink, lambda: (result / MARKER).write_text("torn")):
+    for harm in (
+        lambda: shutil.rmtree(result),
+        (result / MARKER).unlink,
+        lambda: (result / MARKER).write_text("torn"),
+    ):
         harm()
         assert result_of(folder) is None
         assert work() == result_of(folder) == result
-    assert "it is missing" in caplog.text and "complete.json is missing or unreadable" in caplog.text
+    assert (
+        "it is missing" in caplog.text and "complete.json is missing or unreadable" in caplog.text
+    )
 
 
 class Empty:

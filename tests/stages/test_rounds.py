@@ -30,7 +30,9 @@ STEPS = (
 
 
 def rows_of(folder):
-    return [row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")]
+    return [
+        row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")
+    ]
 
 
 def unfinish(folder: Path) -> None:
@@ -109,13 +111,26 @@ def test_a_finished_run_of_rounds_is_left_alone_and_goes_on_after_a_loss(run, ba
 def test_from_the_second_round_on_the_model_plays_what_it_imagines_best(base, tmp_path):
     lake = ("generate.rounds=2", "generate.imagine.n=3", "generate.imagine.depth=2")
     pipeline.run(small_config(base, tmp_path, *STEPS, *lake))
-    first, last = (json.loads((tmp_path / part / "data/summary.json").read_text()) for part in ("round_1", "."))
-    assert "imagination" not in first and (last["imagination"]["n"], last["imagination"]["depth"]) == (3, 2)
+    first, last = (
+        json.loads((tmp_path / part / "data/summary.json").read_text()) for part in ("round_1", ".")
+    )
+    assert "imagination" not in first and (
+        last["imagination"]["n"],
+        last["imagination"]["depth"],
+    ) == (3, 2)
     files = sorted((tmp_path / "data/imagined").iterdir())
     lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-    played = [json.loads(line) for path in (tmp_path / "data/trajectories").glob("*") for line in path.open()]
-    turns = {(episode["episode_id"], turn) for episode in played for turn in range(len(episode["turns"]))}
-    assert {(line["episode_id"], line["turn"]) for line in lines} == turns and len(lines) == len(turns)
+    played = [
+        json.loads(line)
+        for path in (tmp_path / "data/trajectories").glob("*")
+        for line in path.open()
+    ]
+    turns = {
+        (episode["episode_id"], turn) for episode in played for turn in range(len(episode["turns"]))
+    }
+    assert {(line["episode_id"], line["turn"]) for line in lines} == turns and len(lines) == len(
+        turns
+    )
     assert last["imagination"]["tokens_per_episode"] > 2 * last["played"]["response_length"]
     unfinish(tmp_path / "data")
     (tmp_path / "data/summary.json").unlink()
@@ -134,21 +149,35 @@ def test_rows_made_anew_of_planned_play_cost_what_it_cost(base, tmp_path):
 
 
 def test_who_does_not_play_plans_nothing_and_says_so(base, tmp_path, caplog):
-    selfplay.main(small_config("none", tmp_path, "generate.policy=random", "generate.imagine.n=4"), directory=tmp_path)
+    selfplay.main(
+        small_config("none", tmp_path, "generate.policy=random", "generate.imagine.n=4"),
+        directory=tmp_path,
+    )
     assert "generate.imagine is set, but the model does not play" in caplog.text
     assert not any("/wm/" in line for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
 
 
 def test_later_rounds_may_play_fewer_batches_and_never_the_puzzles_of_another(base, tmp_path):
-    many = ("generate.num_batches=8", "generate.rounds=3", "generate.later_batches=2", "generate.policy=random")
+    many = (
+        "generate.num_batches=8",
+        "generate.rounds=3",
+        "generate.later_batches=2",
+        "generate.policy=random",
+    )
     rounds = rounds_of(small_config(base, tmp_path, *many), tmp_path / "data", tmp_path / "sft")
-    played = [range(own.first_batch, own.first_batch + own.cfg.generate.num_batches) for own in rounds]
+    played = [
+        range(own.first_batch, own.first_batch + own.cfg.generate.num_batches) for own in rounds
+    ]
     assert played == [range(8), range(8, 10), range(10, 12)]
     fresh = small_config(base, tmp_path, *many[:2], many[3], "generate.rows_of=own_round")
     fresh = rounds_of(fresh, tmp_path / "data", tmp_path / "sft")
-    assert [len(own.earlier) for own in rounds] == [0, 1, 2] and not any(own.earlier for own in fresh)
+    assert [len(own.earlier) for own in rounds] == [0, 1, 2] and not any(
+        own.earlier for own in fresh
+    )
     assert fresh[0].cfg == rounds[0].cfg
-    alone = rounds_of(small_config(base, tmp_path, *many[:2], many[3]), tmp_path / "data", tmp_path / "sft")
+    alone = rounds_of(
+        small_config(base, tmp_path, *many[:2], many[3]), tmp_path / "data", tmp_path / "sft"
+    )
     assert rounds[0].cfg == alone[0].cfg  # so that a first round that is finished serves both
     single = [small_config(base, tmp_path, *more) for more in ((), ("generate.rows_of=own_round",))]
     first, second = (rounds_of(cfg, tmp_path / "data", tmp_path / "sft") for cfg in single)
@@ -158,13 +187,27 @@ def test_later_rounds_may_play_fewer_batches_and_never_the_puzzles_of_another(ba
 def test_a_batch_of_self_play_may_have_as_many_episodes_of_more_puzzles(tmp_path):
     played = {}
     for size, more in ((2, ()), (1, ("generate.group_size=1",))):
-        groups = ("generate.policy=random", "es_manager.train.env_groups=3", "es_manager.train.group_size=2")
-        out = selfplay.main(small_config("none", tmp_path, *groups, *more), directory=tmp_path / str(size))
-        lines = [line for file in sorted(out.glob("trajectories/*.jsonl")) for line in file.read_text().splitlines()]
+        groups = (
+            "generate.policy=random",
+            "es_manager.train.env_groups=3",
+            "es_manager.train.group_size=2",
+        )
+        out = selfplay.main(
+            small_config("none", tmp_path, *groups, *more), directory=tmp_path / str(size)
+        )
+        lines = [
+            line
+            for file in sorted(out.glob("trajectories/*.jsonl"))
+            for line in file.read_text().splitlines()
+        ]
         played[size] = [json.loads(line) for line in lines]
-    puzzles = {size: [each["puzzle_hash"] for each in episodes] for size, episodes in played.items()}
+    puzzles = {
+        size: [each["puzzle_hash"] for each in episodes] for size, episodes in played.items()
+    }
     assert len(puzzles[1]) == len(puzzles[2])
-    assert len(set(puzzles[2])) == len(puzzles[2]) / 2 and len(set(puzzles[1])) > len(set(puzzles[2]))
+    assert len(set(puzzles[2])) == len(puzzles[2]) / 2 and len(set(puzzles[1])) > len(
+        set(puzzles[2])
+    )
 
 
 def test_self_play_by_itself_is_the_first_round(base, tmp_path, caplog):
@@ -185,7 +228,9 @@ def test_fine_tuning_by_itself_is_that_of_the_round_whose_data_are_there(run, ba
     assert (root / "sft/global_step_2/model.safetensors").read_bytes() == weights
     assert [each["round"] for each in json.loads((root / "sft/rounds.json").read_text())] == [1, 2]
     pipeline.run(cfg)
-    pipeline.world_model(small_config(base, root, *STEPS, "generate.rounds=2", "trainer.resume_mode=disable"))
+    pipeline.world_model(
+        small_config(base, root, *STEPS, "generate.rounds=2", "trainer.resume_mode=disable")
+    )
     assert (root / "sft/previous/1/global_step_2").is_dir()
     for name in ("sft", "round_1/sft"):
         shutil.rmtree(root / name)
@@ -196,7 +241,9 @@ def test_fine_tuning_by_itself_is_that_of_the_round_whose_data_are_there(run, ba
         pipeline.world_model(alone)
 
 
-def test_fine_tuning_by_itself_on_the_data_of_the_first_round_is_that_of_the_first_round(run, base, tmp_path, caplog):
+def test_fine_tuning_by_itself_on_the_data_of_the_first_round_is_that_of_the_first_round(
+    run, base, tmp_path, caplog
+):
     cfg = small_config(base, tmp_path, *STEPS, "generate.rounds=2")
     shutil.copytree(run / "round_1/data", tmp_path / "data")
     pipeline.world_model(cfg)

@@ -58,7 +58,11 @@ def true_of(row: WorldModelRow, cfg: Config):
     """The true transitions from the state of a row."""
     env = setup.make_player(cfg, None, mode="base").make_env(row.tag)
     env.reset(seed=row.puzzle_seed)
-    return next(explore(copy)[0] for copy in explore(env)[1].values() if copy.state_text("coords") == row.state)
+    return next(
+        explore(copy)[0]
+        for copy in explore(env)[1].values()
+        if copy.state_text("coords") == row.state
+    )
 
 
 def test_every_example_is_an_exact_search_and_parses_to_its_actions():
@@ -67,10 +71,14 @@ def test_every_example_is_an_exact_search_and_parses_to_its_actions():
     assert len({row.puzzle_hash for row in rows}) == len(rows)
     for row in rows:
         text, complete = thoughts_of(row.response)
-        score = score_search(text, true_of(row, cfg), actions=("Left", "Down", "Right", "Up"), complete=complete)
+        score = score_search(
+            text, true_of(row, cfg), actions=("Left", "Down", "Right", "Up"), complete=complete
+        )
         assert score is not None and score.failure == ""
         reply = parse_reply(row.response, mode="base", max_actions=2, order="search")
-        assert reply.well_formed and reply.actions == row.executed == tuple(text.split("\n")[-1].split()[:2])
+        assert reply.well_formed and reply.actions == row.executed == tuple(
+            text.split("\n")[-1].split()[:2]
+        )
 
 
 def test_prompts_show_the_rules_and_the_current_state_alone():
@@ -80,7 +88,9 @@ def test_prompts_show_the_rules_and_the_current_state_alone():
         assert [message["role"] for message in row.prompt] == ["system", "user"]
         text = row.prompt[1]["content"]
         assert "Reply only with <think>[search, cells as two digits: from each cell found, where each action leads, "
-        assert text.endswith(f"\n\nTurn {row.turn + 1}:\nState:\n{row.state}\nActions left: {10 - 2 * row.turn}.")
+        assert text.endswith(
+            f"\n\nTurn {row.turn + 1}:\nState:\n{row.state}\nActions left: {10 - 2 * row.turn}."
+        )
     assert len({row.prompt[1]["content"].partition("\n\n")[0] for row in rows}) == 1
 
 
@@ -91,14 +101,18 @@ def test_validation_puzzles_are_left_out_and_seeds_differ():
     held_out = setup.validation_hashes(cfg, player)
     rows, _, dropped = make_examples(cfg, player, Simulator())
     assert not held_out & {row.puzzle_hash for row in rows}
-    assert dropped["validation_puzzle"] + dropped["too_long"] + dropped["duplicate"] == sum(dropped.values())
+    assert dropped["validation_puzzle"] + dropped["too_long"] + dropped["duplicate"] == sum(
+        dropped.values()
+    )
     other = examples("search_simulator", "seed.train=20000")
     assert {row.puzzle_hash for row in first} != {row.puzzle_hash for row in other}
     assert first == examples("search_simulator")
 
 
 def test_arms_have_the_same_puzzles_prompts_and_counts():
-    arms = {name: examples(name) for name in ("search_simulator", "search_dealt", "search_other_puzzle")}
+    arms = {
+        name: examples(name) for name in ("search_simulator", "search_dealt", "search_other_puzzle")
+    }
     bare = examples("actions_only")
     right = arms["search_simulator"]
     for rows in arms.values():
@@ -106,16 +120,23 @@ def test_arms_have_the_same_puzzles_prompts_and_counts():
     assert [row.executed for row in arms["search_other_puzzle"]] == [row.executed for row in right]
     assert [row.executed for row in bare] == [row.executed for row in right]
     assert all(row.response == f"<answer>{' || '.join(row.executed)}</answer>" for row in bare)
-    assert all("Reply only with <answer>[actions]</answer>" in row.prompt[1]["content"] for row in bare)
+    assert all(
+        "Reply only with <answer>[actions]</answer>" in row.prompt[1]["content"] for row in bare
+    )
     lines = [np.array([row.response.count("\n") for row in rows]) for rows in arms.values()]
     alone = [list(lines[0]).count(count) == 1 for count in lines[0]]
     assert ((lines[0] == lines[2]) | alone).all()  # the search of another puzzle has as many lines
     assert abs(lines[0] - lines[2]).max() <= 2
-    others = [row.response != true.response for row, true in zip(arms["search_other_puzzle"], right, strict=True)]
+    others = [
+        row.response != true.response
+        for row, true in zip(arms["search_other_puzzle"], right, strict=True)
+    ]
     assert np.mean(others) > 0.7
     cfg = config()
     scores = [
-        score_search(thoughts_of(row.response)[0], true_of(row, cfg), actions=("Left", "Down", "Right", "Up"))
+        score_search(
+            thoughts_of(row.response)[0], true_of(row, cfg), actions=("Left", "Down", "Right", "Up")
+        )
         for row in arms["search_dealt"]
     ]
     moves = sum(score.moves for score in scores if score)
@@ -141,7 +162,8 @@ def test_all_stages(method: str, tmp_path: Path):
     assert ("val/search/exact" in measured) == (method == "search_simulator")
     ppo.main(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
     last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["rollout/logprob_gap_max"] < 1e-3  # every turn is scored in the conversation that it was sampled in
+    # every turn is scored in the conversation that it was sampled in
+    assert last["rollout/logprob_gap_max"] < 1e-3
     assert ("train/FrozenLakeNoSlip/search/move" in last) == (method == "search_simulator")
     assert ("val-env/FrozenLakeNoSlip/search/exact" in last) == (method == "search_simulator")
 
@@ -150,7 +172,9 @@ def played(cfg: Config, answer: str = "Left"):
     """Episodes whose turns answer `answer` without a search."""
     template = load_template(cfg, "builtin:tiny")
     player = setup.make_player(cfg, template, mode="base")
-    engine = ScriptedEngine(lambda prompt: f"<think>31: Left30</think><answer>{answer}</answer>", template)
+    engine = ScriptedEngine(
+        lambda prompt: f"<think>31: Left30</think><answer>{answer}</answer>", template
+    )
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
     return player.play(engine, specs, setup.val_sampling(cfg)), player, template
 
@@ -211,7 +235,9 @@ def test_scores_come_from_the_puzzle_played_again():
 
 def test_an_evaluation_has_the_scores(tmp_path: Path):
     cfg = config("trainer.logger=[]")
-    result = evaluate.main(cfg, Target(name="base", label="base", model="builtin:tiny"), output=tmp_path / "eval.json")
+    result = evaluate.main(
+        cfg, Target(name="base", label="base", model="builtin:tiny"), output=tmp_path / "eval.json"
+    )
     assert 0 <= result["tags"]["FrozenLakeNoSlip"]["search/exact"] <= 1
 
 
@@ -231,6 +257,9 @@ def test_what_cannot_be_searched_is_refused(override: str, path: str):
 
 
 def test_a_game_that_names_no_states_is_refused():
-    cfg = config("es_manager.train.env_configs.tags=[SimpleSokoban]", "es_manager.val.env_configs.tags=[SimpleSokoban]")
+    cfg = config(
+        "es_manager.train.env_configs.tags=[SimpleSokoban]",
+        "es_manager.val.env_configs.tags=[SimpleSokoban]",
+    )
     with pytest.raises(ConfigError, match="does not name its states"):
         make_examples(cfg, setup.make_player(cfg, None, mode="base"), Simulator())

@@ -15,12 +15,18 @@ from spa.stages import selfplay, sft
 from spa.stages.setup import make_player
 from spa.worldmodel.rows import read_parquet
 
-LONG = ("actor_rollout_ref.rollout.max_model_len=4096", "sft.data.max_length=4096", "sft.trainer.test_freq=9")
+LONG = (
+    "actor_rollout_ref.rollout.max_model_len=4096",
+    "sft.data.max_length=4096",
+    "sft.trainer.test_freq=9",
+)
 
 
 @pytest.fixture(scope="module")
 def data(base, tmp_path_factory):
-    return selfplay.main(small_config(base, tmp_path_factory.mktemp("generate"), "generate.num_batches=1"))
+    return selfplay.main(
+        small_config(base, tmp_path_factory.mktemp("generate"), "generate.num_batches=1")
+    )
 
 
 def save_styled(name, folder):
@@ -48,7 +54,9 @@ def save_styled(name, folder):
 @pytest.mark.parametrize("name", ["mistral_v03", "chatglm2", "llama2"])
 def test_plain_transformers_read_from_the_checkpoint_what_was_trained(name, data, tmp_path):
     model = save_styled(name, tmp_path / "model")
-    cfg = small_config(model, tmp_path, *LONG, "sft.trainer.total_training_steps=1", "sft.data.merge_turns=false")
+    cfg = small_config(
+        model, tmp_path, *LONG, "sft.trainer.total_training_steps=1", "sft.data.merge_turns=false"
+    )
     template = load_template(cfg, str(model))
     assert template.report.pinned
     sft.main(cfg, directory=tmp_path / "sft", data=data)
@@ -68,7 +76,9 @@ def test_plain_transformers_read_from_the_checkpoint_what_was_trained(name, data
         assert prompt == ids[: borders[-1]] and int(np.flatnonzero(mask)[0]) == borders[-1]
         joined_borders(ids, served, [*borders, len(ids) - len(template.end_ids)])
         asked = plain.apply_chat_template(
-            [*row.prompt, {"role": "assistant", "content": "<think>"}], tokenize=False, continue_final_message=True
+            [*row.prompt, {"role": "assistant", "content": "<think>"}],
+            tokenize=False,
+            continue_final_message=True,
         )
         joined_borders(prompt, plain(asked, add_special_tokens=False)["input_ids"], borders[:-1])
     ends = AutoModelForCausalLM.from_pretrained(checkpoint).generation_config.eos_token_id
@@ -86,6 +96,9 @@ def test_the_next_stage_prompts_as_the_one_before(data, tmp_path):
     ((tag, prompter),) = player.prompters.items()
     env = player.make_env(tag)
     env.reset(seed=1)
-    messages, later = prompter.first_messages(env), prompter.next_message(env, turn=2, actions_left=3, reward=0.0)
+    messages, later = (
+        prompter.first_messages(env),
+        prompter.next_message(env, turn=2, actions_left=3, reward=0.0),
+    )
     assert after.start(messages, "<think>") == before.start(messages, "<think>")
     assert after.follow(later["content"], "<think>") == before.follow(later["content"], "<think>")

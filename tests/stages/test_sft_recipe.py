@@ -68,7 +68,9 @@ def test_no_puzzle_is_on_both_sides_and_none_is_validated_on(base, data):
     assert not {row.puzzle_hash for row in (*train, *val)} & used
 
 
-def test_the_model_is_looked_at_on_puzzles_that_are_neither_in_its_rows_nor_validated_on(base, data, four_steps):
+def test_the_model_is_looked_at_on_puzzles_that_are_neither_in_its_rows_nor_validated_on(
+    base, data, four_steps
+):
     trained = {row.puzzle_hash for part in rows_of(data) for row in part}
     cfg = small_config(base, data)
     player = setup.make_player(cfg, None, mode="add_worldmodel")
@@ -76,7 +78,10 @@ def test_the_model_is_looked_at_on_puzzles_that_are_neither_in_its_rows_nor_vali
     contents = [player.look_at(spec).hash for spec in drawn]
     probes, seen = setup.probe_specs(cfg, player, frozenset(contents[:2]))
     assert seen == 0 and probes[2:] == drawn[2:]
-    assert not {player.look_at(spec).hash for spec in probes} & {*contents[:2], *setup.validation_hashes(cfg, player)}
+    assert not {player.look_at(spec).hash for spec in probes} & {
+        *contents[:2],
+        *setup.validation_hashes(cfg, player),
+    }
     last = metrics(four_steps)[-1]
     assert (last["val/puzzles"], last["val/puzzles_seen"]) == (4, 0)
     played = (four_steps / "trajectories" / "sft_eval-000004.jsonl").read_text().splitlines()
@@ -84,7 +89,10 @@ def test_the_model_is_looked_at_on_puzzles_that_are_neither_in_its_rows_nor_vali
 
 
 def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base, tmp_path):
-    twelve = ("custom_envs.FrozenLakeNoSlip.env_config.size=2", "custom_envs.FrozenLakeNoSlip.env_config.p=1.0")
+    twelve = (
+        "custom_envs.FrozenLakeNoSlip.env_config.size=2",
+        "custom_envs.FrozenLakeNoSlip.env_config.p=1.0",
+    )
     cfg = small_config(base, tmp_path, *twelve, "generate.num_batches=16")
     data = selfplay.main(cfg, directory=tmp_path / "data")
     sft.main(cfg, directory=tmp_path / "sft", data=data)
@@ -95,7 +103,8 @@ def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base,
 
 
 def test_validation_puzzles_are_left_out_of_the_data(base, tmp_path):
-    cfg = small_config(base, tmp_path, "seed.val=10000", "es_manager.val.env_groups=3")  # the first batch's puzzles
+    # the first batch's puzzles
+    cfg = small_config(base, tmp_path, "seed.val=10000", "es_manager.val.env_groups=3")
     folder = selfplay.main(cfg)
     held_out = setup.validation_hashes(cfg, setup.make_player(cfg, None, mode="add_worldmodel"))
     assert len(held_out) == 3
@@ -112,7 +121,9 @@ def test_everything_that_was_played_is_accounted_for(data):
         for line in path.read_text().splitlines()
         for turn in json.loads(line)["turns"]
     ]
-    assert summary["rows_train"] + summary["rows_val"] + sum(summary["dropped"].values()) == len(turns)
+    assert summary["rows_train"] + summary["rows_val"] + sum(summary["dropped"].values()) == len(
+        turns
+    )
     assert summary["episodes"] == 24
 
 
@@ -173,7 +184,9 @@ def test_the_same_seed_gives_the_same_model(base, data, four_steps, tmp_path):
     assert_same_run(tmp_path, four_steps)
 
 
-def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(base, data, four_steps, tmp_path, monkeypatch):
+def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(
+    base, data, four_steps, tmp_path, monkeypatch
+):
     cfg = small_config(base, tmp_path)
     with monkeypatch.context() as patch:
         real, calls = sft.update, []
@@ -212,15 +225,21 @@ class Recording(Optimizer):
         self.seen.append(torch.cat([p.grad.flatten() for p in self.model.parameters()]).clone())
 
 
-def one_step(cfg: Config, base: Path, data: Path, micro: MicroBatching) -> tuple[dict, torch.Tensor]:
+def one_step(
+    cfg: Config, base: Path, data: Path, micro: MicroBatching
+) -> tuple[dict, torch.Tensor]:
     model = load_policy(str(base))
     sequences, _ = sft.load_data(cfg, ChatTemplate(load_tokenizer(str(base))), data)
     optimizer = Recording(model)
-    found = sft.update(Trainable(model=model, optimizer=optimizer, grad_clip=1e9), sequences, micro, CPU)
+    found = sft.update(
+        Trainable(model=model, optimizer=optimizer, grad_clip=1e9), sequences, micro, CPU
+    )
     return found, optimizer.seen[0]
 
 
-@pytest.mark.parametrize("micro", [MicroBatching(rows=1), MicroBatching(rows=4), MicroBatching(max_tokens=900)])
+@pytest.mark.parametrize(
+    "micro", [MicroBatching(rows=1), MicroBatching(rows=4), MicroBatching(max_tokens=900)]
+)
 @pytest.mark.parametrize("merge", [True, False])
 def test_neither_cutting_nor_merging_changes_loss_or_gradient(base, data, micro, merge):
     cfg = small_config(base, data)
@@ -245,7 +264,9 @@ def test_the_model_of_stage_two_may_be_another(base, data, four_steps, tmp_path)
     """`sft.model.partial_pretrain`, as in the original; the policy of PPO is named apart."""
     start = four_steps / "global_step_4"
     sft.main(
-        small_config("none", tmp_path, f"sft.model.partial_pretrain={start}"), directory=tmp_path / "sft", data=data
+        small_config("none", tmp_path, f"sft.model.partial_pretrain={start}"),
+        directory=tmp_path / "sft",
+        data=data,
     )
     first, again = metrics(four_steps)[0]["train/loss"], metrics(tmp_path / "sft")[0]["train/loss"]
     assert again < first
@@ -276,7 +297,9 @@ def test_an_epoch_has_as_many_steps_when_turns_are_merged(base, data, tmp_path):
     assert max(counted[True]) <= 8
 
 
-@pytest.mark.parametrize("spoil", [lambda found: found * float("nan"), lambda found: found - float("inf")])
+@pytest.mark.parametrize(
+    "spoil", [lambda found: found * float("nan"), lambda found: found - float("inf")]
+)
 def test_a_loss_that_is_not_finite_ends_with_a_message_and_an_unharmed_checkpoint(
     base, data, tmp_path, monkeypatch, spoil
 ):
@@ -289,18 +312,26 @@ def test_a_loss_that_is_not_finite_ends_with_a_message_and_an_unharmed_checkpoin
         return (spoil(logprobs) if model.training and len(calls) > 8 else logprobs), entropy
 
     monkeypatch.setattr(sft, "token_logprobs", broken)
-    cfg = small_config(base, tmp_path, "sft.trainer.total_training_steps=9", "sft.trainer.eval_episodes=0")
+    cfg = small_config(
+        base, tmp_path, "sft.trainer.total_training_steps=9", "sft.trainer.eval_episodes=0"
+    )
     with pytest.raises(TrainingError, match="not finite 3 steps in a row"):
         sft.main(cfg, directory=tmp_path, data=data)
     lines = metrics(tmp_path)
-    assert any(line["train/skipped"] == 1 and not isinstance(line["train/loss"], float) for line in lines)
+    assert any(
+        line["train/skipped"] == 1 and not isinstance(line["train/loss"], float) for line in lines
+    )
     last = sorted(tmp_path.glob("global_step_*"))[-1]
     assert all(p.isfinite().all() for p in load_policy(str(last)).parameters())
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, r"wm_train\.parquet"), (b"not parquet", r"wm_train\.parquet"), (b"", r"wm_train\.parquet")],
+    [
+        (None, r"wm_train\.parquet"),
+        (b"not parquet", r"wm_train\.parquet"),
+        (b"", r"wm_train\.parquet"),
+    ],
 )
 def test_data_that_is_missing_or_corrupt_is_one_clear_message(base, tmp_path, content, message):
     if content is not None:
@@ -310,19 +341,30 @@ def test_data_that_is_missing_or_corrupt_is_one_clear_message(base, tmp_path, co
 
 
 def test_rows_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tmp_path):
-    longest = max(len(row.token_ids) for row in sft.load_data(small_config(base, data), template_of(base), data)[0])
+    longest = max(
+        len(row.token_ids)
+        for row in sft.load_data(small_config(base, data), template_of(base), data)[0]
+    )
     cut = small_config(base, tmp_path, f"sft.data.max_length={longest - 1}")
     sequences, _ = sft.load_data(cut, template_of(base), data)
     assert sum(row.rows for row in sequences) == len(rows_of(data)[0])
-    strict = small_config(base, tmp_path, f"sft.data.max_length={longest - 1}", "sft.data.truncation=error")
-    with pytest.raises(DataError, match=re.escape(f"longer than sft.data.max_length = {longest - 1}")):
+    strict = small_config(
+        base, tmp_path, f"sft.data.max_length={longest - 1}", "sft.data.truncation=error"
+    )
+    with pytest.raises(
+        DataError, match=re.escape(f"longer than sft.data.max_length = {longest - 1}")
+    ):
         sft.load_data(strict, template_of(base), data)
     with pytest.raises(DataError, match=r"wm_train\.parquet: no training row fits"):
-        sft.load_data(small_config(base, tmp_path, "sft.data.max_length=20"), template_of(base), data)
+        sft.load_data(
+            small_config(base, tmp_path, "sft.data.max_length=20"), template_of(base), data
+        )
     none = tmp_path / "none.parquet"
     pq.write_table(pq.read_table(data / selfplay.TRAIN_FILE).slice(0, 0), none)
     files = [f"sft.data.train_files={none}", f"sft.data.val_files={data / selfplay.VAL_FILE}"]
-    with pytest.raises(DataError, match=r"none\.parquet: no training row fits .* \(there are 0 rows\)"):
+    with pytest.raises(
+        DataError, match=r"none\.parquet: no training row fits .* \(there are 0 rows\)"
+    ):
         sft.load_data(small_config(base, tmp_path, *files), template_of(base), data)
 
 
@@ -331,7 +373,10 @@ def template_of(base: Path) -> ChatTemplate:
 
 
 def test_world_model_data_of_others_can_be_trained_on(base, data, tmp_path):
-    files = [f"data.train_files=[{data / selfplay.TRAIN_FILE}]", f"data.val_files={data / selfplay.VAL_FILE}"]
+    files = [
+        f"data.train_files=[{data / selfplay.TRAIN_FILE}]",
+        f"data.val_files={data / selfplay.VAL_FILE}",
+    ]
     cfg = small_config(base, tmp_path, *files)
     sequences, val = sft.load_data(cfg, template_of(base), None)
     assert (len(sequences), len(val)) == tuple(

@@ -76,7 +76,9 @@ def data(tmp_path_factory):
     )
     for name in ("wm_train.parquet", "wm_val.parquet"):
         write_parquet(folder / name, [row])
-    (folder / "summary.json").write_text('{"rows_train": 1, "rows_val": 1, "puzzles": 2, "dropped": {"malformed": 3}}')
+    (folder / "summary.json").write_text(
+        '{"rows_train": 1, "rows_val": 1, "puzzles": 2, "dropped": {"malformed": 3}}'
+    )
     (folder / "config.yaml").write_text(CONFIG)
     (folder / "log.txt").write_text("private")
     return folder
@@ -90,8 +92,12 @@ def test_what_of_a_checkpoint_is_shared(checkpoint):
     upload = share.pack(checkpoint, "me/agent")
     assert upload.kind == "model"
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(upload.files)
-    assert not any(part in name for name in upload.files for part in ("state", "complete", "adapter"))
-    assert not any(str(checkpoint.parent).encode() in path.read_bytes() for path in upload.files.values())
+    assert not any(
+        part in name for name in upload.files for part in ("state", "complete", "adapter")
+    )
+    assert not any(
+        str(checkpoint.parent).encode() in path.read_bytes() for path in upload.files.values()
+    )
     assert front(upload.card)["base_model"] == "Qwen/Qwen2.5-1.5B-Instruct"
     assert "| val-env/FrozenLake/pass@1 | 0.5 |" in upload.card
     assert "secret" not in upload.card
@@ -108,7 +114,9 @@ def test_what_of_a_checkpoint_is_shared(checkpoint):
 def test_the_card_says_how_the_model_was_trained(checkpoint, tmp_path, stage, parent, told):
     own = shutil.copytree(checkpoint.parent, tmp_path / stage)
     before = parent and Fingerprint(stage=parent, settings={}, content={})
-    Manifest(fingerprint=Fingerprint(stage=stage, settings={}, content={}, parent=before)).write(own)
+    Manifest(fingerprint=Fingerprint(stage=stage, settings={}, content={}, parent=before)).write(
+        own
+    )
     assert told in share.model_card(own / checkpoint.name, "me/agent")
 
 
@@ -116,7 +124,10 @@ def test_what_of_a_data_set_is_shared(data):
     upload = share.pack(data, "me/data")
     assert upload.kind == "dataset"
     assert set(upload.files) == {"wm_train.parquet", "wm_val.parquet", "summary.json"}
-    assert front(upload.card)["configs"][0]["data_files"][0] == {"split": "train", "path": "wm_train.parquet"}
+    assert front(upload.card)["configs"][0]["data_files"][0] == {
+        "split": "train",
+        "path": "wm_train.parquet",
+    }
     assert "| turns left out | 3 malformed |" in upload.card
     assert "| `generate.policy` | self |" in upload.card
     assert "chosen no licence" in upload.card
@@ -135,7 +146,9 @@ def test_a_checkpoint_comes_back_as_it_went(checkpoint, tmp_path):
         assert b"arXiv 2510.15047" in hub.repos["model"]["me/agent"]["README.md"]
         assert share.pull("me/agent", tmp_path / "pulled", endpoint=hub.address) == "model"
         loaded = download_model("me/agent", endpoint=hub.address)
-    assert (tmp_path / "pulled" / "model.safetensors").read_bytes() == (checkpoint / "model.safetensors").read_bytes()
+    assert (tmp_path / "pulled" / "model.safetensors").read_bytes() == (
+        checkpoint / "model.safetensors"
+    ).read_bytes()
     load_policy(str(tmp_path / "pulled"))
     load_policy(str(loaded))
 

@@ -35,7 +35,8 @@ def test_exactly_the_state_is_marked_in_the_ids_of_an_episodes_first_prompt(name
     assert found.ids.tolist() == made.start((*BEFORE, {"role": "user", "content": prompt}), "")
     marked = np.flatnonzero(found.block == 0)
     read = made.tokenizer.decode(found.ids[marked[0] : marked[-1] + 1])
-    assert state in read and len(read) <= len(state) + 2  # a token may hold the line breaks around it
+    # a token may hold the line breaks around it
+    assert state in read and len(read) <= len(state) + 2
     assert (np.diff(marked) == 1).all() and found.block[0] == -1
     alone = state_sequence(made, (), state, state)
     assert state in made.tokenizer.decode(alone.ids[alone.block == 0])
@@ -43,7 +44,9 @@ def test_exactly_the_state_is_marked_in_the_ids_of_an_episodes_first_prompt(name
 
 def test_a_template_that_changes_states_is_named(monkeypatch):
     made = tokenizer("qwen2")
-    monkeypatch.setattr(made, "chat_template", CHATML.replace("message['content']", "message['content'] | trim"))
+    monkeypatch.setattr(
+        made, "chat_template", CHATML.replace("message['content']", "message['content'] | trim")
+    )
     with pytest.raises(ModelError, match="changes the text of a state"):
         state_sequence(ChatTemplate(made), (), "  abc", "  abc")
 
@@ -54,7 +57,9 @@ def test_perplexity_by_hand():
     assert found["per_token"]["mean"] == pytest.approx(8)  # geometric mean of 4 and 16
     assert found["per_symbol"]["mean"] == pytest.approx((4 * 2) ** 0.5)  # 16 over 4 symbols is 2
     assert found["distinct_symbols"] == 4 and not found["worse_than_guessing"]
-    assert found["per_token"]["low"] == pytest.approx(4) and found["per_token"]["high"] == pytest.approx(16)
+    assert found["per_token"]["low"] == pytest.approx(4) and found["per_token"][
+        "high"
+    ] == pytest.approx(16)
 
 
 def test_worse_than_guessing_is_said():
@@ -63,7 +68,15 @@ def test_worse_than_guessing_is_said():
 
 def test_command_line_measures_every_text(tmp_path, monkeypatch, capsys, untrained_model):
     monkeypatch.chdir(tmp_path)
-    args = ["eval", str(untrained_model), "--state-perplexity", "--tags", "FrozenLake,Countdown", "--states", "4"]
+    args = [
+        "eval",
+        str(untrained_model),
+        "--state-perplexity",
+        "--tags",
+        "FrozenLake,Countdown",
+        "--states",
+        "4",
+    ]
     assert cli.main([*args, "--quiet", "--output", "p.json", "trainer.device=cpu"]) == 0
     assert "grid_and_coords" in capsys.readouterr().out
     result = json.loads((tmp_path / "p.json").read_text())
@@ -74,6 +87,16 @@ def test_command_line_measures_every_text(tmp_path, monkeypatch, capsys, untrain
         for found in contexts.values():
             assert vocabulary / 3 < found["per_token"]["mean"] < vocabulary * 3  # it knows nothing
     assert (
-        cli.main(["eval", str(untrained_model), "--state-perplexity", "--tags", "FrozenLak", "trainer.device=cpu"]) == 2
+        cli.main(
+            [
+                "eval",
+                str(untrained_model),
+                "--state-perplexity",
+                "--tags",
+                "FrozenLak",
+                "trainer.device=cpu",
+            ]
+        )
+        == 2
     )
     assert "FrozenLake" in capsys.readouterr().err

@@ -10,22 +10,33 @@ from spa.stages import setup
 from spa.types import Prompt
 from spa.worldmodel.rows import episode_rows
 
-TAGS = ["es_manager.train.env_configs.tags=[FrozenLakeNoSlip,Sudoku]", "es_manager.train.env_groups=2"]
-KEEP_ALL = "actor_rollout_ref.rollout.rollout_filter_include_zero=true"  # groups of one have no spread
+TAGS = [
+    "es_manager.train.env_configs.tags=[FrozenLakeNoSlip,Sudoku]",
+    "es_manager.train.env_groups=2",
+]
+# groups of one have no spread
+KEEP_ALL = "actor_rollout_ref.rollout.rollout_filter_include_zero=true"
 OWN = [*TAGS, "custom_envs.Sudoku.max_turn=2", "custom_envs.Sudoku.action_sep=';'"]
 
 
 def played(overrides, engine, mode="add_worldmodel"):
-    cfg = load_config("base", [*overrides, "es_manager.train.group_size=1", "ppo_mini_batch_size=1", KEEP_ALL])
+    cfg = load_config(
+        "base", [*overrides, "es_manager.train.group_size=1", "ppo_mini_batch_size=1", KEEP_ALL]
+    )
     player = setup.make_player(cfg, None, mode=mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=3, step=0)
-    return cfg, {episode.tag: episode for episode in player.play(engine, specs, setup.train_sampling(cfg))}
+    return cfg, {
+        episode.tag: episode for episode in player.play(engine, specs, setup.train_sampling(cfg))
+    }
 
 
 def test_a_tag_has_its_own_turns_and_separator_and_the_others_keep_the_runs():
     nothing = "<think></think><answer>nothing</answer>"
     _, episodes = played(OWN, says(nothing), mode="base")
-    assert {tag: len(episode.turns) for tag, episode in episodes.items()} == {"FrozenLakeNoSlip": 5, "Sudoku": 2}
+    assert {tag: len(episode.turns) for tag, episode in episodes.items()} == {
+        "FrozenLakeNoSlip": 5,
+        "Sudoku": 2,
+    }
     said = {tag: episode.messages[1]["content"] for tag, episode in episodes.items()}
     assert "separated by ;; at most 50 actions and 2 turns" in said["Sudoku"]
     assert "separated by ||; at most 10 actions and 5 turns" in said["FrozenLakeNoSlip"]
@@ -35,7 +46,9 @@ def test_scripted_players_and_world_model_rows_use_the_separator_of_the_tag():
     cfg, episodes = played(OWN, random_engine(max_actions=5))
     for tag, sep in (("FrozenLakeNoSlip", " || "), ("Sudoku", " ; ")):
         turns = episodes[tag].turns
-        assert any(len(turn.executed) > 1 for turn in turns) and all(turn.penalty == 0 for turn in turns)
+        assert any(len(turn.executed) > 1 for turn in turns) and all(
+            turn.penalty == 0 for turn in turns
+        )
         rows, dropped = episode_rows(episodes[tag], action_sep=cfg.action_sep(tag))
         assert not dropped
         for row in rows:
@@ -48,4 +61,7 @@ def test_a_blank_separator_of_a_tag_is_refused():
 
 
 def test_prompts_separate_actions_as_the_run_does_unless_told():
-    assert Prompt.__dataclass_fields__["action_sep"].default == load_config("base").agent_proxy.action_sep
+    assert (
+        Prompt.__dataclass_fields__["action_sep"].default
+        == load_config("base").agent_proxy.action_sep
+    )

@@ -17,7 +17,12 @@ def golden(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def metrics() -> dict[str, float]:
-    return {"step": 1, "actor/loss": 0.25, "critic/vf_explained": float("nan"), "val/Lake/wm/pred_exact": 0.5}
+    return {
+        "step": 1,
+        "actor/loss": 0.25,
+        "critic/vf_explained": float("nan"),
+        "val/Lake/wm/pred_exact": 0.5,
+    }
 
 
 def test_equal_results_have_no_difference(golden):
@@ -33,14 +38,20 @@ def test_times_and_throughput_are_left_out(golden):
 
 
 def test_the_first_differing_value_is_named_with_both_values(golden):
-    found = golden.difference([metrics()], [metrics() | {"actor/loss": 0.5}], path="ppo/metrics.jsonl")
+    found = golden.difference(
+        [metrics()], [metrics() | {"actor/loss": 0.5}], path="ppo/metrics.jsonl"
+    )
     assert found == "ppo/metrics.jsonl[0]: actor/loss: 0.25 in BASE, 0.5 here"
 
 
-@pytest.mark.parametrize(("base", "tree"), [(0.0, -0.0), (1, 1.0), (1, True), (0.1, 0.1 + 2**-56), (float("nan"), 0.0)])
+@pytest.mark.parametrize(
+    ("base", "tree"), [(0.0, -0.0), (1, 1.0), (1, True), (0.1, 0.1 + 2**-56), (float("nan"), 0.0)]
+)
 def test_numbers_are_compared_by_type_and_bits(golden, base, tree):
     assert golden.difference({"x": base}, {"x": tree})
-    assert golden.difference({"x": torch.tensor(base)}, {"x": torch.tensor(tree, dtype=torch.float64)})
+    assert golden.difference(
+        {"x": torch.tensor(base)}, {"x": torch.tensor(tree, dtype=torch.float64)}
+    )
 
 
 def test_one_bit_of_one_weight_is_a_difference(golden):
@@ -72,12 +83,21 @@ def test_renamed_metrics_match_anywhere_in_a_name(golden):
     names = golden.Names.read("metrics: {renamed: {wm/pred_exact: wm/prediction_em}}")["metrics"]
     renamed = golden.canonical_metrics(metrics(), names)
     assert "val/Lake/wm/prediction_em" in renamed
-    assert golden.difference(renamed, metrics()) == "val/Lake/wm/prediction_em: 0.5 in BASE, missing here"
+    assert (
+        golden.difference(renamed, metrics())
+        == "val/Lake/wm/prediction_em: 0.5 in BASE, missing here"
+    )
 
 
 def test_renamings_are_applied_in_their_order(golden):
-    names = golden.Names.read("columns: {renamed: {value: state_value, worth: value, a: b, b: c}}")["columns"]
-    assert golden.canonical_record({"value": 1, "worth": 2, "a": 3}, names) == {"state_value": 1, "value": 2, "c": 3}
+    names = golden.Names.read("columns: {renamed: {value: state_value, worth: value, a: b, b: c}}")[
+        "columns"
+    ]
+    assert golden.canonical_record({"value": 1, "worth": 2, "a": 3}, names) == {
+        "state_value": 1,
+        "value": 2,
+        "c": 3,
+    }
 
 
 def test_a_section_of_the_configuration_moves_with_its_keys_and_values(golden):
@@ -96,7 +116,9 @@ def test_a_section_of_the_configuration_moves_with_its_keys_and_values(golden):
 
 
 def test_columns_are_renamed_by_their_place(golden):
-    text = "columns: {renamed: {turns.reply: turns.response}, values: {stop: {turn_cap: max_turns}}}"
+    text = (
+        "columns: {renamed: {turns.reply: turns.response}, values: {stop: {turn_cap: max_turns}}}"
+    )
     names = golden.Names.read(text)["columns"]
     record = {"reply": 1, "stop": "turn_cap", "turns": [{"reply": {"think": "turn_cap"}}]}
     assert golden.canonical_record(record, names) == {
@@ -114,7 +136,9 @@ def test_keys_of_results_follow_the_metrics(golden):
 
 
 def test_a_star_stands_for_one_segment(golden):
-    names = golden.Names.read("files: {renamed: {sft/extra_1: sft/more_1, '*/gate.json': '*/verdict.json'}}")["files"]
+    names = golden.Names.read(
+        "files: {renamed: {sft/extra_1: sft/more_1, '*/gate.json': '*/verdict.json'}}"
+    )["files"]
     assert names.rename("run/sft/extra_1/metrics.jsonl") == "run/sft/more_1/metrics.jsonl"
     assert names.rename("run/sft/gate.json") == "run/sft/verdict.json"
     assert names.rename("run/sft/extra_10") == "run/sft/extra_10"
@@ -133,6 +157,8 @@ def test_unknown_sections_are_refused(golden):
 
 
 def test_commands_of_several_words_are_renamed(golden):
-    names = golden.Names.read("commands: {renamed: {config show: config, generate: train selfplay}}")["commands"]
+    names = golden.Names.read(
+        "commands: {renamed: {config show: config, generate: train selfplay}}"
+    )["commands"]
     assert names.rename("config show tiny") == "config tiny"
     assert names.rename("generate tiny") == "train selfplay tiny"

@@ -23,7 +23,10 @@ def words(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("Fine.\n\nThe table\nstands here, beside it.\n", [4, 4]),
         ("P stands for the player.\n", []),
         ("`beside` is a key of [ours](beside.md).\n", []),
-        ("```text\nIt goes on.\n```\n\n| it | goes on |\n\n<!-- it\ngoes on -->\n\n    goes on\n\nAnew.\n", [12]),
+        (
+            "```text\nIt goes on.\n```\n\n| it | goes on |\n\n<!-- it\ngoes on -->\n\n    goes on\n\nAnew.\n",
+            [12],
+        ),
         (f"Short. {LONG}.\n", [1]),
         (f"Line one\nof two. One\n{LONG[:-5]}.\n", [2]),
         (f"* {LONG[:-5]}\n* {LONG[:-5]}\n", []),
@@ -34,7 +37,9 @@ def test_problems_are_found_at_their_lines(words: ModuleType, text: str, lines: 
     assert [line for line, _ in words.problems(text)] == lines
 
 
-def test_a_named_page_with_a_problem_fails(words: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_named_page_with_a_problem_fails(
+    words: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     page = tmp_path / "page.md"
     page.write_text("Nobody reads this.\n", encoding="utf-8")
     assert words.main([str(page)]) == 1

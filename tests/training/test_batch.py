@@ -75,20 +75,24 @@ def test_the_shift_by_hand():
     assert made.turns.tolist() == [[-1, 0, 0, 1, 1, 1], [0, 0, -1, -1, -1, -1]]
     assert made.turn_ends.int().tolist() == [[0, 0, 1, 0, 0, 1], [0, 1, 0, 0, 0, 0]]
     torch.testing.assert_close(
-        made.sampler_logprobs, torch.tensor([[0, -0.2, -0.3, 0, -0.5, -0.6], [-0.1, -0.2, 0, 0, 0, 0]])
+        made.sampler_logprobs,
+        torch.tensor([[0, -0.2, -0.3, 0, -0.5, -0.6], [-0.1, -0.2, 0, 0, 0, 0]]),
     )
     assert made.group_ids.tolist() == [4, 7]
     assert made.tag_ids.tolist() == [1, 0]
 
 
 def test_the_whole_score_lies_on_the_last_sampled_token():
-    torch.testing.assert_close(batch().rewards, torch.tensor([[0, 0, 0, 0, 0, 1.4], [0, -2.0, 0, 0, 0, 0]]))
+    torch.testing.assert_close(
+        batch().rewards, torch.tensor([[0, 0, 0, 0, 0, 1.4], [0, -2.0, 0, 0, 0, 0]])
+    )
     torch.testing.assert_close(batch().scores, torch.tensor([1.4, -2.0]))
 
 
 def test_with_turn_scores_each_turn_has_its_own():
     torch.testing.assert_close(
-        batch(turn_scores=True).rewards, torch.tensor([[0, 0, 0.4, 0, 0, 1.0], [0, -2.0, 0, 0, 0, 0]])
+        batch(turn_scores=True).rewards,
+        torch.tensor([[0, 0, 0.4, 0, 0, 1.0], [0, -2.0, 0, 0, 0, 0]]),
     )
 
 
@@ -109,7 +113,8 @@ def test_played_episodes_are_batched_with_the_logprobs_in_their_places():
         chosen = found.input_ids[row, 1:][found.mask[row]]
         assert chosen.tolist() == played.token_ids[played.sampled].tolist()
         torch.testing.assert_close(
-            found.sampler_logprobs[row][found.mask[row]], torch.from_numpy(played.logprobs[played.sampled])
+            found.sampler_logprobs[row][found.mask[row]],
+            torch.from_numpy(played.logprobs[played.sampled]),
         )
         assert not found.mask[row, n - 1 :].any()
         assert found.turn_ends[row].sum() == len(played.turns)
@@ -148,7 +153,11 @@ def test_an_episode_without_tokens_is_refused():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("mask", torch.zeros(2, 7, dtype=torch.bool)), ("mask", torch.zeros(2, 6)), ("scores", torch.zeros(3))],
+    [
+        ("mask", torch.zeros(2, 7, dtype=torch.bool)),
+        ("mask", torch.zeros(2, 6)),
+        ("scores", torch.zeros(3)),
+    ],
 )
 def test_a_batch_checks_its_shapes_and_types_once(name, value):
     with pytest.raises(ValueError, match=name):

@@ -6,7 +6,14 @@ from helpers.families import NAMES, template
 from helpers.play import NoiseEngine, groups, one_group, play, says
 
 from spa.training.batch import batch_episodes
-from spa.training.loss_masks import answer_mask, believed_states, loss_masks, no_states, shown_states, token_at
+from spa.training.loss_masks import (
+    answer_mask,
+    believed_states,
+    loss_masks,
+    no_states,
+    shown_states,
+    token_at,
+)
 
 REPLIES = (
     "<think>go é</think><answer>Left || Left</answer>",
@@ -19,7 +26,11 @@ REPLIES = (
 def test_answer_only_is_the_answer_and_the_end_of_the_turn(name):
     chat = template(name)
     (episode,) = play(one_group(), says(*REPLIES, template=chat), chat, max_turn=3)
-    assert episode.token_ids is not None and episode.sampled is not None and episode.turn_index is not None
+    assert (
+        episode.token_ids is not None
+        and episode.sampled is not None
+        and episode.turn_index is not None
+    )
     mask = answer_mask(episode, chat)
     assert not (mask & ~episode.sampled).any()
     first = episode.token_ids[mask & (episode.turn_index == 0)]
@@ -81,24 +92,34 @@ BELIEFS = "<think><observation>aé b</observation>so<prediction>c d</prediction>
 def test_shown_states_are_the_states_of_later_turns_and_little_else(name):
     chat = template(name)
     (episode,) = play(one_group(), says(BELIEFS, BELIEFS, BELIEFS, template=chat), chat, max_turn=3)
-    assert episode.token_ids is not None and episode.sampled is not None and episode.turn_index is not None
+    assert (
+        episode.token_ids is not None
+        and episode.sampled is not None
+        and episode.turn_index is not None
+    )
     mask = shown_states(episode, chat)
     assert not (mask & episode.sampled).any() and not mask[episode.turn_index < 1].any()
     for number, turn in enumerate(episode.turns[1:], start=1):
         text = chat.tokenizer.decode(episode.token_ids[mask & (episode.turn_index == number)])
-        assert turn.state in text and len(text) <= len(turn.state) + 8  # a token may hold a neighbour's characters
+        # a token may hold a neighbour's characters
+        assert turn.state in text and len(text) <= len(turn.state) + 8
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_beliefs_are_the_contents_of_the_state_blocks(name):
     chat = template(name)
     (episode,) = play(one_group(), says(BELIEFS, "<think>none", template=chat), chat, max_turn=2)
-    assert episode.token_ids is not None and episode.sampled is not None and episode.turn_index is not None
+    assert (
+        episode.token_ids is not None
+        and episode.sampled is not None
+        and episode.turn_index is not None
+    )
     mask = believed_states(episode, chat)
     text = chat.decode_reply(episode.token_ids[mask])
     assert "aé b" in text and "c d" in text and len(text) <= len("aé bc d") + 8
     assert not mask[episode.turn_index == 1].any()
-    assert not believed_states(episode, chat, right=True).any()  # neither is what the lake looks like
+    # neither is what the lake looks like
+    assert not believed_states(episode, chat, right=True).any()
     rest = no_states(episode, chat)
     assert (rest | mask)[episode.sampled].all() and not (rest & ~episode.sampled).any()
     for turn in (0, 1):  # rewards lie on the last sampled token of a turn

@@ -24,7 +24,11 @@ class Crowded(nn.Module):
 
     def __init__(self, model, limit: int, *, late: bool = False) -> None:
         super().__init__()
-        self.base_model, self.head, self.config = model.base_model, model.get_output_embeddings(), model.config
+        self.base_model, self.head, self.config = (
+            model.base_model,
+            model.get_output_embeddings(),
+            model.config,
+        )
         self.limit, self.late, self.failures = limit, late, 0
         self.base_model.register_forward_pre_hook(self.check, with_kwargs=True)
 
@@ -82,7 +86,9 @@ def run(limit: int, *, late: bool = False, micro: MicroBatching | None = None):
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("micro", [MicroBatching(), MicroBatching(rows=6), MicroBatching(max_tokens=60)])
+@pytest.mark.parametrize(
+    "micro", [MicroBatching(), MicroBatching(rows=6), MicroBatching(max_tokens=60)]
+)
 def test_a_step_that_ran_out_of_memory_gives_the_same_weights(late, micro, caplog):
     caplog.set_level(logging.WARNING)
     roomy, expected = run(1000)
@@ -106,21 +112,29 @@ def test_what_was_learnt_about_memory_is_remembered():
 def test_scoring_goes_on_too():
     expected = score_logprobs(Scorer(model=small_model("qwen2")), batch(), MicroBatching(), CPU)
     scorer = Scorer(model=Crowded(small_model("qwen2"), 25))
-    torch.testing.assert_close(score_logprobs(scorer, batch(), MicroBatching(), CPU), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        score_logprobs(scorer, batch(), MicroBatching(), CPU), expected, atol=1e-5, rtol=1e-5
+    )
     assert scorer.halvings == 2
 
 
 def test_one_sequence_that_does_not_fit_ends_training_with_advice():
-    with pytest.raises(TrainingError, match=r"one sequence of 10 tokens.*gradient_checkpointing.*doctor --fit"):
+    with pytest.raises(
+        TrainingError, match=r"one sequence of 10 tokens.*gradient_checkpointing.*doctor --fit"
+    ):
         run(5)
 
 
 def test_other_errors_are_not_taken_for_memory():
     with pytest.raises(RuntimeError, match="shapes"):
-        for attempt in oom_retry(Scorer(model=None), MicroBatching(), torch.tensor([3, 4]), packed=False):
+        for attempt in oom_retry(
+            Scorer(model=None), MicroBatching(), torch.tensor([3, 4]), packed=False
+        ):
             with attempt:
                 raise RuntimeError("shapes do not match")
-    assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"))
+    assert is_out_of_memory(
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
+    )
     assert not is_out_of_memory(ValueError("can't allocate memory"))
 
 
@@ -128,5 +142,7 @@ def test_halved_limits():
     lengths = torch.tensor([4, 4, 4, 4])
     sizes = [[len(p) for p in MicroBatching(rows=4).split(lengths, halvings=n)] for n in range(4)]
     assert sizes == [[4], [2, 2], [1, 1, 1, 1], [1, 1, 1, 1]]
-    sizes = [[len(p) for p in MicroBatching(max_tokens=16).split(lengths, halvings=n)] for n in range(4)]
+    sizes = [
+        [len(p) for p in MicroBatching(max_tokens=16).split(lengths, halvings=n)] for n in range(4)
+    ]
     assert sizes == [[4], [2, 2], [1, 1, 1, 1], [1, 1, 1, 1]]

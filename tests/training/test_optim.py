@@ -39,7 +39,9 @@ def test_rates_follow_the_schedule_from_the_first_step_on():
 def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest():
     model = small_model("llama3")
     optimizer = make_optimizer(model, name="muon", lr=0.1, muon_lr=0.02)
-    muon, adamw = ([p for group in part.param_groups for p in group["params"]] for part in optimizer.parts)
+    muon, adamw = (
+        [p for group in part.param_groups for p in group["params"]] for part in optimizer.parts
+    )
     names = {id(p): name for name, p in model.named_parameters()}
     assert all(".layers." in names[id(p)] and p.ndim == 2 for p in muon)
     assert all(p.ndim == 1 or "embed" in names[id(p)] or "head" in names[id(p)] for p in adamw)
@@ -50,7 +52,9 @@ def test_frozen_parameters_are_left_out():
     model = small_model("qwen2")
     model.get_input_embeddings().weight.requires_grad_(False)
     optimizer = make_optimizer(model, lr=0.1)
-    held = {id(p) for part in optimizer.parts for group in part.param_groups for p in group["params"]}
+    held = {
+        id(p) for part in optimizer.parts for group in part.param_groups for p in group["params"]
+    }
     assert id(model.get_input_embeddings().weight) not in held
 
 

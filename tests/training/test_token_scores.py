@@ -11,7 +11,9 @@ from spa.types import Episode, ParsedReply, PPOBatch, Stop, Turn
 
 
 def episode(name: str, ids: list[int]) -> Episode:
-    reply = ParsedReply(think=None, observation=None, prediction=None, actions=("Up",), well_formed=True)
+    reply = ParsedReply(
+        think=None, observation=None, prediction=None, actions=("Up",), well_formed=True
+    )
     turn = Turn(state="a", actions_left=1, reply_text="x", reply=reply, executed=("Up",), reward=1.0, penalty=0.0, next_state="b")  # fmt: skip
     sampled = np.arange(len(ids)) >= 2
     return Episode(
@@ -22,11 +24,18 @@ def episode(name: str, ids: list[int]) -> Episode:
 
 
 def test_each_number_stands_at_its_token():
-    episodes = [episode("a", [5, 6, 7, 8]), episode("b", [5, 6, 9]), episode("dropped", [1, 2, 3, 4, 5])]
+    episodes = [
+        episode("a", [5, 6, 7, 8]),
+        episode("b", [5, 6, 9]),
+        episode("dropped", [1, 2, 3, 4, 5]),
+    ]
     batch = select(batch_episodes(episodes, tags=["T"], pad_id=0), torch.tensor([1, 0]))
     columns = {item.name: getattr(batch, item.name) for item in fields(batch)}
-    advantages = torch.tensor([[10.0, 11.0, 12.0], [20.0, 21.0, 22.0]])  # rows b, a; predictions of tokens 1, 2, 3
-    ppo = PPOBatch(**columns, old_logprobs=advantages, advantages=advantages, returns=advantages + 1)
+    # rows b, a; predictions of tokens 1, 2, 3
+    advantages = torch.tensor([[10.0, 11.0, 12.0], [20.0, 21.0, 22.0]])
+    ppo = PPOBatch(
+        **columns, old_logprobs=advantages, advantages=advantages, returns=advantages + 1
+    )
     assert token_scores(ppo, episodes) == {
         "a": {"advantages": [0.0, 20.0, 21.0, 22.0], "returns": [0.0, 21.0, 22.0, 23.0]},
         "b": {"advantages": [0.0, 10.0, 11.0], "returns": [0.0, 11.0, 12.0]},

@@ -76,7 +76,9 @@ class Recording(Optimizer):
 
 
 def actor() -> tuple[Any, Any]:
-    cfg = ActorConfig(entropy_coeff=0.05, use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="low_var_kl")
+    cfg = ActorConfig(
+        entropy_coeff=0.05, use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="low_var_kl"
+    )
     return small_model("qwen2"), ActorLoss(cfg)
 
 
@@ -86,11 +88,17 @@ def critic() -> tuple[Any, Any]:
     return model, CriticLoss(CriticConfig(cliprange_value=0.2))
 
 
-def cut(batch: PPOBatch, rows: list[torch.Tensor] | None = None, mode="token-mean") -> list[MiniBatch]:
-    return [mini_batch(batch, picked, mode, horizon=30) for picked in rows or [torch.arange(len(batch))]]
+def cut(
+    batch: PPOBatch, rows: list[torch.Tensor] | None = None, mode="token-mean"
+) -> list[MiniBatch]:
+    return [
+        mini_batch(batch, picked, mode, horizon=30) for picked in rows or [torch.arange(len(batch))]
+    ]
 
 
-def run(kind, batch: PPOBatch, micro: MicroBatching, *, mode="token-mean", plan=None) -> tuple[dict, torch.Tensor]:
+def run(
+    kind, batch: PPOBatch, micro: MicroBatching, *, mode="token-mean", plan=None
+) -> tuple[dict, torch.Tensor]:
     model, loss_fn = kind()
     optimizer = Recording(model)
     part = Trainable(model=model, optimizer=optimizer, grad_clip=1e9)
@@ -106,7 +114,9 @@ def test_micro_batches_change_neither_loss_nor_gradient(kind, mode):
     assert gradient.norm() > 1e-3
     for micro in CUTS:
         metrics, found = run(kind, batch, micro, mode=mode)
-        torch.testing.assert_close(found, gradient, atol=1e-5 * float(gradient.abs().max()), rtol=1e-3)
+        torch.testing.assert_close(
+            found, gradient, atol=1e-5 * float(gradient.abs().max()), rtol=1e-3
+        )
         assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
@@ -147,7 +157,11 @@ def test_padding_changes_neither_loss_nor_gradient(kind):
 def test_only_sampled_tokens_have_a_gradient():
     batch = ready()
     noisy = replace(
-        batch, **{name: torch.where(batch.mask, getattr(batch, name), 7.0) for name in ("advantages", "old_logprobs")}
+        batch,
+        **{
+            name: torch.where(batch.mask, getattr(batch, name), 7.0)
+            for name in ("advantages", "old_logprobs")
+        },
     )
     _, expected = run(actor, batch, MicroBatching())
     _, found = run(actor, noisy, MicroBatching())
@@ -157,9 +171,13 @@ def test_only_sampled_tokens_have_a_gradient():
 def test_the_pad_token_does_not_matter():
     batch = ready()
     columns = torch.arange(batch.input_ids.shape[1])
-    other = replace(batch, input_ids=torch.where(columns < batch.lengths[:, None], batch.input_ids, 77))
+    other = replace(
+        batch, input_ids=torch.where(columns < batch.lengths[:, None], batch.input_ids, 77)
+    )
     for kind in (actor, critic):
-        assert torch.equal(run(kind, batch, MicroBatching())[1], run(kind, other, MicroBatching())[1])
+        assert torch.equal(
+            run(kind, batch, MicroBatching())[1], run(kind, other, MicroBatching())[1]
+        )
 
 
 @pytest.mark.parametrize("micro", CUTS)
@@ -193,7 +211,9 @@ def test_a_step_whose_loss_is_not_finite_is_skipped_though_its_gradient_is(wrong
         loss, info = loss_fn(model, batch)
         return loss + wrong, info
 
-    metrics = update(part, cut(ready(), list(torch.arange(6).split(3))), spoiled, MicroBatching(rows=3), CPU)
+    metrics = update(
+        part, cut(ready(), list(torch.arange(6).split(3))), spoiled, MicroBatching(rows=3), CPU
+    )
     assert metrics["skipped"] == 2 and metrics["grad_norm"] > 1e-3 and part.optimizer.steps == 0
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
@@ -237,11 +257,19 @@ def generator() -> torch.Generator:
 
 @pytest.mark.parametrize(
     ("size", "count", "lengths"),
-    [(4, None, [4, 3, 3]), (8, None, [5, 5]), (None, 4, [3, 3, 2, 2]), (None, 99, [1] * 10), (99, None, [10])],
+    [
+        (4, None, [4, 3, 3]),
+        (8, None, [5, 5]),
+        (None, 4, [3, 3, 2, 2]),
+        (None, 99, [1] * 10),
+        (99, None, [10]),
+    ],
 )
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_every_epoch_sees_every_row_once(size, count, lengths, shuffle):
-    plan = plan_mini_batches(10, size=size, count=count, epochs=3, shuffle=shuffle, generator=generator())
+    plan = plan_mini_batches(
+        10, size=size, count=count, epochs=3, shuffle=shuffle, generator=generator()
+    )
     epochs = [plan[start : start + len(lengths)] for start in range(0, len(plan), len(lengths))]
     assert len(epochs) == 3
     assert len(epochs[0]) == count_mini_batches(10, size=size, count=count)

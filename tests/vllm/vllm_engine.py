@@ -56,12 +56,16 @@ def family(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("families") / request.param
     save_family(request.param, folder)
     tied = request.param == "qwen2"
-    small_model(request.param, hidden_size=128, head_dim=32, tie_word_embeddings=tied).save_pretrained(folder)
+    small_model(
+        request.param, hidden_size=128, head_dim=32, tie_word_embeddings=tied
+    ).save_pretrained(folder)
     return folder
 
 
 def config(model: Path, run: Path, *overrides: str):
-    return load_config("base", [*SETTINGS, f"model_path={model}", f"trainer.run_dir={run}", *overrides])
+    return load_config(
+        "base", [*SETTINGS, f"model_path={model}", f"trainer.run_dir={run}", *overrides]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +81,28 @@ def loaded(family, tmp_path_factory):
         messages = ({"role": "system", "content": "You play."}, {"role": "user", "content": text})
         ids = np.asarray(template.start(messages, "<think>"), np.int32)
         prompts.append(
-            Prompt(episode_id=f"e{number}", messages=messages, token_ids=ids, prefill="<think>", seed=number)
+            Prompt(
+                episode_id=f"e{number}",
+                messages=messages,
+                token_ids=ids,
+                prefill="<think>",
+                seed=number,
+            )
         )
     yield model, engine, prompts
     engine.close()
 
 
-def gaps(model, prompts: list[Prompt], replies: list[Completion], sampling: SamplingParams | None = None) -> float:
+def gaps(
+    model, prompts: list[Prompt], replies: list[Completion], sampling: SamplingParams | None = None
+) -> float:
     """The largest difference of the engine's log-probs and those of the model that samples like this."""
     found = []
     for prompt, reply in zip(prompts, replies, strict=True):
         assert reply.token_ids is not None and reply.logprobs is not None
-        ids = torch.from_numpy(np.concatenate([prompt.token_ids, reply.token_ids]).astype(np.int64))[None]
+        ids = torch.from_numpy(
+            np.concatenate([prompt.token_ids, reply.token_ids]).astype(np.int64)
+        )[None]
         mask = torch.zeros((1, ids.shape[1] - 1), dtype=torch.bool)
         mask[0, len(prompt.token_ids) - 1 :] = True
         with torch.no_grad():
@@ -99,7 +113,13 @@ def gaps(model, prompts: list[Prompt], replies: list[Completion], sampling: Samp
 
 def test_log_probs_are_those_of_the_policy_that_samples(loaded):
     model, engine, prompts = loaded
-    for how in ({}, {"temperature": 0.7}, {"temperature": 0.0}, {"top_k": 5}, {"temperature": 1.3, "top_p": 0.6}):
+    for how in (
+        {},
+        {"temperature": 0.7},
+        {"temperature": 0.0},
+        {"top_k": 5},
+        {"temperature": 1.3, "top_p": 0.6},
+    ):
         sampling = SamplingParams(max_tokens=16, **how)
         replies = engine.generate(prompts, sampling)
         assert gaps(model, prompts, replies, sampling) < 1e-3, how
@@ -177,14 +197,18 @@ def test_vllm_alone_serves_a_checkpoint_as_it_was_trained(tmp_path):
     assert template.report.pinned
     model.save_pretrained(tmp_path / "checkpoint")
     template.save_pretrained(tmp_path / "checkpoint")
-    served = vllm.LLM(model=str(tmp_path / "checkpoint"), dtype="float32", max_model_len=2048, enforce_eager=True)
+    served = vllm.LLM(
+        model=str(tmp_path / "checkpoint"), dtype="float32", max_model_len=2048, enforce_eager=True
+    )
     greedy = vllm.SamplingParams(temperature=0, max_tokens=8)
     engine = LocalEngine(model, template)
     for users, replies in CONVERSATIONS[:4]:
         talk = [SYSTEM_TURN, *alternate(users, replies)]
         prefill = prefill_of(talk) or "<think>"
         begun = [*talk, {"role": "assistant", "content": prefill}]
-        (found,) = served.chat(begun, greedy, add_generation_prompt=False, continue_final_message=True, use_tqdm=False)
+        (found,) = served.chat(
+            begun, greedy, add_generation_prompt=False, continue_final_message=True, use_tqdm=False
+        )
         ids, borders = appended(template, talk)
         ids = ids if prefill_of(talk) else template.start(tuple(talk), prefill)
         assert joined_borders(ids, list(found.prompt_token_ids), borders) == 0
@@ -203,7 +227,9 @@ def test_vllm_alone_serves_a_checkpoint_as_it_was_trained(tmp_path):
 def test_three_ppo_steps(family, tmp_path):
     checkpoint = ppo.main(config(family, tmp_path), directory=tmp_path / "ppo")
     assert checkpoint.name == "global_step_3"
-    lines = [json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()
+    ]
     steps = [line for line in lines if "rollout/kl_trainer_sampler" in line]
     assert len(steps) == 3
     assert all(line["rollout/logprob_gap_max"] < 1e-3 for line in steps)

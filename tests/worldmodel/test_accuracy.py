@@ -52,7 +52,12 @@ def test_copying_gets_most_units_and_no_change():
 
 def test_half_right():
     score = score_state("#_P#\nPlayer (P) at (0,3).", AFTER, BEFORE)
-    assert (score.units_right, score.changed, score.changed_predicted, score.changed_right) == (10, 3, 3, 2)
+    assert (score.units_right, score.changed, score.changed_predicted, score.changed_right) == (
+        10,
+        3,
+        3,
+        2,
+    )
     assert score.unit_accuracy == pytest.approx(10 / 11)
     assert score.changed_f1 == pytest.approx(2 / 3)
 
@@ -86,7 +91,10 @@ def test_counts_are_consistent(predicted, truth, before):
     assert 0 <= score.units_right <= score.units
     assert 0 <= score.changed_right <= min(score.changed, score.changed_predicted)
     if score.exact:
-        assert score.units_right == score.units and score.changed_right == score.changed == score.changed_predicted
+        assert (
+            score.units_right == score.units
+            and score.changed_right == score.changed == score.changed_predicted
+        )
     perfect = score_state(truth, truth, before)
     assert perfect.exact and perfect.changed_recall == float(perfect.changed > 0)
 
@@ -98,11 +106,14 @@ def test_metrics_over_turns():
         make_turn(
             reply("XX", "AB", "Left"), state="AB", next_state="AB", executed=()
         ),  # nothing happened, rightly said
-        make_turn("<think>hm</think><answer>Left</answer>", state="AB", next_state="BA"),  # malformed
+        # malformed
+        make_turn("<think>hm</think><answer>Left</answer>", state="AB", next_state="BA"),
     ]
     played_base = make_episode(turns, name="base", mode="base")
     failed = make_episode(turns, name="failed", stop=Stop.ERROR)
-    metrics = world_model_metrics([make_episode(turns[:1]), make_episode(turns[1:]), played_base, failed])
+    metrics = world_model_metrics(
+        [make_episode(turns[:1]), make_episode(turns[1:]), played_base, failed]
+    )
     assert metrics == pytest.approx(
         {
             "wm/turns": 4,
@@ -130,7 +141,11 @@ def test_a_malformed_turn_gets_nothing_for_a_right_block():
     turn = make_turn(text, state="AB", next_state="BA")
     assert turn.reply.prediction == "BA"
     metrics = world_model_metrics([make_episode([turn])])
-    assert (metrics["wm/obs_exact"], metrics["wm/pred_exact"], metrics["wm/changed_acc"]) == (0, 0, 0)
+    assert (metrics["wm/obs_exact"], metrics["wm/pred_exact"], metrics["wm/changed_acc"]) == (
+        0,
+        0,
+        0,
+    )
 
 
 def test_no_turns_no_claims():

@@ -15,17 +15,27 @@ from spa.types import Episode, WorldModelRow
 from spa.worldmodel.branches import branch_rows
 from spa.worldmodel.rows import coverage_sample, episode_rows, is_branch, shuffle_next_states
 
-OPTIONS = {"frozen_lake": {"is_slippery": False}, "sokoban": {"dim_x": 6, "dim_y": 6}, "sudoku": {}, "bandit": {}}
+OPTIONS = {
+    "frozen_lake": {"is_slippery": False},
+    "sokoban": {"dim_x": 6, "dim_y": 6},
+    "sudoku": {},
+    "bandit": {},
+}
 
 
 def walked(game: str, count: int = 3, **options) -> list[Episode]:
     chosen = options or OPTIONS[game]
     return play(
-        groups(count, 1), random_engine(max_actions=2), make=lambda tag: make_env(game, chosen), mode="add_worldmodel"
+        groups(count, 1),
+        random_engine(max_actions=2),
+        make=lambda tag: make_env(game, chosen),
+        mode="add_worldmodel",
     )
 
 
-def branches(episode: Episode, game: str, plans: int | None = None, **options) -> list[WorldModelRow]:
+def branches(
+    episode: Episode, game: str, plans: int | None = None, **options
+) -> list[WorldModelRow]:
     prompter = Prompter(mode="add_worldmodel", state_text="coords")
     chosen = options or OPTIONS[game]
     return branch_rows(episode, make=lambda: make_env(game, chosen), prompter=prompter, plans=plans)
@@ -39,12 +49,22 @@ def test_every_action_of_every_visited_state_is_a_row_with_its_true_next_state(g
         for index, turn in enumerate(episode.turns):
             here = [row for row in tried if row.turn == index]
             taken = {turn.executed} if len(turn.executed) == 1 else set()
-            assert {row.executed for row in here} | taken == {("Left",), ("Down",), ("Right",), ("Up",)}
+            assert {row.executed for row in here} | taken == {
+                ("Left",),
+                ("Down",),
+                ("Right",),
+                ("Up",),
+            }
             for row in here:
-                assert is_branch(row) and row.prompt == main[index].prompt and row.state == turn.state
+                assert (
+                    is_branch(row) and row.prompt == main[index].prompt and row.state == turn.state
+                )
                 env = make_env(game, OPTIONS[game])
                 env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed})
-                for name in (*(name for past in episode.turns[:index] for name in past.executed), *row.executed):
+                for name in (
+                    *(name for past in episode.turns[:index] for name in past.executed),
+                    *row.executed,
+                ):
                     env.step(env.to_action(name))  # type: ignore[arg-type]
                 assert row.next_state == env.state_text("coords")
                 reply = parse_reply(row.response, mode="add_worldmodel")
@@ -71,7 +91,9 @@ def test_copies_of_a_slippery_game_slip_each_by_chance_of_its_own():
         for row in tried:
             (r0, c0), (r1, c1) = (_player(text) for text in (row.state, row.next_state))
             if (r0, c0) != (r1, c1):
-                turned = ways[(r1 - r0, c1 - c0)] - ["Left", "Down", "Right", "Up"].index(row.executed[0])
+                turned = ways[(r1 - r0, c1 - c0)] - ["Left", "Down", "Right", "Up"].index(
+                    row.executed[0]
+                )
                 astray.setdefault((row.episode_id, row.turn), set()).add(turned % 4)
     assert sum(len(turns) > 1 for turns in astray.values()) > len(astray) / 2
 
@@ -101,7 +123,9 @@ def test_coverage_makes_rare_outcomes_as_likely_as_common_ones():
     (episode, *_) = walked("frozen_lake")
     (row, *_) = branches(episode, "frozen_lake")
     common = [replace(row, executed=("Left",), next_state="moved", turn=i) for i in range(900)]
-    rare = [replace(row, executed=("Left",), next_state=row.state, turn=900 + i) for i in range(100)]
+    rare = [
+        replace(row, executed=("Left",), next_state=row.state, turn=900 + i) for i in range(100)
+    ]
     drawn = coverage_sample(common + rare, seed=0)
     share = sum(row.next_state == row.state for row in drawn) / len(drawn)
     assert len(drawn) == 1000 and abs(share - 0.5) < 0.06  # almost four deviations of a fair coin

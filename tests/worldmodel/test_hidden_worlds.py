@@ -32,7 +32,9 @@ class Fog(FrozenLake):
         return super().state_text("coords")
 
     def legal_actions(self) -> tuple[str, ...]:
-        return tuple(name for name, turn in zip(self._labels, self._turns, strict=True) if self._leads(turn))
+        return tuple(
+            name for name, turn in zip(self._labels, self._turns, strict=True) if self._leads(turn)
+        )
 
     def _leads(self, turn: int) -> bool:
         return self._tables[turn][self.player] != self.player
@@ -47,11 +49,15 @@ def knows(prompt: Prompt) -> str:
     env = prompt.context
     twin = env.clone()
     twin.step(twin.to_action("Right"))
-    return world_model_reply(env.world_state_text("coords"), "", twin.world_state_text("coords"), "Right")
+    return world_model_reply(
+        env.world_state_text("coords"), "", twin.world_state_text("coords"), "Right"
+    )
 
 
 def test_rows_accuracy_and_reward_follow_what_should_be_known():
-    episodes = play(groups(6, 1), ScriptedEngine(knows), make=fog, mode="add_worldmodel", max_turn=2)
+    episodes = play(
+        groups(6, 1), ScriptedEngine(knows), make=fog, mode="add_worldmodel", max_turn=2
+    )
     found = world_model_metrics(episodes)
     assert (found["wm/obs_exact"], found["wm/pred_exact"]) == (1.0, 1.0)
     paid = with_world_model_reward(episodes, observation=1.0, prediction=1.0)
@@ -59,20 +65,31 @@ def test_rows_accuracy_and_reward_follow_what_should_be_known():
         for turn, rewarded in zip(before.turns, after.turns, strict=True):
             moved = turn.target != turn.next_target
             assert rewarded.reward - turn.reward == pytest.approx(1.0 + moved)
-            assert turn.state.startswith("You stand") and turn.target.startswith(("hole", "no holes"))
+            assert turn.state.startswith("You stand") and turn.target.startswith(
+                ("hole", "no holes")
+            )
 
 
 def test_beliefs_are_corrected_to_the_hidden_truth_and_the_prompt_shows_what_is_seen():
     (episode, *_) = play(
-        groups(1, 1), random_engine(max_actions=1), make=fog, mode="add_worldmodel", state_text="coords"
+        groups(1, 1),
+        random_engine(max_actions=1),
+        make=fog,
+        mode="add_worldmodel",
+        state_text="coords",
     )
     prompter = Prompter(mode="add_worldmodel", state_text="coords")
-    rows = episode_rows(episode, action_sep="||")[0] + branch_rows(episode, make=fog, prompter=prompter, plans=None)
+    rows = episode_rows(episode, action_sep="||")[0] + branch_rows(
+        episode, make=fog, prompter=prompter, plans=None
+    )
     for row in rows:
         reply = parse_reply(row.response, mode="add_worldmodel")
         assert (reply.observation, reply.prediction) == (row.state, row.next_state)
         assert str(reply.observation).startswith(("hole", "no holes"))
-        assert "You stand on cell" in row.prompt[-1]["content"] and row.state not in row.prompt[-1]["content"]
+        assert (
+            "You stand on cell" in row.prompt[-1]["content"]
+            and row.state not in row.prompt[-1]["content"]
+        )
     assert len(rows) > len(episode.turns)
 
 
@@ -80,8 +97,13 @@ def test_episodes_keep_it_and_those_without_have_no_new_fields():
     (hidden,) = play(groups(1, 1), random_engine(max_actions=1), make=fog, mode="add_worldmodel")
     assert Episode.from_json(json.loads(json.dumps(hidden.to_json()))) == hidden
     (plain,) = play(groups(1, 1), random_engine(max_actions=1), mode="add_worldmodel")
-    assert all("world_state" not in turn and "next_world_state" not in turn for turn in plain.to_json()["turns"])
-    assert all((turn.target, turn.next_target) == (turn.state, turn.next_state) for turn in plain.turns)
+    assert all(
+        "world_state" not in turn and "next_world_state" not in turn
+        for turn in plain.to_json()["turns"]
+    )
+    assert all(
+        (turn.target, turn.next_target) == (turn.state, turn.next_state) for turn in plain.turns
+    )
 
 
 def test_legal_actions_are_shown_where_they_are_asked_for():

@@ -39,7 +39,9 @@ def rows(turns=(0, 1, 2)) -> list[WorldModelRow]:
 def sequences(
     of, name="qwen2", *, loss_on: LossOn = "response_and_shown", merge=True, length=4000
 ) -> list[TrainingSequence]:
-    return row_sequences(of, template(name), max_length=length, merge_turns=merge, loss_on=loss_on)[0]
+    return row_sequences(of, template(name), max_length=length, merge_turns=merge, loss_on=loss_on)[
+        0
+    ]
 
 
 class OneTokenPerCharacter:
@@ -80,7 +82,9 @@ def test_masks_by_hand():
         "response_and_shown": "00" + "0" * 7 + "11" + "0" * 9 + "11" + "0" * 17 + "0" * 7 + "11",
     }  # fmt: skip
     for loss_on, mark in marks.items():
-        (sequence,), _ = row_sequences([first, row], made, max_length=99, merge_turns=True, loss_on=loss_on)
+        (sequence,), _ = row_sequences(
+            [first, row], made, max_length=99, merge_turns=True, loss_on=loss_on
+        )
         assert "".join(str(int(flag)) for flag in sequence.mask) == mark
 
 
@@ -103,13 +107,19 @@ def test_merged_turns_carry_the_loss_of_separate_rows():
 
 def test_a_state_whose_reply_is_cut_away_or_not_trained_carries_none():
     def added(of, length=4000) -> str:
-        (both,), (reply,) = sequences(of, length=length), sequences(of, loss_on="response", length=length)
-        return "".join(template("qwen2").tokenizer.decode(both.token_ids[both.mask & ~reply.mask]).split())
+        (both,), (reply,) = (
+            sequences(of, length=length),
+            sequences(of, loss_on="response", length=length),
+        )
+        return "".join(
+            template("qwen2").tokenizer.decode(both.token_ids[both.mask & ~reply.mask]).split()
+        )
 
     (whole,) = sequences(rows((2,)))
     assert added(rows((2,))) == SHOWN[2]
     assert added(rows((2,)), len(whole.token_ids) - 1) == SHOWN[2]  # its oldest reply is gone
-    assert added(rows((1,)), len(sequences(rows((1,)))[0].token_ids) - 1) == ""  # its state is in the first message
+    # its state is in the first message
+    assert added(rows((1,)), len(sequences(rows((1,)))[0].token_ids) - 1) == ""
 
 
 def test_the_state_is_read_from_a_turn_message():

@@ -38,14 +38,18 @@ def test_a_threshold_pays_in_full_or_nothing():
     assert [foreseen_changes(f1, None) for f1 in (0.0, 0.5, 1.0)] == [0.0, 0.5, 1.0]
     # Distances .5 and .2 are not below .2; distance .1 is.
     assert [foreseen_changes(f1, 0.2) for f1 in (0.5, 0.8, 0.9, 1.0)] == [0.0, 0.0, 1.0, 1.0]
-    assert foreseen_changes(0.0, 1.0) == 0.0  # a copy of the last state, even at the widest threshold
+    # a copy of the last state, even at the widest threshold
+    assert foreseen_changes(0.0, 1.0) == 0.0
 
 
 def test_standing_still_is_not_within_any_threshold():
     turns = [
-        make_turn(reply("ABCX", "ABCX", "Left"), state="ABCX", next_state="ABCX"),  # nothing changed, and it says so
+        # nothing changed, and it says so
+        make_turn(reply("ABCX", "ABCX", "Left"), state="ABCX", next_state="ABCX"),
         make_turn(reply("ABCD", "ABXD", "Left"), state="ABCD", next_state="ABXD"),
         make_turn(reply("ABCD", "ABXY", "Left"), state="ABCD", next_state="ABXD"),  # F1 = 2/3
     ]
-    (episode,) = with_world_model_reward([make_episode(turns)], observation=0.0, prediction=2.0, within=0.3)
+    (episode,) = with_world_model_reward(
+        [make_episode(turns)], observation=0.0, prediction=2.0, within=0.3
+    )
     assert [turn.reward for turn in episode.turns] == pytest.approx([-0.1, 1.9, -0.1])

@@ -82,7 +82,9 @@ def test_the_original_six_columns_come_first(tmp_path):
 
 
 def test_lone_surrogates_become_replacement_characters(tmp_path):
-    write_parquet(tmp_path / "f", [replace(ROW, response="a\ud800b", predicted="\udfff", state="\ufeffx\0")])
+    write_parquet(
+        tmp_path / "f", [replace(ROW, response="a\ud800b", predicted="\udfff", state="\ufeffx\0")]
+    )
     row = read_parquet(tmp_path / "f")[0]
     assert (row.response, row.predicted, row.state) == ("a\ufffdb", "\ufffd", "\ufeffx\0")
 
@@ -90,14 +92,22 @@ def test_lone_surrogates_become_replacement_characters(tmp_path):
 @pytest.mark.parametrize("layout", ["list", "json"])
 def test_published_layouts_are_read(tmp_path, layout):
     prompt = PROMPT if layout == "list" else json.dumps(PROMPT)
-    later = [*PROMPT, {"role": "assistant", "content": "r"}, {"role": "user", "content": "State:\n#_P"}]
-    rows = [{**PUBLISHED, "prompt": prompt}, {**PUBLISHED, "prompt": later if layout == "list" else json.dumps(later)}]
+    later = [
+        *PROMPT,
+        {"role": "assistant", "content": "r"},
+        {"role": "user", "content": "State:\n#_P"},
+    ]
+    rows = [
+        {**PUBLISHED, "prompt": prompt},
+        {**PUBLISHED, "prompt": later if layout == "list" else json.dumps(later)},
+    ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "f")
     first, second = read_parquet(tmp_path / "f")
     assert first.prompt == tuple(PROMPT) and first.response == PUBLISHED["response"]
     assert (first.tag, first.turn, second.turn) == ("sokoban", 0, 1)
     assert (first.state, first.next_state, first.executed) == ("#P_", "#_P", ("Right", "Up"))
-    assert first.puzzle_hash == second.puzzle_hash != ""  # both conversations begin with the same state
+    # both conversations begin with the same state
+    assert first.puzzle_hash == second.puzzle_hash != ""
     assert first.extra == {"extra_info": "{'split': 'train'}"}
 
 
@@ -114,14 +124,22 @@ def test_two_columns_are_enough(tmp_path):
 
 
 def test_a_missing_file_says_so(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere\.parquet: no such file; .*spa run --stages selfplay"):
+    with pytest.raises(
+        DataError, match=r"nowhere\.parquet: no such file; .*spa run --stages selfplay"
+    ):
         read_parquet(tmp_path / "nowhere.parquet")
     with pytest.raises(DataError, match="no such file"):
         read_parquet(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda b: b"", lambda b: b"PAR1", lambda b: b[: len(b) // 2], lambda b: b[:40] + b"\xff" * 400 + b[440:]]
+    "damage",
+    [
+        lambda b: b"",
+        lambda b: b"PAR1",
+        lambda b: b[: len(b) // 2],
+        lambda b: b[:40] + b"\xff" * 400 + b[440:],
+    ],
 )
 def test_a_corrupt_file_is_one_clear_error(tmp_path, damage):
     path = tmp_path / "broken.parquet"
@@ -160,12 +178,16 @@ def test_a_missing_column_is_named(tmp_path, column):
     ],
 )
 def test_a_bad_row_is_named(tmp_path, changes, column):
-    pq.write_table(pa.Table.from_pylist([PUBLISHED, {**PUBLISHED, **changes}]), tmp_path / "f.parquet")
+    pq.write_table(
+        pa.Table.from_pylist([PUBLISHED, {**PUBLISHED, **changes}]), tmp_path / "f.parquet"
+    )
     with pytest.raises(DataError, match=rf"f\.parquet, row 1, column '{column}'"):
         read_parquet(tmp_path / "f.parquet")
 
 
-@pytest.mark.parametrize("prompt", ["not json", "{}", "3", "[1]", '[{"role": "user"}]', "null", '"text"', "[]"])
+@pytest.mark.parametrize(
+    "prompt", ["not json", "{}", "3", "[1]", '[{"role": "user"}]', "null", '"text"', "[]"]
+)
 def test_a_bad_json_prompt_is_named(tmp_path, prompt):
     pq.write_table(pa.Table.from_pylist([{**PUBLISHED, "prompt": prompt}]), tmp_path / "f.parquet")
     with pytest.raises(DataError, match=r"row 0, column 'prompt'"):

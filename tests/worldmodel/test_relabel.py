@@ -25,7 +25,9 @@ I push it, \\1 box.
 
 def test_states_and_answer_become_the_truth_and_thoughts_stay():
     text = reply("wrong", "wrong too", "Right||Down|| jump ", thoughts="I push it, \\1 box.")
-    turn = make_turn(text, state="######\n#_P_X#", next_state="######\n#__PX#", executed=("Right", "Down"))
+    turn = make_turn(
+        text, state="######\n#_P_X#", next_state="######\n#__PX#", executed=("Right", "Down")
+    )
     assert relabel_turn(turn, action_sep="||").text == GOLDEN
 
 
@@ -35,7 +37,8 @@ def test_text_outside_the_blocks_goes():
 
 
 @pytest.mark.parametrize(
-    "state", ["3_P_", r"\g<0>", r"\1", "\\", "$1 {0} %s", "a\n\nb", "İ ß 世界", "<b>&amp;", "\0", "||"]
+    "state",
+    ["3_P_", r"\g<0>", r"\1", "\\", "$1 {0} %s", "a\n\nb", "İ ß 世界", "<b>&amp;", "\0", "||"],
 )
 def test_hostile_states_survive_byte_for_byte(state):
     turn = make_turn(reply("x", "y", "Left"), state=state, next_state=state[::-1])
@@ -79,7 +82,10 @@ def test_a_state_that_holds_a_tag_is_given_up(tag):
             ),
             "malformed",
         ),
-        (make_turn(reply("a", "b", "x"), executed=("a || b",)), "state_or_action_holds_format_tags"),
+        (
+            make_turn(reply("a", "b", "x"), executed=("a || b",)),
+            "state_or_action_holds_format_tags",
+        ),
     ],
 )
 def test_turns_that_cannot_be_corrected_say_why(turn, reason):
@@ -88,7 +94,9 @@ def test_turns_that_cannot_be_corrected_say_why(turn, reason):
 
 
 def test_a_corrected_reply_parses_to_the_truth():
-    out = relabel_turn(make_turn(reply("x", "y", "Left"), executed=("Left", "Up")), action_sep="||").text
+    out = relabel_turn(
+        make_turn(reply("x", "y", "Left"), executed=("Left", "Up")), action_sep="||"
+    ).text
     assert out is not None
     parsed = parse_reply(out, mode="add_worldmodel")
     assert (parsed.observation, parsed.prediction, parsed.actions) == ("S0", "S1", ("Left", "Up"))
@@ -102,14 +110,21 @@ def test_a_corrected_reply_parses_to_the_truth():
         ("I do right, then Right, then jump.", ""),
         ("I do go up.", ""),
         ("I do Down.", ""),  # a plan, but not the one of the answer
-        ("I do not see a hole to the right. The goal lies two cells further, so Right is safe.", None),
+        (
+            "I do not see a hole to the right. The goal lies two cells further, so Right is safe.",
+            None,
+        ),
         ("I do not see a hole to the right.", None),
         ("I do Right, then wait", None),
     ],
 )
 def test_only_a_plan_is_replaced_by_the_plan_that_was_executed(thoughts, kept):
-    text = world_model_reply("x", f" {thoughts} ", "y", "right || Right || go up || jump", order="plan_first")
-    turn = replace(make_turn(text, executed=("Right", "Right")), reply=parse_reply(text, mode="add_worldmodel"))
+    text = world_model_reply(
+        "x", f" {thoughts} ", "y", "right || Right || go up || jump", order="plan_first"
+    )
+    turn = replace(
+        make_turn(text, executed=("Right", "Right")), reply=parse_reply(text, mode="add_worldmodel")
+    )
     out = relabel_turn(turn, action_sep="||", order="plan_first").text
     before = thoughts if kept is None else kept
     told = f"{before} I do Right, then Right.".strip()
@@ -118,9 +133,14 @@ def test_only_a_plan_is_replaced_by_the_plan_that_was_executed(thoughts, kept):
 
 def test_a_chosen_plan_may_be_longer_than_five_actions():
     plan = ("Left",) * 6
-    text = world_model_reply("x", chosen_plan(plan, "y"), "y", " || ".join(plan), order="choose_plan")
+    text = world_model_reply(
+        "x", chosen_plan(plan, "y"), "y", " || ".join(plan), order="choose_plan"
+    )
     reply = parse_reply(text, mode="add_worldmodel", max_actions=6, order="choose_plan")
     turn = replace(make_turn(text, executed=plan), reply=reply)
     out = relabel_turn(turn, action_sep="||", order="choose_plan")
     assert reply.well_formed and out.text is not None
-    assert parse_reply(out.text, mode="add_worldmodel", max_actions=6, order="choose_plan").actions == plan
+    assert (
+        parse_reply(out.text, mode="add_worldmodel", max_actions=6, order="choose_plan").actions
+        == plan
+    )

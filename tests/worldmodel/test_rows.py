@@ -10,15 +10,29 @@ from worldmodel_examples import make_episode, make_turn, reply
 from spa.errors import ConfigError, DataError
 from spa.seeds import derange
 from spa.types import Stop, WorldModelRow
-from spa.worldmodel.rows import corrected_messages, episode_rows, shuffle_next_states, split_by_puzzle
+from spa.worldmodel.rows import (
+    corrected_messages,
+    episode_rows,
+    shuffle_next_states,
+    split_by_puzzle,
+)
 
 
 def three_turns(name: str = "train/0", puzzle: str = "p0"):
     return make_episode(
         [
             make_turn(reply("w0", "w1", "Left"), state=f"{name} s0", next_state=f"{name} s1"),
-            make_turn("<think>lost</think><answer>Left</answer>", state=f"{name} s1", next_state=f"{name} s2"),
-            make_turn(reply("w2", "w3", "Up"), state=f"{name} s2", next_state=f"{name} s3", executed=("Up",)),
+            make_turn(
+                "<think>lost</think><answer>Left</answer>",
+                state=f"{name} s1",
+                next_state=f"{name} s2",
+            ),
+            make_turn(
+                reply("w2", "w3", "Up"),
+                state=f"{name} s2",
+                next_state=f"{name} s3",
+                executed=("Up",),
+            ),
         ],
         name=name,
         puzzle=puzzle,
@@ -41,7 +55,8 @@ def test_rows_carry_the_corrected_history_and_count_what_was_dropped():
     ]
     assert rows[1].response == reply("train/0 s2", "train/0 s3", "Up")
     assert (rows[1].predicted, rows[1].observed, rows[1].executed) == ("w3", "w2", ("Up",))
-    assert episode.messages[2]["content"] == reply("w0", "w1", "Left")  # the episode itself is as it was played
+    # the episode itself is as it was played
+    assert episode.messages[2]["content"] == reply("w0", "w1", "Left")
 
 
 def test_corrected_messages_are_the_history_of_a_next_turn():
@@ -54,18 +69,24 @@ def test_corrected_messages_are_the_history_of_a_next_turn():
 
 
 def test_an_episode_that_failed_gives_no_rows():
-    rows, dropped = episode_rows(make_episode(three_turns().turns, stop=Stop.ERROR), action_sep="||")
+    rows, dropped = episode_rows(
+        make_episode(three_turns().turns, stop=Stop.ERROR), action_sep="||"
+    )
     assert rows == [] and dropped == Counter(episode_error=3)
 
 
 def test_an_episode_without_its_messages_is_a_data_error():
     with pytest.raises(DataError, match="train/9: 3 turns but 0 assistant"):
-        episode_rows(make_episode(three_turns().turns, name="train/9", messages=()), action_sep="||")
+        episode_rows(
+            make_episode(three_turns().turns, name="train/9", messages=()), action_sep="||"
+        )
 
 
 def rows_of(puzzles) -> list[WorldModelRow]:
     return [
-        row for i, p in enumerate(puzzles) for row in episode_rows(three_turns(f"e{i}", str(p)), action_sep="||")[0]
+        row
+        for i, p in enumerate(puzzles)
+        for row in episode_rows(three_turns(f"e{i}", str(p)), action_sep="||")[0]
     ]
 
 
@@ -73,7 +94,10 @@ def rows_of(puzzles) -> list[WorldModelRow]:
 def test_no_puzzle_is_on_both_sides(puzzles, fraction, seed):
     rows = rows_of(puzzles)
     train, val = split_by_puzzle(rows, val_fraction=fraction, seed=seed)
-    train_puzzles, val_puzzles = {row.puzzle_hash for row in train}, {row.puzzle_hash for row in val}
+    train_puzzles, val_puzzles = (
+        {row.puzzle_hash for row in train},
+        {row.puzzle_hash for row in val},
+    )
     assert not train_puzzles & val_puzzles
     assert len(train) + len(val) == len(rows)
     count = len(set(puzzles))
@@ -88,16 +112,26 @@ def test_no_puzzle_is_on_both_sides(puzzles, fraction, seed):
 
 @given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 20)), st.integers(0, 5))
 def test_puzzles_of_earlier_rounds_keep_their_side(early, late, seed):
-    sides = [{row.puzzle_hash for row in part} for part in split_by_puzzle(rows_of(early), val_fraction=0.2, seed=seed)]
+    sides = [
+        {row.puzzle_hash for row in part}
+        for part in split_by_puzzle(rows_of(early), val_fraction=0.2, seed=seed)
+    ]
     both = rows_of(early | late)
-    train, val = split_by_puzzle(both, val_fraction=0.2, seed=seed, trained=sides[0], validated=sides[1])
-    assert sides[0] <= {row.puzzle_hash for row in train} and sides[1] <= {row.puzzle_hash for row in val}
+    train, val = split_by_puzzle(
+        both, val_fraction=0.2, seed=seed, trained=sides[0], validated=sides[1]
+    )
+    assert sides[0] <= {row.puzzle_hash for row in train} and sides[1] <= {
+        row.puzzle_hash for row in val
+    }
     assert len(train) + len(val) == len(both)
 
 
 def test_another_seed_splits_otherwise():
     rows = rows_of(range(40))
-    sides = {frozenset(row.puzzle_hash for row in split_by_puzzle(rows, val_fraction=0.2, seed=s)[1]) for s in range(4)}
+    sides = {
+        frozenset(row.puzzle_hash for row in split_by_puzzle(rows, val_fraction=0.2, seed=s)[1])
+        for s in range(4)
+    }
     assert len(sides) == 4 and {len(side) for side in sides} == {8}
 
 
@@ -116,17 +150,26 @@ def test_shuffling_moves_only_predictions():
         assert new.response.startswith(head) and new.response.endswith(tail)
         swapped[row.next_state] = new.response[len(head) : len(new.response) - len(tail)]
         assert new.extra.pop("shuffled") is True
-        assert (new.next_state, new.state, new.extra, new.turn) == (row.next_state, row.state, row.extra, row.turn)
+        assert (new.next_state, new.state, new.extra, new.turn) == (
+            row.next_state,
+            row.state,
+            row.extra,
+            row.turn,
+        )
     assert sorted(swapped) == sorted(swapped.values())
     assert all(true != false for true, false in swapped.items())
     for first, second in zip(shuffled[::2], shuffled[1::2], strict=True):
-        history = [message["content"] for message in second.prompt if message["role"] == "assistant"]
+        history = [
+            message["content"] for message in second.prompt if message["role"] == "assistant"
+        ]
         assert history == [first.response, "<think>lost</think><answer>Left</answer>"]
         assert [m for m in second.prompt if m["role"] == "user"] == [
             m for m in rows[shuffled.index(second)].prompt if m["role"] == "user"
         ]
     assert "w1" not in rows[0].response and rows == rows_of(range(6))
-    assert shuffle_next_states(rows, 3) == shuffle_next_states(rows, 3) != shuffle_next_states(rows, 4)
+    assert (
+        shuffle_next_states(rows, 3) == shuffle_next_states(rows, 3) != shuffle_next_states(rows, 4)
+    )
 
 
 def test_states_stay_within_their_environment():

@@ -22,8 +22,12 @@ class Babbler:
 
     def _reply(self, prompt: Prompt) -> Completion:
         rng = np.random.default_rng(prompt.seed)
-        actions = [prompt.context.random_action(rng) if rng.random() < 0.9 else "fly" for _ in range(4)]
-        text = world_model_reply("3_P \\g<0>", "hm", "nowhere", " || ".join(actions)).removeprefix(prompt.prefill)
+        actions = [
+            prompt.context.random_action(rng) if rng.random() < 0.9 else "fly" for _ in range(4)
+        ]
+        text = world_model_reply("3_P \\g<0>", "hm", "nowhere", " || ".join(actions)).removeprefix(
+            prompt.prefill
+        )
         if rng.random() < 0.2:
             text = text.replace("</prediction>", "")
         return Completion(text=text, token_ids=None, logprobs=None, finish_reason="stop")
@@ -38,7 +42,15 @@ class Babbler:
 @pytest.mark.parametrize("env_type", ["frozen_lake", "sokoban"])
 def test_every_row_is_what_the_environment_does(env_type):
     specs = [
-        EpisodeSpec(episode_id=f"{i}", tag=env_type, group=i, member=0, puzzle_seed=i, noise_seed=50 + i, sample_seed=i)
+        EpisodeSpec(
+            episode_id=f"{i}",
+            tag=env_type,
+            group=i,
+            member=0,
+            puzzle_seed=i,
+            noise_seed=50 + i,
+            sample_seed=i,
+        )
         for i in range(8)
     ]
     episodes = collect(

@@ -46,8 +46,12 @@ def rows(turns=(0, 1, 2), *, episode: str = "e0", system: bool = True) -> list[W
     return out
 
 
-def sequences(of, name="qwen2", *, max_length=10_000, merge=True, **settings) -> list[TrainingSequence]:
-    return row_sequences(of, template(name), max_length=max_length, merge_turns=merge, **settings)[0]
+def sequences(
+    of, name="qwen2", *, max_length=10_000, merge=True, **settings
+) -> list[TrainingSequence]:
+    return row_sequences(of, template(name), max_length=max_length, merge_turns=merge, **settings)[
+        0
+    ]
 
 
 def trained_text(sequence: TrainingSequence, name="qwen2") -> str:
@@ -75,7 +79,9 @@ def test_replies_without_thoughts_begin_with_their_answer(merge):
         replace(
             row,
             prompt=tuple(
-                {**said, "content": "<answer>Down</answer>"} if said["role"] == "assistant" else said
+                {**said, "content": "<answer>Down</answer>"}
+                if said["role"] == "assistant"
+                else said
                 for said in row.prompt
             ),
             response="<answer>Down</answer>",
@@ -96,7 +102,9 @@ def test_merged_turns_hold_the_same_tokens_and_the_loss_of_all_rows(name):
     np.testing.assert_array_equal(merged.token_ids, separate[-1].token_ids)
     assert merged.mask.sum() == sum(sequence.mask.sum() for sequence in separate)
     for sequence in separate:
-        np.testing.assert_array_equal(merged.token_ids[: len(sequence.token_ids)], sequence.token_ids)
+        np.testing.assert_array_equal(
+            merged.token_ids[: len(sequence.token_ids)], sequence.token_ids
+        )
         assert (merged.mask[: len(sequence.mask)] >= sequence.mask).all()
 
 
@@ -111,7 +119,9 @@ def test_merged_turns_have_the_loss_and_the_gradient_of_separate_rows(name):
         total.backward()
         return total.detach(), [p.grad for p in model.parameters()]
 
-    torch.testing.assert_close(loss_and_gradient(True), loss_and_gradient(False), atol=2e-3, rtol=1e-4)
+    torch.testing.assert_close(
+        loss_and_gradient(True), loss_and_gradient(False), atol=2e-3, rtol=1e-4
+    )
 
 
 def test_a_turn_that_was_dropped_stays_in_the_conversation_without_loss():
@@ -137,8 +147,11 @@ def test_rows_of_several_episodes_stay_apart_and_in_order():
 
 
 def test_states_only_puts_the_loss_on_the_states_and_no_states_on_the_rest():
-    every, states, rest = (sequences(rows((1,)), loss_on=kind)[0] for kind in ("response", "states_only", "no_states"))
-    np.testing.assert_array_equal(every.token_ids, states.token_ids)  # labels are masked, inputs stay
+    every, states, rest = (
+        sequences(rows((1,)), loss_on=kind)[0] for kind in ("response", "states_only", "no_states")
+    )
+    # labels are masked, inputs stay
+    np.testing.assert_array_equal(every.token_ids, states.token_ids)
     np.testing.assert_array_equal(every.token_ids, rest.token_ids)
     np.testing.assert_array_equal(states.mask ^ rest.mask, every.mask)
     assert not (states.mask & rest.mask).any()
@@ -161,7 +174,9 @@ def test_the_state_masks_hold_in_every_family(name, kind):
 @pytest.mark.parametrize("kind", ["response", "states_only", "no_states"])
 def test_an_end_marker_of_two_tokens_carries_loss_as_a_whole_or_not_at_all(kind):
     made = styled_template("llama2")
-    (sequence,), _ = row_sequences(rows((1,)), made, max_length=4000, merge_turns=True, loss_on=kind)
+    (sequence,), _ = row_sequences(
+        rows((1,)), made, max_length=4000, merge_turns=True, loss_on=kind
+    )
     assert sequence.token_ids[-2:].tolist() == made.end_ids
     assert sequence.mask[-2:].tolist() == [kind != "states_only"] * 2
 
@@ -169,7 +184,9 @@ def test_an_end_marker_of_two_tokens_carries_loss_as_a_whole_or_not_at_all(kind)
 def test_states_outside_ascii_are_masked_whole():
     row = rows((0,))[0]
     text = world_model_reply("漢字 √é", "plän", "√ 2", "Down")
-    (sequence,) = sequences([WorldModelRow(**{**fields_of(row), "response": text})], loss_on="states_only")
+    (sequence,) = sequences(
+        [WorldModelRow(**{**fields_of(row), "response": text})], loss_on="states_only"
+    )
     assert trained_text(sequence).split() == ["漢字", "√é", "√", "2"]
 
 
@@ -178,7 +195,9 @@ def test_tokenizers_that_tidy_their_text_do_not_move_the_masks(monkeypatch):
     board = "| 1 . 3 4 | . . 1 . | . 1 2 3 | 2 3 4 1"
     text = world_model_reply(board, "fill it ,", board, "1,2,3")
     (row,) = rows((0,))
-    (sequence,) = sequences([WorldModelRow(**{**fields_of(row), "response": text})], "llama3", loss_on="states_only")
+    (sequence,) = sequences(
+        [WorldModelRow(**{**fields_of(row), "response": text})], "llama3", loss_on="states_only"
+    )
     kept = template("llama3").decode_reply(sequence.token_ids[sequence.mask])
     assert kept.split() == board.split() * 2
 
@@ -204,7 +223,9 @@ def test_a_row_whose_last_turn_does_not_fit_is_dropped_and_counted():
 @pytest.mark.parametrize("merge", [True, False])
 def test_rows_that_fit_alone_are_trained_though_their_episode_is_too_long(merge):
     whole = len(sequences(rows())[0].token_ids)
-    found, dropped = row_sequences(rows(), template("qwen2"), max_length=whole - 1, merge_turns=merge)
+    found, dropped = row_sequences(
+        rows(), template("qwen2"), max_length=whole - 1, merge_turns=merge
+    )
     assert dropped == 0
     assert sum(sequence.rows for sequence in found) == 3
     text = "".join(trained_text(sequence) for sequence in found)
@@ -225,7 +246,9 @@ def test_rows_that_are_too_long_are_counted_when_nothing_may_be_cut():
 
 @pytest.mark.parametrize("turns", [(0,), (0, 1, 2)])
 def test_conversations_without_a_system_message_are_trained_too(turns):
-    found, dropped = row_sequences(rows(turns, system=False), template("qwen2"), max_length=10_000, merge_turns=True)
+    found, dropped = row_sequences(
+        rows(turns, system=False), template("qwen2"), max_length=10_000, merge_turns=True
+    )
     assert dropped == 0
     assert sum(sequence.rows for sequence in found) == len(turns)
 

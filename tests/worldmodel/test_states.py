@@ -19,8 +19,15 @@ S2 = "Player (P) is at (2,1); holes (O) are at (4,4) (3,1)."
 def rows(state_texts=(S0, S1, S2)):
     first, second, third = state_texts
     turns = [
-        make_turn(reply("I see A", "I foresee B", "Left || Nonsense"), state=first, next_state=second),
-        make_turn(reply("I see C", "I foresee D", "Down"), state=second, next_state=third, executed=("Down",)),
+        make_turn(
+            reply("I see A", "I foresee B", "Left || Nonsense"), state=first, next_state=second
+        ),
+        make_turn(
+            reply("I see C", "I foresee D", "Down"),
+            state=second,
+            next_state=third,
+            executed=("Down",),
+        ),
     ]
     return episode_rows(make_episode(turns), action_sep="||")[0]
 
@@ -32,9 +39,14 @@ def test_truth_is_left_alone():
 def test_believed_states_stand_again_in_replies_and_histories_and_the_answer_stays_corrected():
     first, second = with_states(rows(), "believed", seed=0)
     parsed = parse_reply(first.response, mode="add_worldmodel")
-    assert (parsed.observation, parsed.prediction, parsed.actions) == ("I see A", "I foresee B", ("Left",))
+    assert (parsed.observation, parsed.prediction, parsed.actions) == (
+        "I see A",
+        "I foresee B",
+        ("Left",),
+    )
     assert second.prompt[2]["content"] == first.response
-    assert S0 in second.prompt[1]["content"] and S1 in second.prompt[3]["content"]  # what is shown stays true
+    # what is shown stays true
+    assert S0 in second.prompt[1]["content"] and S1 in second.prompt[3]["content"]
     assert (first.state, first.next_state) == (S0, S1)
 
 
@@ -63,7 +75,9 @@ def test_drawings_and_digits_stay():
     drawn = "P_\n_G\nFilled cells are (1,2)=3; empty cells are at (2,2) (1,1)."
     row = random_coordinates(rows((drawn, drawn, drawn)), seed=3)[0]
     text = parse_reply(row.response, mode="add_worldmodel").observation
-    assert text is not None and text.startswith("P_\n_G\nFilled cells are (") and ")=3; empty" in text
+    assert (
+        text is not None and text.startswith("P_\n_G\nFilled cells are (") and ")=3; empty" in text
+    )
     assert {int(number) for number in re.findall(r"[(,](\d+)", text)} <= {1, 2}
 
 

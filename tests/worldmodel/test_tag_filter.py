@@ -69,24 +69,50 @@ def test_bounds_that_admit_nothing_are_refused(bounds):
 def test_command_keeps_published_columns(tmp_path, capsys, layout):
     prompt = PROMPT if layout == "list" else json.dumps(PROMPT)
     rows = [
-        {"data_source": "sokoban", "prompt": prompt, "response": text, "ability": "bfs"} for text in (GOOD, GOOD, "no")
+        {"data_source": "sokoban", "prompt": prompt, "response": text, "ability": "bfs"}
+        for text in (GOOD, GOOD, "no")
     ]
     for name in ("train.parquet", "val.parquet"):
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
-    arguments = ["--in-train", str(tmp_path / "train.parquet"), "--in-val", str(tmp_path / "val.parquet")]
+    arguments = [
+        "--in-train",
+        str(tmp_path / "train.parquet"),
+        "--in-val",
+        str(tmp_path / "val.parquet"),
+    ]
     assert execute(["data", "filter", *arguments, "--out-dir", str(tmp_path / "out")]) == 0
     assert pq.read_table(tmp_path / "out" / "wm_train.parquet").to_pylist() == rows[:1]
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == f"{tmp_path}/out/wm_train.parquet: kept 1 of 3 rows (dropped: 1 duplicate, 1 no_think_block)"
     assert (
-        execute(["data", "filter", *arguments, "--out-dir", str(tmp_path / "two"), "--no-dedup", "--min-len", "1"]) == 0
+        out[0]
+        == f"{tmp_path}/out/wm_train.parquet: kept 1 of 3 rows (dropped: 1 duplicate, 1 no_think_block)"
+    )
+    assert (
+        execute(
+            [
+                "data",
+                "filter",
+                *arguments,
+                "--out-dir",
+                str(tmp_path / "two"),
+                "--no-dedup",
+                "--min-len",
+                "1",
+            ]
+        )
+        == 0
     )
     assert pq.read_table(tmp_path / "two" / "wm_val.parquet").to_pylist() == rows[:2]
 
 
 def test_nothing_is_written_when_one_input_is_missing(tmp_path):
     pq.write_table(pa.table({"prompt": ["x"], "response": [GOOD]}), tmp_path / "train.parquet")
-    arguments = ["--in-train", str(tmp_path / "train.parquet"), "--in-val", str(tmp_path / "no.parquet")]
+    arguments = [
+        "--in-train",
+        str(tmp_path / "train.parquet"),
+        "--in-val",
+        str(tmp_path / "no.parquet"),
+    ]
     with pytest.raises(DataError, match=r"no\.parquet"):
         execute(["data", "filter", *arguments, "--out-dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()

@@ -33,7 +33,9 @@ def make_turn(
     )
 
 
-def make_episode(turns: Sequence[Turn], *, name: str = "train/0", puzzle: str = "p0", **changes) -> Episode:
+def make_episode(
+    turns: Sequence[Turn], *, name: str = "train/0", puzzle: str = "p0", **changes
+) -> Episode:
     messages = [{"role": "system", "content": "You play."}]
     for turn in turns:
         messages.append({"role": "user", "content": f"State:\n{turn.state}"})

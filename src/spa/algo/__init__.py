@@ -1,6 +1,7 @@
-"""The mathematics of training as pure functions on tensors: no configuration objects, no models, no random numbers.
+"""The mathematics of training as pure functions on tensors: no configuration objects, no models, no
+random numbers.
 
-Shape letters: B sequences, A = T - 1 predictions, G groups. Training arrays are prediction-aligned `[B, A]`; `mask` is
-True exactly where the predicted token was sampled by the policy. Entries outside the mask are never read, and come back
-as 0.
+Shape letters: B sequences, A = T - 1 predictions, G groups. Training arrays are prediction-aligned
+`[B, A]`; `mask` is True exactly where the predicted token was sampled by the policy. Entries
+outside the mask are never read, and come back as 0.
 """

@@ -1,8 +1,8 @@
 """Advantage estimators. None of them whitens; `spa.algo.estimators` says whose advantages are.
 
-Rewards, values and results are float `[B, A]`, masks bool `[B, A]`. Positions outside the mask (prompts, environment
-text, padding) are skipped: what is carried backwards in time passes over them unchanged, so time is counted in
-sampled tokens.
+Rewards, values and results are float `[B, A]`, masks bool `[B, A]`. Positions outside the mask
+(prompts, environment text, padding) are skipped: what is carried backwards in time passes over them
+unchanged, so time is counted in sampled tokens.
 """
 
 import torch
@@ -17,7 +17,8 @@ Estimate = tuple[Tensor, Tensor]
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Estimate:
     """Generalised advantage estimation (arXiv 1506.02438) with observation skipping.
 
-    With gamma = lam = 1 the advantage of every masked token is the reward still to come minus its value.
+    With gamma = lam = 1 the advantage of every masked token is the reward still to come minus its
+    value.
 
     Args:
         rewards: `[B, A]`, non-zero only inside the mask.
@@ -37,13 +38,21 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
 
 
 def bi_level_gae(
-    rewards: Tensor, values: Tensor, mask: Tensor, turn_ends: Tensor, gamma: float, lam: float, high_level_gamma: float
+    rewards: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    turn_ends: Tensor,
+    gamma: float,
+    lam: float,
+    high_level_gamma: float,
 ) -> Estimate:
-    """Two-level advantages: over turns, then over the tokens of each turn (Bi-Level GAE of VAGEN, as in RAGEN).
+    """Two-level advantages: over turns, then over the tokens of each turn (Bi-Level GAE of VAGEN,
+    as in RAGEN).
 
-    Let e_1..e_n be the turn ends, R_i the reward at e_i and V the values. Over turns, A_i = R_i + high_level_gamma
-    V(e_{i+1}) - V(e_i) + high_level_gamma lam A_{i+1}, with nothing after the last. The tokens of turn i then see a
-    reward of A_i + V(e_i) at e_i, their own rewards elsewhere, and an episode that ends there.
+    Let e_1..e_n be the turn ends, R_i the reward at e_i and V the values. Over turns, A_i = R_i +
+    high_level_gamma V(e_{i+1}) - V(e_i) + high_level_gamma lam A_{i+1}, with nothing after the
+    last. The tokens of turn i then see a reward of A_i + V(e_i) at e_i, their own rewards
+    elsewhere, and an episode that ends there.
 
     Args:
         rewards: `[B, A]`, non-zero only inside the mask; only the reward at a turn's end reaches earlier turns.
@@ -64,22 +73,37 @@ def bi_level_gae(
 
 
 def _backward_pass(
-    rewards: Tensor, values: Tensor, mask: Tensor, turn_ends: Tensor, gamma: float, lam: float, high_level_gamma: float
+    rewards: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    turn_ends: Tensor,
+    gamma: float,
+    lam: float,
+    high_level_gamma: float,
 ) -> Estimate:
     if bool(((rewards != 0) & ~mask).any()):
-        raise ValueError("rewards: a non-zero reward lies outside the mask; place it on a masked token")
+        raise ValueError(
+            "rewards: a non-zero reward lies outside the mask; place it on a masked token"
+        )
     if bool((turn_ends & ~mask).any()):
         raise ValueError("turn_ends: a turn ends outside the mask; turn ends must be masked tokens")
     rows, width = rewards.shape
     advantages = torch.zeros_like(rewards)
-    next_value, next_advantage = rewards.new_zeros(rows), rewards.new_zeros(rows)
-    next_turn_value, next_turn_advantage = rewards.new_zeros(rows), rewards.new_zeros(rows)
+    next_value = rewards.new_zeros(rows)
+    next_advantage = rewards.new_zeros(rows)
+    next_turn_value = rewards.new_zeros(rows)
+    next_turn_advantage = rewards.new_zeros(rows)
     for t in reversed(range(width)):
-        reward, value, here, end = rewards[:, t], values[:, t], mask[:, t], turn_ends[:, t]
+        reward = rewards[:, t]
+        value = values[:, t]
+        here = mask[:, t]
+        end = turn_ends[:, t]
         token_advantage = reward + gamma * next_value - value + gamma * lam * next_advantage
-        # The reward handed to the turn's tokens is A + V at the turn's end and nothing follows it: the token level
-        # leaves exactly A there, so that one pass serves both levels.
-        turn_advantage = reward + high_level_gamma * (next_turn_value + lam * next_turn_advantage) - value
+        # The reward handed to the turn's tokens is A + V at the turn's end and nothing follows it:
+        # the token level leaves exactly A there, so that one pass serves both levels.
+        turn_advantage = (
+            reward + high_level_gamma * (next_turn_value + lam * next_turn_advantage) - value
+        )
         advantage = torch.where(end, turn_advantage, token_advantage)
         advantages[:, t] = torch.where(here, advantage, 0.0)
         next_value = torch.where(here, value, next_value)
@@ -91,7 +115,9 @@ def _backward_pass(
 
 
 def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> Estimate:
-    """Scores relative to their group, on every masked token (GRPO, arXiv 2402.03300; Dr. GRPO, arXiv 2503.20783).
+    """Scores relative to their group, on every masked token (GRPO, arXiv 2402.03300; Dr. GRPO,
+    arXiv
+    2503.20783).
 
     Args:
         scores: `[B]`, one outcome per episode.
@@ -110,7 +136,8 @@ def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> 
 
 
 def rloo(scores: Tensor, group_ids: Tensor, mask: Tensor) -> Estimate:
-    """Each score minus the mean of the other scores of its group (RLOO, arXiv 2402.14740); 0 for a group of one.
+    """Each score minus the mean of the other scores of its group (RLOO, arXiv 2402.14740); 0 for a
+    group of one.
 
     Shapes as for `grpo`.
     """
@@ -123,7 +150,8 @@ def rloo(scores: Tensor, group_ids: Tensor, mask: Tensor) -> Estimate:
 def reinforce_plus_plus(rewards: Tensor, mask: Tensor, gamma: float) -> Estimate:
     """Discounted reward to come, without a baseline (REINFORCE++, arXiv 2501.03262).
 
-    This is GAE with all values 0 and lam = 1, so that environment text is skipped here too. Shapes as for `gae`.
+    This is GAE with all values 0 and lam = 1, so that environment text is skipped here too. Shapes
+    as for `gae`.
     """
     return gae(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)
 
@@ -139,7 +167,8 @@ def _broadcast(per_row: Tensor, like: Tensor, mask: Tensor) -> Estimate:
 
 
 def length_weighted(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Advantages `[B, A]` divided by each row's number of masked tokens relative to the mean row: the original's
-    `grpo_advantage_length_weight`, which takes away what long replies gain from a mean over tokens."""
+    """Advantages `[B, A]` divided by each row's number of masked tokens relative to the mean row:
+    the original's `grpo_advantage_length_weight`, which takes away what long replies gain from a
+    mean over tokens."""
     lengths = mask.sum(dim=1, keepdim=True).float()
     return advantages * (lengths.mean() / lengths.clamp(min=1))

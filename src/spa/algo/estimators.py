@@ -1,6 +1,7 @@
 """Advantage estimators by name: what each needs, and what is made of its result.
 
-An estimator of one's own is a record like those of `ESTIMATORS`, or a plain function, named as `module:name`.
+An estimator of one's own is a record like those of `ESTIMATORS`, or a plain function, named as
+`module:name`.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,22 +32,29 @@ KEY = "algorithm.adv_estimator"
 class Estimator:
     """An advantage estimator.
 
-    function: (batch, rewards, **settings) -> (advantages, returns), all `[B, A]`; rewards are normalised, and hold the
-    KL penalty if that is part of the reward. settings: keys of the section `algorithm` that it is given.
+    function: (batch, rewards, **settings) -> (advantages, returns), all `[B, A]`; rewards are
+    normalised, and hold the KL penalty if that is part of the reward. settings: keys of the section
+    `algorithm` that it is given.
     """
 
     function: Callable[..., Estimate]
     settings: tuple[str, ...] = ()
     needs_values: bool = False  # a critic is trained, and batch.values are its values
-    needs_groups: bool = False  # compares episodes of one puzzle, so that a group of one says nothing
-    whitened: bool = False  # advantages are whitened over the masked tokens of the whole batch before the update
+    # compares episodes of one puzzle, so that a group of one says nothing
+    needs_groups: bool = False
+    # advantages are whitened over the masked tokens of the whole batch before the update
+    whitened: bool = False
     discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
-    """settings -> the discount of returns between the tokens of a turn, and from a turn's last token to the next turn.
-    Normalised rewards are made for them."""
-    centres: bool = False  # subtracts a mean of the group from all that it compares: normalised rewards need none
+    """settings -> the discount of returns between the tokens of a turn, and from a turn's last
+    token to the next turn. Normalised rewards are made for them."""
+    # subtracts a mean of the group from all that it compares: normalised rewards need none
+    centres: bool = False
 
-    def estimate(self, batch: ScoredBatch, rewards: Tensor, settings: Mapping[str, Any]) -> Estimate:
-        """Advantages and returns, 0 outside the mask, not whitened. `settings` has at least the keys asked for.
+    def estimate(
+        self, batch: ScoredBatch, rewards: Tensor, settings: Mapping[str, Any]
+    ) -> Estimate:
+        """Advantages and returns, 0 outside the mask, not whitened. `settings` has at least the
+        keys asked for.
 
         Raises ConfigError if a critic is missing or the results have another shape than `rewards`.
         """
@@ -62,11 +70,13 @@ class Estimator:
 
 
 def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
-    """The estimator that `algorithm.adv_estimator` names: one of `ESTIMATORS`, or `package.module:name` of an
-    `Estimator` or of a function. A function gets the settings that its keyword-only parameters name, and neither a
-    critic nor whitening. `known` are the keys that there are settings of.
+    """The estimator that `algorithm.adv_estimator` names: one of `ESTIMATORS`, or
+    `package.module:name` of an `Estimator` or of a function. A function gets the settings that its
+    keyword-only parameters name, and neither a critic nor whitening. `known` are the keys that
+    there are settings of.
 
-    Raises ConfigError for an unknown name, a module that does not load, or a setting that does not exist.
+    Raises ConfigError for an unknown name, a module that does not load, or a setting that does not
+    exist.
     """
     found = ESTIMATORS.get(name) or _own(name)
     unknown = [setting for setting in found.settings if setting not in known]
@@ -92,11 +102,19 @@ def _outcomes(batch: ScoredBatch, rewards: Tensor) -> Tensor:
 
 
 def _gae(
-    batch: ScoredBatch, rewards: Tensor, *, gamma: float, lam: float, bi_level_gae: bool, high_level_gamma: float
+    batch: ScoredBatch,
+    rewards: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    bi_level_gae: bool,
+    high_level_gamma: float,
 ) -> Estimate:
     assert batch.values is not None
     if bi_level_gae:
-        return two_levels(rewards, batch.values, batch.mask, batch.turn_ends, gamma, lam, high_level_gamma)
+        return two_levels(
+            rewards, batch.values, batch.mask, batch.turn_ends, gamma, lam, high_level_gamma
+        )
     return gae(rewards, batch.values, batch.mask, gamma, lam)
 
 
@@ -120,7 +138,9 @@ def _turn_rloo(batch: ScoredBatch, rewards: Tensor, *, high_level_gamma: float) 
     return turn_rloo(rewards, batch.turns, batch.mask, batch.group_ids, high_level_gamma)
 
 
-def _turn_gae(batch: ScoredBatch, rewards: Tensor, *, high_level_gamma: float, lam: float) -> Estimate:
+def _turn_gae(
+    batch: ScoredBatch, rewards: Tensor, *, high_level_gamma: float, lam: float
+) -> Estimate:
     assert batch.values is not None
     return turn_gae(rewards, batch.values, batch.turns, batch.mask, high_level_gamma, lam)
 
@@ -154,20 +174,31 @@ ESTIMATORS: dict[str, Estimator] = {
         settings=("gamma", "lam", "bi_level_gae", "high_level_gamma"),
         needs_values=True,
         whitened=True,
-        discounts=lambda s: (s["gamma"], s["high_level_gamma"] if s["bi_level_gae"] else s["gamma"]),
+        discounts=lambda s: (
+            s["gamma"],
+            s["high_level_gamma"] if s["bi_level_gae"] else s["gamma"],
+        ),
     ),
     "grpo": Estimator(function=_grpo, settings=("norm_adv_by_std_in_grpo",), needs_groups=True),
     "rloo": Estimator(function=_rloo, needs_groups=True),
     "reinforce_plus_plus": Estimator(
-        function=_reinforce_plus_plus, settings=("gamma",), whitened=True, discounts=lambda s: (s["gamma"], s["gamma"])
+        function=_reinforce_plus_plus,
+        settings=("gamma",),
+        whitened=True,
+        discounts=lambda s: (s["gamma"], s["gamma"]),
     ),
-    "reinforce_plus_plus_baseline": Estimator(function=_reinforce_plus_plus_baseline, needs_groups=True, whitened=True),
-    "turn_rloo": Estimator(function=_turn_rloo, settings=("high_level_gamma",), needs_groups=True, discounts=_per_turn),
+    "reinforce_plus_plus_baseline": Estimator(
+        function=_reinforce_plus_plus_baseline, needs_groups=True, whitened=True
+    ),
+    "turn_rloo": Estimator(
+        function=_turn_rloo, settings=("high_level_gamma",), needs_groups=True, discounts=_per_turn
+    ),
     "gigpo": Estimator(
         function=_gigpo,
         settings=("high_level_gamma", "gigpo_step_weight"),
         needs_groups=True,
-        centres=True,  # the episodes by their undiscounted outcomes, the turns by discounted returns
+        # the episodes by their undiscounted outcomes, the turns by discounted returns
+        centres=True,
     ),
     "turn_gae": Estimator(
         function=_turn_gae,

@@ -37,18 +37,20 @@ def select_groups(
 ) -> tuple[Tensor, Metrics]:
     """Keeps the groups with the strongest signal.
 
-    A group's signal s is the unbiased standard deviation of its scores (std; std_rev prefers the smallest) or its
-    maximum minus its mean (max_mean). Groups whose scores are all equal are dropped unless `include_zero`. Of the G
-    groups:
+    A group's signal s is the unbiased standard deviation of its scores (std; std_rev prefers the
+    smallest) or its maximum minus its mean (max_mean). Groups whose scores are all equal are
+    dropped unless `include_zero`. Of the G groups:
 
     * top_k keeps max(1, int(ratio G)).
     * top_k_abs keeps int(ratio), at least 1.
-    * top_p keeps, from the strongest on, as many as it takes to reach ratio * sum(s) - eps; never a group with s = 0.
+    * top_p keeps, from the strongest on, as many as it takes to reach ratio * sum(s) - eps; never a
+      group with s = 0.
     * top_p_softmax keeps the smallest number of the strongest whose softmax(s) add up to ratio.
     * min_p keeps s >= ratio max(s), or s <= min(s) / ratio for std_rev.
 
-    With ratio >= 1 and `include_zero`, top_k and both top_p strategies filter nothing. At least one group is kept as
-    long as one is eligible. If none is, nothing is kept: the caller skips the update.
+    With ratio >= 1 and `include_zero`, top_k and both top_p strategies filter nothing. At least one
+    group is kept as long as one is eligible. If none is, nothing is kept: the caller skips the
+    update.
 
     Args:
         scores: float `[B]`, un-normalised; pass episode lengths or entropies instead to filter by these.
@@ -81,7 +83,8 @@ def select_groups(
         eligible = torch.ones_like(zero) if include_zero else ~zero
         chosen = _choose(signal, eligible, ratio, strategy, smallest=kind == "std_rev", eps=eps)
 
-    kept, groups = int(chosen.sum()), len(stats)
+    kept = int(chosen.sum())
+    groups = len(stats)
     metrics: Metrics = {
         "rollout/kept_count": float(kept),
         "rollout/kept_ratio": kept / max(groups, 1),
@@ -98,7 +101,13 @@ def _mean(values: Tensor) -> float:
 
 
 def _choose(
-    signal: Tensor, eligible: Tensor, ratio: float, strategy: FilterStrategy, *, smallest: bool, eps: float
+    signal: Tensor,
+    eligible: Tensor,
+    ratio: float,
+    strategy: FilterStrategy,
+    *,
+    smallest: bool,
+    eps: float,
 ) -> Tensor:
     """Chosen groups, bool `[G]`. Ties go to the group with the smaller id."""
     groups = len(signal)

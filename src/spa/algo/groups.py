@@ -25,7 +25,8 @@ def group_stats(scores: Tensor, group_ids: Tensor) -> GroupStats:
     ids, index = torch.unique(group_ids, return_inverse=True)
     # Added in order of score, the result is the same to the bit for every order of the rows.
     order = torch.argsort(scores, stable=True)
-    values, rows = scores.double()[order], index[order]
+    values = scores.double()[order]
+    rows = index[order]
     zeros = torch.zeros(len(ids), dtype=torch.float64, device=scores.device)
 
     count = torch.bincount(index, minlength=len(ids))

@@ -1,7 +1,7 @@
 """Reasons to stop a run that no longer learns, as small states that fold over the steps.
 
-Each guard is immutable and plain data, so that it can be stored in a checkpoint: `guard = guard.observe(...)`, then
-stop if `guard.reason` is not None.
+Each guard is immutable and plain data, so that it can be stored in a checkpoint: `guard =
+guard.observe(...)`, then stop if `guard.reason` is not None.
 """
 
 from dataclasses import dataclass, replace
@@ -45,10 +45,12 @@ def low_success_guard(limit: int = 5, threshold: float = 0.01) -> StreakGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceGuard:
-    """Trips when the in-group standard deviation of the scores stays far below that of the first updates.
+    """Trips when the in-group standard deviation of the scores stays far below that of the first
+    updates.
 
-    The baseline is the mean of the first `window` observations; `patience` later ones in a row below `fraction` of it
-    trip the guard. A baseline of 0 never trips: there is nothing to fall from. `patience` 0 switches it off.
+    The baseline is the mean of the first `window` observations; `patience` later ones in a row
+    below `fraction` of it trip the guard. A baseline of 0 never trips: there is nothing to fall
+    from. `patience` 0 switches it off.
     """
 
     window: int = 10

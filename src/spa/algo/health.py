@@ -1,7 +1,8 @@
-"""How a PPO run is doing, step after step: what goes wrong slowly is named while there is time to do something.
+"""How a PPO run is doing, step after step: what goes wrong slowly is named while there is time to
+do something.
 
-Immutable and plain data like the guards it is made of, so that it is stored in checkpoints and a resumed run warns of
-what an undisturbed one would.
+Immutable and plain data like the guards it is made of, so that it is stored in checkpoints and a
+resumed run warns of what an undisturbed one would.
 """
 
 import math
@@ -11,8 +12,12 @@ from typing import Any
 
 from spa.algo.guards import StreakGuard, VarianceGuard, empty_batch_guard, low_success_guard
 
-MANY_FAULTS, MUCH_REPETITION, LOW_SUCCESS = 0.5, 0.2, 0.01
-LONGEST_PERIOD, REPEATS, SHORTEST_RUN = 64, 4, 48
+MANY_FAULTS = 0.5
+MUCH_REPETITION = 0.2
+LOW_SUCCESS = 0.01
+LONGEST_PERIOD = 64
+REPEATS = 4
+SHORTEST_RUN = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +38,9 @@ class StepHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallingGuard:
-    """Trips when the mean success of the last `window` steps is below half of the best such mean, that was at least
-    `floor`, and `errors` standard errors lie between them: success that was learnt is being lost."""
+    """Trips when the mean success of the last `window` steps is below half of the best such mean,
+    that was at least `floor`, and `errors` standard errors lie between them: success that was
+    learnt is being lost."""
 
     window: int = 5
     floor: float = 0.1
@@ -67,8 +73,8 @@ class FallingGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftGuard:
-    """Trips when the mean of the last `window` shares is more than `drop` below the best such mean: a skill that
-    fine-tuning gave is being lost while PPO pays for something else."""
+    """Trips when the mean of the last `window` shares is more than `drop` below the best such mean:
+    a skill that fine-tuning gave is being lost while PPO pays for something else."""
 
     skill: str = ""
     window: int = 5
@@ -143,7 +149,9 @@ class Health:
         return Health(
             empty=self.empty.observe(signs.kept == 0),
             spread=self.spread.observe(signs.spread),
-            low=self.low if signs.validation is None else self.low.observe(signs.validation < LOW_SUCCESS),
+            low=self.low
+            if signs.validation is None
+            else self.low.observe(signs.validation < LOW_SUCCESS),
             faults=self.faults.observe(signs.faults >= MANY_FAULTS),
             repetition=self.repetition.observe(signs.repetition >= MUCH_REPETITION),
             falling=self.falling.observe(signs.success, signs.episodes),
@@ -174,14 +182,17 @@ class Health:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Health":
-        """The inverse of `state`. Limits and advice are this version's; what was counted comes back."""
+        """The inverse of `state`. Limits and advice are this version's; what was counted comes
+        back."""
         fresh = cls()
         return cls(
             **{
                 name: replace(getattr(fresh, name), run=state[name]["run"])
                 for name in ("empty", "low", "faults", "repetition")
             },
-            spread=replace(fresh.spread, **{key: state["spread"][key] for key in ("seen", "total", "run")}),
+            spread=replace(
+                fresh.spread, **{key: state["spread"][key] for key in ("seen", "total", "run")}
+            ),
             falling=replace(
                 fresh.falling,
                 best=state["falling"]["best"],
@@ -189,7 +200,9 @@ class Health:
                 last=tuple(state["falling"]["last"]),
             ),
             **{
-                name: replace(getattr(fresh, name), best=state[name]["best"], last=tuple(state[name]["last"]))
+                name: replace(
+                    getattr(fresh, name), best=state[name]["best"], last=tuple(state[name]["last"])
+                )
                 for name in ("format", "observations", "predictions")
                 if name in state
             },
@@ -197,7 +210,8 @@ class Health:
 
 
 def ends_in_a_loop(text: str) -> bool:
-    """Whether a text ends in at least four repetitions of up to 64 characters, at least 48 characters in all."""
+    """Whether a text ends in at least four repetitions of up to 64 characters, at least 48
+    characters in all."""
     for period in range(1, LONGEST_PERIOD + 1):
         size = max(REPEATS * period, SHORTEST_RUN)
         tail = text[-size:]
@@ -207,6 +221,10 @@ def ends_in_a_loop(text: str) -> bool:
 
 
 def looping_share(replies: Sequence[tuple[str, bool]]) -> float:
-    """Share of replies, given as text and whether it was cut off by the length limit, that are degenerate: loops do not
-    end by themselves, so only what was cut off is looked at."""
-    return sum(cut and ends_in_a_loop(text) for text, cut in replies) / len(replies) if replies else 0.0
+    """Share of replies, given as text and whether it was cut off by the length limit, that are
+    degenerate: loops do not end by themselves, so only what was cut off is looked at."""
+    return (
+        sum(cut and ends_in_a_loop(text) for text, cut in replies) / len(replies)
+        if replies
+        else 0.0
+    )

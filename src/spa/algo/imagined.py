@@ -1,5 +1,5 @@
-"""Advantages from imagined plans, trusted as far as imagination agrees with what came (after WM-PPO, arXiv 2611.12200;
-reconstructed). Equation: docs/methods.md."""
+"""Advantages from imagined plans, trusted as far as imagination agrees with what came (after
+WM-PPO, arXiv 2611.12200; reconstructed). Equation: docs/methods.md."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,9 @@ import numpy as np
 
 
 def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
-    """How far imagination is to be trusted: the correlation of what the taken plans were imagined to be worth with what
-    they turned out to be worth, at least 0; 0 where one of the two has no spread.
+    """How far imagination is to be trusted: the correlation of what the taken plans were imagined
+    to be worth with what they turned out to be worth, at least 0; 0 where one of the two has no
+    spread.
 
     Example: agreement([0, 1, 0, 1], [0, 1, 0, 0]) == 0.577...
     """
@@ -20,5 +21,6 @@ def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
 
 
 def lead(worths: Sequence[float], taken: int) -> float:
-    """How much more than the mean of all imagined plans the taken one was imagined to be worth; 0 for a single plan."""
+    """How much more than the mean of all imagined plans the taken one was imagined to be worth; 0
+    for a single plan."""
     return float(worths[taken] - np.mean(worths))

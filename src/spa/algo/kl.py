@@ -10,16 +10,20 @@ from spa.algo.losses import KLKind, kl_penalty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KLController:
-    """The coefficient of the KL penalty. Fixed if `target` is None, else adaptive (arXiv 1909.08593, section 2.2)."""
+    """The coefficient of the KL penalty. Fixed if `target` is None, else adaptive (arXiv
+    1909.08593, section 2.2)."""
 
     coef: float
     target: float | None = None  # nats per token
-    horizon: int = 10_000  # episodes over which the coefficient can change by a factor of about e^0.2
+    # episodes over which the coefficient can change by a factor of about e^0.2
+    horizon: int = 10_000
 
     def update(self, kl: float, episodes: int) -> "KLController":
-        """The controller after `episodes` episodes of mean per-token `kl` under the present coefficient.
+        """The controller after `episodes` episodes of mean per-token `kl` under the present
+        coefficient.
 
-        Above the target the coefficient grows, below it shrinks, by at most 20 % of episodes / horizon.
+        Above the target the coefficient grows, below it shrinks, by at most 20 % of episodes /
+        horizon.
         """
         if self.target is None:
             return self
@@ -28,7 +32,13 @@ class KLController:
 
 
 def kl_in_reward(
-    rewards: Tensor, logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, *, coef: float, kind: KLKind
+    rewards: Tensor,
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    coef: float,
+    kind: KLKind,
 ) -> tuple[Tensor, Tensor]:
     """Rewards minus `coef` times the per-token KL estimate of `kind`.
 

@@ -1,9 +1,10 @@
 """Losses as weighted sums over tokens.
 
-Every loss is sum(weights * per-token loss). `weights` `[b, A]` come from `loss_weights`, computed for the mini-batch
-of all ranks, so that the gradient does not depend on how the mini-batch is cut into micro-batches. Tokens of weight 0
-are never read. `info` holds plain sums over the tokens of weight > 0 and their number under "tokens": add the infos
-of all micro-batches and ranks, then divide by "tokens".
+Every loss is sum(weights * per-token loss). `weights` `[b, A]` come from `loss_weights`, computed
+for the mini-batch of all ranks, so that the gradient does not depend on how the mini-batch is cut
+into micro-batches. Tokens of weight 0 are never read. `info` holds plain sums over the tokens of
+weight > 0 and their number under "tokens": add the infos of all micro-batches and ranks, then
+divide by "tokens".
 """
 
 from collections.abc import Callable, Mapping
@@ -16,20 +17,25 @@ from torch import Tensor
 from spa.errors import ConfigError
 from spa.own import load_setting, settings_of
 
-LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+LossAggMode = Literal[
+    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 Info = Mapping[str, Tensor]
 
 
 def loss_units(mask: Tensor, mode: LossAggMode) -> Tensor:
-    """What the mean of `mode` is over, counted in `mask` bool `[B, A]`: tokens, or rows with at least one token.
+    """What the mean of `mode` is over, counted in `mask` bool `[B, A]`: tokens, or rows with at
+    least one token.
 
     Sum it over ranks to get the `total` of `loss_weights`. Returns an int64 scalar tensor.
     """
     return mask.sum() if mode == "token-mean" else mask.any(dim=1).sum()
 
 
-def loss_weights(mask: Tensor, mode: LossAggMode, total: Tensor | float, *, horizon: int | None = None) -> Tensor:
+def loss_weights(
+    mask: Tensor, mode: LossAggMode, total: Tensor | float, *, horizon: int | None = None
+) -> Tensor:
     """The weight of each token in the loss of the global mini-batch.
 
     Args:
@@ -54,7 +60,9 @@ def loss_weights(mask: Tensor, mode: LossAggMode, total: Tensor | float, *, hori
             return weights / mask.sum(dim=1, keepdim=True).clamp(min=1)
         case "seq-mean-token-sum-norm":
             if horizon is None:
-                raise ValueError("loss_weights: seq-mean-token-sum-norm needs horizon, the constant divisor in tokens")
+                raise ValueError(
+                    "loss_weights: seq-mean-token-sum-norm needs horizon, the constant divisor in tokens"
+                )
             return weights / horizon
     raise ValueError(f"loss_weights: unknown mode {mode!r}")
 
@@ -69,11 +77,12 @@ def policy_loss(
     clip_high: float,
     clip_c: float | None = 3.0,
 ) -> tuple[Tensor, Info]:
-    """PPO's clipped surrogate (arXiv 1707.06347) with asymmetric range (arXiv 2503.14476) and dual clip (arXiv
+    """PPO's clipped surrogate (arXiv 1707.06347) with asymmetric range (arXiv 2503.14476) and dual
+    clip (arXiv
     1912.09729).
 
-    Per token: max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)) with r = exp(new - old); where A < 0 at most -A
-    clip_c.
+    Per token: max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)) with r = exp(new - old); where A <
+    0 at most -A clip_c.
 
     Args:
         logprobs: `[b, A]`, of the policy being trained; gradients flow through it.
@@ -114,34 +123,48 @@ def policy_loss(
 class PolicyLoss:
     """A loss of the policy.
 
-    function: (logprobs, old_logprobs, advantages, weights, **settings) -> (loss, info), as `policy_loss`. settings: the
-    function's parameter -> key of the section `actor_rollout_ref.actor` that it is given.
+    function: (logprobs, old_logprobs, advantages, weights, **settings) -> (loss, info), as
+    `policy_loss`. settings: the function's parameter -> key of the section
+    `actor_rollout_ref.actor` that it is given.
     """
 
     function: Callable[..., tuple[Tensor, Info]]
     settings: Mapping[str, str]
 
     def compute(
-        self, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, weights: Tensor, settings: object
+        self,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        weights: Tensor,
+        settings: object,
     ) -> tuple[Tensor, Info]:
         """The loss and its sums, with the values that `settings` has for the keys asked for."""
-        chosen: dict[str, Any] = {name: getattr(settings, key) for name, key in self.settings.items()}
+        chosen: dict[str, Any] = {
+            name: getattr(settings, key) for name, key in self.settings.items()
+        }
         return self.function(logprobs, old_logprobs, advantages, weights, **chosen)
 
 
 POLICY_LOSSES: dict[str, PolicyLoss] = {
     "ppo": PolicyLoss(
         function=policy_loss,
-        settings={"clip_low": "clip_ratio_low", "clip_high": "clip_ratio_high", "clip_c": "clip_ratio_c"},
+        settings={
+            "clip_low": "clip_ratio_low",
+            "clip_high": "clip_ratio_high",
+            "clip_c": "clip_ratio_c",
+        },
     )
 }
 
 
 def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss:
-    """The loss that `actor_rollout_ref.actor.policy_loss` names: one of `POLICY_LOSSES`, or `package.module:name` of a
-    `PolicyLoss` or of a function, which is given the keys (of those `known`) that its keyword-only parameters name.
+    """The loss that `actor_rollout_ref.actor.policy_loss` names: one of `POLICY_LOSSES`, or
+    `package.module:name` of a `PolicyLoss` or of a function, which is given the keys (of those
+    `known`) that its keyword-only parameters name.
 
-    Raises ConfigError for an unknown name, a module that does not load, or a setting that does not exist.
+    Raises ConfigError for an unknown name, a module that does not load, or a setting that does not
+    exist.
     """
     key = "actor_rollout_ref.actor.policy_loss"
     if name in POLICY_LOSSES:
@@ -151,10 +174,14 @@ def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss
         if not callable(found):
             raise ConfigError(f"{key}: {name!r} is neither a PolicyLoss nor a function")
         function = cast(Callable[..., tuple[Tensor, Info]], found)
-        found = PolicyLoss(function=function, settings={setting: setting for setting in settings_of(function)})
+        found = PolicyLoss(
+            function=function, settings={setting: setting for setting in settings_of(function)}
+        )
     unknown = [setting for setting in found.settings.values() if setting not in known]
     if unknown:
-        raise ConfigError(f"{key}: {name!r} asks for the setting {unknown[0]!r}, which the section does not have")
+        raise ConfigError(
+            f"{key}: {name!r} asks for the setting {unknown[0]!r}, which the section does not have"
+        )
     return found
 
 
@@ -163,8 +190,9 @@ def value_loss(
 ) -> tuple[Tensor, Info]:
     """Half the squared error of the critic, optionally with clipped values.
 
-    With `clip`, values further than `clip` from the old ones are judged at the clipped place if that is worse. A clip
-    much smaller than the returns stops the critic from learning: scale one or the other, or pass None.
+    With `clip`, values further than `clip` from the old ones are judged at the clipped place if
+    that is worse. A clip much smaller than the returns stops the critic from learning: scale one or
+    the other, or pass None.
 
     Args:
         values: `[b, A]`, gradients flow through it.
@@ -177,7 +205,9 @@ def value_loss(
         The loss, and sums: vf_clipfrac (tokens where the clip acts), vpred_mean (values), tokens.
     """
     live = weights > 0
-    values, old_values, returns = (torch.where(live, part, 0.0) for part in (values, old_values, returns))
+    values, old_values, returns = (
+        torch.where(live, part, 0.0) for part in (values, old_values, returns)
+    )
     error = (values - returns).square()
     clip_active = torch.zeros_like(live)
     if clip is not None:
@@ -185,23 +215,30 @@ def value_loss(
         clipped = (clipped_values - returns).square()
         clip_active = clipped > error
         error = torch.maximum(error, clipped)
-    info = {"vf_clipfrac": clip_active.sum(), "vpred_mean": values.detach().sum(), "tokens": live.sum()}
+    info = {
+        "vf_clipfrac": clip_active.sum(),
+        "vpred_mean": values.detach().sum(),
+        "tokens": live.sum(),
+    }
     return 0.5 * (weights * error).sum(), info
 
 
 def entropy_bonus(entropy: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean entropy, to be subtracted from the loss times its coefficient. Both `[b, A]` -> scalar."""
+    """Weighted mean entropy, to be subtracted from the loss times its coefficient. Both `[b, A]` ->
+    scalar."""
     return (weights * torch.where(weights > 0, entropy, 0.0)).sum()
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
-    """Per-token estimate of KL(policy || reference) from the sampled token (Schulman, "Approximating KL divergence").
+    """Per-token estimate of KL(policy || reference) from the sampled token (Schulman,
+    "Approximating KL divergence").
 
-    Kinds: kl or k1 (difference), abs, mse or k2 (half square), low_var_kl or k3 (exp(d) - d - 1 with d = reference -
-    policy, d clamped to +-20 and the result to +-10). `[b, A]` twice -> `[b, A]`.
+    Kinds: kl or k1 (difference), abs, mse or k2 (half square), low_var_kl or k3 (exp(d) - d - 1
+    with d = reference - policy, d clamped to +-20 and the result to +-10). `[b, A]` twice -> `[b,
+    A]`.
 
-    All but abs and mse have the right mean (before clamping). As a loss term, mse is the one whose gradient is that
-    of the KL divergence; the gradient of kl is 0 on average.
+    All but abs and mse have the right mean (before clamping). As a loss term, mse is the one whose
+    gradient is that of the KL divergence; the gradient of kl is 0 on average.
 
     Raises:
         ValueError: the kind is unknown.

@@ -5,7 +5,8 @@ from torch import Tensor
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Sum of `values` where `mask` is True; values outside may be anything, NaN included. Any shape -> scalar."""
+    """Sum of `values` where `mask` is True; values outside may be anything, NaN included. Any shape
+    -> scalar."""
     return torch.where(mask, values, 0).sum()
 
 
@@ -47,7 +48,8 @@ def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tenso
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
-    """1 - Var(returns - values) / Var(returns) over the mask; 0 when the returns do not vary. `[B, A]` -> scalar."""
+    """1 - Var(returns - values) / Var(returns) over the mask; 0 when the returns do not vary. `[B,
+    A]` -> scalar."""
     spread = returns[mask].var(correction=0) if mask.any() else returns.new_zeros(())
     if spread <= 0:
         return returns.new_zeros(())

@@ -31,10 +31,16 @@ def normalize_scores(
         ValueError: grouping or method is unknown.
     """
     if method not in ("identity", "mean", "mean_std", "asym_clip"):
-        raise ValueError(f"normalize_scores: unknown method {method!r}; use identity, mean, mean_std or asym_clip")
-    by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}.get(grouping)
+        raise ValueError(
+            f"normalize_scores: unknown method {method!r}; use identity, mean, mean_std or asym_clip"
+        )
+    by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}.get(
+        grouping
+    )
     if by is None:
-        raise ValueError(f"normalize_scores: unknown grouping {grouping!r}; use state, inductive or batch")
+        raise ValueError(
+            f"normalize_scores: unknown grouping {grouping!r}; use state, inductive or batch"
+        )
     stats = group_stats(scores, by)
     if method == "identity" or bool((stats.count <= 1).all()):
         return scores
@@ -59,13 +65,15 @@ def normalize_rewards(
     follow: Tensor | None = None,
     centre: bool = True,
 ) -> Tensor:
-    """Rewards whose return from an episode's first token is the normalised discounted score of the episode.
+    """Rewards whose return from an episode's first token is the normalised discounted score of the
+    episode.
 
-    Scores are discounted first and then normalised: a mean that is subtracted before is discounted with the rewards,
-    so that of two worthless episodes the later failure looks better. Each reward is divided by what the score is
-    divided by: the standard deviation of undiscounted scores, since that of discounted ones shrinks with the length of
-    episodes. What is left (the mean, the clamp) is added to the return from every token alike: all of it is on the
-    last token, and `1 - follow` of it on the others. Without a discount rewards add up to `normalize_scores`.
+    Scores are discounted first and then normalised: a mean that is subtracted before is discounted
+    with the rewards, so that of two worthless episodes the later failure looks better. Each reward
+    is divided by what the score is divided by: the standard deviation of undiscounted scores, since
+    that of discounted ones shrinks with the length of episodes. What is left (the mean, the clamp)
+    is added to the return from every token alike: all of it is on the last token, and `1 - follow`
+    of it on the others. Without a discount rewards add up to `normalize_scores`.
 
     Args:
         rewards: float `[B, A]`, on the last token of each turn or of the episode; each row adds up to its score.
@@ -83,7 +91,8 @@ def normalize_rewards(
     discounted = scores.double() if follow is None else (rewards.double() * before).sum(dim=1)
     by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}[grouping]
     stats = group_stats(scores, by)
-    scale, mean = torch.ones_like(discounted), torch.zeros_like(discounted)
+    scale = torch.ones_like(discounted)
+    mean = torch.zeros_like(discounted)
     if method != "identity" and not bool((stats.count <= 1).all()):
         mean = group_stats(discounted, by).mean[stats.index]
         if method != "mean":

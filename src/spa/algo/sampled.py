@@ -1,4 +1,5 @@
-"""The distribution that tokens are sampled from, and what is left between it and the one that is trained."""
+"""The distribution that tokens are sampled from, and what is left between it and the one that is
+trained."""
 
 from typing import Literal
 
@@ -15,10 +16,11 @@ Mode = Literal["truncate", "mask"]
 def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None = None) -> Tensor:
     """Logits `[N, V]` whose softmax is the distribution that `sampling` draws from.
 
-    They are divided by the temperature; outside the top-k set, and then outside the smallest set whose mass reaches
-    top_p, they are minus infinity. `keep` int64 `[N]` names one token per row that stays inside: what was sampled with
-    other weights, or in another precision, has a probability. Greedy sampling (temperature 0) is no distribution; its
-    logits come back as they are.
+    They are divided by the temperature; outside the top-k set, and then outside the smallest set
+    whose mass reaches top_p, they are minus infinity. `keep` int64 `[N]` names one token per row
+    that stays inside: what was sampled with other weights, or in another precision, has a
+    probability. Greedy sampling (temperature 0) is no distribution; its logits come back as they
+    are.
     """
     if sampling.temperature == 0:
         return logits
@@ -32,20 +34,29 @@ def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None 
         ordered, order = kept.sort(dim=-1, descending=True)
         probs = ordered.softmax(-1)
         outside = probs.cumsum(-1) - probs >= sampling.top_p
-        kept = kept.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), float("-inf"))
+        kept = kept.masked_fill(
+            torch.zeros_like(outside).scatter(-1, order, outside), float("-inf")
+        )
     if keep is not None and kept is not logits:
         kept = kept.scatter(-1, keep[:, None], logits.gather(-1, keep[:, None]))
     return kept
 
 
 def rollout_weights(
-    logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, *, level: Level, mode: Mode, cap: float, floor: float
+    logprobs: Tensor,
+    sampler_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    level: Level,
+    mode: Mode,
+    cap: float,
+    floor: float,
 ) -> tuple[Tensor | None, Metrics]:
     """Importance weights of what another sampler drew, for the policy loss.
 
-    w = exp(logprobs - sampler_logprobs) of a token, or of all sampled tokens of its episode (`sequence`). `truncate`
-    takes min(w, cap) (truncated importance sampling, verl's rollout correction); `mask` takes w inside [floor, cap] and
-    0 outside (IcePop).
+    w = exp(logprobs - sampler_logprobs) of a token, or of all sampled tokens of its episode
+    (`sequence`). `truncate` takes min(w, cap) (truncated importance sampling, verl's rollout
+    correction); `mask` takes w inside [floor, cap] and 0 outside (IcePop).
 
     Args:
         logprobs: `[B, A]`, of the policy that is about to be updated.
@@ -67,7 +78,8 @@ def rollout_weights(
     outside = weights > cap
     if mode == "mask":
         outside = outside | (weights < floor)
-    total, squares = weights[mask].sum(), weights[mask].square().sum()
+    total = weights[mask].sum()
+    squares = weights[mask].square().sum()
     metrics: Metrics = {
         "rollout/is_mean": float(masked_mean(weights, mask)),
         "rollout/is_max": float(weights[mask].max()) if mask.any() else 1.0,

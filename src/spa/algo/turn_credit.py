@@ -1,7 +1,7 @@
 """Credit per turn: estimators that look inside an episode. Equations and sources: docs/methods.md.
 
-Tokens are `[B, A]` as in `spa.algo.advantages`; turns are `[B, K]`, K being the largest number of turns. All tokens of
-a turn share its advantage.
+Tokens are `[B, A]` as in `spa.algo.advantages`; turns are `[B, K]`, K being the largest number of
+turns. All tokens of a turn share its advantage.
 """
 
 from dataclasses import dataclass
@@ -23,22 +23,28 @@ class Turns:
 
     @classmethod
     def of(cls, turns: Tensor, mask: Tensor) -> "Turns":
-        """From `turns` int64 `[B, A]` (-1 outside) and `mask` bool `[B, A]`. Raises ValueError if a masked token has no
-        turn."""
+        """From `turns` int64 `[B, A]` (-1 outside) and `mask` bool `[B, A]`. Raises ValueError if a
+        masked token has no turn."""
         if bool((turns[mask] < 0).any()):
             raise ValueError("turns: a masked token belongs to no turn")
         index = torch.where(mask, turns, 0)
         count = int(index.max()) + 1 if index.numel() else 0
-        present = torch.zeros(len(turns), count, dtype=torch.int64).scatter_add_(1, index, mask.long()) > 0
+        present = (
+            torch.zeros(len(turns), count, dtype=torch.int64).scatter_add_(1, index, mask.long())
+            > 0
+        )
         return cls(index=index, mask=mask, present=present)
 
     def sums(self, values: Tensor) -> Tensor:
         """float64 `[B, K]`: the sum of `values` `[B, A]` over the masked tokens of each turn."""
         inside = torch.where(self.mask, values.double(), 0.0)
-        return torch.zeros(self.present.shape, dtype=torch.float64).scatter_add_(1, self.index, inside)
+        return torch.zeros(self.present.shape, dtype=torch.float64).scatter_add_(
+            1, self.index, inside
+        )
 
     def first(self, values: Tensor) -> Tensor:
-        """`[B, K]`: the entry of `values` `[B, A]` at the first masked token of each turn; 0 where there is no turn."""
+        """`[B, K]`: the entry of `values` `[B, A]` at the first masked token of each turn; 0 where
+        there is no turn."""
         out = torch.zeros(self.present.shape, dtype=values.dtype)
         for position in reversed(range(values.shape[1])):
             rows = torch.nonzero(self.mask[:, position])[:, 0]
@@ -52,18 +58,23 @@ class Turns:
 
 def rewards_to_go(rewards: Tensor, gamma: float) -> Tensor:
     """float64 `[B, K]`: G_t = r_t + gamma G_{t+1} of turn rewards `[B, K]`."""
-    out, following = torch.zeros_like(rewards), rewards.new_zeros(len(rewards))
+    out = torch.zeros_like(rewards)
+    following = rewards.new_zeros(len(rewards))
     for turn in reversed(range(rewards.shape[1])):
         following = rewards[:, turn] + gamma * following
         out[:, turn] = following
     return out
 
 
-def turn_rloo(rewards: Tensor, turns: Tensor, mask: Tensor, group_ids: Tensor, gamma: float) -> Estimate:
-    """The reward to come from turn t minus the mean of the same over the others of the group that reached turn t.
+def turn_rloo(
+    rewards: Tensor, turns: Tensor, mask: Tensor, group_ids: Tensor, gamma: float
+) -> Estimate:
+    """The reward to come from turn t minus the mean of the same over the others of the group that
+    reached turn t.
 
-    Unbiased: whether turn t is reached is settled before it acts. A turn that nobody else reached has the baseline 0.
-    With one turn per episode this is RLOO (arXiv 2402.14740); per turn, after verl-project/verl#7244.
+    Unbiased: whether turn t is reached is settled before it acts. A turn that nobody else reached
+    has the baseline 0. With one turn per episode this is RLOO (arXiv 2402.14740); per turn, after
+    verl-project/verl#7244.
 
     Args:
         rewards: `[B, A]`, on any masked token of their turn.
@@ -86,21 +97,29 @@ def turn_rloo(rewards: Tensor, turns: Tensor, mask: Tensor, group_ids: Tensor, g
     return where.tokens(to_go - baseline, rewards.dtype), where.tokens(to_go, rewards.dtype)
 
 
-def turn_gae(rewards: Tensor, values: Tensor, turns: Tensor, mask: Tensor, gamma: float, lam: float) -> Estimate:
-    """Generalised advantage estimation over turns: one action is one reply (Turn-PPO, arXiv 2512.17008).
+def turn_gae(
+    rewards: Tensor, values: Tensor, turns: Tensor, mask: Tensor, gamma: float, lam: float
+) -> Estimate:
+    """Generalised advantage estimation over turns: one action is one reply (Turn-PPO, arXiv
+    2512.17008).
 
-    The value of a turn is the critic's at its first sampled token, before the reply is written; only that token is a
-    target of the critic's loss that means something, so returns are the same on all tokens of a turn.
+    The value of a turn is the critic's at its first sampled token, before the reply is written;
+    only that token is a target of the critic's loss that means something, so returns are the same
+    on all tokens of a turn.
 
     Shapes as for `turn_rloo`; `values` `[B, A]`; `gamma` and `lam` per turn.
     """
     where = Turns.of(turns, mask)
-    reward, value = where.sums(rewards), where.first(values).double()
+    reward = where.sums(rewards)
+    value = where.first(values).double()
     advantages = torch.zeros_like(reward)
-    next_value, next_advantage = reward.new_zeros(len(reward)), reward.new_zeros(len(reward))
+    next_value = reward.new_zeros(len(reward))
+    next_advantage = reward.new_zeros(len(reward))
     for turn in reversed(range(reward.shape[1])):
         here = where.present[:, turn]
-        advantage = reward[:, turn] + gamma * next_value - value[:, turn] + gamma * lam * next_advantage
+        advantage = (
+            reward[:, turn] + gamma * next_value - value[:, turn] + gamma * lam * next_advantage
+        )
         advantages[:, turn] = torch.where(here, advantage, 0.0)
         next_value = torch.where(here, value[:, turn], next_value)
         next_advantage = torch.where(here, advantage, next_advantage)
@@ -117,13 +136,14 @@ def gigpo(
     gamma: float,
     step_weight: float = 1.0,
 ) -> Estimate:
-    """Group-in-group: the episode against its group, plus each turn against the others that met the same state
-    (GiGPO, arXiv 2505.10978; gigpo/core_gigpo.py of langfengQ/verl-agent).
+    """Group-in-group: the episode against its group, plus each turn against the others that met the
+    same state (GiGPO, arXiv 2505.10978; gigpo/core_gigpo.py of langfengQ/verl-agent).
 
-    A_t = A_E + step_weight A_S: A_E is the episode's reward relative to its group's, A_S the discounted reward to come
-    from turn t minus its mean over the other episodes of the group, one (the first) visit of the state each. Unlike the
-    reference, an episode counts once in A_E whatever its number of turns, never is its own baseline in A_S, and a turn
-    whose state no other episode met gets A_S = 0. Neither term is divided by a spread (the reference's `mean_norm`).
+    A_t = A_E + step_weight A_S: A_E is the episode's reward relative to its group's, A_S the
+    discounted reward to come from turn t minus its mean over the other episodes of the group, one
+    (the first) visit of the state each. Unlike the reference, an episode counts once in A_E
+    whatever its number of turns, never is its own baseline in A_S, and a turn whose state no other
+    episode met gets A_S = 0. Neither term is divided by a spread (the reference's `mean_norm`).
 
     Args:
         rewards, turns, mask, group_ids: as for `turn_rloo`.
@@ -146,7 +166,8 @@ def gigpo(
 
 
 def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: Tensor) -> Tensor:
-    """float64 `[B, K]`: `to_go` minus its mean over the first visits of other episodes; 0 where there are none."""
+    """float64 `[B, K]`: `to_go` minus its mean over the first visits of other episodes; 0 where
+    there are none."""
     rows, turns = torch.nonzero(present, as_tuple=True)
     visits = _visits(rows, group[rows], anchors[rows, turns])
     values = to_go[rows, turns]
@@ -163,7 +184,8 @@ def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Visits:
-    """Which of N turns, in row order, meet the same state of a group (S states, V pairs of episode and state)."""
+    """Which of N turns, in row order, meet the same state of a group (S states, V pairs of episode
+    and state)."""
 
     state: Tensor  # int64   [N]  of S
     visit: Tensor  # int64   [N]  of V

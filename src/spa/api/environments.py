@@ -38,7 +38,8 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
 
 
 def find_spec(name: str, cfg: Config) -> EnvSpec:
-    """The settings of a tag, or of an environment type with its default options. Raises ConfigError for neither."""
+    """The settings of a tag, or of an environment type with its default options. Raises ConfigError
+    for neither."""
     if name in cfg.custom_envs:
         return cfg.custom_envs[name]
     if name not in ENVS and ":" not in name:
@@ -50,5 +51,8 @@ def find_spec(name: str, cfg: Config) -> EnvSpec:
 
 
 def spec_of(env: TextEnv) -> EnvSpec:
-    """The settings that `make` made an environment with; default limits for an object that you made yourself."""
-    return getattr(env, _SPEC, None) or EnvSpec(env_type=f"{type(env).__module__}:{type(env).__qualname__}")
+    """The settings that `make` made an environment with; default limits for an object that you made
+    yourself."""
+    return getattr(env, _SPEC, None) or EnvSpec(
+        env_type=f"{type(env).__module__}:{type(env).__qualname__}"
+    )

@@ -31,7 +31,8 @@ class Evaluation:
     def pass_at(self, k: int, tag: str | None = None) -> Interval:
         """Unbiased Pass@k with its 95 % bootstrap interval over puzzles; `n` counts puzzles.
 
-        `tag` names one of several environments. Raises ConfigError if it is missing, or if k attempts were not played.
+        `tag` names one of several environments. Raises ConfigError if it is missing, or if k
+        attempts were not played.
         """
         tags = self.result["tags"]
         if tag is None and len(tags) > 1:
@@ -40,7 +41,9 @@ class Evaluation:
         found = tags.get(name, {}).get(f"pass@{k}")
         if found is None:
             raise ConfigError(f"there is no Pass@{k} of {name}: evaluate with samples={k} or more")
-        return Interval(mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"])
+        return Interval(
+            mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"]
+        )
 
     @property
     def pass_at_1(self) -> Interval:
@@ -60,7 +63,9 @@ class Evaluation:
                 for name, value in found.items()
                 if name in ("pass@1", "pass@8")
             ]
-            lines.append(f"{self.result['policy']} on {tag}, {found['puzzles']} puzzles: {', '.join(shares)}")
+            lines.append(
+                f"{self.result['policy']} on {tag}, {found['puzzles']} puzzles: {', '.join(shares)}"
+            )
         return "\n".join([*lines, "Brackets: 95 % CI over puzzles."])
 
 
@@ -77,7 +82,8 @@ def evaluate(
 ) -> Evaluation:
     """Play validation puzzles and return Pass@1 and unbiased Pass@k with 95 % CI over puzzles.
 
-    Puzzles that the model was trained on are left out. The same call resumes an interrupted evaluation.
+    Puzzles that the model was trained on are left out. The same call resumes an interrupted
+    evaluation.
 
     Args:
         model: what `load_model` takes, a run (its newest checkpoint), or a loaded model.
@@ -95,7 +101,9 @@ def evaluate(
     target, cfg, path = plan_evaluation(
         model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
     )
-    result = recipe.main(cfg, target, output=path, ks=KS if ks is None else ks, prices=prices, loaded=engine)
+    result = recipe.main(
+        cfg, target, output=path, ks=KS if ks is None else ks, prices=prices, loaded=engine
+    )
     return Evaluation(result=result, path=path)
 
 
@@ -109,12 +117,15 @@ def plan_evaluation(
     output: str | Path | None = None,
     suffix: str = "",
 ) -> tuple[Target, Config, Path]:
-    """Which model is evaluated, its configuration, and the file of the result. Raises ConfigError or ModelError."""
+    """Which model is evaluated, its configuration, and the file of the result. Raises ConfigError
+    or ModelError."""
     if isinstance(model, Model):
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:
         if config is None and find_target(str(getattr(model, "path", model))).config is None:
-            raise ConfigError("name a configuration (--config): only a checkpoint of a run knows its own")
+            raise ConfigError(
+                "name a configuration (--config): only a checkpoint of a run knows its own"
+            )
         target, cfg = open_config(model, config, overrides)
     cfg = _sized(cfg, samples, puzzles)
     root = (target.run or Path(cfg.trainer.run_dir)) / "eval"

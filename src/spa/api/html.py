@@ -12,12 +12,12 @@ _BOARD = "display:inline-block;vertical-align:top;margin:0 1.2em .6em 0"
 
 
 def episode_html(episode: Episode) -> str:
-    """The turns of an episode: state, action, next state, and the predicted state with wrong cells marked ≠."""
+    """The turns of an episode: state, action, next state, and the predicted state with wrong cells
+    marked ≠."""
     shown = replay({**episode.to_json(), "token_ids": None})
     ending = "success" if shown["success"] else shown["stop"]
-    head = (
-        f"<p><b>{escape(episode.tag)}</b>, seed {episode.puzzle_seed}: {escape(ending)}, score {shown['score']:g}</p>"
-    )
+    result = f"{escape(ending)}, score {shown['score']:g}"
+    head = f"<p><b>{escape(episode.tag)}</b>, seed {episode.puzzle_seed}: {result}</p>"
     error = f"<p>Error: {escape(shown['error'])}</p>" if shown["error"] else ""
     turns = "".join(_turn(number, turn) for number, turn in enumerate(shown["turns"], start=1))
     return f"<div>{head}{error}{turns}</div>"
@@ -28,25 +28,33 @@ def _turn(number: int, turn: dict[str, Any]) -> str:
     if turn["observed"] is not None and turn["observation_wrong"]:
         boards.insert(1, ("observed ≠", turn["observed"]))
     if turn["predicted"] is not None:
-        boards.append(("predicted ≠" if turn["prediction_wrong"] else "predicted", turn["predicted"]))
+        boards.append(
+            ("predicted ≠" if turn["prediction_wrong"] else "predicted", turn["predicted"])
+        )
     actions = ", ".join(
-        escape(action["text"]) + ("" if action["fate"] == "executed" else f" ({escape(action['fate'])})")
+        escape(action["text"])
+        + ("" if action["fate"] == "executed" else f" ({escape(action['fate'])})")
         for action in turn["actions"]
     )
     drawn = "".join(_board(title, board) for title, board in boards)
     response = f"<details><summary>response</summary><pre>{escape(turn['reply'])}</pre></details>"
-    return (
-        f"<div><p>Turn {number}: <b>{actions or 'no action'}</b>, reward {turn['reward']:g}</p>{drawn}{response}</div>"
-    )
+    head = f"Turn {number}: <b>{actions or 'no action'}</b>, reward {turn['reward']:g}"
+    return f"<div><p>{head}</p>{drawn}{response}</div>"
 
 
 def _board(title: str, board: dict[str, Any]) -> str:
     """A board of cells, or its words where the state is no grid."""
-    rows = "".join(f"<tr>{''.join(_cell(text, differs) for text, differs in row)}</tr>" for row in board["rows"])
-    words = " ".join(
-        f'<span style="{_WRONG}">{escape(text)}</span>' if differs else escape(text) for text, differs in board["words"]
+    rows = "".join(
+        f"<tr>{''.join(_cell(text, differs) for text, differs in row)}</tr>"
+        for row in board["rows"]
     )
-    grid = f'<table style="border-collapse:collapse">{rows}</table>' if rows else f"<div>{words}</div>"
+    words = " ".join(
+        f'<span style="{_WRONG}">{escape(text)}</span>' if differs else escape(text)
+        for text, differs in board["words"]
+    )
+    grid = (
+        f'<table style="border-collapse:collapse">{rows}</table>' if rows else f"<div>{words}</div>"
+    )
     return f'<div style="{_BOARD}"><small>{escape(title)}</small>{grid}</div>'
 
 

@@ -34,8 +34,8 @@ API_CONFIG = "evaluate_api_llm"
 class Model:
     """A model, or a policy without one, that is ready to play. `load_model` makes it.
 
-    `config` holds the prompts, limits and sampling that `play` uses. `template` is None for engines that return text
-    without tokens.
+    `config` holds the prompts, limits and sampling that `play` uses. `template` is None for engines
+    that return text without tokens.
     """
 
     name: str
@@ -53,7 +53,10 @@ class Model:
 
 
 def load_model(
-    name: "str | Path | Run", *, config: str | Path | Config | None = None, overrides: Overrides = ()
+    name: "str | Path | Run",
+    *,
+    config: str | Path | Config | None = None,
+    overrides: Overrides = (),
 ) -> Model:
     """Load a model that plays.
 
@@ -74,12 +77,15 @@ def load_model(
 def open_config(
     name: "str | Path | Run", config: str | Path | Config | None = None, overrides: Overrides = ()
 ) -> tuple[Target, Config]:
-    """What `name` names, and the configuration that belongs to it. Raises ModelError or ConfigError."""
+    """What `name` names, and the configuration that belongs to it. Raises ModelError or
+    ConfigError."""
     target = find_target(str(getattr(name, "path", name)))
     texts = as_texts(overrides)
     if isinstance(config, Config):
         if texts:
-            raise ConfigError("overrides change a configuration that is named; this one is loaded already")
+            raise ConfigError(
+                "overrides change a configuration that is named; this one is loaded already"
+            )
         cfg = config
     else:
         cfg = load_config(config or target.config or _default_config(target), texts)
@@ -109,8 +115,8 @@ def play(
         seed: of the puzzle, of chance and of sampling.
         config: the configuration of a model that is given by name.
 
-    Raises SpaError if the model or the environment cannot be used. If the environment or an API fails during the
-    episode, `Episode.error` holds the reason.
+    Raises SpaError if the model or the environment cannot be used. If the environment or an API
+    fails during the episode, `Episode.error` holds the reason.
     """
     ready = model if isinstance(model, Model) else load_model(model, config=config)
     cfg = ready.config

@@ -39,13 +39,17 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """One dict per stage and step: `stage`, `step`, and the metrics by name.
 
-        A comparison adds `method` and, with several seeds, `seed`. Values that were not finite are left out.
+        A comparison adds `method` and, with several seeds, `seed`. Values that were not finite are
+        left out.
         """
         rows = []
         for stage in open_run(self.path).stages:
             head: dict[str, Any] = {"method": stage.arm} if stage.arm else {}
             head |= {} if stage.seed is None else {"seed": stage.seed}
-            rows += [{"stage": stage.name, **head, "step": step, **values} for step, values in stage.metrics.items()]
+            rows += [
+                {"stage": stage.name, **head, "step": step, **values}
+                for step, values in stage.metrics.items()
+            ]
         return rows
 
     def to_pandas(self) -> Any:
@@ -53,7 +57,9 @@ class Run:
         try:
             import pandas
         except ImportError as error:
-            raise ConfigError(f"Run.to_pandas needs pandas: pip install pandas ({error})") from error
+            raise ConfigError(
+                f"Run.to_pandas needs pandas: pip install pandas ({error})"
+            ) from error
         return pandas.DataFrame(self.metrics)
 
     @property
@@ -70,7 +76,11 @@ class Run:
         return Path(str(target.model))
 
     def episodes(
-        self, stage: str = "ppo", split: str = "val", step: int | None = None, method: str | None = None
+        self,
+        stage: str = "ppo",
+        split: str = "val",
+        step: int | None = None,
+        method: str | None = None,
     ) -> list[Episode]:
         """The recorded episodes of one step.
 
@@ -91,7 +101,9 @@ class Run:
         wanted = max((file.step for file in files), default=None) if step is None else step
         paths = [file.path for file in files if file.step == wanted]
         if not paths:
-            raise DataError(f"{self.path} has no episodes of {stage}, {split}, step {step}.{self._there()}")
+            raise DataError(
+                f"{self.path} has no episodes of {stage}, {split}, step {step}.{self._there()}"
+            )
         return [episode for path in paths for episode in _read(path)]
 
     def _there(self) -> str:
@@ -102,8 +114,11 @@ class Run:
         }
         return f" There are {'; '.join(sorted(found))}." if found else " Nothing was recorded."
 
-    def report(self, path: str | Path | None = None, *, format: Literal["html", "md", "png"] = "html") -> Path:
-        """Write one self-contained page about the run and return its path. Default: `report.html` in the run."""
+    def report(
+        self, path: str | Path | None = None, *, format: Literal["html", "md", "png"] = "html"
+    ) -> Path:
+        """Write one self-contained page about the run and return its path. Default: `report.html`
+        in the run."""
         from spa.report.build import write_report
 
         file = Path(path) if path else self.path / f"report.{format}"
@@ -124,7 +139,9 @@ class Run:
                 for key, value in list(stage.metrics.values())[-1].items()
                 if stage.metrics
             ]
-        cells = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+        cells = "".join(
+            f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
+        )
         return f"<p>Run <code>{escape(str(self.path))}</code></p><table>{cells}</table>"
 
 
@@ -187,7 +204,8 @@ def plan_training(
     ckpt: str | int | None = None,
     from_scratch: bool = False,
 ) -> "tuple[Config, list[Job]]":
-    """The jobs that train some stages, and their configuration. Raises ConfigError for stages that do not go together.
+    """The jobs that train some stages, and their configuration. Raises ConfigError for stages that
+    do not go together.
 
     The recipe of a run whose folder holds a comparison is that comparison's.
     """
@@ -196,9 +214,13 @@ def plan_training(
 
     chosen = tuple(stages)
     if method != "spa" and (chosen != ("ppo",) or ckpt is not None):
-        raise ConfigError(f"the method {method} is PPO from the base model: it has no other stage and no checkpoint")
+        raise ConfigError(
+            f"the method {method} is PPO from the base model: it has no other stage and no checkpoint"
+        )
     if ckpt is not None and chosen != ("ppo",):
-        raise ConfigError("a checkpoint to start from belongs to PPO alone: other stages make their own")
+        raise ConfigError(
+            "a checkpoint to start from belongs to PPO alone: other stages make their own"
+        )
     if chosen == STAGES:
         return of_comparison(cfg), [Job(stage="run", generate_data=True if from_scratch else None)]
     if from_scratch:
@@ -231,7 +253,8 @@ def compare(
     overrides: Overrides = (),
     parallel: int | None = None,
 ) -> Run:
-    """Train several methods, or several values of a setting, on the same puzzles. `Run.summary` has the results.
+    """Train several methods, or several values of a setting, on the same puzzles. `Run.summary` has
+    the results.
 
     Args:
         config: a shipped name (`spa config list`), a YAML file, or a folder with one.
@@ -251,7 +274,9 @@ def compare(
     made = plan_comparison(
         config,
         methods=methods,
-        sweep=[f"{key}={','.join(map(value_text, values))}" for key, values in (sweep or {}).items()],
+        sweep=[
+            f"{key}={','.join(map(value_text, values))}" for key, values in (sweep or {}).items()
+        ],
         seeds=seeds,
         controls=controls,
         method=method,
@@ -284,8 +309,12 @@ def plan_comparison(
     folder = None if output_dir is None else Path(output_dir)
     if sweep:
         if methods or controls:
-            raise ConfigError("compare either methods or the values of a sweep; `method` names what a sweep trains")
-        return values_tried(name, [*texts, *sweep], name=method, root=folder, seeds=1 if seeds is None else seeds)
+            raise ConfigError(
+                "compare either methods or the values of a sweep; `method` names what a sweep trains"
+            )
+        return values_tried(
+            name, [*texts, *sweep], name=method, root=folder, seeds=1 if seeds is None else seeds
+        )
     added = CONTROLS if controls else ()
     return methods_compared(name, texts, names=added, only=methods, seeds=seeds, root=folder)
 
@@ -299,7 +328,8 @@ def configuration(
     method: str = "spa",
     seed: int = 0,
 ) -> Config:
-    """The configuration of training number `seed` in `output_dir`. Raises ConfigError that lists every problem."""
+    """The configuration of training number `seed` in `output_dir`. Raises ConfigError that lists
+    every problem."""
     from spa.experiments.methods import baseline_config, seeded
 
     texts = as_texts(overrides)
@@ -307,8 +337,12 @@ def configuration(
         texts.append(f"trainer.run_dir={value_text(str(output_dir))}")
     if isinstance(config, Config):
         if texts or method != "spa":
-            raise ConfigError("name the configuration: a loaded one takes no overrides, output_dir or method")
+            raise ConfigError(
+                "name the configuration: a loaded one takes no overrides, output_dir or method"
+            )
         return seeded(config, seed)
     if method != "spa":
         return seeded(baseline_config(str(config), texts, method), seed)
-    return seeded(load_config(config, texts, stages=[stage for stage in stages if stage in STAGES]), seed)
+    return seeded(
+        load_config(config, texts, stages=[stage for stage in stages if stage in STAGES]), seed
+    )

@@ -1,4 +1,5 @@
-"""What the commands share: overrides and settings, how much is logged, results on stdout, local servers."""
+"""What the commands share: overrides and settings, how much is logged, results on stdout, local
+servers."""
 
 import argparse
 import os
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a folder with one"
 
 
-def split_overrides(args: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
-    """The arguments proper, values of the parser's options among them, and the overrides of the configuration."""
+def split_overrides(
+    args: Sequence[str], parser: argparse.ArgumentParser
+) -> tuple[list[str], list[str]]:
+    """The arguments proper, values of the parser's options among them, and the overrides of the
+    configuration."""
     valued = value_options(parser)
     words: list[str] = []
     overrides: list[str] = []
@@ -30,12 +34,14 @@ def split_overrides(args: Sequence[str], parser: argparse.ArgumentParser) -> tup
 
 def value_options(parser: argparse.ArgumentParser) -> set[str]:
     """The options of a parser that are followed by a value."""
-    return {text for action in parser._actions if action.nargs != 0 for text in action.option_strings}
+    return {
+        text for action in parser._actions if action.nargs != 0 for text in action.option_strings
+    }
 
 
 def is_override(arg: str) -> bool:
-    """Whether an argument is `key=value`, `+key=value` or `~key`, and no option and no path: folders of a sweep have
-    names such as `gamma=0.9`."""
+    """Whether an argument is `key=value`, `+key=value` or `~key`, and no option and no path:
+    folders of a sweep have names such as `gamma=0.9`."""
     key, sign, _ = arg.partition("=")
     return bool(sign or arg.startswith("~")) and not key.startswith("-") and "/" not in key
 
@@ -43,8 +49,15 @@ def is_override(arg: str) -> bool:
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """The settings that people change most, as flags: each is one override."""
     group = parser.add_argument_group("settings")
-    group.add_argument("--model", metavar="MODEL", help="Hub name, folder, smollm2 or builtin:tiny (model_path)")
-    group.add_argument("--steps", type=positive_number, metavar="N", help="PPO steps (trainer.total_training_steps)")
+    group.add_argument(
+        "--model", metavar="MODEL", help="Hub name, folder, smollm2 or builtin:tiny (model_path)"
+    )
+    group.add_argument(
+        "--steps",
+        type=positive_number,
+        metavar="N",
+        help="PPO steps (trainer.total_training_steps)",
+    )
     group.add_argument("--output-dir", metavar="FOLDER", help="folder of the run (trainer.run_dir)")
 
 
@@ -57,7 +70,10 @@ def settings(options: argparse.Namespace) -> list[str]:
         "trainer.total_training_steps": options.steps,
         "trainer.run_dir": options.output_dir,
     }
-    return [*(f"{key}={value_text(value)}" for key, value in flags.items() if value is not None), *options.overrides]
+    return [
+        *(f"{key}={value_text(value)}" for key, value in flags.items() if value is not None),
+        *options.overrides,
+    ]
 
 
 def names(text: str) -> list[str]:
@@ -84,7 +100,9 @@ def whole_number(text: str) -> int:
 def add_verbosity(parser: argparse.ArgumentParser) -> None:
     """`--quiet` and `--debug`."""
     parser.add_argument("--quiet", action="store_true", help="log warnings only (SPA_LOG=WARNING)")
-    parser.add_argument("--debug", action="store_true", help="log every detail, with tracebacks (SPA_LOG=DEBUG)")
+    parser.add_argument(
+        "--debug", action="store_true", help="log every detail, with tracebacks (SPA_LOG=DEBUG)"
+    )
 
 
 def apply_verbosity(options: argparse.Namespace) -> None:
@@ -121,7 +139,8 @@ def say(lines: Sequence[str]) -> int:
 
 
 def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "") -> int:
-    """Serve until interrupted. Writes the address with a note, and opens it in a browser if wanted; returns 0."""
+    """Serve until interrupted. Writes the address with a note, and opens it in a browser if wanted;
+    returns 0."""
     from spa.run.console import write_out
 
     host, port = server.server_address[:2]
@@ -141,14 +160,16 @@ def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "
 
 @contextmanager
 def _opened(address: str) -> Iterator[None]:
-    """Open an address in a browser through a file that only this user can read: every user can read command lines, and
-    the address may hold a token."""
+    """Open an address in a browser through a file that only this user can read: every user can read
+    command lines, and the address may hold a token."""
     import html
     import tempfile
     import webbrowser
 
     with tempfile.TemporaryDirectory(prefix="spa-") as folder:
         page = Path(folder) / "open.html"
-        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">')
+        page.write_text(
+            f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">'
+        )
         webbrowser.open(page.as_uri())
         yield

@@ -11,46 +11,85 @@ from spa.commands.arguments import result_file, say, whole_number
 def methods_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa bench methods`."""
     parser.add_argument(
-        "methods", nargs="*", metavar="METHOD", help="methods (`spa config list methods`); none: a choice of the field"
-    )
-    parser.add_argument("--scale", default="tiny", choices=("tiny", "smol", "full"), help="default: tiny")
-    parser.add_argument("--env", action="append", default=[], metavar="BOARD", help="only this board of the scale")
-    parser.add_argument(
-        "--seeds", type=int, default=3, metavar="N", help="trainings of each method on each board (default: 3)"
+        "methods",
+        nargs="*",
+        metavar="METHOD",
+        help="methods (`spa config list methods`); none: a choice of the field",
     )
     parser.add_argument(
-        "--controls", type=whole_number, default=3, metavar="N", help="add the shuffled control of the N best methods"
-    )
-    parser.add_argument("--root", metavar="FOLDER", help="output folder (default: runs/bench-SCALE)")
-    parser.add_argument(
-        "--page", metavar="FILE", help="the page in Markdown; HTML has its name (default: in the folder)"
+        "--scale", default="tiny", choices=("tiny", "smol", "full"), help="default: tiny"
     )
     parser.add_argument(
-        "--no-training", action="store_true", help="write results and page of what is finished, and stop"
+        "--env", action="append", default=[], metavar="BOARD", help="only this board of the scale"
     )
-    parser.add_argument("--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all")
-    parser.add_argument("--dry-run", action="store_true", help="list the stages with an estimate, and stop")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=3,
+        metavar="N",
+        help="trainings of each method on each board (default: 3)",
+    )
+    parser.add_argument(
+        "--controls",
+        type=whole_number,
+        default=3,
+        metavar="N",
+        help="add the shuffled control of the N best methods",
+    )
+    parser.add_argument(
+        "--root", metavar="FOLDER", help="output folder (default: runs/bench-SCALE)"
+    )
+    parser.add_argument(
+        "--page",
+        metavar="FILE",
+        help="the page in Markdown; HTML has its name (default: in the folder)",
+    )
+    parser.add_argument(
+        "--no-training",
+        action="store_true",
+        help="write results and page of what is finished, and stop",
+    )
+    parser.add_argument(
+        "--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the stages with an estimate, and stop"
+    )
 
 
 def methods(options: argparse.Namespace) -> int:
-    """Train methods x boards x seeds as one resumable grid, and write the leaderboard. Raises ConfigError."""
+    """Train methods x boards x seeds as one resumable grid, and write the leaderboard. Raises
+    ConfigError."""
     from spa.experiments import bench, leaderboard
     from spa.run.files import write_atomic
 
     root = Path(options.root or f"runs/bench-{options.scale}")
     made = bench.make_bench(
-        options.methods, options.scale, root, boards=options.env, seeds=options.seeds, overrides=options.overrides
+        options.methods,
+        options.scale,
+        root,
+        boards=options.env,
+        seeds=options.seeds,
+        overrides=options.overrides,
     )
     if options.dry_run:
         return say(_plan_lines(made, options))
     page = result_file(Path(options.page) if options.page else root / "leaderboard.md")
     result_file(root / bench.RESULTS)
-    result = bench.run_bench(made, controls=options.controls, train=not options.no_training, parallel=options.parallel)
+    result = bench.run_bench(
+        made, controls=options.controls, train=not options.no_training, parallel=options.parallel
+    )
     command = _command(options)
     write_atomic(page, [leaderboard.markdown(result, command)])
     write_atomic(page.with_suffix(".html"), [leaderboard.html(result, command)])
     order = [f"{place}. {line}" for place, line in enumerate(leaderboard.ranking(result), start=1)]
-    return say([*order, f"results: {root / bench.RESULTS}", f"page: {page} and {page.with_suffix('.html').name}"])
+    return say(
+        [
+            *order,
+            f"results: {root / bench.RESULTS}",
+            f"page: {page} and {page.with_suffix('.html').name}",
+        ]
+    )
 
 
 def _command(options: argparse.Namespace) -> str:
@@ -67,10 +106,17 @@ def _command(options: argparse.Namespace) -> str:
 def _plan_lines(made: Any, options: argparse.Namespace) -> list[str]:
     from spa.experiments.grid import free_devices
 
-    tasks, missing, devices = made.grid.tasks, made.grid.missing, len(free_devices(options.parallel))
-    lines = [f"{board}: {', '.join(name for place, name in made.trainings if place == board)}" for board in made.boards]
+    tasks = made.grid.tasks
+    missing = made.grid.missing
+    devices = len(free_devices(options.parallel))
+    lines = [
+        f"{board}: {', '.join(name for place, name in made.trainings if place == board)}"
+        for board in made.boards
+    ]
     lines += [f"    {line}" for line in made.grid.lines()]
-    lines.append(f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done, {len(made.grid.links)} shared.")
+    lines.append(
+        f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done, {len(made.grid.links)} shared."
+    )
     lines.append(
         f"about {made.hours:.1f} hours of one device, {made.hours / devices:.1f} on {devices}; the shuffled controls "
         f"of the best {options.controls} are planned when the others are done."

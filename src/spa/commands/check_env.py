@@ -17,11 +17,21 @@ if TYPE_CHECKING:
 
 def check_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env check`."""
-    parser.add_argument("env", metavar="ENV", help="a tag, a registered type, or a path my_pkg.env:MyEnv")
-    parser.add_argument("options", nargs="*", metavar="key=value", help="options of the environment")
-    parser.add_argument("--config", default="base", metavar="CONFIG", help="the configuration that defines the tags")
     parser.add_argument(
-        "--steps", type=positive_number, default=200, metavar="N", help="actions of the longest episode that is tried"
+        "env", metavar="ENV", help="a tag, a registered type, or a path my_pkg.env:MyEnv"
+    )
+    parser.add_argument(
+        "options", nargs="*", metavar="key=value", help="options of the environment"
+    )
+    parser.add_argument(
+        "--config", default="base", metavar="CONFIG", help="the configuration that defines the tags"
+    )
+    parser.add_argument(
+        "--steps",
+        type=positive_number,
+        default=200,
+        metavar="N",
+        help="actions of the longest episode that is tried",
     )
 
 
@@ -44,7 +54,9 @@ def check(options: argparse.Namespace) -> int:
         last = {"a whole episode is played and stored": lambda: _play(env_type, config)}
         passed += [_told(finding) for finding in run_checks(last)]
     failed = passed.count(False)
-    write_out(f"{options.env}: {f'{failed} of {len(passed)} checks failed' if failed else 'all checks passed'}\n")
+    write_out(
+        f"{options.env}: {f'{failed} of {len(passed)} checks failed' if failed else 'all checks passed'}\n"
+    )
     return 1 if failed else 0
 
 
@@ -76,7 +88,9 @@ def _overrides(texts: list[str]) -> dict[str, Any]:
         try:
             out[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise ConfigError(f"cannot read the value of {key!r}: {' '.join(str(error).split())}") from error
+            raise ConfigError(
+                f"cannot read the value of {key!r}: {' '.join(str(error).split())}"
+            ) from error
     return out
 
 
@@ -108,4 +122,7 @@ def _play(env_type: str, config: dict[str, Any]) -> None:
             if episode.error:
                 raise Flaw(episode.error, "an environment never raises during play")
             if Episode.from_json(json.loads(json.dumps(episode.to_json()))) != episode:
-                raise Flaw(f"episode {episode.episode_id} changes when stored as JSON", "info must be plain JSON")
+                raise Flaw(
+                    f"episode {episode.episode_id} changes when stored as JSON",
+                    "info must be plain JSON",
+                )

@@ -10,14 +10,21 @@ MOST_IN_A_GROUP = 5  # the groups of the largest world: 230 of 2, 10,626 of 4, 5
 
 def estimators_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa bench estimators`."""
-    parser.add_argument("--group-size", type=int, default=4, metavar="N", help="episodes per group (default: 4)")
-    parser.add_argument("--critic-error", type=float, default=0.0, metavar="X", help="added to the critic's values")
+    parser.add_argument(
+        "--group-size", type=int, default=4, metavar="N", help="episodes per group (default: 4)"
+    )
+    parser.add_argument(
+        "--critic-error", type=float, default=0.0, metavar="X", help="added to the critic's values"
+    )
 
 
 def estimators(options: argparse.Namespace) -> int:
-    """Print the tables, in worlds small enough to list all episodes: seconds, no model. Raises ConfigError."""
+    """Print the tables, in worlds small enough to list all episodes: seconds, no model. Raises
+    ConfigError."""
     if not 2 <= options.group_size <= MOST_IN_A_GROUP:
-        raise ConfigError(f"--group-size is {options.group_size}; it must be from 2 to {MOST_IN_A_GROUP}")
+        raise ConfigError(
+            f"--group-size is {options.group_size}; it must be from 2 to {MOST_IN_A_GROUP}"
+        )
     from spa.lab.page import tables
 
     return say(tables(group_size=options.group_size, critic_error=options.critic_error))

@@ -17,16 +17,24 @@ NO_LIMIT = 10**9
 
 def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa diagnose`."""
-    parser.add_argument("rollouts", metavar="ROLLOUTS", help="a .jsonl, .json or .parquet file, or a folder of them")
-    parser.add_argument("--model", metavar="MODEL", help="the model that sampled them: checks masks and tokens, too")
+    parser.add_argument(
+        "rollouts", metavar="ROLLOUTS", help="a .jsonl, .json or .parquet file, or a folder of them"
+    )
+    parser.add_argument(
+        "--model", metavar="MODEL", help="the model that sampled them: checks masks and tokens, too"
+    )
     parser.add_argument(
         "--env",
         metavar="ENV",
         help="the game, a tag or a type (gymnasium:FrozenLake-v1): replays rollouts that have a seed and checks their "
         "predictions",
     )
-    parser.add_argument("--config", default="base", metavar="CONFIG", help="the configuration that defines the tags")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write everything as one page, too")
+    parser.add_argument(
+        "--config", default="base", metavar="CONFIG", help="the configuration that defines the tags"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write everything as one page, too"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
 
 
@@ -59,7 +67,8 @@ def diagnose(options: argparse.Namespace) -> int:
 
 
 def game_of(name: str, config: str, overrides: list[str]) -> "Game":
-    """The game of a tag with its limits, or of a type, without any. Raises ConfigError, also for several players."""
+    """The game of a tag with its limits, or of a type, without any. Raises ConfigError, also for
+    several players."""
     from spa.config.load import load_config
     from spa.envs.registry import make_env
     from spa.evaluation.replay import Game
@@ -80,7 +89,9 @@ def game_of(name: str, config: str, overrides: list[str]) -> "Game":
 
 def _text(report: dict[str, Any]) -> str:
     stacks = ", ".join(f"{name} {count}" for name, count in report["stacks"].items())
-    score, model, bits = report["rewards"], report["world_model"], report["collapse"]
+    score = report["rewards"]
+    model = report["world_model"]
+    bits = report["collapse"]
     lines = [f"{report['rollouts']} rollouts ({stacks}), {report['format']['replies']} replies"]
     if score["mean"] is not None:
         lines.append(f"reward {score['mean']:.3f}, standard deviation {score['std']:.3f}")
@@ -88,7 +99,9 @@ def _text(report: dict[str, Any]) -> str:
         lines.append("by turn: " + ", ".join(f"{value:.3f}" for value in score["by_turn"]))
     if replay := report["replay"]:
         agree = replay["played"] - len(replay["differ"]) - replay["unchecked"]
-        lines.append(f"replayed: {replay['played']}, {agree} of them agree with the record to the end")
+        lines.append(
+            f"replayed: {replay['played']}, {agree} of them agree with the record to the end"
+        )
     for name in ("observation", "prediction"):
         if model.get(name):
             lines.append(f"{name}s right: {model[f'{name}_right']} of {model[name]}")
@@ -99,15 +112,21 @@ def _text(report: dict[str, Any]) -> str:
         lines += _likelihood_lines(report["state_likelihood"])
     lines.append(f"repeated words: {report['repetition']['mean']:.1%} of four-word runs")
     if bits:
-        lines.append(f"first replies: {bits['entropy']:.2f} bits, {bits['information']:.2f} of them about the prompt")
+        lines.append(
+            f"first replies: {bits['entropy']:.2f} bits, {bits['information']:.2f} of them about the prompt"
+        )
     lines += (
-        ["", *(f"! {text}" for text in report["findings"])] if report["findings"] else ["", "nothing wrong was found"]
+        ["", *(f"! {text}" for text in report["findings"])]
+        if report["findings"]
+        else ["", "nothing wrong was found"]
     )
     return "\n".join(lines) + "\n"
 
 
 def _drift_text(row: dict[str, Any]) -> str:
-    beside = f" (copying {row['copy_right']})" if row.get("with_states") == row["predictions"] else ""
+    beside = (
+        f" (copying {row['copy_right']})" if row.get("with_states") == row["predictions"] else ""
+    )
     return f"{row['at']}: {row['right']} of {row['predictions']}{beside}"
 
 

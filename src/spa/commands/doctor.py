@@ -1,4 +1,5 @@
-"""`spa doctor`: what is installed, what is missing and how to get it, and what a run will use; damage to a run."""
+"""`spa doctor`: what is installed, what is missing and how to get it, and what a run will use;
+damage to a run."""
 
 import argparse
 import os
@@ -52,16 +53,27 @@ class Line:
 
 def doctor_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa doctor`."""
-    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="check the files of a run for damage instead")
-    parser.add_argument("--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration instead")
     parser.add_argument(
-        "--gpu-memory", type=float, metavar="GB", help="of the GPU to fit into (default: that of this machine's GPU)"
+        "run",
+        nargs="?",
+        type=Path,
+        metavar="RUN",
+        help="check the files of a run for damage instead",
+    )
+    parser.add_argument(
+        "--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration instead"
+    )
+    parser.add_argument(
+        "--gpu-memory",
+        type=float,
+        metavar="GB",
+        help="of the GPU to fit into (default: that of this machine's GPU)",
     )
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print the diagnosis; 0 if everything that spa needs is there, else 1. Raises ConfigError for options without
-    effect."""
+    """Print the diagnosis; 0 if everything that spa needs is there, else 1. Raises ConfigError for
+    options without effect."""
     if options.gpu_memory is not None and not options.gpu_memory > 0:
         raise ConfigError(f"--gpu-memory is {options.gpu_memory:g}; it must be greater than 0")
     if options.fit is not None:
@@ -83,16 +95,23 @@ def doctor(options: argparse.Namespace) -> int:
     for title, lines in sections.items():
         write_out("\n".join([title, *(line.text() for line in lines)]) + "\n\n")
     broken = [line.name for lines in sections.values() for line in lines if not line.ok]
-    write_out(f"Needs attention: {', '.join(broken)}\n" if broken else "Everything that spa needs is here.\n")
+    write_out(
+        f"Needs attention: {', '.join(broken)}\n"
+        if broken
+        else "Everything that spa needs is here.\n"
+    )
     return 1 if broken else 0
 
 
 def check_run(folder: Path) -> int:
-    """Compare the files of a run with what was recorded when they were written; 0 if all are whole, else 1."""
+    """Compare the files of a run with what was recorded when they were written; 0 if all are whole,
+    else 1."""
     from spa.run.manifest import damaged_files
 
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; give the folder of a run, or of one of its stages")
+        raise ConfigError(
+            f"{folder} is no folder; give the folder of a run, or of one of its stages"
+        )
     files, problems = damaged_files(folder)
     write_out("".join(f"! {problem}\n" for problem in problems))
     verdict = f"{len(problems)} damaged" if problems else "all are as they were written"
@@ -113,14 +132,18 @@ def required_packages() -> Iterator[Line]:
         found = _version(requirement.name)
         fits = found is not None and requirement.specifier.contains(found, prereleases=True)
         wanted = f"{requirement.name}{requirement.specifier}"
-        yield Line(requirement.name, found or "missing", "" if fits else f"pip install '{wanted}'", ok=fits)
+        yield Line(
+            requirement.name, found or "missing", "" if fits else f"pip install '{wanted}'", ok=fits
+        )
 
 
 def optional_packages() -> Iterator[Line]:
     """Packages that some features need."""
     for name, purpose in OPTIONAL.items():
         found = _version(name.partition("[")[0])
-        yield Line(name, found or "not installed", purpose if found else f"{purpose}: pip install '{name}'")
+        yield Line(
+            name, found or "not installed", purpose if found else f"{purpose}: pip install '{name}'"
+        )
 
 
 def machine() -> Iterator[Line]:
@@ -134,7 +157,11 @@ def machine() -> Iterator[Line]:
     if gpus:
         free, total = torch.cuda.mem_get_info(0)
         name = torch.cuda.get_device_name(0)
-        yield Line("device", f"cuda x {gpus}", f"{name}, {_gb(free)} of {_gb(total)} free; weights in bfloat16")
+        yield Line(
+            "device",
+            f"cuda x {gpus}",
+            f"{name}, {_gb(free)} of {_gb(total)} free; weights in bfloat16",
+        )
     else:
         from spa.models.precision import PRECISION, processor_feature
 
@@ -152,8 +179,11 @@ def machine() -> Iterator[Line]:
         )
     engine = "vllm" if gpus and vllm_installed() else "local"
     yield Line("engine", engine, "chosen by actor_rollout_ref.rollout.name: auto")
-    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    yield Line("threads", str(threads), f"of {cores or os.cpu_count()} cores; trainer.threads changes it")
+    threads = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    yield Line(
+        "threads", str(threads), f"of {cores or os.cpu_count()} cores; trainer.threads changes it"
+    )
     total, free = memory()
     if total:
         yield Line("memory", _gb(total), f"{_gb(free)} free")
@@ -163,7 +193,8 @@ def machine() -> Iterator[Line]:
 
 
 def memory() -> tuple[int, int]:
-    """Total and available bytes of main memory, within the container's limit; (0, 0) if the system does not say."""
+    """Total and available bytes of main memory, within the container's limit; (0, 0) if the system
+    does not say."""
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     except OSError:

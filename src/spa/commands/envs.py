@@ -1,4 +1,5 @@
-"""`spa env list`, `show`, `sample` and `measure`: environments, their limits and reference scores, their puzzles."""
+"""`spa env list`, `show`, `sample` and `measure`: environments, their limits and reference scores,
+their puzzles."""
 
 import argparse
 import json
@@ -20,7 +21,9 @@ CONFIG = "the configuration that defines the tags (default: base)"
 
 def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env list`."""
-    parser.add_argument("library", nargs="?", metavar="LIBRARY", help="list another library's games instead")
+    parser.add_argument(
+        "library", nargs="?", metavar="LIBRARY", help="list another library's games instead"
+    )
     parser.add_argument("--libraries", action="store_true", help="list the libraries instead")
     parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
 
@@ -55,7 +58,8 @@ def show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print what an environment is: type, options, limits, actions, rules, reference scores. Raises ConfigError."""
+    """Print what an environment is: type, options, limits, actions, rules, reference scores. Raises
+    ConfigError."""
     from spa.api.environments import find_spec
     from spa.config.load import load_config
     from spa.envs.cards import cards
@@ -66,7 +70,9 @@ def show(options: argparse.Namespace) -> int:
     env = make_env(spec.env_type, spec.env_config)
     env.reset(seed=0)
     card = cards().get(options.tag)
-    known = card is not None and card.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj)
+    known = card is not None and card.describes(
+        spec.env_type, spec.env_config, spec.max_actions_per_traj
+    )
     lines = [
         f"{options.tag}: {(type(env).__doc__ or '').strip().splitlines()[0]}",
         f"type: {spec.env_type}",
@@ -76,19 +82,40 @@ def show(options: argparse.Namespace) -> int:
     ]
     if known and card is not None:
         best = "unknown" if card.optimum is None else f"{card.optimum:.1%}"
-        lines.append(f"success: optimum {best}, random play {card.random_success:.1%} (puzzles of seeds 0 to 999)")
-    return say([*lines, "", env.instruction(cfg.state_text), "", "Puzzle of seed 0:", env.state_text(cfg.state_text)])
+        lines.append(
+            f"success: optimum {best}, random play {card.random_success:.1%} (puzzles of seeds 0 to 999)"
+        )
+    return say(
+        [
+            *lines,
+            "",
+            env.instruction(cfg.state_text),
+            "",
+            "Puzzle of seed 0:",
+            env.state_text(cfg.state_text),
+        ]
+    )
 
 
 def sample_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env sample`."""
     parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
-    parser.add_argument("-n", type=whole_number, default=1, metavar="N", help="how many puzzles (default: 1)")
     parser.add_argument(
-        "--seed", type=whole_number, default=0, metavar="N", help="seed of the first; the others follow"
+        "-n", type=whole_number, default=1, metavar="N", help="how many puzzles (default: 1)"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object per line: seed, state, optimal_steps")
-    parser.add_argument("--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid")
+    parser.add_argument(
+        "--seed",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="seed of the first; the others follow",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object per line: seed, state, optimal_steps"
+    )
+    parser.add_argument(
+        "--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid"
+    )
     parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
 
 
@@ -112,8 +139,12 @@ def sample(options: argparse.Namespace) -> int:
 
 def measure_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env measure`."""
-    parser.add_argument("tags", nargs="*", metavar="TAG", help="default: all tags of the configuration")
-    parser.add_argument("--write", metavar="FILE", help="write the scores to a file instead of printing them")
+    parser.add_argument(
+        "tags", nargs="*", metavar="TAG", help="default: all tags of the configuration"
+    )
+    parser.add_argument(
+        "--write", metavar="FILE", help="write the scores to a file instead of printing them"
+    )
     parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
 
 
@@ -128,11 +159,17 @@ def measure(options: argparse.Namespace) -> int:
     measured = {}
     for tag in options.tags or cfg.custom_envs:
         spec = cfg.environment(tag)
-        measured[tag] = cards.measure(tag, spec.env_type, spec.env_config, spec.max_actions_per_traj)
-        sys.stderr.write(f"{tag}: optimum {measured[tag].optimum}, random {measured[tag].random_success}\n")
+        measured[tag] = cards.measure(
+            tag, spec.env_type, spec.env_config, spec.max_actions_per_traj
+        )
+        sys.stderr.write(
+            f"{tag}: optimum {measured[tag].optimum}, random {measured[tag].random_success}\n"
+        )
     config = [] if options.config == "base" else ["--config", options.config]
     write = ["--write", options.write] if options.write else []
-    text = cards.to_json(measured, shlex.join(["spa", "env", "measure", *options.tags, *write, *config]))
+    text = cards.to_json(
+        measured, shlex.join(["spa", "env", "measure", *options.tags, *write, *config])
+    )
     if target is not None:
         write_atomic(target, [text])
     else:
@@ -143,17 +180,30 @@ def measure(options: argparse.Namespace) -> int:
 def _table(cfg: "Config") -> None:
     from spa.envs.cards import cards
 
-    rows: list[tuple[str, ...]] = [("tag", "type", "cap", "optimum", "random", "score", "by", "options")]
+    rows: list[tuple[str, ...]] = [
+        ("tag", "type", "cap", "optimum", "random", "score", "by", "options")
+    ]
     known = cards()
     for tag, spec in cfg.custom_envs.items():
-        found, cap, most = known.get(tag), spec.max_actions_per_traj, cfg.most_actions(tag)
+        found = known.get(tag)
+        cap = spec.max_actions_per_traj
+        most = cfg.most_actions(tag)
         if found is None or not found.describes(spec.env_type, spec.env_config, cap):
             figures = ["?", "?", "?", "not measured"]
         else:
             best = "-" if found.optimum is None else f"{found.optimum:.1%}"
-            figures = [best, f"{found.random_success:.1%}", f"{found.random_score:.2f}", found.optimum_by]
-        options = " ".join(f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items())
-        rows.append((tag, spec.env_type, str(cap) if most == cap else f"{cap} ({most})", *figures, options))
+            figures = [
+                best,
+                f"{found.random_success:.1%}",
+                f"{found.random_score:.2f}",
+                found.optimum_by,
+            ]
+        options = " ".join(
+            f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items()
+        )
+        rows.append(
+            (tag, spec.env_type, str(cap) if most == cap else f"{cap} ({most})", *figures, options)
+        )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:  # the last column is as long as it is: a narrow terminal breaks only that one
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

@@ -14,7 +14,11 @@ def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
     from spa.stages import evaluate_world_model
 
     target, cfg, output = plan_evaluation(
-        model, options.config, overrides=options.overrides, output=options.output, suffix="-world-model"
+        model,
+        options.config,
+        overrides=options.overrides,
+        output=options.output,
+        suffix="-world-model",
     )
     if options.dry_run:
         write_out(f"{options.transitions} states per environment; the result would be {output}\n")
@@ -50,7 +54,8 @@ def print_result(result: dict[str, Any]) -> None:
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    copy, other = found["baselines"]["copy"], found["baselines"]["other_state"]
+    copy = found["baselines"]["copy"]
+    other = found["baselines"]["other_state"]
     rows = [
         ("replies in the format", percent(found["format_rate"]), "", ""),
         ("observation exact", _interval(found["observation_exact"]), "100.0", ""),
@@ -86,10 +91,13 @@ def remarks(found: dict[str, Any]) -> list[str]:
     """What a reader has to know beside the numbers."""
     lines = ["Shares in percent; brackets: 95 % bootstrap intervals over puzzles."]
     if found["format_rate"] == 0:
-        lines.append("Not one reply follows the world-model format, so every observation and prediction is wrong.")
+        lines.append(
+            "Not one reply follows the world-model format, so every observation and prediction is wrong."
+        )
     known = found.get("likelihood")
     if known:
-        nll, calibrated = known["nll_per_token"], known["calibration"]
+        nll = known["nll_per_token"]
+        calibrated = known["calibration"]
         lines.append(
             f"True next state: {nll['prediction']:.3f} nats per token (observation {nll['observation']:.3f}, answer "
             f"{nll['answer']:.3f}; knowing nothing: {known['uniform_nll_per_token']:.2f}); calibration error "

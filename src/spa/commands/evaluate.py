@@ -19,9 +19,13 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "api for the chosen one), random, expert, or scout (tabular Q-learning)",
     )
     parser.add_argument(
-        "--config", metavar="CONFIG", help="a shipped configuration or a YAML file (default: the checkpoint's own)"
+        "--config",
+        metavar="CONFIG",
+        help="a shipped configuration or a YAML file (default: the checkpoint's own)",
     )
-    parser.add_argument("--output", metavar="FILE", help="the result as JSON (default: in eval/ of the run)")
+    parser.add_argument(
+        "--output", metavar="FILE", help="the result as JSON (default: in eval/ of the run)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
     play = parser.add_argument_group("success on puzzles")
     play.add_argument("--samples", type=int, metavar="K", help="attempts per puzzle")
@@ -34,32 +38,53 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "action, up to N ahead (imagine.*)",
     )
     play.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
-    play.add_argument("--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost")
+    play.add_argument(
+        "--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost"
+    )
     world = parser.add_argument_group("world model")
     world.add_argument(
         "--world-model",
         action="store_true",
         help="measure observation and prediction accuracy on held-out states instead, with the copy baseline",
     )
-    world.add_argument("--transitions", type=positive_number, default=1000, metavar="N", help="states per environment")
     world.add_argument(
-        "--rollout-steps", type=positive_number, default=3, metavar="K", help="length of the open-loop rollout"
+        "--transitions",
+        type=positive_number,
+        default=1000,
+        metavar="N",
+        help="states per environment",
     )
-    world.add_argument("--greedy", action="store_true", help="the most likely response instead of a sampled one")
+    world.add_argument(
+        "--rollout-steps",
+        type=positive_number,
+        default=3,
+        metavar="K",
+        help="length of the open-loop rollout",
+    )
+    world.add_argument(
+        "--greedy", action="store_true", help="the most likely response instead of a sampled one"
+    )
     states = parser.add_argument_group("state perplexity")
     states.add_argument(
         "--state-perplexity",
         action="store_true",
         help="measure the perplexity of states as grid, as coordinates, and as both instead",
     )
-    states.add_argument("--tags", type=names, default=[], metavar="A,B", help="environments (default: three games)")
-    states.add_argument("--states", type=positive_number, default=100, metavar="N", help="states per environment")
+    states.add_argument(
+        "--tags", type=names, default=[], metavar="A,B", help="environments (default: three games)"
+    )
+    states.add_argument(
+        "--states", type=positive_number, default=100, metavar="N", help="states per environment"
+    )
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Evaluate every model, write each result, print a table. Raises SpaError for what the user can solve."""
+    """Evaluate every model, write each result, print a table. Raises SpaError for what the user can
+    solve."""
     if options.world_model and options.state_perplexity:
-        raise ConfigError("--world-model and --state-perplexity are two measurements; give one of them")
+        raise ConfigError(
+            "--world-model and --state-perplexity are two measurements; give one of them"
+        )
     if options.output and len(options.models) > 1:
         raise ConfigError("--output names one file, for one model")
     for model in options.models:
@@ -80,13 +105,21 @@ def _evaluate(model: str, options: argparse.Namespace) -> None:
     import spa.api.evaluation as api
 
     overrides = [*(_plan(options.plan) if options.plan else ()), *options.overrides]
-    named = {"samples": options.samples, "puzzles": options.puzzles, "overrides": overrides, "output": options.output}
+    named = {
+        "samples": options.samples,
+        "puzzles": options.puzzles,
+        "overrides": overrides,
+        "output": options.output,
+    }
     _, cfg, output = api.plan_evaluation(model, options.config, **named)
     if options.dry_run:
         val = cfg.es_manager.val
-        write_out(f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n")
+        write_out(
+            f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n"
+        )
         return
-    ks, prices = _ks(options.k), _prices(options.prices)
+    ks = _ks(options.k)
+    prices = _prices(options.prices)
     result_file(output)
     measured = api.evaluate(model, options.config, ks=ks, prices=prices, **named)
     print_result(dict(measured.result))
@@ -96,10 +129,19 @@ def _evaluate(model: str, options: argparse.Namespace) -> None:
 def _plan(text: str) -> list[str]:
     kind, _, number = text.rpartition("-")
     if kind not in ("best-of", "beam", "search") or not number.isdecimal() or int(number) < 1:
-        raise ConfigError(f"--plan is {text!r}; write best-of-N, beam-N or search-N, such as best-of-8")
+        raise ConfigError(
+            f"--plan is {text!r}; write best-of-N, beam-N or search-N, such as best-of-8"
+        )
     if kind == "search":
-        return ["imagine.plans=every_action", f"imagine.depth={number}", f"imagine.keep={str(int(number) > 1).lower()}"]
-    return [f"imagine.n={number}", f"imagine.depth={'${agent_proxy.max_turn}' if kind == 'beam' else 1}"]
+        return [
+            "imagine.plans=every_action",
+            f"imagine.depth={number}",
+            f"imagine.keep={str(int(number) > 1).lower()}",
+        ]
+    return [
+        f"imagine.n={number}",
+        f"imagine.depth={'${agent_proxy.max_turn}' if kind == 'beam' else 1}",
+    ]
 
 
 def _ks(text: str | None) -> tuple[int, ...] | None:
@@ -141,15 +183,25 @@ def print_result(result: dict[str, Any]) -> None:
 
 def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
     rows = [("puzzles", [str(tag["puzzles"]) for tag in found])]
-    ks = dict.fromkeys(name for tag in found for name in tag if name.startswith("pass@") and name != "pass@any")
-    rows += [(name.replace("pass", "Pass"), [_interval(tag.get(name)) for tag in found]) for name in ks]
-    rows.append(("percent of optimum", [_number(tag.get("percent_of_optimum"), 1) for tag in found]))
+    ks = dict.fromkeys(
+        name for tag in found for name in tag if name.startswith("pass@") and name != "pass@any"
+    )
+    rows += [
+        (name.replace("pass", "Pass"), [_interval(tag.get(name)) for tag in found]) for name in ks
+    ]
+    rows.append(
+        ("percent of optimum", [_number(tag.get("percent_of_optimum"), 1) for tag in found])
+    )
     rows.append(("random policy", [percent(tag.get("random_success")) for tag in found]))
-    for value in sorted({part["difficulty"] for tag in found for part in tag.get("by_difficulty", ())}):
+    for value in sorted(
+        {part["difficulty"] for tag in found for part in tag.get("by_difficulty", ())}
+    ):
         cells = []
         for tag in found:
             part = next((p for p in tag.get("by_difficulty", ()) if p["difficulty"] == value), {})
-            cells.append(f"{percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–")
+            cells.append(
+                f"{percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–"
+            )
         kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in found))
         rows.append((f"Pass@1, {kinds} {value}", cells))
     for label, name, digits in (
@@ -181,9 +233,13 @@ def remarks(result: dict[str, Any]) -> list[str]:
         )
     seen = result["puzzles"]["seen_in_training"]
     if seen:
-        lines.append(f"{seen} puzzle{' was' if seen == 1 else 's were'} left out: the model was trained on them.")
+        lines.append(
+            f"{seen} puzzle{' was' if seen == 1 else 's were'} left out: the model was trained on them."
+        )
     if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
-        lines.append("Training puzzles of this model are not known here, so they could not be left out.")
+        lines.append(
+            "Training puzzles of this model are not known here, so they could not be left out."
+        )
     if imagined := result.get("imagination"):
         lines.append(
             f"{_asked(imagined)}: {percent(imagined['right'])} % of them right, {percent(imagined['chosen_right'])} % "
@@ -197,15 +253,23 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append(f"{used['requests']:,} requests, {tokens}{cost}.")
     for tag, found in result["tags"].items():
         if found["errors"]:
-            lines.append(f"{tag}: {found['errors']} episodes broke off and do not count; start again to replay them.")
+            lines.append(
+                f"{tag}: {found['errors']} episodes broke off and do not count; start again to replay them."
+            )
         if found.get("format_rate") == 0:
-            lines.append(f"{tag}: not one reply follows the format; try an instruct model or a larger response_length.")
+            lines.append(
+                f"{tag}: not one reply follows the format; try an instruct model or a larger response_length."
+            )
     return lines
 
 
 def _kept(imagined: dict[str, Any]) -> str:
     share = imagined.get("kept")
-    return "" if share is None else f" that were searched, {percent(share)} % kept to the way found before"
+    return (
+        ""
+        if share is None
+        else f" that were searched, {percent(share)} % kept to the way found before"
+    )
 
 
 def _asked(imagined: dict[str, Any]) -> str:
@@ -216,7 +280,9 @@ def _asked(imagined: dict[str, Any]) -> str:
 
 
 def _changed(imagined: dict[str, Any]) -> str:
-    return "a way to the goal was seen" if _searched(imagined) else "another than the first was chosen"
+    return (
+        "a way to the goal was seen" if _searched(imagined) else "another than the first was chosen"
+    )
 
 
 def _searched(imagined: dict[str, Any]) -> bool:

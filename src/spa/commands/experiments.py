@@ -35,16 +35,30 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=V1,V2",
         help="values of a setting; several --sweep give every combination",
     )
-    parser.add_argument("--method", default="spa", metavar="NAME", help="the method that a sweep trains (default: spa)")
-    parser.add_argument("--seeds", type=int, metavar="N", help="full pipelines per method, self-play and SFT included")
+    parser.add_argument(
+        "--method",
+        default="spa",
+        metavar="NAME",
+        help="the method that a sweep trains (default: spa)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help="full pipelines per method, self-play and SFT included",
+    )
     parser.add_argument(
         "--controls",
         action="store_true",
         help="add vanilla in the world-model format and SPA with shuffled next states",
     )
-    parser.add_argument("--q-learning", action="store_true", help="add tabular Q-learning, without a language model")
+    parser.add_argument(
+        "--q-learning", action="store_true", help="add tabular Q-learning, without a language model"
+    )
     _add_parallel(parser)
-    parser.add_argument("--from-scratch", action="store_true", help="archive changed work instead of refusing it")
+    parser.add_argument(
+        "--from-scratch", action="store_true", help="archive changed work instead of refusing it"
+    )
     parser.add_argument("--dry-run", action="store_true", help="list the stages and stop")
 
 
@@ -52,7 +66,8 @@ def compare(options: argparse.Namespace) -> int:
     """Run a comparison, print its table, and print what can be done with its folder."""
     from spa.api.runs import plan_comparison
 
-    folder, options.output_dir = options.output_dir, None
+    folder = options.output_dir
+    options.output_dir = None
     overrides = settings(options)
     if options.from_scratch:
         overrides.append("trainer.resume_mode=disable")
@@ -114,42 +129,69 @@ def _table_lines(trainings: Sequence[Any]) -> list[str]:
 
 def paper_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa bench paper`."""
-    parser.add_argument("tables", nargs="+", metavar="TABLE", help="name of a table (--dry-run lists its runs), or all")
+    parser.add_argument(
+        "tables",
+        nargs="+",
+        metavar="TABLE",
+        help="name of a table (--dry-run lists its runs), or all",
+    )
     parser.add_argument(
         "--scale",
         default="tiny",
         choices=("tiny", "full"),
         help="tiny: two CPU cores and the bundled model; full: the paper's models on GPUs (default: tiny)",
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="trainings of each experiment (default: 3)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="TEXT", help="experiments of this id, or with TEXT in it"
+        "--seeds", type=int, metavar="N", help="trainings of each experiment (default: 3)"
     )
-    parser.add_argument("--root", metavar="FOLDER", help="output folder (default: runs/reproduce-SCALE)")
-    parser.add_argument("--page", metavar="FILE", help="the page (default: results.md in the output folder)")
-    parser.add_argument("--notes", metavar="FILE", help="JSON: a claim, or claim (environment) -> a remark")
     parser.add_argument(
-        "--no-training", action="store_true", help="write results and page of what is finished, and stop"
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="experiments of this id, or with TEXT in it",
+    )
+    parser.add_argument(
+        "--root", metavar="FOLDER", help="output folder (default: runs/reproduce-SCALE)"
+    )
+    parser.add_argument(
+        "--page", metavar="FILE", help="the page (default: results.md in the output folder)"
+    )
+    parser.add_argument(
+        "--notes", metavar="FILE", help="JSON: a claim, or claim (environment) -> a remark"
+    )
+    parser.add_argument(
+        "--no-training",
+        action="store_true",
+        help="write results and page of what is finished, and stop",
     )
     _add_parallel(parser, 2)
     parser.add_argument("--dry-run", action="store_true", help="list the stages and stop")
 
 
 def paper(options: argparse.Namespace) -> int:
-    """Run the experiments of the paper's tables as one resumable grid, and write results and a page."""
+    """Run the experiments of the paper's tables as one resumable grid, and write results and a
+    page."""
     from spa.experiments import reproduce as recipe
 
     overrides = options.overrides
     root = Path(options.root or f"runs/reproduce-{options.scale}")
     plan = recipe.make_plan(
-        options.tables, options.scale, root, seeds=options.seeds, only=options.only, overrides=overrides
+        options.tables,
+        options.scale,
+        root,
+        seeds=options.seeds,
+        only=options.only,
+        overrides=overrides,
     )
     if options.dry_run:
         return say(_plan_lines(plan, options.parallel))
     notes = _notes(options.notes)
     page = result_file(Path(options.page) if options.page else root / "results.md")
     result_file(root / recipe.RESULTS)
-    result = recipe.run_tables(plan, train=not options.no_training, parallel=options.parallel, page=page, notes=notes)
+    result = recipe.run_tables(
+        plan, train=not options.no_training, parallel=options.parallel, page=page, notes=notes
+    )
     verdicts = [
         f"{finding['verdict']}: {finding['text']} ({finding['environment']}). {finding.get('sentence', '')}".rstrip()
         for table in result["tables"].values()
@@ -165,10 +207,18 @@ def _plan_lines(plan: Any, parallel: int) -> list[str]:
 
     lines = []
     for row in plan.experiments:
-        paper = "" if row.paper is None else f"  paper: Pass@1 {row.paper[0]:g}, Pass@8 {row.paper[1]:g}"
-        lines += [f"{row.id}  {len(plan.trainings[row.id])} seeds{paper}", f"    {command(plan, row)}"]
+        paper = (
+            ""
+            if row.paper is None
+            else f"  paper: Pass@1 {row.paper[0]:g}, Pass@8 {row.paper[1]:g}"
+        )
+        lines += [
+            f"{row.id}  {len(plan.trainings[row.id])} seeds{paper}",
+            f"    {command(plan, row)}",
+        ]
     lines += [f"state perplexity of {model}" for model in plan.models]
-    tasks, missing = plan.grid.tasks, plan.grid.missing
+    tasks = plan.grid.tasks
+    missing = plan.grid.missing
     lines.append(f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done:")
     lines += [f"    {line}" for line in plan.grid.lines()]
     lines.append(hours_text(plan.scale, plan.hours, len(free_devices(parallel))))

@@ -12,21 +12,38 @@ def filter_data_arguments(parser: argparse.ArgumentParser) -> None:
         "Keep the examples whose response has a think block before an answer block, and inside the think block an "
         "observation and then a prediction. Writes wm_train.parquet and wm_val.parquet."
     )
-    parser.add_argument("--in-train", type=Path, required=True, metavar="FILE", help="training examples (parquet)")
-    parser.add_argument("--in-val", type=Path, required=True, metavar="FILE", help="validation examples (parquet)")
-    parser.add_argument("--out-dir", type=Path, required=True, metavar="FOLDER", help="folder of the filtered files")
-    parser.add_argument("--min-len", type=int, metavar="N", help="shortest response kept, in characters")
-    parser.add_argument("--max-len", type=int, metavar="N", help="longest response kept, in characters")
-    parser.add_argument("--no-dedup", action="store_true", help="keep examples with equal prompt and response")
+    parser.add_argument(
+        "--in-train", type=Path, required=True, metavar="FILE", help="training examples (parquet)"
+    )
+    parser.add_argument(
+        "--in-val", type=Path, required=True, metavar="FILE", help="validation examples (parquet)"
+    )
+    parser.add_argument(
+        "--out-dir", type=Path, required=True, metavar="FOLDER", help="folder of the filtered files"
+    )
+    parser.add_argument(
+        "--min-len", type=int, metavar="N", help="shortest response kept, in characters"
+    )
+    parser.add_argument(
+        "--max-len", type=int, metavar="N", help="longest response kept, in characters"
+    )
+    parser.add_argument(
+        "--no-dedup", action="store_true", help="keep examples with equal prompt and response"
+    )
 
 
 def filter_data(options: argparse.Namespace) -> int:
-    """Filter, and print one line per file. Raises DataError or ConfigError for files or bounds that cannot be used."""
+    """Filter, and print one line per file. Raises DataError or ConfigError for files or bounds that
+    cannot be used."""
     from spa.worldmodel.rows import by_reason
     from spa.worldmodel.tag_filter import KEPT, FilterOptions, filter_files
 
-    bounds = FilterOptions(min_len=options.min_len, max_len=options.max_len, dedup=not options.no_dedup)
-    for name, counts in filter_files(options.in_train, options.in_val, options.out_dir, bounds).items():
+    bounds = FilterOptions(
+        min_len=options.min_len, max_len=options.max_len, dedup=not options.no_dedup
+    )
+    for name, counts in filter_files(
+        options.in_train, options.in_val, options.out_dir, bounds
+    ).items():
         dropped = {reason: count for reason, count in sorted(counts.items()) if reason != KEPT}
         line = f"{options.out_dir / name}: kept {counts[KEPT]} of {counts.total()} rows"
         write_out(f"{line} (dropped: {by_reason(dropped)})\n" if dropped else f"{line}\n")

@@ -36,12 +36,17 @@ def main(config: str, overrides: Sequence[str], *, gpu_gb: float | None = None) 
     cfg = load_config(config, list(overrides))
     size, source = (gpu_gb, "as given") if gpu_gb else gpu_memory()
     shape = shape_of(cfg.model_path)
-    out = [f"{cfg.model_path}: {shape.parameters / 1e9:.2f} billion parameters; GPU with {size:.0f} GB ({source})", ""]
+    out = [
+        f"{cfg.model_path}: {shape.parameters / 1e9:.2f} billion parameters; GPU with {size:.0f} GB ({source})",
+        "",
+    ]
     found = phases(cfg, shape)
     for phase in found:
         mark = " " if fits(phase, size) else "!"
         out.append(f"{mark} {phase.stage:<14} {phase.total / GB:7.1f} GB")
-        out += [f"      {name:<32} {value / GB:7.1f} GB" for name, value in phase.parts.items() if value]
+        out += [
+            f"      {name:<32} {value / GB:7.1f} GB" for name, value in phase.parts.items() if value
+        ]
     tight = [phase for phase in found if not fits(phase, size)]
     out.append("")
     if not tight:
@@ -74,8 +79,11 @@ def fits(phase: Phase, gpu_gb: float) -> bool:
 
 def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     """Playing and updating, in fine-tuning and in PPO."""
-    train, rollout, actor = cfg.es_manager.train, cfg.actor_rollout_ref.rollout, cfg.actor_rollout_ref.actor
-    model, sft = cfg.actor_rollout_ref.model, cfg.sft
+    train = cfg.es_manager.train
+    rollout = cfg.actor_rollout_ref.rollout
+    actor = cfg.actor_rollout_ref.actor
+    model = cfg.actor_rollout_ref.model
+    sft = cfg.sft
     wide = FULL if model.dtype == "float32" else HALF
     kv = memory.cache(shape, train.env_groups * train.group_size, rollout.max_model_len, width=wide)
     policy = memory.training_state(shape, lora_rank=model.lora_rank)
@@ -88,16 +96,30 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
         if actor.use_dynamic_bsz
         else actor.ppo_micro_batch_size_per_gpu * rollout.max_model_len
     )
-    sft_tokens = sft.data.max_token_len_per_gpu or sft.data.micro_batch_size_per_gpu * sft.data.max_length
-    kept = {"policy (weights, gradients, Adam)": policy, "critic (weights, gradients, Adam)": value, "reference": ref}
+    sft_tokens = (
+        sft.data.max_token_len_per_gpu or sft.data.micro_batch_size_per_gpu * sft.data.max_length
+    )
+    kept = {
+        "policy (weights, gradients, Adam)": policy,
+        "critic (weights, gradients, Adam)": value,
+        "reference": ref,
+    }
     return [
-        Phase(stage="self-play", parts={"policy (weights)": FULL * shape.parameters, "keys and values": kv}),
+        Phase(
+            stage="self-play",
+            parts={"policy (weights)": FULL * shape.parameters, "keys and values": kv},
+        ),
         Phase(
             stage="fine-tuning",
             parts={
-                "model (weights, gradients, Adam)": memory.training_state(shape, lora_rank=sft.model.lora_rank),
+                "model (weights, gradients, Adam)": memory.training_state(
+                    shape, lora_rank=sft.model.lora_rank
+                ),
                 "activations": memory.activations(
-                    shape, sft_tokens, checkpointing=sft.model.enable_gradient_checkpointing, width=wide
+                    shape,
+                    sft_tokens,
+                    checkpointing=sft.model.enable_gradient_checkpointing,
+                    width=wide,
                 ),
                 "logits": memory.logits(),
             },
@@ -119,7 +141,8 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
 def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:
     """Changes that bring the peak down, until everything fits."""
     for text, changed in _steps(cfg):
-        before, cfg = peak(cfg, shape), changed
+        before = peak(cfg, shape)
+        cfg = changed
         after = peak(cfg, shape)
         if after < before:
             yield f"{text:<64} {before / GB:6.1f} -> {after / GB:.1f} GB"
@@ -136,10 +159,13 @@ def peak(cfg: Config, shape: ModelShape) -> int:
 def _steps(cfg: Config) -> Iterator[tuple[str, Config]]:
     """Changes from cheap to costly, each on top of the ones before."""
     arr = cfg.actor_rollout_ref
-    sft_model, sft_data = cfg.sft.model, cfg.sft.data
+    sft_model = cfg.sft.model
+    sft_data = cfg.sft.data
     sft_data = replace(sft_data, micro_batch_size_per_gpu=1, max_token_len_per_gpu=None)
     actor = replace(arr.actor, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=False)
-    cfg = replace(cfg, actor_rollout_ref=replace(arr, actor=actor), sft=replace(cfg.sft, data=sft_data))
+    cfg = replace(
+        cfg, actor_rollout_ref=replace(arr, actor=actor), sft=replace(cfg.sft, data=sft_data)
+    )
     yield "micro_batch_size_per_gpu=1 sft.data.micro_batch_size_per_gpu=1", cfg
     model = replace(arr.model, enable_gradient_checkpointing=True)
     sft_model = replace(sft_model, enable_gradient_checkpointing=True)
@@ -154,7 +180,10 @@ def _steps(cfg: Config) -> Iterator[tuple[str, Config]]:
     arr = replace(arr, model=replace(arr.model, lora_rank=64))
     critic = replace(cfg.critic, model=replace(cfg.critic.model, lora_rank=64))
     cfg = replace(
-        cfg, actor_rollout_ref=arr, critic=critic, sft=replace(cfg.sft, model=replace(sft_model, lora_rank=64))
+        cfg,
+        actor_rollout_ref=arr,
+        critic=critic,
+        sft=replace(cfg.sft, model=replace(sft_model, lora_rank=64)),
     )
     yield "lora.rank=64 sft.model.lora_rank=64", cfg
     yield (

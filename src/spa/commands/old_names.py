@@ -1,4 +1,5 @@
-"""Old names of commands, read for one version: each becomes the new command, and one line on stderr names it."""
+"""Old names of commands, read for one version: each becomes the new command, and one line on stderr
+names it."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -22,7 +23,9 @@ def new_words(args: Sequence[str]) -> list[str] | None:
 def notice(args: Sequence[str], new: Sequence[str]) -> str:
     """The line that is printed."""
     what = "is an old name" if args[0] != new[0] else "took these arguments in earlier versions"
-    return f"`spa {args[0]}` {what}; this version still reads it. Use: {shlex.join(['spa', *new])}\n"
+    return (
+        f"`spa {args[0]}` {what}; this version still reads it. Use: {shlex.join(['spa', *new])}\n"
+    )
 
 
 def _stage(stage: str) -> Callable[[list[str]], list[str]]:
@@ -30,7 +33,8 @@ def _stage(stage: str) -> Callable[[list[str]], list[str]]:
 
 
 def _after_first(args: list[str], more: list[str]) -> list[str]:
-    """`more` after the first word that is no option: `tiny --dry-run` becomes `tiny --stages ppo --dry-run`."""
+    """`more` after the first word that is no option: `tiny --dry-run` becomes `tiny --stages ppo
+    --dry-run`."""
     words = _positional(args)
     place = words[0] + 1 if words else len(args)
     return [*args[:place], *more, *args[place:]]
@@ -64,7 +68,8 @@ def _ablate(args: list[str]) -> list[str]:
 
 
 def _eval(args: list[str]) -> list[str] | None:
-    """`eval MODEL CONFIG` without `--config`: the configuration is a YAML file, a shipped name or its folder."""
+    """`eval MODEL CONFIG` without `--config`: the configuration is a YAML file, a shipped name or
+    its folder."""
     words = _positional(args)
     if len(words) < 2 or any(arg.partition("=")[0] == "--config" for arg in args):
         return None
@@ -94,13 +99,17 @@ def _state_perplexity(args: list[str]) -> list[str]:
     words = _positional(args)
     tags = [args[place] for place in words[1:]]
     rest = [arg for place, arg in enumerate(args) if place not in words[1:]]
-    return ["eval", *_after_first(rest, ["--state-perplexity", *(["--tags", ",".join(tags)] if tags else [])])]
+    return [
+        "eval",
+        *_after_first(rest, ["--state-perplexity", *(["--tags", ",".join(tags)] if tags else [])]),
+    ]
 
 
 def _envs(args: list[str]) -> list[str]:
     config = []
     if args[:1] == ["--config"]:
-        config, args = args[:2], args[2:]
+        config = args[:2]
+        args = args[2:]
     action, *rest = args or ["table"]
     if action == "table" or action.startswith("-"):
         return ["env", "list", *config, *([action] if action.startswith("-") else []), *rest]
@@ -112,7 +121,11 @@ def _envs(args: list[str]) -> list[str]:
 def _prompt(args: list[str]) -> list[str]:
     words = _positional(args)
     config = ["--config", args[words[1]]] if len(words) > 1 else []
-    return ["env", "prompt", *_after_first([arg for place, arg in enumerate(args) if place not in words[1:2]], config)]
+    return [
+        "env",
+        "prompt",
+        *_after_first([arg for place, arg in enumerate(args) if place not in words[1:2]], config),
+    ]
 
 
 TAKE_A_VALUE = (
@@ -127,7 +140,9 @@ def _positional(args: Sequence[str]) -> list[int]:
     return [
         place
         for place, arg in enumerate(args)
-        if not arg.startswith("-") and not is_override(arg) and (place == 0 or args[place - 1] not in TAKE_A_VALUE)
+        if not arg.startswith("-")
+        and not is_override(arg)
+        and (place == 0 or args[place - 1] not in TAKE_A_VALUE)
     ]
 
 

@@ -16,13 +16,23 @@ ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 def play_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env play`."""
     parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
-    parser.add_argument("--config", default="base", metavar="CONFIG", help="the configuration with tags and limits")
-    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="seed of the first puzzle")
+    parser.add_argument(
+        "--config", default="base", metavar="CONFIG", help="the configuration with tags and limits"
+    )
+    parser.add_argument(
+        "--seed", type=whole_number, default=0, metavar="N", help="seed of the first puzzle"
+    )
     parser.add_argument("--hint", action="store_true", help="always show the best next action")
     parser.add_argument(
-        "--state-text", choices=["grid", "coords", "grid_and_coords"], help="default: that of the configuration"
+        "--state-text",
+        choices=["grid", "coords", "grid_and_coords"],
+        help="default: that of the configuration",
     )
-    parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="prompt format; default: ctx_manager.mode")
+    parser.add_argument(
+        "--mode",
+        choices=["base", "add_worldmodel"],
+        help="prompt format; default: ctx_manager.mode",
+    )
     parser.add_argument("--lines", action="store_true", help="read lines, not single keys")
 
 
@@ -42,12 +52,21 @@ def play(options: argparse.Namespace) -> int:
         prompter = replace(prompter, state_text=options.state_text)
     env.default_state_text = prompter.state_text
     named = {name.lower() for name in env.action_names()}
-    if sys.stdin.isatty() and not options.lines and named <= {"up", "down", "left", "right"} and named:
+    if (
+        sys.stdin.isatty()
+        and not options.lines
+        and named <= {"up", "down", "left", "right"}
+        and named
+    ):
         write_out("Arrow keys or w, a, s, d move; h gives a hint, n the next puzzle, q ends.\n")
         with _single_keys():
-            play_game(env, prompter, seed=options.seed, hint=options.hint, read=_read_key, write=_write)
+            play_game(
+                env, prompter, seed=options.seed, hint=options.hint, read=_read_key, write=_write
+            )
     else:
-        play_game(env, prompter, seed=options.seed, hint=options.hint, read=_read_line, write=_write)
+        play_game(
+            env, prompter, seed=options.seed, hint=options.hint, read=_read_line, write=_write
+        )
     return 0
 
 

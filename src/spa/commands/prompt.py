@@ -13,11 +13,21 @@ BORDER = "│"
 def prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env prompt`."""
     parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
-    parser.add_argument("--config", default="base", metavar="CONFIG", help="a configuration (default: base)")
-    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="seed of the puzzle")
-    parser.add_argument("--mode", choices=["base", "add_worldmodel"], help="prompt format; default: ctx_manager.mode")
     parser.add_argument(
-        "--tokens", action="store_true", help=f"the text that model_path reads, with a {BORDER} between tokens"
+        "--config", default="base", metavar="CONFIG", help="a configuration (default: base)"
+    )
+    parser.add_argument(
+        "--seed", type=whole_number, default=0, metavar="N", help="seed of the puzzle"
+    )
+    parser.add_argument(
+        "--mode",
+        choices=["base", "add_worldmodel"],
+        help="prompt format; default: ctx_manager.mode",
+    )
+    parser.add_argument(
+        "--tokens",
+        action="store_true",
+        help=f"the text that model_path reads, with a {BORDER} between tokens",
     )
 
 
@@ -48,10 +58,13 @@ def as_text(messages: tuple[Message, ...], prefill: str) -> str:
 
 
 def with_borders(cfg: Any, messages: tuple[Message, ...], prefill: str) -> str:
-    """The conversation as the chat template of `model_path` writes it, a border between tokens, and their number."""
+    """The conversation as the chat template of `model_path` writes it, a border between tokens, and
+    their number."""
     from spa.models.choose import load_template
 
     template = load_template(cfg, cfg.model_path)
     ids = template.start(messages, prefill)
-    pieces = [template.tokenizer.decode([index], clean_up_tokenization_spaces=False) for index in ids]
+    pieces = [
+        template.tokenizer.decode([index], clean_up_tokenization_spaces=False) for index in ids
+    ]
     return BORDER.join(pieces) + f"\n\n{len(ids)} tokens"

@@ -4,7 +4,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spa.commands.arguments import CONFIG_HELP, add_settings, names, positive_number, say, settings, whole_number
+from spa.commands.arguments import (
+    CONFIG_HELP,
+    add_settings,
+    names,
+    positive_number,
+    say,
+    settings,
+    whole_number,
+)
 from spa.errors import ConfigError
 
 if TYPE_CHECKING:  # imports the configuration, which `--help` has no use for
@@ -31,7 +39,11 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_settings(parser)
     parser.add_argument(
-        "--seed", type=whole_number, default=0, metavar="N", help="number of the training, from 0: all its seeds follow"
+        "--seed",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="number of the training, from 0: all its seeds follow",
     )
     parser.add_argument(
         "--stages",
@@ -46,8 +58,12 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
         help="spa, or PPO alone: vanilla (base format), vanilla_grid (grid only), state_estimation (grid and "
         "coordinates), vanilla_wm (world-model format)",
     )
-    parser.add_argument("--from-scratch", action="store_true", help="archive earlier work and begin from scratch")
-    parser.add_argument("--dry-run", action="store_true", help="check everything that needs no training, and stop")
+    parser.add_argument(
+        "--from-scratch", action="store_true", help="archive earlier work and begin from scratch"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check everything that needs no training, and stop"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,9 +72,16 @@ def run(options: argparse.Namespace) -> int:
 
     stages, ckpt, from_scratch = _wanted(options)
     cfg = configuration(
-        options.config, None, settings(options), stages=stages, method=options.method, seed=options.seed
+        options.config,
+        None,
+        settings(options),
+        stages=stages,
+        method=options.method,
+        seed=options.seed,
     )
-    cfg, jobs = plan_training(cfg, stages, method=options.method, ckpt=ckpt, from_scratch=from_scratch)
+    cfg, jobs = plan_training(
+        cfg, stages, method=options.method, ckpt=ckpt, from_scratch=from_scratch
+    )
     if options.dry_run:
         return _dry_run(options, cfg, stages, ckpt)
     from spa.launch.start import launch
@@ -75,7 +98,9 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
 
     wanted = options.generate_data
     if wanted is not None and wanted.lower() not in _TRUTH:
-        raise ConfigError(f"GENERATE_DATA is {wanted!r}; use True (all stages from scratch) or False (PPO alone)")
+        raise ConfigError(
+            f"GENERATE_DATA is {wanted!r}; use True (all stages from scratch) or False (PPO alone)"
+        )
     if wanted is not None and options.stages is not None:
         raise ConfigError("GENERATE_DATA and --stages both name the stages; give one of them")
     if options.ckpt != "last" and not options.ckpt.isdecimal():
@@ -92,7 +117,9 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
     return stages, None, options.from_scratch or wanted is not None
 
 
-def _dry_run(options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None) -> int:
+def _dry_run(
+    options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None
+) -> int:
     """Check everything that can be checked without work, and print it."""
     from spa.stages.pipeline import find_sft_checkpoint, stage_folders
     from spa.stages.preflight import preflight
@@ -100,7 +127,9 @@ def _dry_run(options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckp
     data, sft_folder, ppo_folder = stage_folders(cfg)
     model = cfg.model_path if ckpt is None else str(find_sft_checkpoint(cfg, sft_folder, ckpt))
     preflight(cfg, stages, model)
-    folders = dict(zip(("selfplay", "sft", "ppo"), map(str, (data, sft_folder, ppo_folder)), strict=True))
+    folders = dict(
+        zip(("selfplay", "sft", "ppo"), map(str, (data, sft_folder, ppo_folder)), strict=True)
+    )
     used = [folders[stage] for stage in stages]
     where = " and ".join([", ".join(used[:-1]), used[-1]] if used[:-1] else used)
     return say([f"configuration {options.config} is valid; {options.method} would run in {where}"])
@@ -127,8 +156,12 @@ def pretrain_tiny_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="output folder (default: runs/pretrained-tiny)",
     )
-    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="seed of weights and documents")
-    parser.add_argument("--steps", type=positive_number, metavar="N", help="default: those of the bundled model")
+    parser.add_argument(
+        "--seed", type=whole_number, default=0, metavar="N", help="seed of weights and documents"
+    )
+    parser.add_argument(
+        "--steps", type=positive_number, metavar="N", help="default: those of the bundled model"
+    )
 
 
 def pretrain_tiny(options: argparse.Namespace) -> int:
@@ -136,4 +169,6 @@ def pretrain_tiny(options: argparse.Namespace) -> int:
     from spa.stages.pretrain_tiny import STEPS
     from spa.stages.pretrain_tiny import pretrain_tiny as recipe
 
-    return say([f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}"])
+    return say(
+        [f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}"]
+    )

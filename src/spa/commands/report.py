@@ -11,9 +11,14 @@ FORMATS = ("html", "md", "png")
 
 def report_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa report`."""
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, for example runs/demo")
     parser.add_argument(
-        "--format", choices=FORMATS, default="html", help="html (default), md, or png (with matplotlib)"
+        "runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, for example runs/demo"
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="html",
+        help="html (default), md, or png (with matplotlib)",
     )
     parser.add_argument(
         "--output",
@@ -21,7 +26,9 @@ def report_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="default: in the (first) run, report.<format>, or report-with-<others>.<format> for several runs",
     )
-    parser.add_argument("--figures", type=Path, metavar="DIR", help="also write each chart as PNG and SVG into DIR")
+    parser.add_argument(
+        "--figures", type=Path, metavar="DIR", help="also write each chart as PNG and SVG into DIR"
+    )
 
 
 def report(options: argparse.Namespace) -> int:

@@ -9,7 +9,9 @@ from spa.run.console import write_out
 
 def runs_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa runs`."""
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="default: runs")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="default: runs"
+    )
 
 
 def runs(options: argparse.Namespace) -> int:

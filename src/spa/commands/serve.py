@@ -11,8 +11,12 @@ from spa.run.console import write_out
 def serve_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env serve`."""
     parser.add_argument("tag", metavar="TAG", help="environment tag of the configuration")
-    parser.add_argument("--config", default="base", metavar="CONFIG", help="a configuration (default: base)")
-    parser.add_argument("--port", type=int, default=8000, metavar="PORT", help="port on 127.0.0.1 (default: 8000)")
+    parser.add_argument(
+        "--config", default="base", metavar="CONFIG", help="a configuration (default: base)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="PORT", help="port on 127.0.0.1 (default: 8000)"
+    )
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -22,7 +26,9 @@ def serve(options: argparse.Namespace) -> int:
 
         from spa.export.openenv import application
     except ImportError as error:
-        raise ConfigError(f"spa env serve needs OpenEnv: {install_hint('openenv')} ({error})") from error
+        raise ConfigError(
+            f"spa env serve needs OpenEnv: {install_hint('openenv')} ({error})"
+        ) from error
     app = application(options.tag, options.config)
     write_out(f"{options.tag} for OpenEnv clients: http://127.0.0.1:{options.port}\n")
     sys.stdout.flush()

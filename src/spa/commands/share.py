@@ -1,4 +1,5 @@
-"""`spa model push|pull` and `spa data push|pull`: checkpoints and data sets on the Hugging Face Hub."""
+"""`spa model push|pull` and `spa data push|pull`: checkpoints and data sets on the Hugging Face
+Hub."""
 
 import argparse
 from pathlib import Path
@@ -8,11 +9,19 @@ from spa.run.console import write_out
 
 def push_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `push`; log in once with `hf auth login`."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run's data folder, or a global_step_N folder")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="a run's data folder, or a global_step_N folder"
+    )
     parser.add_argument("name", metavar="OWNER/NAME", help="name on the Hub")
-    parser.add_argument("--critic", action="store_true", help="upload the critic of a PPO checkpoint, too")
-    parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
-    parser.add_argument("--dry-run", action="store_true", help="show the files and the card, upload nothing")
+    parser.add_argument(
+        "--critic", action="store_true", help="upload the critic of a PPO checkpoint, too"
+    )
+    parser.add_argument(
+        "--public", action="store_true", help="make a new repository public (default: private)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the files and the card, upload nothing"
+    )
 
 
 def push(options: argparse.Namespace) -> int:
@@ -20,9 +29,13 @@ def push(options: argparse.Namespace) -> int:
     from spa.stages import share
 
     upload = share.pack(options.folder, options.name, critic=options.critic)
-    lines = [f"{upload.kind} {options.name}: {len(upload.files)} files and a card, {upload.size / 1e6:.1f} MB"]
+    lines = [
+        f"{upload.kind} {options.name}: {len(upload.files)} files and a card, {upload.size / 1e6:.1f} MB"
+    ]
     if options.dry_run:
-        lines += [f"  {target}  {path.stat().st_size:,} bytes" for target, path in upload.files.items()]
+        lines += [
+            f"  {target}  {path.stat().st_size:,} bytes" for target, path in upload.files.items()
+        ]
         lines += ["", "README.md", "", upload.card, "Nothing was sent."]
     else:
         lines.append(f"sent: {share.push(upload, options.name, private=not options.public)}")
@@ -33,7 +46,9 @@ def push(options: argparse.Namespace) -> int:
 def pull_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `pull`."""
     parser.add_argument("name", metavar="OWNER/NAME", help="name on the Hub")
-    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="default: the name without its owner")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", metavar="FOLDER", help="default: the name without its owner"
+    )
 
 
 def pull(options: argparse.Namespace) -> int:
@@ -42,6 +57,10 @@ def pull(options: argparse.Namespace) -> int:
 
     folder = options.folder or Path(options.name.rpartition("/")[2])
     kind = share.pull(options.name, folder)
-    use = f"model_path={folder}" if kind == "model" else f"data.train_files={folder} data.val_files={folder}"
+    use = (
+        f"model_path={folder}"
+        if kind == "model"
+        else f"data.train_files={folder} data.val_files={folder}"
+    )
     write_out(f"{kind} in {folder}; use it with {use}\n")
     return 0

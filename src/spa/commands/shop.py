@@ -9,12 +9,25 @@ from spa.errors import ConfigError
 def shop_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env shop`."""
     parser.add_argument(
-        "--data", metavar="FOLDER", help="folder of WebShop product files (default: the generated shop)"
+        "--data",
+        metavar="FOLDER",
+        help="folder of WebShop product files (default: the generated shop)",
     )
-    parser.add_argument("--dataset", choices=("small", "full"), default="small", help="how many products of the files")
-    parser.add_argument("--human-goals", action="store_true", help="requests that people wrote (needs --data)")
     parser.add_argument(
-        "--port", type=int, default=8266, metavar="PORT", help="port on 127.0.0.1; 0 takes a free one (default: 8266)"
+        "--dataset",
+        choices=("small", "full"),
+        default="small",
+        help="how many products of the files",
+    )
+    parser.add_argument(
+        "--human-goals", action="store_true", help="requests that people wrote (needs --data)"
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=8266,
+        metavar="PORT",
+        help="port on 127.0.0.1; 0 takes a free one (default: 8266)",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser window")
 
@@ -31,7 +44,11 @@ def shop(options: argparse.Namespace) -> int:
     try:
         server = make_server(opened, options.port)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"port {options.port} cannot be used: {error}. Choose another --port, or 0.") from error
+        raise ConfigError(
+            f"port {options.port} cannot be used: {error}. Choose another --port, or 0."
+        ) from error
     return run_server(
-        server, f"{len(opened.products)} products, {len(opened.goals)} requests ", browser=not options.no_browser
+        server,
+        f"{len(opened.products)} products, {len(opened.goals)} requests ",
+        browser=not options.no_browser,
     )

@@ -1,4 +1,5 @@
-"""`spa eval --state-perplexity`: the perplexity of states under a model, as grid and as coordinates."""
+"""`spa eval --state-perplexity`: the perplexity of states under a model, as grid and as
+coordinates."""
 
 import argparse
 from pathlib import Path
@@ -22,7 +23,9 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
         write_out(f"{options.states} states per environment; the result would be {output}\n")
         return
     tags = tuple(dict.fromkeys(options.tags)) or DEFAULT_TAGS
-    result = state_perplexity.main(cfg, model, tags, output=result_file(output), states=options.states)
+    result = state_perplexity.main(
+        cfg, model, tags, output=result_file(output), states=options.states
+    )
     print_result(result)
     write_out(f"result: {output}\n")
 
@@ -41,12 +44,18 @@ def print_result(result: dict[str, Any]) -> None:
         table.add_column(name, justify="right")
     for tag, texts in result["tags"].items():
         for text, found in texts.items():
-            alone, shown = found["alone"], found["in the prompt"]
+            alone = found["alone"]
+            shown = found["in the prompt"]
             mark = " *" if shown["worse_than_guessing"] else ""
-            cells = [f"{item['mean']:.1f}" for item in (alone["per_token"], shown["per_token"], shown["per_symbol"])]
+            cells = [
+                f"{item['mean']:.1f}"
+                for item in (alone["per_token"], shown["per_token"], shown["per_symbol"])
+            ]
             table.add_row(tag, text, *cells, f"{shown['distinct_symbols']}{mark}")
     console.print(table)
     console.print(
         f"Per token, mean over {result['states']} states; per symbol: in the prompt, per character of a drawing,"
     )
-    console.print("word, number or cell. symbols: different ones; *: the model is worse than guessing among them.")
+    console.print(
+        "word, number or cell. symbols: different ones; *: the model is worse than guessing among them."
+    )

@@ -1,4 +1,5 @@
-"""All commands in groups: what they do, an example, and the function that runs them. Imports nothing heavy."""
+"""All commands in groups: what they do, an example, and the function that runs them. Imports
+nothing heavy."""
 
 from dataclasses import dataclass
 
@@ -7,8 +8,9 @@ from dataclasses import dataclass
 class Command:
     """One command.
 
-    `target` is `module:function`; `function_arguments` of the same module adds its arguments to a parser. `overrides`:
-    it takes `key=value`. `resumes`: after an interruption the same command continues.
+    `target` is `module:function`; `function_arguments` of the same module adds its arguments to a
+    parser. `overrides`: it takes `key=value`. `resumes`: after an interruption the same command
+    continues.
     """
 
     summary: str
@@ -208,7 +210,10 @@ def actions(name: str) -> dict[str, Command]:
 def overview() -> str:
     """The text of `spa --help`."""
     lines = ["usage: spa COMMAND [arguments] [key=value ...]", ""]
-    lines += ["Train LLM agents that learn a world model from self-play before reinforcement learning.", ""]
+    lines += [
+        "Train LLM agents that learn a world model from self-play before reinforcement learning.",
+        "",
+    ]
     for group, names in GROUPS.items():
         lines.append(f"{group}:")
         for name in names:
@@ -217,7 +222,10 @@ def overview() -> str:
         lines.append("")
     lines += ["examples:"]
     lines += [f"  {COMMANDS[name].example}" for name in ("run", "eval", "env list")]
-    lines += ["", "`spa COMMAND --help` explains a command. `key=value` changes a setting of the configuration."]
+    lines += [
+        "",
+        "`spa COMMAND --help` explains a command. `key=value` changes a setting of the configuration.",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -11,9 +11,16 @@ from spa.run.console import write_out
 def view_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa view`."""
     parser.add_argument(
-        "folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="runs, or one run (default: runs)"
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        metavar="FOLDER",
+        help="runs, or one run (default: runs)",
     )
-    parser.add_argument("--port", type=int, default=8265, help="port; 0 takes a free one (default: 8265)")
+    parser.add_argument(
+        "--port", type=int, default=8265, help="port; 0 takes a free one (default: 8265)"
+    )
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -21,9 +28,14 @@ def view_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser window")
     parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="write one HTML file that needs no server, and stop"
+        "--export",
+        type=Path,
+        metavar="FILE",
+        help="write one HTML file that needs no server, and stop",
     )
-    parser.add_argument("--max-episodes", type=int, default=200, help="episodes in the exported file (default: 200)")
+    parser.add_argument(
+        "--max-episodes", type=int, default=200, help="episodes in the exported file (default: 200)"
+    )
 
 
 def view(options: argparse.Namespace) -> int:

@@ -10,7 +10,8 @@ from spa.config.stages import STAGES, Stage
 from spa.envs.options import nearest
 from spa.envs.registry import ENVS
 
-# These names are those of the tables in spa.algo.estimators, spa.algo.losses and spa.engines.factory, which need torch.
+# These names are those of the tables in spa.algo.estimators, spa.algo.losses and
+# spa.engines.factory, which need torch.
 GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo", "gigpo")
 TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
 ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
@@ -21,7 +22,8 @@ ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
 
 
 def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -> None:
-    """Note every combination in `problems` that is impossible for `stages`. Expects `n_groups` to be written out."""
+    """Note every combination in `problems` that is impossible for `stages`. Expects `n_groups` to
+    be written out."""
     for name, groups in (("train", cfg.es_manager.train), ("val", cfg.es_manager.val)):
         _check_groups(cfg, f"es_manager.{name}", groups, problems)
     played = cfg.es_manager.train.env_configs.tags + cfg.es_manager.val.env_configs.tags
@@ -32,12 +34,17 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
         _check_algorithm(cfg, problems)
     if "sft" in stages:
         _check_sft(cfg, problems)
-    own, whole = cfg.generate.group_size, cfg.es_manager.train.group_size
+    own = cfg.generate.group_size
+    whole = cfg.es_manager.train.group_size
     if "selfplay" in stages and own is not None and whole % own:
-        problems.add("generate.group_size", f"{own} does not divide es_manager.train.group_size, {whole}")
+        problems.add(
+            "generate.group_size", f"{own} does not divide es_manager.train.group_size, {whole}"
+        )
     _check_engine(cfg, problems)
     if cfg.trainer.resume_mode == "resume_path" and not cfg.trainer.resume_from_path:
-        problems.add("trainer.resume_from_path", "must name a checkpoint when resume_mode is resume_path")
+        problems.add(
+            "trainer.resume_from_path", "must name a checkpoint when resume_mode is resume_path"
+        )
     _check_ablations(cfg, problems)
 
 
@@ -45,10 +52,16 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
     reward = cfg.agent_proxy.world_model_reward
     if (reward.observation or reward.prediction) and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add(
-            "agent_proxy.world_model_reward", "needs ctx_manager.mode add_worldmodel: base replies have no states"
+            "agent_proxy.world_model_reward",
+            "needs ctx_manager.mode add_worldmodel: base replies have no states",
         )
-    if cfg.generate.states == "believed" and (cfg.generate.policy != "self" or cfg.generate.mixture):
-        problems.add("generate.states", f"needs a policy that predicts (self); {cfg.generate.policy} predicts nothing")
+    if cfg.generate.states == "believed" and (
+        cfg.generate.policy != "self" or cfg.generate.mixture
+    ):
+        problems.add(
+            "generate.states",
+            f"needs a policy that predicts (self); {cfg.generate.policy} predicts nothing",
+        )
     if cfg.agent_proxy.reply_order == "no_prediction":
         for path, wanted in (
             ("agent_proxy.world_model_reward.prediction", reward.prediction > 0),
@@ -59,33 +72,54 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             ("imagine.n", cfg.imagine.reads_predictions),
         ):
             if wanted:
-                problems.add(path, "needs predictions, which agent_proxy.reply_order no_prediction leaves out")
+                problems.add(
+                    path,
+                    "needs predictions, which agent_proxy.reply_order no_prediction leaves out",
+                )
     if cfg.imagine.reads_predictions and cfg.ctx_manager.mode != "add_worldmodel":
-        problems.add("imagine.n", "needs ctx_manager.mode add_worldmodel: base replies predict nothing")
+        problems.add(
+            "imagine.n", "needs ctx_manager.mode add_worldmodel: base replies predict nothing"
+        )
     for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
         if own.plans == "every_action":
             _check_every_action(cfg, path, own, problems)
     if cfg.generate.later_batches is not None and cfg.generate.rounds == 1:
-        problems.add("generate.later_batches", "needs generate.rounds above 1: there is no later round")
+        problems.add(
+            "generate.later_batches", "needs generate.rounds above 1: there is no later round"
+        )
     _check_search(cfg, problems)
     chooses = cfg.agent_proxy.reply_order == "choose_plan"
-    if cfg.algorithm.imagined_advantage > 0 and not (chooses and cfg.ctx_manager.mode == "add_worldmodel"):
+    if cfg.algorithm.imagined_advantage > 0 and not (
+        chooses and cfg.ctx_manager.mode == "add_worldmodel"
+    ):
         problems.add(
             "algorithm.imagined_advantage",
             "needs agent_proxy.reply_order choose_plan and ctx_manager.mode add_worldmodel",
         )
     if chooses and cfg.generate.states != "truth":
         problems.add("generate.states", "must be truth with agent_proxy.reply_order choose_plan")
-    if cfg.generate.reply_format == "base" and (cfg.generate.states != "truth" or cfg.generate.shuffle_next_states):
-        problems.add("generate.reply_format", "cannot be base: there are no states in it that could be others")
+    if cfg.generate.reply_format == "base" and (
+        cfg.generate.states != "truth" or cfg.generate.shuffle_next_states
+    ):
+        problems.add(
+            "generate.reply_format",
+            "cannot be base: there are no states in it that could be others",
+        )
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":
-        problems.add("generate.states", "cannot be random_coords: state_text grid has no coordinates")
+        problems.add(
+            "generate.states", "cannot be random_coords: state_text grid has no coordinates"
+        )
 
 
 def _check_search(cfg: Config, problems: Problems) -> None:
-    base, written, own = cfg.ctx_manager.mode == "base", cfg.generate.policy == "search", cfg.generate.search
+    base = cfg.ctx_manager.mode == "base"
+    written = cfg.generate.policy == "search"
+    own = cfg.generate.search
     if cfg.agent_proxy.reply_order == "search" and not base:
-        problems.add("agent_proxy.reply_order", "search needs ctx_manager.mode base: a search predicts no state blocks")
+        problems.add(
+            "agent_proxy.reply_order",
+            "search needs ctx_manager.mode base: a search predicts no state blocks",
+        )
     if not cfg.ctx_manager.history and not base:
         problems.add("ctx_manager.history", "must be true with ctx_manager.mode add_worldmodel")
     if not written:
@@ -95,8 +129,16 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         ("ctx_manager.history", cfg.ctx_manager.history, "false"),
         ("generate.reply_format", cfg.generate.reply_format != "base", "base"),
         ("generate.mixture", bool(cfg.generate.mixture), "null"),
-        ("generate.rounds", cfg.generate.rounds > (1 if own.dynamics == "simulator" else 2), "1, or 2 with a model"),
-        ("generate.search.thoughts", own.dynamics == "model" and own.thoughts != "search", "search"),
+        (
+            "generate.rounds",
+            cfg.generate.rounds > (1 if own.dynamics == "simulator" else 2),
+            "1, or 2 with a model",
+        ),
+        (
+            "generate.search.thoughts",
+            own.dynamics == "model" and own.thoughts != "search",
+            "search",
+        ),
         ("state_text", own.dynamics == "model" and cfg.state_text != "coords", "coords"),
     ):
         if wrong:
@@ -104,27 +146,34 @@ def _check_search(cfg: Config, problems: Problems) -> None:
             problems.add(path, f"must be {wanted} with generate.policy search{told}")
     if cfg.agent_proxy.enable_think != (own.thoughts != "none"):
         problems.add(
-            "agent_proxy.enable_think", "must be false with generate.search.thoughts none, and true with all others"
+            "agent_proxy.enable_think",
+            "must be false with generate.search.thoughts none, and true with all others",
         )
 
 
 def _check_every_action(cfg: Config, path: str, own: ImagineConfig, problems: Problems) -> None:
     if cfg.agent_proxy.reply_order != "plan_first":
         problems.add(
-            f"{path}.plans", "every_action needs agent_proxy.reply_order plan_first: a prediction of a named plan"
+            f"{path}.plans",
+            "every_action needs agent_proxy.reply_order plan_first: a prediction of a named plan",
         )
 
 
 def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Problems) -> None:
-    tags, counts = groups.env_configs.tags, groups.env_configs.n_groups or ()
+    tags = groups.env_configs.tags
+    counts = groups.env_configs.n_groups or ()
     if not tags:
         return problems.add(f"{path}.env_configs.tags", "must name at least one environment tag")
     for tag in tags:
         if tag not in cfg.custom_envs:
-            problems.add(f"{path}.env_configs.tags", f"no tag {tag!r} in custom_envs; {nearest(tag, cfg.custom_envs)}")
+            problems.add(
+                f"{path}.env_configs.tags",
+                f"no tag {tag!r} in custom_envs; {nearest(tag, cfg.custom_envs)}",
+            )
     if len(counts) != len(tags):
         problems.add(
-            f"{path}.env_configs.n_groups", f"has {len(counts)} numbers for {len(tags)} tags; null spreads evenly"
+            f"{path}.env_configs.n_groups",
+            f"has {len(counts)} numbers for {len(tags)} tags; null spreads evenly",
         )
     elif sum(counts) != groups.env_groups:
         problems.add(
@@ -138,23 +187,39 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
             f"{groups.env_groups} groups x {groups.group_size} episodes are more than {MOST_EPISODES:,} at a time",
         )
     elif min(counts) < 1:
-        problems.add(f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags")
+        problems.add(
+            f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags"
+        )
     for tag, count in zip(tags, counts, strict=False):
-        if path.endswith("train") and count % 2 and tag in cfg.custom_envs and cfg.custom_envs[tag].self_play:
-            problems.add(f"{path}.env_groups", f"gives {tag} {count} groups; self_play needs pairs, one for each seat")
+        if (
+            path.endswith("train")
+            and count % 2
+            and tag in cfg.custom_envs
+            and cfg.custom_envs[tag].self_play
+        ):
+            problems.add(
+                f"{path}.env_groups",
+                f"gives {tag} {count} groups; self_play needs pairs, one for each seat",
+            )
 
 
 def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
-    """Of the type only the name: its options are checked when it is made, since its module may be heavy to import."""
+    """Of the type only the name: its options are checked when it is made, since its module may be
+    heavy to import."""
     if spec.env_type not in ENVS and ":" not in spec.env_type:
         hint = f"{nearest(spec.env_type, ENVS)} or a path package.module:Class"
         problems.add(f"{path}.env_type", f"no environment type {spec.env_type!r}; {hint}")
 
 
 def kept_episodes(cfg: Config) -> int:
-    """Episodes per step that a filter by share keeps if every group has a spread; all of them for other filters."""
-    train, rollout = cfg.es_manager.train, cfg.actor_rollout_ref.rollout
-    if rollout.rollout_filter_type in ("std", "std_rev", "top_k") and rollout.rollout_filter_ratio < 1:
+    """Episodes per step that a filter by share keeps if every group has a spread; all of them for
+    other filters."""
+    train = cfg.es_manager.train
+    rollout = cfg.actor_rollout_ref.rollout
+    if (
+        rollout.rollout_filter_type in ("std", "std_rev", "top_k")
+        and rollout.rollout_filter_ratio < 1
+    ):
         return max(1, int(rollout.rollout_filter_ratio * train.env_groups)) * train.group_size
     return train.env_groups * train.group_size
 
@@ -167,8 +232,11 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
             "is 1: a group of one has no spread, so nothing would be trained on; use 2 or more, or set "
             "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
         )
-    actor, critic, kept = cfg.actor_rollout_ref.actor, cfg.critic, kept_episodes(cfg)
-    train, ratio = cfg.es_manager.train, cfg.actor_rollout_ref.rollout.rollout_filter_ratio
+    actor = cfg.actor_rollout_ref.actor
+    critic = cfg.critic
+    kept = kept_episodes(cfg)
+    train = cfg.es_manager.train
+    ratio = cfg.actor_rollout_ref.rollout.rollout_filter_ratio
     story = f"{train.env_groups} groups x {train.group_size} episodes x filter ratio {ratio:g}"
     if actor.ppo_num_mini_batches is not None:
         if actor.ppo_num_mini_batches > kept:
@@ -178,7 +246,8 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
             )
         return
     for path, section in (("actor_rollout_ref.actor", actor), ("critic", critic)):
-        mini, micro = section.ppo_mini_batch_size, section.ppo_micro_batch_size_per_gpu
+        mini = section.ppo_mini_batch_size
+        micro = section.ppo_micro_batch_size_per_gpu
         if mini > kept:
             problems.add(
                 f"{path}.ppo_mini_batch_size",
@@ -199,11 +268,14 @@ def _check_sft(cfg: Config, problems: Problems) -> None:
             f"is {data.micro_batch_size_per_gpu}, more than train_batch_size {data.train_batch_size}",
         )
     if (data.train_files is None) != (data.val_files is None):
-        problems.add("sft.data", "train_files and val_files must be given together, or both be null")
+        problems.add(
+            "sft.data", "train_files and val_files must be given together, or both be null"
+        )
 
 
 def _check_algorithm(cfg: Config, problems: Problems) -> None:
-    algorithm, actor = cfg.algorithm, cfg.actor_rollout_ref.actor
+    algorithm = cfg.algorithm
+    actor = cfg.actor_rollout_ref.actor
     name = algorithm.adv_estimator
     if name not in ESTIMATORS and ":" not in name:
         problems.add(
@@ -211,7 +283,10 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
             f"must be one of {', '.join(ESTIMATORS)} or a path package.module:name; got {name!r}",
         )
     if name in GROUP_ESTIMATORS and cfg.es_manager.train.group_size == 1:
-        problems.add("es_manager.train.group_size", f"is 1, and {name} compares episodes within a group; use 2 or more")
+        problems.add(
+            "es_manager.train.group_size",
+            f"is 1, and {name} compares episodes within a group; use 2 or more",
+        )
     if name in TURN_ESTIMATORS and actor.loss_mask == "all_after_system":
         problems.add(
             "actor_rollout_ref.actor.loss_mask",
@@ -223,7 +298,10 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
             f"must be {', '.join(POLICY_LOSSES)} or a path package.module:name; got {actor.policy_loss!r}",
         )
     sampled = cfg.actor_rollout_ref.rollout
-    for key, wanted in (("world_loss", actor.world_loss.tokens != "none"), ("replay", actor.replay.rows > 0)):
+    for key, wanted in (
+        ("world_loss", actor.world_loss.tokens != "none"),
+        ("replay", actor.replay.rows > 0),
+    ):
         if wanted and (sampled.top_p < 1 or sampled.top_k > 0 or sampled.temperature != 1):
             problems.add(
                 f"actor_rollout_ref.actor.{key}",
@@ -231,7 +309,9 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
                 "sampled",
             )
     if algorithm.use_kl_in_reward and not actor.use_ref:
-        problems.add("actor_rollout_ref.actor.use_ref", "must be true: a KL term needs the reference model")
+        problems.add(
+            "actor_rollout_ref.actor.use_ref", "must be true: a KL term needs the reference model"
+        )
 
 
 def _check_engine(cfg: Config, problems: Problems) -> None:

@@ -1,8 +1,9 @@
-"""What of the original recipe works here, what is spelled differently, and what is not there: scripts, environment
-variables, presets, and every configuration key (`original_keys.json`, with the original's values per file).
+"""What of the original recipe works here, what is spelled differently, and what is not there:
+scripts, environment variables, presets, and every configuration key (`original_keys.json`, with the
+original's values per file).
 
-A key of the table is `supported`, `mapped` to another, `ignored` (accepted without effect) or `refused`
-(an error unless its value is the original's own). `docs/parity.md` prints these tables.
+A key of the table is `supported`, `mapped` to another, `ignored` (accepted without effect) or
+`refused` (an error unless its value is the original's own). `docs/parity.md` prints these tables.
 """
 
 import functools
@@ -52,9 +53,15 @@ SCRIPTS = (
         "(PPO alone): after all stages PPO starts from the last",
     ),
     Item(
-        "run_baseline.sh", "supported", "`spa run CONFIG --method vanilla` or `state_estimation`; every configuration"
+        "run_baseline.sh",
+        "supported",
+        "`spa run CONFIG --method vanilla` or `state_estimation`; every configuration",
     ),
-    Item("SPA_agent.generate_sft_data", "mapped", "`scripts/original/SPA_agent`; `spa run CONFIG --stages selfplay`"),
+    Item(
+        "SPA_agent.generate_sft_data",
+        "mapped",
+        "`scripts/original/SPA_agent`; `spa run CONFIG --stages selfplay`",
+    ),
     Item(
         "sft/finetune_ft.sh",
         "mapped",
@@ -62,7 +69,9 @@ SCRIPTS = (
     ),
     Item("sft/spa_sft_trainer.py", "mapped", "`spa run CONFIG --stages sft`"),
     Item(
-        "sft/filter_sft_by_tag.py", "mapped", "`scripts/original/sft`; `spa data filter`, also on an existing parquet"
+        "sft/filter_sft_by_tag.py",
+        "mapped",
+        "`scripts/original/sft`; `spa data filter`, also on an existing parquet",
     ),
     Item(
         "train_ppo_sfted.sh",
@@ -78,7 +87,11 @@ ENVIRONMENT = (
     Item("MODEL", "mapped", "`model_path`; it only named folders and runs"),
     Item("OUTPUT_DIR", "mapped", "`generate.output_dir`; the shell scripts translate it"),
     Item("BT_NUM", "mapped", "`generate.num_batches`; the shell scripts translate it"),
-    Item("RENDER_MODE", "mapped", "`state_text`: text is grid, text_with_coordinates is grid_and_coords"),
+    Item(
+        "RENDER_MODE",
+        "mapped",
+        "`state_text`: text is grid, text_with_coordinates is grid_and_coords",
+    ),
     Item("BASE_DIR", "mapped", "`trainer.default_local_dir`; the shell scripts translate it"),
     Item("CUDA_VISIBLE_DEVICES", "supported", "read by PyTorch, as always"),
     Item("WANDB_ENTITY", "supported", "read by wandb itself"),
@@ -92,7 +105,11 @@ PRESETS = (
     Item("base", "supported", ""),
     Item("ppo_trainer", "supported", "part of base"),
     Item("envs", "supported", "part of base; a copy of the original's own file loads"),
-    Item("sft_trainer", "supported", "part of base, under the key `sft`; a file in the original's layout loads"),
+    Item(
+        "sft_trainer",
+        "supported",
+        "part of base, under the key `sft`; a file in the original's layout loads",
+    ),
     Item("base-lora", "supported", ""),
     Item("stream", "supported", ""),
     Item("evaluate_api_llm", "supported", ""),
@@ -118,14 +135,18 @@ def original_keys() -> dict[str, OriginalKey]:
     """Every key of the original by its dotted path here; those of `sft_trainer` begin with `sft.`."""
     text = resources.files("spa.config").joinpath("original_keys.json").read_text(encoding="utf-8")
     table = json.loads(text)
-    return {key: OriginalKey(**{**entry, "allow": tuple(entry.get("allow", ()))}) for key, entry in table.items()}
+    return {
+        key: OriginalKey(**{**entry, "allow": tuple(entry.get("allow", ()))})
+        for key, entry in table.items()
+    }
 
 
 def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] = ()) -> list[str]:
-    """Take the original's keys out of the resolved `tree`: mapped ones become ours, refused ones are noted.
+    """Take the original's keys out of the resolved `tree`: mapped ones become ours, refused ones
+    are noted.
 
-    `written`: the keys that overrides gave a value, in their order; of a mapped key and ours, the last one wins.
-    Returns the lines to warn with.
+    `written`: the keys that overrides gave a value, in their order; of a mapped key and ours, the
+    last one wins. Returns the lines to warn with.
     """
     order = {key: place for place, key in enumerate(written)}
 
@@ -134,7 +155,8 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
 
     if outdone("render_mode", "state_text"):
         tree.pop("render_mode", None)
-    notes, ignored = _render_mode(tree, problems), []
+    notes = _render_mode(tree, problems)
+    ignored = []
     for key, entry in original_keys().items():
         if entry.status == "supported" or not _has(tree, key):
             continue
@@ -153,7 +175,9 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
             notes.append(f"{key} has no effect: the gate judges the world model and trains nothing")
     if ignored:
         more = f" and {len(ignored) - MOST_NAMES} more" if len(ignored) > MOST_NAMES else ""
-        notes.append(f"accepted without effect (docs/parity.md says why): {', '.join(ignored[:MOST_NAMES])}{more}")
+        notes.append(
+            f"accepted without effect (docs/parity.md says why): {', '.join(ignored[:MOST_NAMES])}{more}"
+        )
     return notes
 
 
@@ -162,7 +186,10 @@ def _render_mode(tree: dict[str, Any], problems: Problems) -> list[str]:
         return []
     value = tree.pop("render_mode")
     if not isinstance(value, str) or value not in STATE_TEXTS:
-        problems.add("render_mode", f"must be one of {', '.join(STATE_TEXTS)}; got {show(value)}; or set state_text")
+        problems.add(
+            "render_mode",
+            f"must be one of {', '.join(STATE_TEXTS)}; got {show(value)}; or set state_text",
+        )
         return []
     tree["state_text"] = STATE_TEXTS[value]
     return [f"render_mode={value} is read as state_text={STATE_TEXTS[value]}"]
@@ -193,14 +220,17 @@ def _written(value: Any) -> str:
 
 
 def one_model(tree: dict[str, Any]) -> list[str]:
-    """Make the policy's path of verl the `model_path` of the unresolved `tree`, and let the critic's be the same.
+    """Make the policy's path of verl the `model_path` of the unresolved `tree`, and let the
+    critic's be the same.
 
     Returns the lines to warn with.
     """
-    policy, notes = "actor_rollout_ref.model.path", []
+    policy = "actor_rollout_ref.model.path"
+    notes = []
     if _has(tree, policy):
         section = tree["actor_rollout_ref"]["model"]
-        path, section["path"] = section["path"], "${model_path}"
+        path = section["path"]
+        section["path"] = "${model_path}"
         if path not in (None, "${model_path}", tree.get("model_path")):
             tree["model_path"] = path
             notes = [f"{policy}={path} is read as model_path={path}"]
@@ -244,13 +274,17 @@ _VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 
 
 def with_variables(node: Any, notes: list[str]) -> Any:
-    """`node` in which a variable of the original's scripts that is not set has the value that its PPO script gives it;
-    `notes` says so."""
+    """`node` in which a variable of the original's scripts that is not set has the value that its
+    PPO script gives it; `notes` says so."""
     if isinstance(node, dict):
         return {name: with_variables(value, notes) for name, value in node.items()}
     if isinstance(node, list):
         return [with_variables(value, notes) for value in node]
-    return _VARIABLE.sub(lambda match: _with_default(match, notes), node) if isinstance(node, str) else node
+    return (
+        _VARIABLE.sub(lambda match: _with_default(match, notes), node)
+        if isinstance(node, str)
+        else node
+    )
 
 
 def _with_default(match: re.Match[str], notes: list[str]) -> str:

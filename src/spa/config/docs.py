@@ -13,7 +13,8 @@ from spa.config.schema import Config
 from spa.config.stages import STAGES, stages_of
 from spa.config.tree import field_types, schema_keys, to_plain, type_name
 
-BEGIN, END = "<!-- made by spa.config.docs -->", "<!-- end -->"
+BEGIN = "<!-- made by spa.config.docs -->"
+END = "<!-- end -->"
 CHAIN = ("ppo_trainer", "sft_trainer", "base", "train_ppo_sfted.sh", "finetune_ft.sh")
 """Files of the original in the order in which they override each other."""
 
@@ -64,15 +65,24 @@ def configuration_page() -> str:
         "be made longer.",
     ]
     defaults = flatten(to_plain(load_config("base"))) | flatten(shipped("base"))
-    sections = [(name, kind) for name, kind, _ in schema_keys() if "." not in name and is_dataclass(kind)]
+    sections = [
+        (name, kind) for name, kind, _ in schema_keys() if "." not in name and is_dataclass(kind)
+    ]
     top = [name for name in field_types(Config) if name not in dict(sections)]
-    parts += ["## Top level", _key_table([name for name in top if name not in ("custom_envs", "model_info")], defaults)]
+    parts += [
+        "## Top level",
+        _key_table([name for name in top if name not in ("custom_envs", "model_info")], defaults),
+    ]
     for name, kind in sections:
         keys = [key for key, _, about in schema_keys() if key.startswith(f"{name}.") and about]
         parts += [f"## {name}", str(kind.__doc__).splitlines()[0], _key_table(keys, defaults)]
     for name in ("custom_envs", "model_info"):
         keys = [key for key, _, about in schema_keys() if key.startswith(f"{name}.") and about]
-        parts += [f"## {name}", "`*` is a name of your own.", _key_table(keys, _entry_defaults(name))]
+        parts += [
+            f"## {name}",
+            "`*` is a name of your own.",
+            _key_table(keys, _entry_defaults(name)),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,19 +91,38 @@ def parity_tables() -> str:
     keys = compat.original_keys()
     parts = [
         "## Changed defaults",
-        table(("key", "original", "here", "why"), [(f"`{key}`", *rest) for key, *rest in changed_defaults()]),
+        table(
+            ("key", "original", "here", "why"),
+            [(f"`{key}`", *rest) for key, *rest in changed_defaults()],
+        ),
         "## Scripts",
-        table(("original", "status", "here"), [(f"`{i.name}`", i.status, i.note) for i in compat.SCRIPTS]),
+        table(
+            ("original", "status", "here"),
+            [(f"`{i.name}`", i.status, i.note) for i in compat.SCRIPTS],
+        ),
         "## Environment variables",
-        table(("original", "status", "here"), [(f"`{i.name}`", i.status, i.note) for i in compat.ENVIRONMENT]),
+        table(
+            ("original", "status", "here"),
+            [(f"`{i.name}`", i.status, i.note) for i in compat.ENVIRONMENT],
+        ),
         "## Configuration files",
-        table(("original", "status", "note"), [(f"`{i.name}`", i.status, i.note) for i in compat.PRESETS]),
+        table(
+            ("original", "status", "note"),
+            [(f"`{i.name}`", i.status, i.note) for i in compat.PRESETS],
+        ),
         "## Configuration keys",
         "Keys of `sft_trainer` are under `sft` here. Supported: same name, same meaning.",
     ]
-    for status, title in (("mapped", "Mapped"), ("refused", "Refused"), ("ignored", "Accepted without effect")):
+    for status, title in (
+        ("mapped", "Mapped"),
+        ("refused", "Refused"),
+        ("ignored", "Accepted without effect"),
+    ):
         chosen = [(key, item) for key, item in keys.items() if item.status == status]
-        rows = [(f"`{key}`", f"`{item.to}`: {item.note}" if item.to else item.note) for key, item in chosen]
+        rows = [
+            (f"`{key}`", f"`{item.to}`: {item.note}" if item.to else item.note)
+            for key, item in chosen
+        ]
         parts += [f"### {title}", table(("key", "becomes" if status == "mapped" else "why"), rows)]
     supported = [key for key, item in keys.items() if item.status == "supported"]
     envs = [key for key in supported if key.startswith("custom_envs.")]
@@ -103,16 +132,26 @@ def parity_tables() -> str:
         if key not in envs:
             sections.setdefault(section, []).append(f"`{rest or key}`")
     rows = [(f"`{section}`", ", ".join(found)) for section, found in sections.items()]
-    parts += ["### Supported", table(("section", "keys"), [*rows, ("`custom_envs`", f"all {len(envs)} keys")])]
+    parts += [
+        "### Supported",
+        table(("section", "keys"), [*rows, ("`custom_envs`", f"all {len(envs)} keys")]),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
 def changed_defaults() -> list[tuple[str, str, str, str]]:
-    """Key, the original's effective value, ours, and the reason, for every supported key of `base` that differs."""
-    ours, rows = flatten(to_plain(load_config("base"))), []
+    """Key, the original's effective value, ours, and the reason, for every supported key of `base`
+    that differs."""
+    ours = flatten(to_plain(load_config("base")))
+    rows = []
     for key, item in compat.original_keys().items():
         values = [item.files[name] for name in CHAIN if name in item.files]
-        if item.status != "supported" or not values or key.startswith("custom_envs.") or key not in ours:
+        if (
+            item.status != "supported"
+            or not values
+            or key.startswith("custom_envs.")
+            or key not in ours
+        ):
             continue
         if _is_given_elsewhere(values[-1]) or _number(values[-1]) == ours[key]:
             continue
@@ -123,7 +162,9 @@ def changed_defaults() -> list[tuple[str, str, str, str]]:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 def _key_table(keys: Sequence[str], defaults: dict[str, Any]) -> str:
@@ -132,7 +173,9 @@ def _key_table(keys: Sequence[str], defaults: dict[str, Any]) -> str:
     for key in keys:
         kind, note = about[key]
         default = f"`{_yaml(defaults[key])}`" if key in defaults else "required"
-        rows.append((f"`{key}`", type_name(kind) + note.range(), default, _affects(key, note), note.help))
+        rows.append(
+            (f"`{key}`", type_name(kind) + note.range(), default, _affects(key, note), note.help)
+        )
     return table(("key", "type", "default", "affects", "meaning"), rows)
 
 
@@ -146,8 +189,12 @@ def _affects(name: str, key: Key) -> str:
 
 def _entry_defaults(section: str) -> dict[str, Any]:
     entry = get_args(next(kind for name, kind, _ in schema_keys() if name == section))[1]
-    defaults = {item.name: {} if item.default_factory is dict else item.default for item in fields(entry)}
-    return {f"{section}.*.{name}": value for name, value in defaults.items() if value is not MISSING}
+    defaults = {
+        item.name: {} if item.default_factory is dict else item.default for item in fields(entry)
+    }
+    return {
+        f"{section}.*.{name}": value for name, value in defaults.items() if value is not MISSING
+    }
 
 
 def _is_given_elsewhere(value: Any) -> bool:

@@ -12,19 +12,23 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict
 T = TypeVar("T")
 
 Affects = Literal["result", "rounding", "place", "display"]
-"""`result`: the numbers or the precision of a stage. `rounding`: memory and speed, and so at most the last digits.
-`place`: where things are, which copies are kept, who starts what. `display`: what is measured, logged and shown."""
+"""`result`: the numbers or the precision of a stage. `rounding`: memory and speed, and so at most
+the last digits. `place`: where things are, which copies are kept, who starts what. `display`: what
+is measured, logged and shown."""
 
-MOST_INT, MOST_FLOAT = 2**53, 1e9
-"""Numbers beyond these are slips of the keyboard: tensors, timers and JSON would fail on them, each in its own way."""
+MOST_INT = 2**53
+MOST_FLOAT = 1e9
+"""Numbers beyond these are slips of the keyboard: tensors, timers and JSON would fail on them, each
+in its own way."""
 
 Content = Literal["value", "model", "file", "data", "checkpoint"]
-"""What of a key's value counts: the value itself, or the content of the model, file, data set or checkpoint that it
-names."""
+"""What of a key's value counts: the value itself, or the content of the model, file, data set or
+checkpoint that it names."""
 
 
 class Invalid(ValueError):
-    """A rule of a section is broken: the setting of the section that is to be changed, and what is wrong with it."""
+    """A rule of a section is broken: the setting of the section that is to be changed, and what is
+    wrong with it."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)
@@ -39,15 +43,21 @@ def _not_blank(separator: str) -> str:
 
 def _output_folder(path: str) -> str:
     if "://" in path:
-        raise ValueError(f"must be a local folder, got {path}; trainer.default_hdfs_dir=URL copies checkpoints")
+        raise ValueError(
+            f"must be a local folder, got {path}; trainer.default_hdfs_dir=URL copies checkpoints"
+        )
     if re.search(r"[\x00-\x1f]", path):
-        raise ValueError(f"must be a folder, got {path!r}; control characters do not belong into its name")
+        raise ValueError(
+            f"must be a folder, got {path!r}; control characters do not belong into its name"
+        )
     return path
 
 
 def _run_folder(path: str) -> str:
     if re.match(r"\s*(-|$)", path):
-        raise ValueError(f"must be a folder, got {path!r}; a name that begins with - would be taken for an option")
+        raise ValueError(
+            f"must be a folder, got {path!r}; a name that begins with - would be taken for an option"
+        )
     return _output_folder(path)
 
 
@@ -58,7 +68,9 @@ def is_secret(name: str) -> bool:
 
 
 def _without_secret(address: str, login: str, instead: str) -> str:
-    if re.match(login, address) or re.search(r"[?&][^=&]*(key|token|secret|passw|sig)[^=&]*=", address, re.IGNORECASE):
+    if re.match(login, address) or re.search(
+        r"[?&][^=&]*(key|token|secret|passw|sig)[^=&]*=", address, re.IGNORECASE
+    ):
         raise ValueError(f"holds a password or key, which would be saved with every run; {instead}")
     return address
 
@@ -125,9 +137,11 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def section(cls: type[T]) -> type[T]:
-    """A frozen dataclass that pydantic validates: no unknown keys, no infinities, a list becomes a tuple.
+    """A frozen dataclass that pydantic validates: no unknown keys, no infinities, a list becomes a
+    tuple.
 
-    Numbers and truth values are not converted, neither `true` to 1 nor `"3"` to 3, and numbers have an end.
+    Numbers and truth values are not converted, neither `true` to 1 nor `"3"` to 3, and numbers have
+    an end.
     """
     for name, hint in cls.__annotations__.items():
         inner, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -138,5 +152,7 @@ def section(cls: type[T]) -> type[T]:
             # A key's own bounds come last: they take the place of the general ones.
             cls.__annotations__[name] = Annotated[(inner, Strict(), *ends, *extras)]
     settings = ConfigDict(extra="forbid", allow_inf_nan=False)
-    decorate: Any = pydantic.dataclasses.dataclass(frozen=True, slots=True, kw_only=True, config=settings)
+    decorate: Any = pydantic.dataclasses.dataclass(
+        frozen=True, slots=True, kw_only=True, config=settings
+    )
     return decorate(cls)

@@ -25,24 +25,29 @@ def vllm_for_cpu() -> bool:
 
 
 def default_threads() -> int | None:
-    """CPU threads of this process if the configuration names none: one in a process that another one of spa started
-    (the methods of a comparison share the machine), else None, PyTorch's own choice, which follows OMP_NUM_THREADS."""
+    """CPU threads of this process if the configuration names none: one in a process that another
+    one of spa started (the methods of a comparison share the machine), else None, PyTorch's own
+    choice, which follows OMP_NUM_THREADS."""
     return None if multiprocessing.parent_process() is None else 1
 
 
 def clamp_to_hardware(
     cfg: Config, *, gpus: int, vllm: bool | None = None, cpu_build: bool | None = None
 ) -> tuple[Config, list[str]]:
-    """`cfg` with its engine chosen and its GPU counts within `gpus`, and a warning for everything that was lowered.
+    """`cfg` with its engine chosen and its GPU counts within `gpus`, and a warning for everything
+    that was lowered.
 
-    `rollout.name` auto becomes vllm if it is installed and there is a GPU, else local; without either, vllm becomes
-    local with a warning, unless it is a build for CPUs and was asked for by name. `vllm`, `cpu_build`: whether it is
-    installed, and for CPUs; None looks.
+    `rollout.name` auto becomes vllm if it is installed and there is a GPU, else local; without
+    either, vllm becomes local with a warning, unless it is a build for CPUs and was asked for by
+    name. `vllm`, `cpu_build`: whether it is installed, and for CPUs; None looks.
     """
-    rollout, trainer, warnings = cfg.actor_rollout_ref.rollout, cfg.trainer, []
+    rollout = cfg.actor_rollout_ref.rollout
+    trainer = cfg.trainer
+    warnings = []
     usable = gpus > 0 and (vllm_installed() if vllm is None else vllm)
     for_cpu = vllm_for_cpu() if cpu_build is None else cpu_build
-    name, parallel = rollout.name, rollout.tensor_model_parallel_size
+    name = rollout.name
+    parallel = rollout.tensor_model_parallel_size
     if name == "auto":
         name = "vllm" if usable else "local"
     elif name == "vllm" and not usable and not (gpus == 0 and for_cpu):
@@ -52,7 +57,9 @@ def clamp_to_hardware(
     most = max(gpus, 1)
     count = min(trainer.n_gpus_per_node, most)
     if count < trainer.n_gpus_per_node:
-        warnings.append(f"trainer.n_gpus_per_node: {trainer.n_gpus_per_node} asked for, {count} used: {_there(gpus)}")
+        warnings.append(
+            f"trainer.n_gpus_per_node: {trainer.n_gpus_per_node} asked for, {count} used: {_there(gpus)}"
+        )
     limit = most if name == "vllm" else 1
     if parallel > limit:
         reason = _there(gpus) if name == "vllm" else f"the {name} engine does not split a model"
@@ -69,4 +76,8 @@ def clamp_to_hardware(
 
 
 def _there(gpus: int) -> str:
-    return "this machine has no GPU" if gpus == 0 else f"this machine has {gpus} GPU{'s' if gpus > 1 else ''}"
+    return (
+        "this machine has no GPU"
+        if gpus == 0
+        else f"this machine has {gpus} GPU{'s' if gpus > 1 else ''}"
+    )

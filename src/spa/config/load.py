@@ -1,7 +1,8 @@
 """A configuration name or file, and overrides, to one frozen `Config`.
 
-Hydra composes the files, OmegaConf resolves `${...}`, pydantic validates (the sections), `check` looks at combinations
-of sections. Order of precedence: schema defaults < shipped YAML < the user's YAML < overrides.
+Hydra composes the files, OmegaConf resolves `${...}`, pydantic validates (the sections), `check`
+looks at combinations of sections. Order of precedence: schema defaults < shipped YAML < the user's
+YAML < overrides.
 """
 
 import copy
@@ -39,8 +40,17 @@ log = logging.getLogger("spa.config")
 PARTS = ("ppo_trainer", "sft_trainer", "envs")
 """Shipped files that are parts of `base` and no configuration by themselves."""
 
-# What Hydra raises over impossible values of its own keys (`defaults: null`) and over files that name each other.
-HYDRA_TRIPS = (AttributeError, AssertionError, KeyError, IndexError, RecursionError, TypeError, ValueError)
+# What Hydra raises over impossible values of its own keys (`defaults: null`) and over files that
+# name each other.
+HYDRA_TRIPS = (
+    AttributeError,
+    AssertionError,
+    KeyError,
+    IndexError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 # Hydra has one search path for the whole process.
 _ONE_AT_A_TIME = threading.Lock()
@@ -58,11 +68,13 @@ def config_names() -> list[str]:
 def load_config(
     name_or_path: str | Path, overrides: Sequence[str] = (), *, stages: Collection[Stage] = STAGES
 ) -> Config:
-    """The configuration `name_or_path` (a shipped name, a YAML file, or a folder with one) with `overrides`.
+    """The configuration `name_or_path` (a shipped name, a YAML file, or a folder with one) with
+    `overrides`.
 
-    A user's file may name shipped ones in its `defaults` list; whatever it does not set is taken from `base`. Overrides
-    are `key=value`, `+key=value` (the same) and `~key` (back to the value of `base`; removes an environment tag).
-    Combinations of values are checked for the `stages` that are to run: self-play does not care for mini-batches.
+    A user's file may name shipped ones in its `defaults` list; whatever it does not set is taken
+    from `base`. Overrides are `key=value`, `+key=value` (the same) and `~key` (back to the value of
+    `base`; removes an environment tag). Combinations of values are checked for the `stages` that
+    are to run: self-play does not care for mini-batches.
 
     Raises ConfigError listing every problem found.
     """
@@ -96,9 +108,15 @@ def choices(text: str) -> tuple[str, tuple[str, ...]]:
     """
     try:
         parsed = OverridesParser.create().parse_override(text)
-        several = tuple(parsed.sweep_string_iterator()) if parsed.is_sweep_override() else (text.partition("=")[2],)
+        several = (
+            tuple(parsed.sweep_string_iterator())
+            if parsed.is_sweep_override()
+            else (text.partition("=")[2],)
+        )
     except HydraException as error:
-        raise ConfigError(f"cannot read the override {text!r}; write key=value or key=a,b") from error
+        raise ConfigError(
+            f"cannot read the override {text!r}; write key=value or key=a,b"
+        ) from error
     return parsed.key_or_group, several
 
 
@@ -137,7 +155,9 @@ def _find(name: str) -> Path:
             return path / "config.yaml"
         if len(files) == 1:
             return files[0]
-        found = f"it has {', '.join(file.name for file in files)}" if files else "it has no .yaml file"
+        found = (
+            f"it has {', '.join(file.name for file in files)}" if files else "it has no .yaml file"
+        )
         raise ConfigError(f"{name} is a folder without config.yaml, and {found}. Name one file.")
     for candidate in (path, Path(f"{path}.yaml")):
         if candidate.is_file():
@@ -147,7 +167,8 @@ def _find(name: str) -> Path:
 
 
 def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
-    """Hydra's composition of `name` from `folder` (the shipped files follow in the search path) or the package."""
+    """Hydra's composition of `name` from `folder` (the shipped files follow in the search path) or
+    the package."""
     where = f"{folder / name}.yaml" if folder else name
     try:
         with _ONE_AT_A_TIME:
@@ -171,13 +192,15 @@ def _composed(name: str, folder: Path | None) -> DictConfig:
         with initialize_config_module("spa.config", version_base=None):
             return compose(name)
     with initialize_config_dir(str(folder), version_base=None), warnings.catch_warnings():
-        # Without `_self_`, as the original's files are written, a file wins over its defaults: as it should.
+        # Without `_self_`, as the original's files are written, a file wins over its defaults: as
+        # it should.
         warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`")
         return compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
 
 
 def _fill(tree: Mapping[Any, Any], base: Mapping[Any, Any], path: str = "") -> dict[Any, Any]:
-    """`tree` with what it lacks taken from `base`. An environment tag or API model is taken as a whole."""
+    """`tree` with what it lacks taken from `base`. An environment tag or API model is taken as a
+    whole."""
     out = dict(base)
     for name, value in tree.items():
         if isinstance(value, Mapping) and isinstance(out.get(name), dict) and path not in FREE:
@@ -193,10 +216,16 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
         parsed = OverridesParser.create().parse_override(text)
         value = parsed.value()
     except (HydraException, RecursionError):
-        hint = "quote a value with special characters, as in key='a=b'" if "=" in text else "write key=value"
+        hint = (
+            "quote a value with special characters, as in key='a=b'"
+            if "=" in text
+            else "write key=value"
+        )
         return problems.add("", f"cannot read the override {text!r}; {hint}")
     if parsed.is_sweep_override():
-        return problems.add("", f"override {text!r}: several values; write a list as key=[a,b], or quote the text")
+        return problems.add(
+            "", f"override {text!r}: several values; write a list as key=[a,b], or quote the text"
+        )
     *parents, last = str(parsed.key_or_group).split(".")
     path = ".".join([*parents, last])
     section = tree
@@ -207,11 +236,15 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
             section[parent] = {}
         section = section[parent]
         if not isinstance(section, dict):
-            return problems.add(".".join(parents[: depth + 1]), f"has no keys, so {text!r} cannot be applied")
+            return problems.add(
+                ".".join(parents[: depth + 1]), f"has no keys, so {text!r} cannot be applied"
+            )
     if parsed.type != OverrideType.DEL:
         written += flatten({path: value})
         old = section.get(last)
-        section[last] = _fill(value, old) if isinstance(value, dict) and isinstance(old, dict) else value
+        section[last] = (
+            _fill(value, old) if isinstance(value, dict) and isinstance(old, dict) else value
+        )
         return None
     if last not in section:
         return problems.add(path, f"nothing to remove{suggestion(path)}")
@@ -226,12 +259,18 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
 
 
 def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict[str, Any]:
-    """`tree` with its interpolations resolved by OmegaConf; one that cannot be is a problem of its key."""
+    """`tree` with its interpolations resolved by OmegaConf; one that cannot be is a problem of its
+    key."""
     for key, value in flatten(tree).items():
         if (variable := re.search(r"\$\{oc\.env:\s*(\w+)", str(value))) and is_secret(variable[1]):
-            problems.add(key, f"would save the secret {variable[1]} with every run; name the variable in api_key_env")
+            problems.add(
+                key,
+                f"would save the secret {variable[1]} with every run; name the variable in api_key_env",
+            )
     try:
-        resolved = OmegaConf.to_container(OmegaConf.create(compat.with_variables(tree, notes)), resolve=True)
+        resolved = OmegaConf.to_container(
+            OmegaConf.create(compat.with_variables(tree, notes)), resolve=True
+        )
     except (OmegaConfBaseException, RecursionError) as error:
         said = (str(error).splitlines() or ["RecursionError"])[0]
         if "RecursionError" in said:
@@ -242,7 +281,9 @@ def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict
         key = _source(getattr(error, "full_key", None) or "", raw)
         problems.add(key, f"cannot resolve {raw.get(key, 'its value')}: {said[:300]}")
         return {}
-    return {str(name): value for name, value in resolved.items()} if isinstance(resolved, dict) else {}
+    return (
+        {str(name): value for name, value in resolved.items()} if isinstance(resolved, dict) else {}
+    )
 
 
 _CONFIG = TypeAdapter(Config)
@@ -261,15 +302,24 @@ def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
     """One line per problem, without those of keys that only repeat another key's value."""
     blamed = {key for key, _ in problems.items}
     lines = zip(problems.items, problems.lines, strict=True)
-    kept = [(key, line) for (key, _), line in lines if (source := _source(key, raw)) == key or source not in blamed]
+    kept = [
+        (key, line)
+        for (key, _), line in lines
+        if (source := _source(key, raw)) == key or source not in blamed
+    ]
     # What is made of another key comes after it: `run_dir` before the folders inside it.
     return [line for _, line in sorted(kept, key=lambda item: "${" in str(raw.get(item[0])))]
 
 
 def _source(key: str, raw: Mapping[str, Any]) -> str:
-    """The key whose value `key` repeats, through a chain of `${other.key}`; itself if it has a value of its own."""
+    """The key whose value `key` repeats, through a chain of `${other.key}`; itself if it has a
+    value of its own."""
     seen = {key}
-    while (match := re.fullmatch(r"\$\{([^${}:]+)\}", str(raw.get(key)))) and match[1] in raw and match[1] not in seen:
+    while (
+        (match := re.fullmatch(r"\$\{([^${}:]+)\}", str(raw.get(key))))
+        and match[1] in raw
+        and match[1] not in seen
+    ):
         key = match[1]
         seen.add(key)
     return key
@@ -287,4 +337,6 @@ def spread_groups(cfg: Config) -> Config:
         return replace(groups, env_configs=replace(envs, n_groups=counts))
 
     manager = cfg.es_manager
-    return replace(cfg, es_manager=replace(manager, train=spread(manager.train), val=spread(manager.val)))
+    return replace(
+        cfg, es_manager=replace(manager, train=spread(manager.train), val=spread(manager.val))
+    )

@@ -45,8 +45,11 @@ class Problems:
         return len(self.items)
 
 
-def add_validation_errors(problems: Problems, error: ValidationError, tree: Mapping[str, Any]) -> None:
-    """Note every error that pydantic found in `tree`. Alternatives of one key (`str | tuple`) become one problem."""
+def add_validation_errors(
+    problems: Problems, error: ValidationError, tree: Mapping[str, Any]
+) -> None:
+    """Note every error that pydantic found in `tree`. Alternatives of one key (`str | tuple`)
+    become one problem."""
     found: dict[str, tuple[list[str], str]] = {}
     for item in error.errors():
         key = _dotted(item["loc"], tree)
@@ -92,7 +95,10 @@ def suggestion(path: str) -> str:
     head, _, last = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == head]
     close = (
-        [f"{head}.{name}".strip(".") for name in _similar(last, [name.rpartition(".")[2] for name in siblings], 0.75)]
+        [
+            f"{head}.{name}".strip(".")
+            for name in _similar(last, [name.rpartition(".")[2] for name in siblings], 0.75)
+        ]
         or _similar(path, known, 0.85)
         or [name for name in known if name.endswith(f".{path}")]
         or [name for name in known if name.rpartition(".")[2] == last]

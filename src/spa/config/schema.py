@@ -1,7 +1,7 @@
 """The whole configuration as frozen, typed dataclasses. Sections mirror the YAML files.
 
-Defaults equal `config/base.yaml`; a test compares them. So a section can be built directly, without Hydra:
-`ActorConfig(optim=OptimConfig(lr=3e-4))`.
+Defaults equal `config/base.yaml`; a test compares them. So a section can be built directly, without
+Hydra: `ActorConfig(optim=OptimConfig(lr=3e-4))`.
 """
 
 from collections.abc import Mapping
@@ -107,7 +107,9 @@ class LoraConfig:
 
     rank: Annotated[int, Key("0 trains all weights", affects="result", ge=0)] = 0
     alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
-    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters", affects="result")] = "all-linear"
+    target_modules: Annotated[
+        str | tuple[str, ...], Key("modules that get adapters", affects="result")
+    ] = "all-linear"
 
 
 @section
@@ -115,10 +117,12 @@ class DataConfig:
     """World-model data that already exists, for example a published set."""
 
     train_files: Annotated[
-        str | tuple[str, ...] | None, Key("parquet files; null: what stage 1 writes", affects="result", content="data")
+        str | tuple[str, ...] | None,
+        Key("parquet files; null: what stage 1 writes", affects="result", content="data"),
     ] = None
     val_files: Annotated[
-        str | tuple[str, ...] | None, Key("parquet files; null: what stage 1 writes", affects="result", content="data")
+        str | tuple[str, ...] | None,
+        Key("parquet files; null: what stage 1 writes", affects="result", content="data"),
     ] = None
 
 
@@ -127,10 +131,15 @@ class ModelSelection:
     """The model behind an API."""
 
     model_name: Annotated[Name, Key("a name of `model_info`", affects="result")] = "gpt-4o"
-    max_concurrency: Annotated[int, Key("requests at a time", affects="rounding", ge=1, le=1024)] = 16
-    timeout_s: Annotated[float, Key("seconds to wait for an answer", affects="rounding", gt=0)] = 120.0
+    max_concurrency: Annotated[
+        int, Key("requests at a time", affects="rounding", ge=1, le=1024)
+    ] = 16
+    timeout_s: Annotated[float, Key("seconds to wait for an answer", affects="rounding", gt=0)] = (
+        120.0
+    )
     max_retries: Annotated[
-        int, Key("repetitions of a request after limits and server errors", affects="rounding", ge=0)
+        int,
+        Key("repetitions of a request after limits and server errors", affects="rounding", ge=0),
     ] = 6
     requests_per_minute: Annotated[
         float | None, Key("most requests per minute; null is no limit", affects="rounding", gt=0)
@@ -146,14 +155,19 @@ class APIModelConfig:
         Key("who serves it; custom needs `base_url`", affects="result"),
     ]
     model_name: Annotated[str, Key("the provider's name of the model", affects="result")]
-    generation_kwargs: Annotated[Mapping[str, Any], Key("sent with every request", affects="result")] = field(
-        default_factory=dict
-    )
+    generation_kwargs: Annotated[
+        Mapping[str, Any], Key("sent with every request", affects="result")
+    ] = field(default_factory=dict)
     base_url: Annotated[
-        ServerURL | None, Key("address of an OpenAI-compatible server; null: the provider's", affects="place")
+        ServerURL | None,
+        Key("address of an OpenAI-compatible server; null: the provider's", affects="place"),
     ] = None
     api_key_env: Annotated[
-        str | None, Key("environment variable that holds the key; null: the provider's usual one", affects="place")
+        str | None,
+        Key(
+            "environment variable that holds the key; null: the provider's usual one",
+            affects="place",
+        ),
     ] = None
 
     @model_validator(mode="after")
@@ -173,17 +187,28 @@ class Config:
 
     model_path: Annotated[
         str,
-        Key("model of all stages: hub name, folder, `smollm2` or `builtin:tiny`", affects="result", content="model"),
+        Key(
+            "model of all stages: hub name, folder, `smollm2` or `builtin:tiny`",
+            affects="result",
+            content="model",
+        ),
     ] = "Qwen/Qwen2.5-1.5B-Instruct"
     state_text: Annotated[
         Literal["grid", "coords", "grid_and_coords"],
         Key("how states are written: drawing, sentence, both", affects="result"),
     ] = "grid_and_coords"
-    micro_batch_size_per_gpu: Annotated[int, Key("default of every micro-batch", affects="rounding", ge=1)] = 1
-    ppo_mini_batch_size: Annotated[int, Key("default of actor and critic", affects="result", ge=1)] = 32
-    grpo_advantage_length_weight: Annotated[bool, Key("default of the actor", affects="result")] = False
+    micro_batch_size_per_gpu: Annotated[
+        int, Key("default of every micro-batch", affects="rounding", ge=1)
+    ] = 1
+    ppo_mini_batch_size: Annotated[
+        int, Key("default of actor and critic", affects="result", ge=1)
+    ] = 32
+    grpo_advantage_length_weight: Annotated[bool, Key("default of the actor", affects="result")] = (
+        False
+    )
     launcher: Annotated[
-        Literal["local", "ray"], Key("who starts the ranks; local: torchrun, or nobody", affects="place")
+        Literal["local", "ray"],
+        Key("who starts the ranks; local: torchrun, or nobody", affects="place"),
     ] = "local"
     ray_init: RayInitConfig = field(default_factory=RayInitConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
@@ -192,8 +217,8 @@ class Config:
     es_manager: EsManagerConfig = field(default_factory=EsManagerConfig)
     ctx_manager: CtxManagerConfig = field(default_factory=CtxManagerConfig)
     imagine: ImagineConfig = field(default_factory=ImagineConfig)
-    custom_envs: Annotated[Mapping[str, EnvSpec], Key("environments by tag", affects="result")] = field(
-        default_factory=dict
+    custom_envs: Annotated[Mapping[str, EnvSpec], Key("environments by tag", affects="result")] = (
+        field(default_factory=dict)
     )
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -205,12 +230,13 @@ class Config:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
     model_config: ModelSelection = field(default_factory=ModelSelection)
-    model_info: Annotated[Mapping[str, APIModelConfig], Key("models behind APIs", affects="result")] = field(
-        default_factory=dict
-    )
+    model_info: Annotated[
+        Mapping[str, APIModelConfig], Key("models behind APIs", affects="result")
+    ] = field(default_factory=dict)
 
     def environment(self, tag: str) -> EnvSpec:
-        """What the configuration says of a tag. Raises ConfigError, which names the nearest one, if it has none."""
+        """What the configuration says of a tag. Raises ConfigError, which names the nearest one, if
+        it has none."""
         if tag not in self.custom_envs:
             raise ConfigError(f"no environment tag {tag!r}; {nearest(tag, self.custom_envs)}")
         return self.custom_envs[tag]
@@ -221,10 +247,11 @@ class Config:
         return own or self.agent_proxy.max_turn
 
     def most_actions(self, tag: str) -> int:
-        """Actions that an episode of a tag can come to: those that it may take, or fewer if its turns do not hold as
-        many."""
+        """Actions that an episode of a tag can come to: those that it may take, or fewer if its
+        turns do not hold as many."""
         return min(
-            self.custom_envs[tag].max_actions_per_traj, self.max_turn(tag) * self.agent_proxy.max_actions_per_turn
+            self.custom_envs[tag].max_actions_per_traj,
+            self.max_turn(tag) * self.agent_proxy.max_actions_per_turn,
         )
 
     def action_sep(self, tag: str) -> str:

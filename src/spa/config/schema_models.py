@@ -12,7 +12,9 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 Strategy = Literal["ddp", "fsdp", "fsdp2"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-LossAgg = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+LossAgg = Literal[
+    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 
 
@@ -21,7 +23,12 @@ class FSDPConfig:
     """How `strategy: fsdp` cuts a model over the ranks."""
 
     fsdp_size: Annotated[
-        int, Key("ranks that share one copy, -1 is all; fewer: whole copies side by side", affects="rounding", ge=-1)
+        int,
+        Key(
+            "ranks that share one copy, -1 is all; fewer: whole copies side by side",
+            affects="rounding",
+            ge=-1,
+        ),
     ] = -1
     reshard_after_forward: Annotated[
         bool, Key("give gathered layers back between forward and backward pass", affects="rounding")
@@ -30,7 +37,9 @@ class FSDPConfig:
         bool, Key("parameters, gradients and optimiser states wait on the CPU", affects="rounding")
     ] = False
     param_offload: Annotated[bool, Key("the same as `offload_policy`", affects="rounding")] = False
-    optimizer_offload: Annotated[bool, Key("the same as `offload_policy`", affects="rounding")] = False
+    optimizer_offload: Annotated[bool, Key("the same as `offload_policy`", affects="rounding")] = (
+        False
+    )
 
     @property
     def offload(self) -> bool:
@@ -42,13 +51,15 @@ class FSDPConfig:
 class ModelConfig:
     """A causal language model."""
 
-    dtype: Annotated[Dtype, Key("of forward passes; auto: by the machine, see performance.md", affects="result")] = (
-        "auto"
-    )
+    dtype: Annotated[
+        Dtype, Key("of forward passes; auto: by the machine, see performance.md", affects="result")
+    ] = "auto"
     attn_implementation: Annotated[
         Attention, Key("auto: SDPA, on a CPU plain products where they can be", affects="rounding")
     ] = "auto"
-    use_torch_compile: Annotated[bool, Key("compile the training forward pass", affects="rounding")] = False
+    use_torch_compile: Annotated[
+        bool, Key("compile the training forward pass", affects="rounding")
+    ] = False
     enable_gradient_checkpointing: Annotated[
         bool, Key("recompute activations in the backward pass", affects="rounding")
     ] = True
@@ -59,10 +70,14 @@ class ModelConfig:
             affects="rounding",
         ),
     ] = None
-    trust_remote_code: Annotated[bool, Key("run model code that comes with a hub model", affects="place")] = False
+    trust_remote_code: Annotated[
+        bool, Key("run model code that comes with a hub model", affects="place")
+    ] = False
     lora_rank: Annotated[int, Key("0 trains all weights", affects="result", ge=0)] = 0
     lora_alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
-    target_modules: Annotated[str | tuple[str, ...], Key("modules that get adapters", affects="result")] = "all-linear"
+    target_modules: Annotated[
+        str | tuple[str, ...], Key("modules that get adapters", affects="result")
+    ] = "all-linear"
 
 
 @section
@@ -91,23 +106,30 @@ class OptimConfig:
     """AdamW and its schedule."""
 
     lr: Annotated[float, Key("peak learning rate", affects="result", gt=0)] = 1e-6
-    betas: Annotated[tuple[Beta, Beta], Key("decay rates of the moments", affects="result")] = (0.9, 0.999)
-    weight_decay: Annotated[float, Key("decoupled weight decay", affects="result", ge=0)] = 0.01
-    warmup_style: Annotated[Literal["constant", "cosine"], Key("schedule after the warm-up", affects="result")] = (
-        "constant"
+    betas: Annotated[tuple[Beta, Beta], Key("decay rates of the moments", affects="result")] = (
+        0.9,
+        0.999,
     )
+    weight_decay: Annotated[float, Key("decoupled weight decay", affects="result", ge=0)] = 0.01
+    warmup_style: Annotated[
+        Literal["constant", "cosine"], Key("schedule after the warm-up", affects="result")
+    ] = "constant"
     lr_warmup_steps: Annotated[
         int, Key("linear warm-up, in PPO steps; -1 takes the ratio", affects="result", ge=-1)
     ] = -1
-    lr_warmup_steps_ratio: Annotated[float, Key("warm-up as a share of all steps", affects="result", ge=0, le=1)] = 0.0
+    lr_warmup_steps_ratio: Annotated[
+        float, Key("warm-up as a share of all steps", affects="result", ge=0, le=1)
+    ] = 0.0
     min_lr_ratio: Annotated[
-        float | None, Key("end of the cosine as a share of `lr`; null is 0", affects="result", ge=0, le=1)
+        float | None,
+        Key("end of the cosine as a share of `lr`; null is 0", affects="result", ge=0, le=1),
     ] = None
 
 
 @section
 class WorldLossConfig:
-    """A loss on the world beside the policy loss, in the same forward pass, with its own mean (docs/methods.md)."""
+    """A loss on the world beside the policy loss, in the same forward pass, with its own mean
+    (docs/methods.md)."""
 
     tokens: Annotated[
         Literal["none", "shown_states", "right_beliefs"],
@@ -116,7 +138,9 @@ class WorldLossConfig:
             affects="result",
         ),
     ] = "none"
-    coef: Annotated[float, Key("weight of its mean beside the policy loss", affects="result", ge=0)] = 0.05
+    coef: Annotated[
+        float, Key("weight of its mean beside the policy loss", affects="result", ge=0)
+    ] = 0.05
     kind: Annotated[
         Literal["cross_entropy", "clipped_error"],
         Key("-log p (ECHO), or 1 - p up to `most` (PaW)", affects="result"),
@@ -124,9 +148,16 @@ class WorldLossConfig:
     most: Annotated[float, Key("bound of clipped_error", affects="result", gt=0, le=1)] = 0.9
     turns: Annotated[
         float,
-        Key("share of turns, the least certain answers first, whose next states count", affects="result", gt=0, le=1),
+        Key(
+            "share of turns, the least certain answers first, whose next states count",
+            affects="result",
+            gt=0,
+            le=1,
+        ),
     ] = 1.0
-    fade: Annotated[bool, Key("times the share of the step's episodes that failed", affects="result")] = False
+    fade: Annotated[
+        bool, Key("times the share of the step's episodes that failed", affects="result")
+    ] = False
 
     @property
     def on(self) -> bool:
@@ -138,25 +169,37 @@ class WorldLossConfig:
 class AnswerFocusConfig:
     """Token weights of the policy loss (ActFocus, docs/methods.md); 1 and 0 weigh all tokens alike."""
 
-    alpha: Annotated[float, Key("weight of a token outside the answers", affects="result", ge=0)] = 1.0
-    beta: Annotated[float, Key("extra weight of an answer's uncertain tokens", affects="result", ge=0)] = 0.0
+    alpha: Annotated[
+        float, Key("weight of a token outside the answers", affects="result", ge=0)
+    ] = 1.0
+    beta: Annotated[
+        float, Key("extra weight of an answer's uncertain tokens", affects="result", ge=0)
+    ] = 0.0
 
 
 @section
 class ReplayConfig:
-    """Rows with true states beside the episodes of every policy update, with their own mean (docs/methods.md)."""
+    """Rows with true states beside the episodes of every policy update, with their own mean
+    (docs/methods.md)."""
 
     rows: Annotated[int, Key("sequences in every mini-batch", affects="result", ge=0)] = 0
     source: Annotated[
         Literal["data", "rollouts"],
-        Key("of stage 2's training data, or of the step's episodes with the truth put in", affects="result"),
+        Key(
+            "of stage 2's training data, or of the step's episodes with the truth put in",
+            affects="result",
+        ),
     ] = "data"
-    coef: Annotated[float, Key("weight of their mean cross-entropy beside the policy loss", affects="result", ge=0)] = (
-        0.1
-    )
+    coef: Annotated[
+        float,
+        Key("weight of their mean cross-entropy beside the policy loss", affects="result", ge=0),
+    ] = 0.1
     loss_on: Annotated[
         Literal["response", "response_and_shown", "states_only", "no_states"] | None,
-        Key("their tokens that count, as in `sft.data.loss_on`; null: those of stage 2", affects="result"),
+        Key(
+            "their tokens that count, as in `sft.data.loss_on`; null: those of stage 2",
+            affects="result",
+        ),
     ] = None
 
     @property
@@ -169,31 +212,45 @@ class ReplayConfig:
 class ActorConfig:
     """The policy update."""
 
-    ppo_mini_batch_size: Annotated[int, Key("most episodes per optimiser step", affects="result", ge=1)] = 32
+    ppo_mini_batch_size: Annotated[
+        int, Key("most episodes per optimiser step", affects="result", ge=1)
+    ] = 32
     ppo_num_mini_batches: Annotated[
         int | None,
-        Key("updates per pass, for actor and critic, instead of `ppo_mini_batch_size`", affects="result", ge=1),
+        Key(
+            "updates per pass, for actor and critic, instead of `ppo_mini_batch_size`",
+            affects="result",
+            ge=1,
+        ),
     ] = None
     ppo_micro_batch_size_per_gpu: Annotated[
         int, Key("episodes per forward pass; changes memory, not results", affects="rounding", ge=1)
     ] = 1
-    use_dynamic_bsz: Annotated[bool, Key("fill forward passes by tokens instead of episodes", affects="rounding")] = (
-        False
-    )
+    use_dynamic_bsz: Annotated[
+        bool, Key("fill forward passes by tokens instead of episodes", affects="rounding")
+    ] = False
     ppo_max_token_len_per_gpu: Annotated[
         int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="rounding", ge=1)
     ] = 16384
     ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="result", ge=1)] = 1
     shuffle: Annotated[bool, Key("new mini-batches in every epoch", affects="result")] = False
     grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
-    clip_ratio_low: Annotated[float, Key("ratio is clipped below 1 - this", affects="result", ge=0, le=1)] = 0.2
-    clip_ratio_high: Annotated[float, Key("ratio is clipped above 1 + this", affects="result", ge=0)] = 0.28
-    policy_loss: Annotated[str, Key("ppo, or a path `package.module:name`", affects="result")] = "ppo"
+    clip_ratio_low: Annotated[
+        float, Key("ratio is clipped below 1 - this", affects="result", ge=0, le=1)
+    ] = 0.2
+    clip_ratio_high: Annotated[
+        float, Key("ratio is clipped above 1 + this", affects="result", ge=0)
+    ] = 0.28
+    policy_loss: Annotated[str, Key("ppo, or a path `package.module:name`", affects="result")] = (
+        "ppo"
+    )
     clip_ratio_c: Annotated[
-        float, Key("dual clip: bound of the loss where the advantage is negative", affects="result", gt=1)
+        float,
+        Key("dual clip: bound of the loss where the advantage is negative", affects="result", gt=1),
     ] = 3.0
     loss_agg_mode: Annotated[
-        LossAgg, Key("how token losses become one number, over the whole mini-batch", affects="result")
+        LossAgg,
+        Key("how token losses become one number, over the whole mini-batch", affects="result"),
     ] = "token-mean"
     loss_mask: Annotated[
         Literal["sampled", "answer_only", "no_states", "all_after_system"],
@@ -202,9 +259,12 @@ class ActorConfig:
     world_loss: WorldLossConfig = field(default_factory=WorldLossConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     answer_focus: AnswerFocusConfig = field(default_factory=AnswerFocusConfig)
-    entropy_coeff: Annotated[float, Key("weight of the entropy bonus", affects="result", ge=0)] = 0.001
+    entropy_coeff: Annotated[float, Key("weight of the entropy bonus", affects="result", ge=0)] = (
+        0.001
+    )
     use_ref: Annotated[
-        bool, Key("allow a reference model; it is loaded only if a KL term uses it", affects="result")
+        bool,
+        Key("allow a reference model; it is loaded only if a KL term uses it", affects="result"),
     ] = True
     use_kl_loss: Annotated[bool, Key("KL to the reference in the loss", affects="result")] = False
     kl_loss_coef: Annotated[float, Key("weight of that KL", affects="result", ge=0)] = 0.0
@@ -213,7 +273,11 @@ class ActorConfig:
         bool, Key("divide outcome advantages by relative length", affects="result")
     ] = False
     strategy: Annotated[
-        Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp, fsdp2: the same)", affects="rounding")
+        Strategy,
+        Key(
+            "several ranks: whole copies (ddp) or shards (fsdp, fsdp2: the same)",
+            affects="rounding",
+        ),
     ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -231,11 +295,13 @@ class ActorConfig:
 class RefConfig:
     """The frozen reference model."""
 
-    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")] = (
-        "fsdp"
-    )
+    strategy: Annotated[
+        Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
+    ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
-    log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", affects="rounding", ge=1)] = 1
+    log_prob_micro_batch_size_per_gpu: Annotated[
+        int, Key("episodes per forward pass", affects="rounding", ge=1)
+    ] = 1
 
 
 @section
@@ -269,23 +335,35 @@ class RolloutConfig:
         int, Key("most tokens per episode, prompts and replies together", affects="result", ge=2)
     ] = 3600
     max_num_seqs: Annotated[int, Key("episodes decoded together", affects="rounding", ge=1)] = 1024
-    max_num_batched_tokens: Annotated[int, Key("most tokens per engine step", affects="rounding", ge=1)] = 8192
-    dtype: Annotated[Dtype, Key("of the engine's copy of the weights (vllm, and local on CPUs)", affects="result")] = (
-        "auto"
-    )
+    max_num_batched_tokens: Annotated[
+        int, Key("most tokens per engine step", affects="rounding", ge=1)
+    ] = 8192
+    dtype: Annotated[
+        Dtype,
+        Key("of the engine's copy of the weights (vllm, and local on CPUs)", affects="result"),
+    ] = "auto"
     gpu_memory_utilization: Annotated[
         float, Key("share of GPU memory for the engine (vllm)", affects="rounding", gt=0, le=1)
     ] = 0.6
     enforce_eager: Annotated[bool, Key("no CUDA graphs (vllm)", affects="rounding")] = True
-    free_cache_engine: Annotated[bool, Key("give the cache back during updates (vllm)", affects="rounding")] = True
-    enable_chunked_prefill: Annotated[bool, Key("split long prefills (vllm)", affects="rounding")] = True
-    tensor_model_parallel_size: Annotated[int, Key("GPUs per engine copy (vllm)", affects="rounding", ge=1)] = 1
-    engine_kwargs: Annotated[Mapping[str, Any], Key("handed to the engine as they are (vllm)", affects="result")] = (
-        field(default_factory=dict)
-    )
-    log_prob_micro_batch_size_per_gpu: Annotated[int, Key("episodes per scoring pass", affects="rounding", ge=1)] = 1
+    free_cache_engine: Annotated[
+        bool, Key("give the cache back during updates (vllm)", affects="rounding")
+    ] = True
+    enable_chunked_prefill: Annotated[
+        bool, Key("split long prefills (vllm)", affects="rounding")
+    ] = True
+    tensor_model_parallel_size: Annotated[
+        int, Key("GPUs per engine copy (vllm)", affects="rounding", ge=1)
+    ] = 1
+    engine_kwargs: Annotated[
+        Mapping[str, Any], Key("handed to the engine as they are (vllm)", affects="result")
+    ] = field(default_factory=dict)
+    log_prob_micro_batch_size_per_gpu: Annotated[
+        int, Key("episodes per scoring pass", affects="rounding", ge=1)
+    ] = 1
     rollout_filter_ratio: Annotated[
-        float, Key("share of groups that are kept; the value of the other types", affects="result", gt=0)
+        float,
+        Key("share of groups that are kept; the value of the other types", affects="result", gt=0),
     ] = 0.25
     rollout_filter_type: Annotated[
         Literal["std", "std_rev", "top_p", "top_p_softmax", "top_k", "top_k_abs", "min_p"],
@@ -301,8 +379,14 @@ class RolloutConfig:
         if self.response_length >= self.max_model_len:
             text = f"is {self.response_length}, which leaves no room for a prompt in max_model_len {self.max_model_len}"
             raise Invalid("response_length", text)
-        if self.rollout_filter_type in ("std", "std_rev", "top_k") and self.rollout_filter_ratio > 1:
-            raise Invalid("rollout_filter_ratio", f"is a share here, at most 1, got {self.rollout_filter_ratio:g}")
+        if (
+            self.rollout_filter_type in ("std", "std_rev", "top_k")
+            and self.rollout_filter_ratio > 1
+        ):
+            raise Invalid(
+                "rollout_filter_ratio",
+                f"is a share here, at most 1, got {self.rollout_filter_ratio:g}",
+            )
         if self.tensor_model_parallel_size > 1 and self.name not in ("vllm", "auto"):
             text = f"is {self.tensor_model_parallel_size}, but only vllm splits a model, and name is {self.name}"
             raise Invalid("tensor_model_parallel_size", text)
@@ -323,17 +407,23 @@ class ActorRolloutRefConfig:
 class CriticConfig:
     """The value model and its update."""
 
-    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")] = (
-        "fsdp"
-    )
+    strategy: Annotated[
+        Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
+    ] = "fsdp"
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
-    ppo_mini_batch_size: Annotated[int, Key("most episodes per optimiser step", affects="result", ge=1)] = 32
-    ppo_micro_batch_size_per_gpu: Annotated[int, Key("episodes per forward pass", affects="rounding", ge=1)] = 1
-    forward_micro_batch_size_per_gpu: Annotated[int, Key("episodes per scoring pass", affects="rounding", ge=1)] = 1
-    use_dynamic_bsz: Annotated[bool, Key("fill forward passes by tokens instead of episodes", affects="rounding")] = (
-        False
-    )
+    ppo_mini_batch_size: Annotated[
+        int, Key("most episodes per optimiser step", affects="result", ge=1)
+    ] = 32
+    ppo_micro_batch_size_per_gpu: Annotated[
+        int, Key("episodes per forward pass", affects="rounding", ge=1)
+    ] = 1
+    forward_micro_batch_size_per_gpu: Annotated[
+        int, Key("episodes per scoring pass", affects="rounding", ge=1)
+    ] = 1
+    use_dynamic_bsz: Annotated[
+        bool, Key("fill forward passes by tokens instead of episodes", affects="rounding")
+    ] = False
     ppo_max_token_len_per_gpu: Annotated[
         int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="rounding", ge=1)
     ] = 32768
@@ -341,36 +431,48 @@ class CriticConfig:
     shuffle: Annotated[bool, Key("new mini-batches in every epoch", affects="result")] = False
     grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
     cliprange_value: Annotated[
-        float | None, Key("clip range of the value loss; null does not clip", affects="result", gt=0)
+        float | None,
+        Key("clip range of the value loss; null does not clip", affects="result", gt=0),
     ] = None
-    loss_agg_mode: Annotated[LossAgg, Key("how token losses become one number", affects="result")] = "token-mean"
+    loss_agg_mode: Annotated[
+        LossAgg, Key("how token losses become one number", affects="result")
+    ] = "token-mean"
 
 
 @section
 class KLCtrlConfig:
     """The weight of the KL in the reward."""
 
-    type: Annotated[Literal["fixed", "adaptive"], Key("constant, or steered to `target_kl`", affects="result")] = (
-        "fixed"
-    )
+    type: Annotated[
+        Literal["fixed", "adaptive"], Key("constant, or steered to `target_kl`", affects="result")
+    ] = "fixed"
     kl_coef: Annotated[float, Key("weight (at the start)", affects="result", ge=0)] = 0.0
-    horizon: Annotated[int, Key("of the adaptive controller, in episodes", affects="result", ge=1)] = 10000
+    horizon: Annotated[
+        int, Key("of the adaptive controller, in episodes", affects="result", ge=1)
+    ] = 10000
     target_kl: Annotated[float, Key("of the adaptive controller", affects="result", gt=0)] = 0.1
 
 
 @section
 class RolloutCorrectionConfig:
-    """Importance weights for the difference between the policy that is trained and the one that sampled."""
+    """Importance weights for the difference between the policy that is trained and the one that
+    sampled."""
 
     level: Annotated[
-        Literal["off", "token", "sequence"], Key("one weight per token, or per episode", affects="result")
+        Literal["off", "token", "sequence"],
+        Key("one weight per token, or per episode", affects="result"),
     ] = "off"
     mode: Annotated[
         Literal["truncate", "mask"],
-        Key("weights beyond `cap`: cut (truncated importance sampling) or 0 (IcePop)", affects="result"),
+        Key(
+            "weights beyond `cap`: cut (truncated importance sampling) or 0 (IcePop)",
+            affects="result",
+        ),
     ] = "truncate"
     cap: Annotated[float, Key("largest weight", affects="result", gt=1)] = 2.0
-    floor: Annotated[float, Key("smallest weight, for `mode: mask`", affects="result", ge=0, le=1)] = 0.5
+    floor: Annotated[
+        float, Key("smallest weight, for `mode: mask`", affects="result", ge=0, le=1)
+    ] = 0.5
 
 
 @section
@@ -387,12 +489,21 @@ class AlgorithmConfig:
     ] = "gae"
     gamma: Annotated[float, Key("discount per token", affects="result", ge=0, le=1)] = 1.0
     lam: Annotated[float, Key("GAE lambda", affects="result", ge=0, le=1)] = 1.0
-    bi_level_gae: Annotated[bool, Key("GAE over turns, then over the tokens of a turn", affects="result")] = False
+    bi_level_gae: Annotated[
+        bool, Key("GAE over turns, then over the tokens of a turn", affects="result")
+    ] = False
     high_level_gamma: Annotated[
-        float, Key("discount per turn: bi-level GAE, turn_gae, turn_rloo, gigpo", affects="result", ge=0, le=1)
+        float,
+        Key(
+            "discount per turn: bi-level GAE, turn_gae, turn_rloo, gigpo",
+            affects="result",
+            ge=0,
+            le=1,
+        ),
     ] = 0.95
     gigpo_step_weight: Annotated[
-        float, Key("gigpo: weight of a turn's advantage beside the episode's", affects="result", ge=0)
+        float,
+        Key("gigpo: weight of a turn's advantage beside the episode's", affects="result", ge=0),
     ] = 1.0
     imagined_advantage: Annotated[
         float,
@@ -403,16 +514,21 @@ class AlgorithmConfig:
             ge=0,
         ),
     ] = 0.0
-    whiten_advantages: Annotated[bool, Key("zero mean, unit variance over the trained tokens", affects="result")] = True
-    norm_adv_by_std_in_grpo: Annotated[bool, Key("divide group advantages by the group's spread", affects="result")] = (
-        True
-    )
-    use_kl_in_reward: Annotated[bool, Key("subtract KL to the reference from the reward", affects="result")] = False
+    whiten_advantages: Annotated[
+        bool, Key("zero mean, unit variance over the trained tokens", affects="result")
+    ] = True
+    norm_adv_by_std_in_grpo: Annotated[
+        bool, Key("divide group advantages by the group's spread", affects="result")
+    ] = True
+    use_kl_in_reward: Annotated[
+        bool, Key("subtract KL to the reference from the reward", affects="result")
+    ] = False
     kl_penalty: Annotated[KLKind, Key("estimator of that KL", affects="result")] = "kl"
     bootstrap_truncated: Annotated[
         bool,
         Key(
-            "episodes cut off by max_turn or max_model_len go on with the critic's value instead of 0", affects="result"
+            "episodes cut off by max_turn or max_model_len go on with the critic's value instead of 0",
+            affects="result",
         ),
     ] = False
     rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)
@@ -421,7 +537,9 @@ class AlgorithmConfig:
     @model_validator(mode="after")
     def _switches_have_effect(self) -> Self:
         if self.use_kl_in_reward and self.kl_ctrl.kl_coef == 0:
-            raise Invalid("kl_ctrl.kl_coef", "is 0, so use_kl_in_reward=true has no effect; set both")
+            raise Invalid(
+                "kl_ctrl.kl_coef", "is 0, so use_kl_in_reward=true has no effect; set both"
+            )
         if self.bi_level_gae and self.adv_estimator != "gae":
             raise Invalid("bi_level_gae", f"needs adv_estimator gae, got {self.adv_estimator}")
         return self

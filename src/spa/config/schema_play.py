@@ -12,9 +12,10 @@ from spa.types import ReplyOrder
 class SeedConfig:
     """Base seeds. Puzzle g of step s has seed `train + s * env_groups + g`."""
 
-    train: Annotated[int, Key("base seed of training: puzzles, noise, sampling, shuffling", affects="result", ge=0)] = (
-        10000
-    )
+    train: Annotated[
+        int,
+        Key("base seed of training: puzzles, noise, sampling, shuffling", affects="result", ge=0),
+    ] = 10000
     val: Annotated[int, Key("base seed of validation puzzles", affects="result", ge=0)] = 123
 
 
@@ -22,15 +23,24 @@ class SeedConfig:
 class EnvSpec:
     """One environment tag of `custom_envs`."""
 
-    env_type: Annotated[str, Key("registered type, or a dotted path `package.module:Class`", affects="result")]
-    max_actions_per_traj: Annotated[int, Key("actions that an episode may take in all", affects="result", ge=1)] = 10
-    max_tokens: Annotated[int, Key("length hint of the prompt, in words", affects="result", ge=1)] = 100
+    env_type: Annotated[
+        str, Key("registered type, or a dotted path `package.module:Class`", affects="result")
+    ]
+    max_actions_per_traj: Annotated[
+        int, Key("actions that an episode may take in all", affects="result", ge=1)
+    ] = 10
+    max_tokens: Annotated[
+        int, Key("length hint of the prompt, in words", affects="result", ge=1)
+    ] = 100
     max_turn: Annotated[
         int | None, Key("replies per episode; null: `agent_proxy.max_turn`", affects="result", ge=1)
     ] = None
     action_sep: Annotated[
         Separator | None,
-        Key("text between the actions of one answer; null: `agent_proxy.action_sep`", affects="result"),
+        Key(
+            "text between the actions of one answer; null: `agent_proxy.action_sep`",
+            affects="result",
+        ),
     ] = None
     show_legal_actions: Annotated[
         bool, Key("every prompt lists the actions that are allowed in the state", affects="result")
@@ -38,11 +48,13 @@ class EnvSpec:
     self_play: Annotated[
         bool,
         Key(
-            "in training the policy plays both seats of a game of two; else the other moves at random", affects="result"
+            "in training the policy plays both seats of a game of two; else the other moves at random",
+            affects="result",
         ),
     ] = False
     env_instruction: Annotated[
-        str | None, Key("rules for the first prompt; null takes the environment's own", affects="result")
+        str | None,
+        Key("rules for the first prompt; null takes the environment's own", affects="result"),
     ] = None
     env_instruction_add_worldmodel: Annotated[
         str | None,
@@ -52,7 +64,8 @@ class EnvSpec:
         ),
     ] = None
     env_config: Annotated[
-        Mapping[str, Any] | None, Key("options of the environment class; null takes its own", affects="result")
+        Mapping[str, Any] | None,
+        Key("options of the environment class; null takes its own", affects="result"),
     ] = None
     reward: Annotated[
         str | Mapping[str, float] | None,
@@ -68,10 +81,15 @@ class EnvSpec:
 class EnvConfigs:
     """Which tags are played, and in how many groups each."""
 
-    tags: Annotated[tuple[Name, ...], Key("tags of `custom_envs`", affects="result")] = ("SimpleSokoban",)
+    tags: Annotated[tuple[Name, ...], Key("tags of `custom_envs`", affects="result")] = (
+        "SimpleSokoban",
+    )
     n_groups: Annotated[
         tuple[int, ...] | None,
-        Key("groups per tag, in the order of `tags`; null spreads `env_groups` evenly", affects="result"),
+        Key(
+            "groups per tag, in the order of `tags`; null spreads `env_groups` evenly",
+            affects="result",
+        ),
     ] = None
 
 
@@ -89,13 +107,29 @@ class EsManagerConfig:
     """Training and validation episodes."""
 
     format_penalty: Annotated[
-        float, Key("added to the score of a turn with a malformed or unknown action", affects="result", le=0)
+        float,
+        Key(
+            "added to the score of a turn with a malformed or unknown action",
+            affects="result",
+            le=0,
+        ),
     ] = -0.1
     env_timeout_s: Annotated[
-        float | None, Key("seconds that an environment may take for a turn; null is no limit", affects="rounding", gt=0)
+        float | None,
+        Key(
+            "seconds that an environment may take for a turn; null is no limit",
+            affects="rounding",
+            gt=0,
+        ),
     ] = 60.0
     env_workers: Annotated[
-        int, Key("processes for slow environments; 0: they run in the trainer's own", affects="rounding", ge=0, le=1024)
+        int,
+        Key(
+            "processes for slow environments; 0: they run in the trainer's own",
+            affects="rounding",
+            ge=0,
+            le=1024,
+        ),
     ] = 0
     train: GroupsConfig = field(default_factory=GroupsConfig)
     val: GroupsConfig = field(default_factory=lambda: GroupsConfig(env_groups=128))
@@ -117,13 +151,24 @@ class RewardNormalizationConfig:
 
 @section
 class WorldModelRewardConfig:
-    """Rewards for knowing the world during PPO (online world modelling, a baseline). Needs the world-model format."""
+    """Rewards for knowing the world during PPO (online world modelling, a baseline). Needs the
+    world-model format."""
 
     observation: Annotated[
-        float, Key("per turn, times the share of the observation's cells that are right", affects="result", ge=0)
+        float,
+        Key(
+            "per turn, times the share of the observation's cells that are right",
+            affects="result",
+            ge=0,
+        ),
     ] = 0.0
     prediction: Annotated[
-        float, Key("per turn, times the F1 of the cells that the prediction changes", affects="result", ge=0)
+        float,
+        Key(
+            "per turn, times the F1 of the cells that the prediction changes",
+            affects="result",
+            ge=0,
+        ),
     ] = 0.0
     within: Annotated[
         float | None,
@@ -141,10 +186,18 @@ class AgentProxyConfig:
     """The shape of an episode."""
 
     max_turn: Annotated[int, Key("replies per episode", affects="result", ge=1)] = 5
-    action_sep: Annotated[Separator, Key("text between the actions of one answer", affects="result")] = "||"
-    max_actions_per_turn: Annotated[int, Key("actions that are read from one answer", affects="result", ge=1)] = 5
+    action_sep: Annotated[
+        Separator, Key("text between the actions of one answer", affects="result")
+    ] = "||"
+    max_actions_per_turn: Annotated[
+        int, Key("actions that are read from one answer", affects="result", ge=1)
+    ] = 5
     use_turn_scores: Annotated[
-        bool, Key("each turn's reward on that turn's last token, not the sum on the last", affects="result")
+        bool,
+        Key(
+            "each turn's reward on that turn's last token, not the sum on the last",
+            affects="result",
+        ),
     ] = False
     reply_order: Annotated[
         ReplyOrder,
@@ -155,9 +208,13 @@ class AgentProxyConfig:
             affects="result",
         ),
     ] = "prediction_first"
-    imagined_plans: Annotated[int, Key("plans that `choose_plan` chooses from", affects="result", ge=2)] = 2
+    imagined_plans: Annotated[
+        int, Key("plans that `choose_plan` chooses from", affects="result", ge=2)
+    ] = 2
     enable_think: Annotated[bool, Key("replies begin with a think block", affects="result")] = True
-    reward_normalization: RewardNormalizationConfig = field(default_factory=RewardNormalizationConfig)
+    reward_normalization: RewardNormalizationConfig = field(
+        default_factory=RewardNormalizationConfig
+    )
     world_model_reward: WorldModelRewardConfig = field(default_factory=WorldModelRewardConfig)
 
 
@@ -171,12 +228,15 @@ class CtxManagerConfig:
     ] = "base"
     history: Annotated[
         bool,
-        Key("prompts hold the turns before; false: each turn shows the rules and its state alone", affects="result"),
+        Key(
+            "prompts hold the turns before; false: each turn shows the rules and its state alone",
+            affects="result",
+        ),
     ] = True
     placeholders: Annotated[
         Literal["brackets", "words"],
         Key("how the asked format names what to fill in: [actions] or actions", affects="result"),
     ] = "brackets"
-    example: Annotated[bool, Key("show a sample reply, made by playing, in world-model prompts", affects="result")] = (
-        True
-    )
+    example: Annotated[
+        bool, Key("show a sample reply, made by playing, in world-model prompts", affects="result")
+    ] = True

@@ -24,12 +24,15 @@ class SamplingConfig:
 
 @section
 class ImagineConfig:
-    """Several replies are drawn, and the one with the best imagined state is played (`spa eval --plan`).
+    """Several replies are drawn, and the one with the best imagined state is played (`spa eval
+    --plan`).
 
     `generate.imagine` is the same in the model's self-play, with several rounds from the second on.
     """
 
-    n: Annotated[int, Key("replies that are drawn in each state; 1 imagines nothing", affects="result", ge=1)] = 1
+    n: Annotated[
+        int, Key("replies that are drawn in each state; 1 imagines nothing", affects="result", ge=1)
+    ] = 1
     plans: Annotated[
         Literal["drawn", "every_action"],
         Key(
@@ -39,12 +42,22 @@ class ImagineConfig:
         ),
     ] = "drawn"
     depth: Annotated[
-        int, Key("turns that are imagined ahead; actions, with plans every_action", affects="result", ge=1)
+        int,
+        Key(
+            "turns that are imagined ahead; actions, with plans every_action",
+            affects="result",
+            ge=1,
+        ),
     ] = 1
-    width: Annotated[int, Key("imagined states of a turn that are gone on from", affects="result", ge=1)] = 8
+    width: Annotated[
+        int, Key("imagined states of a turn that are gone on from", affects="result", ge=1)
+    ] = 8
     keep: Annotated[
         bool,
-        Key("keep to a way to the goal while its states are as imagined; else look again each turn", affects="result"),
+        Key(
+            "keep to a way to the goal while its states are as imagined; else look again each turn",
+            affects="result",
+        ),
     ] = False
     dynamics: Annotated[
         Literal["learnt", "oracle", "shuffled"],
@@ -54,7 +67,13 @@ class ImagineConfig:
         ),
     ] = "learnt"
     spoil: Annotated[
-        float, Key("probability that the oracle shows the state after another plan", affects="result", ge=0, le=1)
+        float,
+        Key(
+            "probability that the oracle shows the state after another plan",
+            affects="result",
+            ge=0,
+            le=1,
+        ),
     ] = 0.0
 
     @model_validator(mode="after")
@@ -62,11 +81,15 @@ class ImagineConfig:
         if self.spoil > 0 and self.dynamics != "oracle":
             raise Invalid("spoil", "needs dynamics oracle: only its states can be spoilt")
         if self.keep and self.depth == 1:
-            raise Invalid("keep", "needs depth above 1: a way of one turn is over when it is played")
+            raise Invalid(
+                "keep", "needs depth above 1: a way of one turn is over when it is played"
+            )
         if self.plans == "every_action" and self.n > 1:
             raise Invalid("n", "must be 1 with plans every_action: no replies are drawn")
         if self.plans == "every_action" and self.dynamics == "oracle":
-            raise Invalid("dynamics", "cannot be oracle with plans every_action, which asks the model")
+            raise Invalid(
+                "dynamics", "cannot be oracle with plans every_action, which asks the model"
+            )
         return self
 
     @property
@@ -89,7 +112,9 @@ class ImagineConfig:
 class SearchExamplesConfig:
     """`generate.policy: search`: examples of responses that write a breadth-first search."""
 
-    examples: Annotated[int, Key("training examples, each of a puzzle of its own", affects="result", ge=1)] = 800
+    examples: Annotated[
+        int, Key("training examples, each of a puzzle of its own", affects="result", ge=1)
+    ] = 800
     start_share: Annotated[
         float,
         Key(
@@ -107,8 +132,12 @@ class SearchExamplesConfig:
             affects="result",
         ),
     ] = "simulator"
-    moves: Annotated[int, Key("single moves that the model is fine-tuned on first", affects="result", ge=1)] = 1200
-    moves_per_step: Annotated[int, Key("of these, in an optimiser step", affects="result", ge=1)] = 15
+    moves: Annotated[
+        int, Key("single moves that the model is fine-tuned on first", affects="result", ge=1)
+    ] = 1200
+    moves_per_step: Annotated[
+        int, Key("of these, in an optimiser step", affects="result", ge=1)
+    ] = 15
     thoughts: Annotated[
         Literal["search", "none", "dealt", "other_puzzle"],
         Key(
@@ -125,7 +154,12 @@ class GenerateConfig:
     """Stage 1: self-play with ground-truth states, on the environments of `es_manager.train`."""
 
     num_batches: Annotated[
-        int, Key("batches of as many episodes as a PPO step has, each of new puzzles", affects="result", ge=1)
+        int,
+        Key(
+            "batches of as many episodes as a PPO step has, each of new puzzles",
+            affects="result",
+            ge=1,
+        ),
     ] = 5
     group_size: Annotated[
         int | None,
@@ -161,11 +195,19 @@ class GenerateConfig:
             affects="result",
         ),
     ] = "all_rounds"
-    output_dir: Annotated[OutputFolder | None, Key("null: `<trainer.run_dir>/data`", affects="place")] = None
-    val_fraction: Annotated[float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)] = 0.2
+    output_dir: Annotated[
+        OutputFolder | None, Key("null: `<trainer.run_dir>/data`", affects="place")
+    ] = None
+    val_fraction: Annotated[
+        float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)
+    ] = 0.2
     split_seed: Annotated[int, Key("of the split by puzzle", affects="result", ge=0)] = 42
-    shuffle_next_states: Annotated[bool, Key("control: true next states of other turns", affects="result")] = False
-    success_only: Annotated[bool, Key("keep only turns of successful episodes", affects="result")] = False
+    shuffle_next_states: Annotated[
+        bool, Key("control: true next states of other turns", affects="result")
+    ] = False
+    success_only: Annotated[
+        bool, Key("keep only turns of successful episodes", affects="result")
+    ] = False
     policy: Annotated[
         Policy | Literal["search"],
         Key(
@@ -176,22 +218,35 @@ class GenerateConfig:
     ] = "self"
     branches: Annotated[
         int | None,
-        Key("plans that branched play draws and tries at each state; null: every legal action", affects="result", ge=1),
+        Key(
+            "plans that branched play draws and tries at each state; null: every legal action",
+            affects="result",
+            ge=1,
+        ),
     ] = None
     mixture: Annotated[
         Mapping[Policy, Annotated[float, Field(gt=0)]] | None,
-        Key("shares of episodes by policy, as {self: 0.5, branched: 0.5}; null: all by `policy`", affects="result"),
+        Key(
+            "shares of episodes by policy, as {self: 0.5, branched: 0.5}; null: all by `policy`",
+            affects="result",
+        ),
     ] = None
     coverage: Annotated[
         bool,
-        Key("draw training rows anew, weighted by 1 / count of (actions, whether the state changed)", affects="result"),
+        Key(
+            "draw training rows anew, weighted by 1 / count of (actions, whether the state changed)",
+            affects="result",
+        ),
     ] = False
-    epsilon: Annotated[float, Key("share of turns that are played at random instead", affects="result", ge=0, le=1)] = (
-        0.0
-    )
+    epsilon: Annotated[
+        float, Key("share of turns that are played at random instead", affects="result", ge=0, le=1)
+    ] = 0.0
     states: Annotated[
         Literal["truth", "believed", "random_coords"],
-        Key("states in the replies; controls: what the model had written, random coordinates", affects="result"),
+        Key(
+            "states in the replies; controls: what the model had written, random coordinates",
+            affects="result",
+        ),
     ] = "truth"
     reply_format: Annotated[
         Literal["world_model", "base", "moves"],
@@ -226,24 +281,34 @@ class SFTDataConfig:
     """Stage 2: data."""
 
     train_files: Annotated[
-        str | tuple[str, ...] | None, Key("null: what stage 1 wrote", affects="result", content="data")
+        str | tuple[str, ...] | None,
+        Key("null: what stage 1 wrote", affects="result", content="data"),
     ] = None
     val_files: Annotated[
-        str | tuple[str, ...] | None, Key("null: what stage 1 wrote", affects="result", content="data")
+        str | tuple[str, ...] | None,
+        Key("null: what stage 1 wrote", affects="result", content="data"),
     ] = None
-    train_batch_size: Annotated[int, Key("most rows per optimiser step, merged or not", affects="result", ge=1)] = 16
+    train_batch_size: Annotated[
+        int, Key("most rows per optimiser step, merged or not", affects="result", ge=1)
+    ] = 16
     micro_batch_size_per_gpu: Annotated[
-        int, Key("sequences per forward pass; changes memory, not results", affects="rounding", ge=1)
+        int,
+        Key("sequences per forward pass; changes memory, not results", affects="rounding", ge=1),
     ] = 1
     max_token_len_per_gpu: Annotated[
         int | None, Key("fill forward passes by tokens instead of rows", affects="rounding", ge=1)
     ] = None
     max_length: Annotated[int, Key("most tokens per row", affects="result", ge=2)] = 2048
     truncation: Annotated[
-        Literal["left", "error"], Key("longer rows: drop the oldest turns, or stop", affects="result")
+        Literal["left", "error"],
+        Key("longer rows: drop the oldest turns, or stop", affects="result"),
     ] = "left"
     merge_turns: Annotated[
-        bool, Key("train rows of an episode that are prefixes of each other as one sequence", affects="result")
+        bool,
+        Key(
+            "train rows of an episode that are prefixes of each other as one sequence",
+            affects="result",
+        ),
     ] = True
     loss_on: Annotated[
         Literal["response", "response_and_shown", "states_only", "no_states"],
@@ -259,15 +324,15 @@ class SFTDataConfig:
 class SFTModelConfig(ModelConfig):
     """Stage 2: model."""
 
-    partial_pretrain: Annotated[str, Key("the model to start from", affects="result", content="model")] = (
-        "Qwen/Qwen2.5-1.5B-Instruct"
-    )
+    partial_pretrain: Annotated[
+        str, Key("the model to start from", affects="result", content="model")
+    ] = "Qwen/Qwen2.5-1.5B-Instruct"
     enable_gradient_checkpointing: Annotated[
         bool, Key("recompute activations in the backward pass", affects="rounding")
     ] = False
-    strategy: Annotated[Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")] = (
-        "fsdp"
-    )
+    strategy: Annotated[
+        Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
+    ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
 
 
@@ -276,38 +341,54 @@ class SFTOptimConfig:
     """Stage 2: optimiser and schedule."""
 
     name: Annotated[
-        Literal["adamw", "muon"], Key("muon: Muon on the matrices, AdamW on the rest", affects="result")
+        Literal["adamw", "muon"],
+        Key("muon: Muon on the matrices, AdamW on the rest", affects="result"),
     ] = "adamw"
     lr: Annotated[float, Key("peak learning rate of AdamW", affects="result", gt=0)] = 1e-4
     muon_lr: Annotated[float, Key("peak learning rate of Muon", affects="result", gt=0)] = 0.02
-    betas: Annotated[tuple[float, float], Key("decay rates of the moments", affects="result")] = (0.9, 0.95)
+    betas: Annotated[tuple[float, float], Key("decay rates of the moments", affects="result")] = (
+        0.9,
+        0.95,
+    )
     eps: Annotated[float, Key("AdamW epsilon", affects="result", gt=0)] = 1e-8
     weight_decay: Annotated[float, Key("decoupled weight decay", affects="result", ge=0)] = 0.01
     warmup_steps_ratio: Annotated[
         float, Key("linear warm-up as a share of all steps", affects="result", ge=0, le=1)
     ] = 0.1
     clip_grad: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
-    lr_scheduler: Annotated[Literal["cosine", "constant"], Key("schedule after the warm-up", affects="result")] = (
-        "cosine"
-    )
+    lr_scheduler: Annotated[
+        Literal["cosine", "constant"], Key("schedule after the warm-up", affects="result")
+    ] = "cosine"
 
 
 @section
 class SFTTrainerConfig:
     """Stage 2: length, saving, evaluation."""
 
-    default_local_dir: Annotated[Folder, Key("where checkpoints go", affects="place")] = "runs/test/sft"
+    default_local_dir: Annotated[Folder, Key("where checkpoints go", affects="place")] = (
+        "runs/test/sft"
+    )
     resume_path: Annotated[
         str | None,
-        Key("checkpoint to go on from; null: the last one of this run", affects="result", content="checkpoint"),
+        Key(
+            "checkpoint to go on from; null: the last one of this run",
+            affects="result",
+            content="checkpoint",
+        ),
     ] = None
     total_epochs: Annotated[int, Key("passes over the training rows", affects="result", ge=1)] = 5
-    total_training_steps: Annotated[int | None, Key("stop after this many steps instead", affects="result", ge=1)] = (
-        None
-    )
-    test_freq: Annotated[int | None, Key("steps between evaluations; null: each epoch", affects="display", ge=1)] = None
-    save_freq: Annotated[int | None, Key("steps between checkpoints; null: each epoch", affects="place", ge=1)] = None
-    keep: Annotated[int | None, Key("newest checkpoints that are kept; null keeps all", affects="place", ge=1)] = None
+    total_training_steps: Annotated[
+        int | None, Key("stop after this many steps instead", affects="result", ge=1)
+    ] = None
+    test_freq: Annotated[
+        int | None, Key("steps between evaluations; null: each epoch", affects="display", ge=1)
+    ] = None
+    save_freq: Annotated[
+        int | None, Key("steps between checkpoints; null: each epoch", affects="place", ge=1)
+    ] = None
+    keep: Annotated[
+        int | None, Key("newest checkpoints that are kept; null keeps all", affects="place", ge=1)
+    ] = None
     eval_episodes: Annotated[
         int, Key("held-out puzzles played to measure world-model accuracy", affects="result", ge=0)
     ] = 64
@@ -328,22 +409,40 @@ class SFTConfig:
 class GateConfig:
     """The look at the world model between SFT and PPO."""
 
-    enable: Annotated[bool, Key("PPO waits for a world model that is good enough", affects="place")] = False
+    enable: Annotated[
+        bool, Key("PPO waits for a world model that is good enough", affects="place")
+    ] = False
     on_failure: Annotated[
-        Literal["stop", "warn"], Key("what `spa run` does with a world model that is too weak for PPO", affects="place")
+        Literal["stop", "warn"],
+        Key("what `spa run` does with a world model that is too weak for PPO", affects="place"),
     ] = "stop"
-    format_min: Annotated[float, Key("least share of well-formed replies", affects="place", ge=0, le=1)] = 0.8
+    format_min: Annotated[
+        float, Key("least share of well-formed replies", affects="place", ge=0, le=1)
+    ] = 0.8
     observation_exact_min: Annotated[
         float, Key("least share of exactly right observations", affects="place", ge=0, le=1)
     ] = 0.8
     changed_f1_min: Annotated[
-        float, Key("least F1 of the predicted changes; copying the state scores 0", affects="place", ge=0, le=1)
+        float,
+        Key(
+            "least F1 of the predicted changes; copying the state scores 0",
+            affects="place",
+            ge=0,
+            le=1,
+        ),
     ] = 0.1
     prediction_exact_min: Annotated[
         float,
-        Key("least share of exactly right predictions, and more than copying; 0: any", affects="place", ge=0, le=1),
+        Key(
+            "least share of exactly right predictions, and more than copying; 0: any",
+            affects="place",
+            ge=0,
+            le=1,
+        ),
     ] = 0.28
-    entropy_min: Annotated[float, Key("least entropy of replies, in nats per token", affects="place", ge=0)] = 0.2
+    entropy_min: Annotated[
+        float, Key("least entropy of replies, in nats per token", affects="place", ge=0)
+    ] = 0.2
 
 
 @section
@@ -360,28 +459,45 @@ class TrainerConfig:
 
     project_name: Annotated[str, Key("for trackers", affects="display")] = "spa"
     experiment_name: Annotated[Name, Key("the run's name", affects="display")] = "test"
-    run_dir: Annotated[Folder, Key("folder of the run: data/, sft/, ppo/", affects="place")] = "runs/test"
-    default_local_dir: Annotated[Folder, Key("where PPO checkpoints go", affects="place")] = "runs/test/ppo"
+    run_dir: Annotated[Folder, Key("folder of the run: data/, sft/, ppo/", affects="place")] = (
+        "runs/test"
+    )
+    default_local_dir: Annotated[Folder, Key("where PPO checkpoints go", affects="place")] = (
+        "runs/test/ppo"
+    )
     default_hdfs_dir: Annotated[
         CopyURL | None,
-        Key("fsspec URL (s3://…, gs://…, file://…) that gets a copy of each checkpoint; null: none", affects="place"),
+        Key(
+            "fsspec URL (s3://…, gs://…, file://…) that gets a copy of each checkpoint; null: none",
+            affects="place",
+        ),
     ] = None
     total_training_steps: Annotated[int, Key("PPO steps", affects="result", ge=1)] = 1000
-    save_freq: Annotated[int, Key("steps between checkpoints; -1: only at the end", affects="place", ge=-1)] = 100
-    test_freq: Annotated[int, Key("steps between validations; -1: only before and after", affects="display", ge=-1)] = (
-        10
+    save_freq: Annotated[
+        int, Key("steps between checkpoints; -1: only at the end", affects="place", ge=-1)
+    ] = 100
+    test_freq: Annotated[
+        int, Key("steps between validations; -1: only before and after", affects="display", ge=-1)
+    ] = 10
+    also_test_at: Annotated[
+        int | None, Key("one more step to validate at", affects="display", ge=1)
+    ] = None
+    val_before_train: Annotated[bool, Key("validate before the first step", affects="display")] = (
+        True
     )
-    also_test_at: Annotated[int | None, Key("one more step to validate at", affects="display", ge=1)] = None
-    val_before_train: Annotated[bool, Key("validate before the first step", affects="display")] = True
     validation_steps: Annotated[
         int, Key("passes per validation, each on puzzles of its own", affects="result", ge=1)
     ] = 2
-    critic_warmup: Annotated[int, Key("steps that train only the critic", affects="result", ge=0)] = 0
+    critic_warmup: Annotated[
+        int, Key("steps that train only the critic", affects="result", ge=0)
+    ] = 0
     resume_mode: Annotated[
-        Literal["auto", "disable", "resume_path"], Key("auto: from the last checkpoint", affects="place")
+        Literal["auto", "disable", "resume_path"],
+        Key("auto: from the last checkpoint", affects="place"),
     ] = "auto"
     resume_from_path: Annotated[
-        str | None, Key("checkpoint for `resume_mode: resume_path`", affects="result", content="checkpoint")
+        str | None,
+        Key("checkpoint for `resume_mode: resume_path`", affects="result", content="checkpoint"),
     ] = None
     max_actor_ckpt_to_keep: Annotated[
         int | None, Key("newest checkpoints that are kept; null keeps all", affects="place", ge=1)
@@ -390,25 +506,41 @@ class TrainerConfig:
         tuple[Literal["console", "tensorboard", "wandb", "trackio"], ...],
         Key("trackers; metrics.jsonl is always written", affects="display"),
     ] = ("console",)
-    generations_to_log_to_wandb: GenerationsToLogConfig = field(default_factory=GenerationsToLogConfig)
-    n_gpus_per_node: Annotated[int, Key("GPUs to use; clamped to what is there", affects="rounding", ge=1)] = 1
-    nnodes: Annotated[int, Key("machines (launcher ray; torchrun has its own option)", affects="rounding", ge=1)] = 1
+    generations_to_log_to_wandb: GenerationsToLogConfig = field(
+        default_factory=GenerationsToLogConfig
+    )
+    n_gpus_per_node: Annotated[
+        int, Key("GPUs to use; clamped to what is there", affects="rounding", ge=1)
+    ] = 1
+    nnodes: Annotated[
+        int, Key("machines (launcher ray; torchrun has its own option)", affects="rounding", ge=1)
+    ] = 1
     device: Annotated[str, Key("auto, cpu, cuda or cuda:N", affects="rounding")] = "auto"
     rank_timeout_s: Annotated[
         float, Key("longest wait of one rank for another, in seconds", affects="rounding", gt=0)
     ] = 1800.0
     threads: Annotated[
         int | None,
-        Key("CPU threads per process; null: one if methods run side by side", affects="rounding", ge=1),
+        Key(
+            "CPU threads per process; null: one if methods run side by side",
+            affects="rounding",
+            ge=1,
+        ),
     ] = None
     stall_timeout_s: Annotated[
         float | None,
-        Key("end with a stack dump after so many seconds without progress; null never", affects="rounding", gt=0),
+        Key(
+            "end with a stack dump after so many seconds without progress; null never",
+            affects="rounding",
+            gt=0,
+        ),
     ] = 3600.0
-    kl_warn: Annotated[float, Key("warn if KL(sampler ‖ trainer) per token exceeds this", affects="display", ge=0)] = (
-        0.01
-    )
-    kl_stop: Annotated[float, Key("stop at the first step if it exceeds this", affects="display", gt=0)] = 0.1
+    kl_warn: Annotated[
+        float, Key("warn if KL(sampler ‖ trainer) per token exceeds this", affects="display", ge=0)
+    ] = 0.01
+    kl_stop: Annotated[
+        float, Key("stop at the first step if it exceeds this", affects="display", gt=0)
+    ] = 0.1
 
 
 @section
@@ -416,15 +548,19 @@ class RayInitConfig:
     """`launcher: ray`."""
 
     address: Annotated[
-        str | None, Key("the Ray cluster, or auto; null starts one on this machine", affects="place")
+        str | None,
+        Key("the Ray cluster, or auto; null starts one on this machine", affects="place"),
     ] = None
-    num_cpus: Annotated[int | None, Key("CPUs of a Ray on this machine alone; null: all", affects="place", ge=1)] = None
+    num_cpus: Annotated[
+        int | None, Key("CPUs of a Ray on this machine alone; null: all", affects="place", ge=1)
+    ] = None
     cpus_per_worker: Annotated[int, Key("CPUs that each rank is given", affects="place", ge=1)] = 1
     max_failures: Annotated[
         int, Key("how often lost workers are replaced; -1: without limit", affects="place", ge=-1)
     ] = 3
     storage_path: Annotated[
-        str | None, Key("where Ray keeps its own state; null: ray/ in the run's folder", affects="place")
+        str | None,
+        Key("where Ray keeps its own state; null: ray/ in the run's folder", affects="place"),
     ] = None
 
 
@@ -442,4 +578,6 @@ class CompareConfig:
     seeds: Annotated[int, Key("full pipelines per arm", affects="display", ge=1)] = 1
     parallel: Annotated[int, Key("processes at a time on CPUs", affects="rounding", ge=1)] = 2
     per_gpu: Annotated[int, Key("processes at a time on each GPU", affects="rounding", ge=1)] = 1
-    bootstrap: Annotated[int, Key("resamples of the confidence interval over puzzles", affects="display", ge=1)] = 2000
+    bootstrap: Annotated[
+        int, Key("resamples of the confidence interval over puzzles", affects="display", ge=1)
+    ] = 2000

@@ -37,7 +37,8 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "custom_envs": ("selfplay", "ppo", "eval"),
     "custom_envs.*.reward": ("ppo", "eval"),
     "generate": ("selfplay",),
-    "generate.shuffle_next_states": ("selfplay", "ppo"),  # replayed rollouts are corrected like self-play
+    # replayed rollouts are corrected like self-play
+    "generate.shuffle_next_states": ("selfplay", "ppo"),
     "generate.states": ("selfplay", "ppo"),
     "generate.success_only": ("selfplay", "ppo"),
     "data": ("sft",),
@@ -71,21 +72,27 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "model_config": ("selfplay", "eval"),
     "model_info": ("selfplay", "eval"),
 }
-"""The stages of the longest name that a key begins with. Stages pass their identity on, so that stage 2 depends on
-whatever self-play depends on."""
+"""The stages of the longest name that a key begins with. Stages pass their identity on, so that
+stage 2 depends on whatever self-play depends on."""
 
 UNRECORDED: dict[Stage, tuple[str, ...]] = {"selfplay": ("ctx_manager.placeholders",)}
-"""Settings that older records of a stage lack and that need not have had the schema's default, as presets have others.
-Nothing is refused because of a value that nobody knows."""
+"""Settings that older records of a stage lack and that need not have had the schema's default, as
+presets have others. Nothing is refused because of a value that nobody knows."""
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _REPLAYED = tuple(
-    name for name, stages in SECTIONS.items() if "ppo" in stages and name.startswith(("generate.", "sft."))
+    name
+    for name, stages in SECTIONS.items()
+    if "ppo" in stages and name.startswith(("generate.", "sft."))
 )
-"""What replayed rows are made with: stored ones are cut into sequences anew, rollouts are corrected, too."""
+"""What replayed rows are made with: stored ones are cut into sequences anew, rollouts are
+corrected, too."""
 
 
-ENTRIES = {"custom_envs": EnvSpec(env_type=""), "model_info": APIModelConfig(provider_name="openai", model_name="")}
+ENTRIES = {
+    "custom_envs": EnvSpec(env_type=""),
+    "model_info": APIModelConfig(provider_name="openai", model_name=""),
+}
 """Sections with entries of the user's own names, and an entry with the defaults."""
 
 
@@ -106,7 +113,8 @@ def _keys() -> dict[str, Key]:
 
 @functools.cache
 def key_of(path: str) -> Key:
-    """What the schema says about a dotted key; inside a mapping (an environment's options), about the mapping."""
+    """What the schema says about a dotted key; inside a mapping (an environment's options), about
+    the mapping."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
@@ -118,12 +126,15 @@ def key_of(path: str) -> Key:
 
 
 def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
-    """Dotted key -> plain value of everything that a stage reads. Left out is what its other settings switch off:
-    environments that it does not play, API models that it does not ask, what is put into rollouts that
-    are not replayed, checkpoints of the run itself to go on from, and the number of PPO steps unless a learning rate
-    depends on it."""
+    """Dotted key -> plain value of everything that a stage reads. Left out is what its other
+    settings switch off: environments that it does not play, API models that it does not ask, what
+    is put into rollouts that are not replayed, checkpoints of the run itself to go on from, and the
+    number of PPO steps unless a learning rate depends on it."""
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
-    tags = {*cfg.es_manager.val.env_configs.tags, *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ())}
+    tags = {
+        *cfg.es_manager.val.env_configs.tags,
+        *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ()),
+    }
     models = {cfg.model_path, cfg.model_config.model_name}
     switched_off = (
         *(f"custom_envs.{tag}" for tag in cfg.custom_envs if tag not in tags),
@@ -133,7 +144,9 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
         *_not_of_others(cfg),
     )
     off = tuple(f"{name}." for name in switched_off)
-    return without_idle_replay({key: value for key, value in found.items() if not f"{key}.".startswith(off)})
+    return without_idle_replay(
+        {key: value for key, value in found.items() if not f"{key}.".startswith(off)}
+    )
 
 
 def _replays(cfg: Config, name: str) -> bool:
@@ -143,22 +156,27 @@ def _replays(cfg: Config, name: str) -> bool:
 
 
 def _not_of_others(cfg: Config) -> Iterator[str]:
-    """The keys of checkpoints to go on from that name none, or one of the run itself: then it is the same run."""
-    named, own = cfg.sft.trainer.resume_path, cfg.sft.trainer.default_local_dir
+    """The keys of checkpoints to go on from that name none, or one of the run itself: then it is
+    the same run."""
+    named = cfg.sft.trainer.resume_path
+    own = cfg.sft.trainer.default_local_dir
     if named is None or _lies_in(named, own, f"{cfg.trainer.run_dir}/round_1/sft"):
         yield "sft.trainer.resume_path"
-    named, own = cfg.trainer.resume_from_path, cfg.trainer.default_local_dir
+    named = cfg.trainer.resume_from_path
+    own = cfg.trainer.default_local_dir
     if named is None or cfg.trainer.resume_mode != "resume_path" or _lies_in(named, own):
         yield "trainer.resume_from_path"
 
 
 def _lies_in(named: str, *folders: str) -> bool:
-    return Path(named).expanduser().resolve().parent in [Path(folder).resolve() for folder in folders]
+    return Path(named).expanduser().resolve().parent in [
+        Path(folder).resolve() for folder in folders
+    ]
 
 
 def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a stage without those of a replay of no rows and of the gate, which records of older versions have:
-    it trained more where now it only judges."""
+    """The values of a stage without those of a replay of no rows and of the gate, which records of
+    older versions have: it trained more where now it only judges."""
     idle = ("gate.",) if values.get(f"{_REPLAY}.rows") else ("gate.", f"{_REPLAY}.")
     return {key: value for key, value in values.items() if not key.startswith(idle)}
 
@@ -167,14 +185,15 @@ def _has_an_end(cfg: Config) -> bool:
     """Whether PPO's learning rates depend on the number of steps."""
     optims = (cfg.actor_rollout_ref.actor.optim, cfg.critic.optim)
     return any(
-        optim.warmup_style == "cosine" or (optim.lr_warmup_steps < 0 and optim.lr_warmup_steps_ratio > 0)
+        optim.warmup_style == "cosine"
+        or (optim.lr_warmup_steps < 0 and optim.lr_warmup_steps_ratio > 0)
         for optim in optims
     )
 
 
 def default_of(key: str) -> Any:
-    """The schema's own default of a dotted key, for records that were made before the key existed; None without one. A
-    key of an environment tag has that of its section, whatever the tag."""
+    """The schema's own default of a dotted key, for records that were made before the key existed;
+    None without one. A key of an environment tag has that of its section, whatever the tag."""
     section, _, field = key.partition(".")
     return _defaults().get(f"{section}.*.{field.partition('.')[2]}" if section in ENTRIES else key)
 

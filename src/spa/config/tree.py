@@ -17,7 +17,8 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def schema_keys(cls: type = Config, prefix: str = "") -> Iterable[tuple[str, Any, Key | None]]:
-    """Every key of the schema in order: dotted path, type without annotation, and its `Key` (None for sections).
+    """Every key of the schema in order: dotted path, type without annotation, and its `Key` (None
+    for sections).
 
     Mappings appear once, with `*` for the key.
     """
@@ -52,7 +53,9 @@ def type_name(kind: Any) -> str:
 def to_plain(value: Any) -> Any:
     """Settings as dicts, lists and scalars, ready for YAML."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {
+            item.name: to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
         return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

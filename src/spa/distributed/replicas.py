@@ -1,7 +1,7 @@
 """A model that is trained by all ranks: whole on each of them (DDP), or in shards (FSDP2).
 
-What is computed with a model is handed to `run` as a function of it, so that the model's collectives happen around the
-whole computation, whichever of its layers that uses.
+What is computed with a model is handed to `run` as a function of it, so that the model's
+collectives happen around the whole computation, whichever of its layers that uses.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,17 +31,20 @@ class Replica:
     """A model that one process computes with, alone."""
 
     in_step = False
-    """Whether each forward pass waits for the other ranks, so that all must make the same number of them."""
+    """Whether each forward pass waits for the other ranks, so that all must make the same number of
+    them."""
 
     def __init__(self, model: Any, world: World = ALONE) -> None:
-        self.model, self.world = model, world
+        self.model = model
+        self.world = world
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
         """`work(model, *args)`. `last`: the backward pass of this call is the step's last one."""
         return work(self.model, *args)
 
     def full_model(self) -> Any:
-        """The model with all its current weights, for engines and checkpoints. Collective: every rank calls it."""
+        """The model with all its current weights, for engines and checkpoints. Collective: every
+        rank calls it."""
         return self.model
 
     def gathered(self, state: Any) -> Any:
@@ -51,15 +54,18 @@ class Replica:
     def passes(
         self, cut: Sequence[torch.Tensor], dummy: torch.Tensor, *, backward: bool
     ) -> Iterator[tuple[torch.Tensor, bool]]:
-        """The rows of each forward pass and whether they count. Where ranks must stay in step, those with fewer
-        micro-batches than others read `dummy` rows that do not."""
-        count = self.world.all_reduce_max(len(cut)) if self.in_step else max(len(cut), int(backward))
+        """The rows of each forward pass and whether they count. Where ranks must stay in step,
+        those with fewer micro-batches than others read `dummy` rows that do not."""
+        count = (
+            self.world.all_reduce_max(len(cut)) if self.in_step else max(len(cut), int(backward))
+        )
         yield from ((rows, True) for rows in cut)
         yield from ((dummy, False) for _ in range(count - len(cut)))
 
 
 class Replicated(Replica):
-    """DDP: every rank has the whole model; gradients are averaged during a step's last backward pass."""
+    """DDP: every rank has the whole model; gradients are averaged during a step's last backward
+    pass."""
 
     def __init__(self, model: Any, world: World) -> None:
         super().__init__(model, world)

@@ -1,7 +1,7 @@
 """FSDP2 (`fully_shard`): parameters, gradients and optimiser states cut over the ranks.
 
-Every decoder layer is gathered when it is needed and given back afterwards. Engines and checkpoints get whole weights,
-so that a checkpoint does not depend on the number of ranks that wrote it.
+Every decoder layer is gathered when it is needed and given back afterwards. Engines and checkpoints
+get whole weights, so that a checkpoint does not depend on the number of ranks that wrote it.
 """
 
 import copy
@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from spa.distributed.replicas import FunctionModule, Replica
@@ -22,8 +28,9 @@ from spa.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """How a model is cut. `group`: ranks that share one copy (-1: all; fewer: hybrid, whole copies side by side);
-    `dtype`: of the gathered parameters, None for that of the weights; gradients are added up in float32."""
+    """How a model is cut. `group`: ranks that share one copy (-1: all; fewer: hybrid, whole copies
+    side by side); `dtype`: of the gathered parameters, None for that of the weights; gradients are
+    added up in float32."""
 
     group: int = -1
     reshard_after_forward: bool = True
@@ -32,11 +39,14 @@ class Sharding:
 
 
 class Sharded(Replica):
-    """The model in shards. `keeps_whole`: this rank has a whole copy beside them, which `whole` brings up to date."""
+    """The model in shards. `keeps_whole`: this rank has a whole copy beside them, which `whole`
+    brings up to date."""
 
     in_step = True
 
-    def __init__(self, model: Any, world: World, sharding: Sharding, *, keeps_whole: bool = True) -> None:
+    def __init__(
+        self, model: Any, world: World, sharding: Sharding, *, keeps_whole: bool = True
+    ) -> None:
         super().__init__(model, world)
         self._device = next(model.parameters()).device
         self._whole = copy.deepcopy(model).requires_grad_(False) if keeps_whole else None
@@ -59,7 +69,8 @@ class Sharded(Replica):
 
     @torch.no_grad()
     def full_model(self) -> Any:
-        """The whole copy, brought up to date one parameter at a time; None on a rank that keeps none."""
+        """The whole copy, brought up to date one parameter at a time; None on a rank that keeps
+        none."""
         for module in self._root.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -85,26 +96,38 @@ class Sharded(Replica):
 
 def _precision(dtype: torch.dtype | None, *, cast_inputs: bool) -> MixedPrecisionPolicy:
     reduce = torch.float32 if dtype is not None else None
-    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce, cast_forward_inputs=cast_inputs and bool(dtype))
+    return MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=reduce, cast_forward_inputs=cast_inputs and bool(dtype)
+    )
 
 
 def mesh_of(world: World, group: int, device: str) -> DeviceMesh:
-    """All ranks in a row, or rows of `group` ranks. Raises ConfigError if the ranks do not fill them."""
+    """All ranks in a row, or rows of `group` ranks. Raises ConfigError if the ranks do not fill
+    them."""
     if group in (-1, world.size):
         return init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
     if group < 1 or world.size % group:
-        raise ConfigError(f"fsdp_config.fsdp_size={group} does not divide {world.size} ranks; use -1 to shard over all")
-    return init_device_mesh(device, (world.size // group, group), mesh_dim_names=("replicate", "shard"))
+        raise ConfigError(
+            f"fsdp_config.fsdp_size={group} does not divide {world.size} ranks; use -1 to shard over all"
+        )
+    return init_device_mesh(
+        device, (world.size // group, group), mesh_dim_names=("replicate", "shard")
+    )
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
     """The modules that transformers says must not be split: a model's decoder layers."""
-    names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    names = {
+        name
+        for module in model.modules()
+        for name in getattr(module, "_no_split_modules", None) or ()
+    }
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
 def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The whole of a tensor that may be in shards. Collective; shards on the CPU travel over `device`."""
+    """The whole of a tensor that may be in shards. Collective; shards on the CPU travel over
+    `device`."""
     if not isinstance(value, DTensor):
         return value
     moved: Any = value.to(device)

@@ -1,10 +1,11 @@
 """The ranks of a run: which work is whose, and how the ranks tell each other what they found.
 
-SPMD: every rank runs the same recipe on the same configuration. Each does its share of the expensive work (playing,
-scoring, gradients) and gets everybody's results, so that statistics, filters and decisions are the same everywhere.
-Alone, every method is the identity.
+SPMD: every rank runs the same recipe on the same configuration. Each does its share of the
+expensive work (playing, scoring, gradients) and gets everybody's results, so that statistics,
+filters and decisions are the same everywhere. Alone, every method is the identity.
 
-Nothing is pickled: results travel as JSON or as tensors. No wait is without a limit: it is that of the process group.
+Nothing is pickled: results travel as JSON or as tensors. No wait is without a limit: it is that of
+the process group.
 """
 
 import gc
@@ -52,22 +53,28 @@ class World:
         pack: Callable[[Result], Any] = lambda result: result,
         unpack: Callable[[Any], Result] = lambda result: result,
     ) -> list[Result]:
-        """`work` on all items, shared out among the ranks: one result per item, in their order, on every rank.
+        """`work` on all items, shared out among the ranks: one result per item, in their order, on
+        every rank.
 
-        Items with the same `by` stay together. `pack` makes JSON of a result, `unpack` is its inverse.
+        Items with the same `by` stay together. `pack` makes JSON of a result, `unpack` is its
+        inverse.
         """
         if self.size == 1:
             return work(list(items))
         keys = [by(item) if by else index for index, item in enumerate(items)]
         turn = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        mine = [item for item, key in zip(items, keys, strict=True) if turn[key] % self.size == self.rank]
+        mine = [
+            item
+            for item, key in zip(items, keys, strict=True)
+            if turn[key] % self.size == self.rank
+        ]
         packed = self.gather([pack(result) for result in work(mine)])
         streams = [iter(results) for results in packed]
         return [unpack(next(streams[turn[key] % self.size])) for key in keys]
 
     def deal(self, lengths: torch.Tensor) -> torch.Tensor:
-        """int64: this rank's rows. Rows are dealt from the longest to the shortest, back and forth, so that every rank
-        gets nearly the same number of tokens."""
+        """int64: this rank's rows. Rows are dealt from the longest to the shortest, back and forth,
+        so that every rank gets nearly the same number of tokens."""
         if self.size == 1:
             return torch.arange(len(lengths))
         order = torch.argsort(lengths, stable=True, descending=True)
@@ -85,10 +92,14 @@ class World:
             most = int(torch.cat(sizes).max())
             parts = [torch.zeros(most, dtype=torch.uint8) for _ in range(self.size)]
             dist.all_gather(parts, torch.nn.functional.pad(data, (0, most - len(data))))
-        return [json.loads(part[: int(n)].numpy().tobytes()) for part, n in zip(parts, sizes, strict=True)]
+        return [
+            json.loads(part[: int(n)].numpy().tobytes())
+            for part, n in zip(parts, sizes, strict=True)
+        ]
 
     def broadcast(self, find: Callable[[], Result]) -> Result:
-        """What `find` gives on rank 0 (JSON), on every rank: for what is read from files that change."""
+        """What `find` gives on rank 0 (JSON), on every rank: for what is read from files that
+        change."""
         if self.size == 1:
             return find()
         return self.gather(find() if self.is_main else None)[0]
@@ -145,9 +156,9 @@ def current_world() -> World:
 
 @contextmanager
 def joined(device: str, timeout_s: float) -> Iterator[World]:
-    """Join the ranks if torchrun has started this process: gloo on CPUs, NCCL on GPUs (and gloo for what is not on a
-    GPU). No rank waits for another longer than `timeout_s`. Asked to stop, none does by itself: the stages agree on it
-    between two steps.
+    """Join the ranks if torchrun has started this process: gloo on CPUs, NCCL on GPUs (and gloo for
+    what is not on a GPU). No rank waits for another longer than `timeout_s`. Asked to stop, none
+    does by itself: the stages agree on it between two steps.
 
     Raises ConfigError if `device` names one GPU for all ranks.
     """
@@ -155,13 +166,18 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
         yield ALONE
         return
     if ":" in device:
-        raise ConfigError(f"trainer.device={device} would put all ranks on one GPU; use cuda, cpu or auto")
+        raise ConfigError(
+            f"trainer.device={device} would put all ranks on one GPU; use cuda, cpu or auto"
+        )
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(dist.get_node_local_rank())  # pyright: ignore[reportPrivateImportUsage]
-    # DDP and FSDP2 import it, and its functions would keep the group that exists then as their default argument.
+    # DDP and FSDP2 import it, and its functions would keep the group that exists then as their
+    # default argument.
     importlib.import_module("torch.distributed.nn.functional")
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s)
+    )
     with uninterrupted():
         try:
             yield current_world()
@@ -173,11 +189,11 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
 
 
 def _leave() -> None:
-    """When all ranks are here: destroy the process group, and let go of all that holds it (models in reference cycles,
-    meshes in DTensor's caches), so that its threads end now.
+    """When all ranks are here: destroy the process group, and let go of all that holds it (models
+    in reference cycles, meshes in DTensor's caches), so that its threads end now.
 
-    A thread of gloo that lets go of a tensor while the interpreter ends aborts the process: "terminate called without
-    an active exception", pytorch/pytorch#179291 and #190489.
+    A thread of gloo that lets go of a tensor while the interpreter ends aborts the process:
+    "terminate called without an active exception", pytorch/pytorch#179291 and #190489.
     """
     current_world().barrier()
     for mesh in [thing for thing in gc.get_objects() if type(thing) is DeviceMesh]:

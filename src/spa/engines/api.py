@@ -1,13 +1,16 @@
-"""Play with a model behind an API: OpenAI, Anthropic, and every server that speaks the chat protocol of OpenAI.
+"""Play with a model behind an API: OpenAI, Anthropic, and every server that speaks the chat
+protocol of OpenAI.
 
-The `openai` SDK sends the requests, repeats them after rate limits, broken connections and server errors, and waits as
-long as the server asks. What is left of trouble is told apart here:
+The `openai` SDK sends the requests, repeats them after rate limits, broken connections and server
+errors, and waits as long as the server asks. What is left of trouble is told apart here:
 
 * `Unanswered`: the server failed this request. If it fails all of them, the run ends.
-* `Refused`: this request will not be answered (too long, a content filter), others may be. Its episode fails.
+* `Refused`: this request will not be answered (too long, a content filter), others may be. Its
+  episode fails.
 * `ModelError`: nothing works before the user changes something (key, model name, quota).
 
-Every response is written to a file as it arrives. The same command, started again, takes responses from there.
+Every response is written to a file as it arrives. The same command, started again, takes responses
+from there.
 """
 
 import hashlib
@@ -45,7 +48,11 @@ KEYS = {
     "together": "TOGETHER_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
 }
-FINISH_REASONS: dict[Any, Literal["stop", "length"]] = {"stop": "stop", "eos": "stop", "length": "length"}
+FINISH_REASONS: dict[Any, Literal["stop", "length"]] = {
+    "stop": "stop",
+    "eos": "stop",
+    "length": "length",
+}
 LENGTH_LIMITS = ("max_tokens", "max_completion_tokens")
 REFUSALS = ("context", "too long", "too large", "content_filter", "content_policy")
 """Words of an error that concerns one conversation."""
@@ -88,7 +95,8 @@ class Pacer:
 
 
 class ResponseStore:
-    """Responses by request, in a JSON-lines file that only grows. A line cut off by a crash is skipped."""
+    """Responses by request, in a JSON-lines file that only grows. A line cut off by a crash is
+    skipped."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -129,12 +137,14 @@ class ResponseStore:
 
 
 class ApiEngine:
-    """An engine over one entry of `model_info`. Its responses have no token ids and cannot be trained on.
+    """An engine over one entry of `model_info`. Its responses have no token ids and cannot be
+    trained on.
 
-    timeout_s: of connecting and of every read; max_concurrency: requests at a time; max_retries: the SDK's;
-    per_minute: requests per minute, all threads together; store: file of the responses.
+    timeout_s: of connecting and of every read; max_concurrency: requests at a time; max_retries:
+    the SDK's; per_minute: requests per minute, all threads together; store: file of the responses.
 
-    Raises ModelError if the SDK or the key is missing, or if the proxy of the environment cannot be used.
+    Raises ModelError if the SDK or the key is missing, or if the proxy of the environment cannot be
+    used.
     """
 
     template = None
@@ -152,7 +162,9 @@ class ApiEngine:
         try:
             import openai
         except ImportError as error:
-            raise ModelError(f"models behind APIs need the api extra: {install_hint('api')}") from error
+            raise ModelError(
+                f"models behind APIs need the api extra: {install_hint('api')}"
+            ) from error
         self.entry = entry
         self.name = entry.model_name
         self.address = entry.base_url or ADDRESSES[entry.provider_name]
@@ -165,7 +177,10 @@ class ApiEngine:
         self._sdk_error = openai.APIError
         try:
             self._client = openai.OpenAI(
-                api_key=self._key or "none", base_url=self.address, timeout=timeout_s, max_retries=max_retries
+                api_key=self._key or "none",
+                base_url=self.address,
+                timeout=timeout_s,
+                max_retries=max_retries,
             )
         except Exception:  # noqa: BLE001 - its text would show the password of a proxy
             raise ModelError(
@@ -176,18 +191,24 @@ class ApiEngine:
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt; those that got no answer have `finish_reason` "error".
 
-        Raises ModelError if nothing can work: the server answers none of several prompts, or never answered any.
+        Raises ModelError if nothing can work: the server answers none of several prompts, or never
+        answered any.
         """
         if any(prompt.images for prompt in prompts):
-            raise ModelError(f"{self.name} reads text, not pictures: set render_mode: text in custom_envs")
+            raise ModelError(
+                f"{self.name} reads text, not pictures: set render_mode: text in custom_envs"
+            )
         settings = self._settings(sampling)
         pool = ThreadPoolExecutor(max_workers=self.max_concurrency, thread_name_prefix="spa-api")
         try:
             futures = [pool.submit(self._complete, prompt, settings) for prompt in prompts]
             wait(futures, return_when=FIRST_EXCEPTION)
-            fatal = next((f.exception() for f in futures if f.done() and f.exception() is not None), None)
+            fatal = next(
+                (f.exception() for f in futures if f.done() and f.exception() is not None), None
+            )
             if fatal is not None:
-                pool.shutdown(wait=True, cancel_futures=True)  # requests under way are answered and kept
+                # requests under way are answered and kept
+                pool.shutdown(wait=True, cancel_futures=True)
                 raise ModelError(f"{fatal}\n{self._kept()}") from fatal
             answers = [future.result() for future in futures]
         except BaseException:
@@ -199,14 +220,20 @@ class ApiEngine:
         failed = [c.text for c in completions if c.finish_reason == "error"]
         silent = len(failed) > 1 and not any(refused for _, refused in answers)
         if failed and len(failed) == len(completions) and (silent or not len(self.store)):
-            raise ModelError(f"{self.address} answered none of {len(failed)} requests: {failed[0]}\n{self._kept()}")
+            raise ModelError(
+                f"{self.address} answered none of {len(failed)} requests: {failed[0]}\n{self._kept()}"
+            )
         for text in dict.fromkeys(failed):
-            log.warning("no response to %d of %d prompts: %s", failed.count(text), len(prompts), text)
+            log.warning(
+                "no response to %d of %d prompts: %s", failed.count(text), len(prompts), text
+            )
         return completions
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
         """Raises ModelError: there are no weights to load."""
-        raise ModelError("a model behind an API cannot be trained; set actor_rollout_ref.rollout.name=local")
+        raise ModelError(
+            "a model behind an API cannot be trained; set actor_rollout_ref.rollout.name=local"
+        )
 
     def forget(self, episode_ids: Sequence[str]) -> None:
         """Nothing is cached by episode."""
@@ -214,7 +241,9 @@ class ApiEngine:
     def close(self) -> None:
         """Close connections and log what was used."""
         self._client.close()
-        log.info("%s: %s", self.name, ", ".join(f"{value} {name}" for name, value in self.usage.items()))
+        log.info(
+            "%s: %s", self.name, ", ".join(f"{value} {name}" for name, value in self.usage.items())
+        )
 
     def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
         """The sampling fields of a request; `generation_kwargs` of the entry win."""
@@ -242,27 +271,39 @@ class ApiEngine:
             try:
                 response = self._ask(prompt.messages, settings)
             except Unanswered as error:
-                failed = Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
+                failed = Completion(
+                    text=str(error), token_ids=None, logprobs=None, finish_reason="error"
+                )
                 return failed, isinstance(error, Refused)
             self.store.put(key, response)
         text = without_prefill(response, prompt.prefill)
-        return Completion(text=text, token_ids=None, logprobs=None, finish_reason=response.finish_reason), False
+        return Completion(
+            text=text, token_ids=None, logprobs=None, finish_reason=response.finish_reason
+        ), False
 
     def _ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiResponse:
         """One chat completion. Raises Unanswered, Refused or ModelError."""
         self._count(requests=1)
-        sendable: Any = [{**message, "content": _without_surrogates(message["content"])} for message in messages]
+        sendable: Any = [
+            {**message, "content": _without_surrogates(message["content"])} for message in messages
+        ]
         try:
-            answer = self._client.chat.completions.create(model=self.name, messages=sendable, extra_body=dict(settings))
+            answer = self._client.chat.completions.create(
+                model=self.name, messages=sendable, extra_body=dict(settings)
+            )
             response = self._read(answer)
         except self._sdk_error as error:
             raise self._failure(error) from None
         except Unanswered:
             raise
         except Exception as error:  # noqa: BLE001 - the SDK checks nothing: an answer can be anything
-            raise Unanswered(f"{self.address}: {type(error).__name__} while the answer was read") from None
+            raise Unanswered(
+                f"{self.address}: {type(error).__name__} while the answer was read"
+            ) from None
         watchdog.beat()
-        self._count(prompt_tokens=response.prompt_tokens, completion_tokens=response.completion_tokens)
+        self._count(
+            prompt_tokens=response.prompt_tokens, completion_tokens=response.completion_tokens
+        )
         return response
 
     def _read(self, answer: Any) -> ApiResponse:
@@ -272,8 +313,12 @@ class ApiEngine:
         if not isinstance(text, str | None):
             raise Unanswered(f"{self.address}: the answer has no message")
         if choice.finish_reason not in FINISH_REASONS:
-            raise Refused(f"{self.name} ended its response with {self._readable(str(choice.finish_reason))[:80]!r}")
-        reasoning = getattr(choice.message, "reasoning_content", None) or getattr(choice.message, "reasoning", None)
+            raise Refused(
+                f"{self.name} ended its response with {self._readable(str(choice.finish_reason))[:80]!r}"
+            )
+        reasoning = getattr(choice.message, "reasoning_content", None) or getattr(
+            choice.message, "reasoning", None
+        )
         return ApiResponse(
             text=self._readable(text or ""),
             finish_reason=FINISH_REASONS[choice.finish_reason],
@@ -295,22 +340,31 @@ class ApiEngine:
         ):
             return ModelError(f"{where}: the account has no credit left. {text}")
         if status in (401, 403):
-            variable = self.entry.api_key_env or KEYS.get(self.entry.provider_name, "the variable named by api_key_env")
-            return ModelError(f"{where}: the key in {variable} is wrong, has expired or may not do this. {text}")
+            variable = self.entry.api_key_env or KEYS.get(
+                self.entry.provider_name, "the variable named by api_key_env"
+            )
+            return ModelError(
+                f"{where}: the key in {variable} is wrong, has expired or may not do this. {text}"
+            )
         if status == 404:
             return ModelError(
                 f"{where}: there is no such model or address. Check model_name and base_url of its entry in "
                 f"model_info. {text}"
             )
         if status is None or status < 400 or status >= 500 or status in (408, 409, 425, 429):
-            return Unanswered(f"{where}: {text}" if status is None else f"{where}: status {status}: {text}")
+            return Unanswered(
+                f"{where}: {text}" if status is None else f"{where}: status {status}: {text}"
+            )
         # Settings that were accepted before are not what is wrong.
         if len(self.store) or any(word in lower for word in REFUSALS):
             return Refused(f"{where}: {text}")
-        return ModelError(f"{where}: the server does not take the request; check its generation_kwargs. {text}")
+        return ModelError(
+            f"{where}: the server does not take the request; check its generation_kwargs. {text}"
+        )
 
     def _readable(self, text: str) -> str:
-        """What a server said, as it may be kept and shown: without the key, which it knows, and as UTF-8."""
+        """What a server said, as it may be kept and shown: without the key, which it knows, and as
+        UTF-8."""
         return _without_surrogates(text.replace(self._key, "***") if self._key else text)
 
     def _count(self, **amounts: int) -> None:
@@ -329,7 +383,9 @@ def api_key(entry: APIModelConfig) -> str | None:
         return None
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise ModelError(f"{entry.model_name}: no API key. Set the environment variable {variable}.")
+        raise ModelError(
+            f"{entry.model_name}: no API key. Set the environment variable {variable}."
+        )
     if not (key.isascii() and key.isprintable()):
         raise ModelError(
             f"{entry.model_name}: the key in the environment variable {variable} has a line break or letters that no "
@@ -345,12 +401,13 @@ def request_key(address: str, name: str, prompt: Prompt, settings: Mapping[str, 
 
 
 def without_prefill(response: ApiResponse, prefill: str) -> str:
-    """The response as it follows `prefill`, which is never sent to an API and which the rollout writes before every
-    response.
+    """The response as it follows `prefill`, which is never sent to an API and which the rollout
+    writes before every response.
 
-    A response that has the prefill loses it, with anything before it; one that has not stays as it is. Reasoning that
-    the server returns separately becomes the think block of a text that has none; where it quotes the blocks that the
-    response consists of, their markers are written with square brackets.
+    A response that has the prefill loses it, with anything before it; one that has not stays as it
+    is. Reasoning that the server returns separately becomes the think block of a text that has
+    none; where it quotes the blocks that the response consists of, their markers are written with
+    square brackets.
     """
     _, found, after = response.text.partition(prefill)
     if found:
@@ -369,5 +426,6 @@ def _checked(response: ApiResponse) -> ApiResponse:
 
 
 def _without_surrogates(text: str) -> str:
-    """`text` as UTF-8 can hold it: lone surrogates become U+FFFD, so that it can be sent on and kept."""
+    """`text` as UTF-8 can hold it: lone surrogates become U+FFFD, so that it can be sent on and
+    kept."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -11,7 +11,8 @@ from spa.types import Completion, Prompt, SamplingParams
 
 
 class Engine(Protocol):
-    """Continues prompts. `generate` returns as many completions as it got prompts, in the same order."""
+    """Continues prompts. `generate` returns as many completions as it got prompts, in the same
+    order."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt."""
@@ -31,7 +32,8 @@ class Engine(Protocol):
 
 
 class PlayingEngine(Engine, Protocol):
-    """An engine that knows its chat template: None if it works on text alone, and so should the rollout."""
+    """An engine that knows its chat template: None if it works on text alone, and so should the
+    rollout."""
 
     @property
     def template(self) -> ChatTemplate | None:

@@ -28,7 +28,8 @@ REPLIES = "api_replies.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """What an engine is made from. `model` and `template` are there if they are loaded already: in training always."""
+    """What an engine is made from. `model` and `template` are there if they are loaded already: in
+    training always."""
 
     cfg: Config
     model_name: str  # a model or checkpoint as in `model_path`, or a name of `model_info`
@@ -41,8 +42,9 @@ class EngineRequest:
 class EngineKind:
     """How an engine is made, and whether it may play in training.
 
-    trainable: `load_weights` takes the policy's weights, and completions have token ids and log-probs. raw_logprobs:
-    these are of the raw logits, whatever temperature, top-k and top-p were asked for.
+    trainable: `load_weights` takes the policy's weights, and completions have token ids and
+    log-probs. raw_logprobs: these are of the raw logits, whatever temperature, top-k and top-p were
+    asked for.
     """
 
     make: Callable[[EngineRequest], PlayingEngine]
@@ -51,15 +53,20 @@ class EngineKind:
 
 
 def make_engine(
-    cfg: Config, model_name: str, template: ChatTemplate | None = None, device: torch.device | None = None
+    cfg: Config,
+    model_name: str,
+    template: ChatTemplate | None = None,
+    device: torch.device | None = None,
 ) -> PlayingEngine:
     """An engine that plays with `model_name`; roll out with its `template`.
 
-    `model_name`: a model or checkpoint as in `model_path`; a name of `model_info` for a model behind an API; or
-    `random` for uniformly random legal actions. With `actor_rollout_ref.rollout.name=openai` any other name means
-    `model_config.model_name`. `template` saves reading the tokenizer again, `device` is that of a local model.
+    `model_name`: a model or checkpoint as in `model_path`; a name of `model_info` for a model
+    behind an API; or `random` for uniformly random legal actions. With
+    `actor_rollout_ref.rollout.name=openai` any other name means `model_config.model_name`.
+    `template` saves reading the tokenizer again, `device` is that of a local model.
 
-    Raises ModelError if the model cannot be used, ConfigError if the engine cannot be made from a configuration.
+    Raises ModelError if the model cannot be used, ConfigError if the engine cannot be made from a
+    configuration.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     request = EngineRequest(cfg=cfg, model_name=model_name, device=device, template=template)
@@ -67,8 +74,9 @@ def make_engine(
 
 
 def engine_kind(name: str) -> EngineKind:
-    """The engine that `actor_rollout_ref.rollout.name` means: one of `ENGINES`, or `package.module:name` of an
-    `EngineKind`, or of a class or function that makes an engine from an `EngineRequest` (and is not trained on).
+    """The engine that `actor_rollout_ref.rollout.name` means: one of `ENGINES`, or
+    `package.module:name` of an `EngineKind`, or of a class or function that makes an engine from an
+    `EngineRequest` (and is not trained on).
 
     Raises ConfigError if it does not load.
     """
@@ -77,7 +85,9 @@ def engine_kind(name: str) -> EngineKind:
     key = "actor_rollout_ref.rollout.name"
     found = load_setting(key, name)
     if not isinstance(found, EngineKind) and not callable(found):
-        raise ConfigError(f"{key}: {name!r} is neither an EngineKind nor a class or function that makes an engine")
+        raise ConfigError(
+            f"{key}: {name!r} is neither an EngineKind nor a class or function that makes an engine"
+        )
     if isinstance(found, EngineKind):
         return found
     return EngineKind(make=cast(Callable[[EngineRequest], PlayingEngine], found))
@@ -86,10 +96,13 @@ def engine_kind(name: str) -> EngineKind:
 def trained_kind(cfg: Config) -> EngineKind:
     """The engine that plays with the weights that are being trained.
 
-    Raises ConfigError for an engine that cannot, or whose log-probs are not those of the policy that samples.
+    Raises ConfigError for an engine that cannot, or whose log-probs are not those of the policy
+    that samples.
     """
-    name, rollout = engine_name(cfg), cfg.actor_rollout_ref.rollout
-    kind, sampling = engine_kind(name), rollout.temperature == 1 and rollout.top_p >= 1 and rollout.top_k < 1
+    name = engine_name(cfg)
+    rollout = cfg.actor_rollout_ref.rollout
+    kind = engine_kind(name)
+    sampling = rollout.temperature == 1 and rollout.top_p >= 1 and rollout.top_k < 1
     if not kind.trainable:
         raise ConfigError(
             f"actor_rollout_ref.rollout.name={name} cannot be trained: PPO needs the tokens and weights of the policy. "
@@ -109,7 +122,8 @@ def trained_kind(cfg: Config) -> EngineKind:
 
 
 def engine_name(cfg: Config, model_name: str = "") -> str:
-    """What `actor_rollout_ref.rollout.name` means on this machine for this model: the same without `auto`."""
+    """What `actor_rollout_ref.rollout.name` means on this machine for this model: the same without
+    `auto`."""
     if model_name == RANDOM:
         return RANDOM
     if model_name in cfg.model_info:
@@ -118,8 +132,11 @@ def engine_name(cfg: Config, model_name: str = "") -> str:
 
 
 def on_this_machine(cfg: Config) -> Config:
-    """`cfg` with engine and GPU counts that this machine has. What is lowered is logged, once per process."""
-    clamped, warnings = clamp_to_hardware(cfg, gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    """`cfg` with engine and GPU counts that this machine has. What is lowered is logged, once per
+    process."""
+    clamped, warnings = clamp_to_hardware(
+        cfg, gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0
+    )
     for text in warnings:
         _warn_once(text)
     return clamped
@@ -142,7 +159,9 @@ def _make_scripted(request: EngineRequest) -> PlayingEngine:
 
 
 def _make_local(request: EngineRequest) -> PlayingEngine:
-    cfg, model, template = request.cfg, request.model, request.template
+    cfg = request.cfg
+    model = request.model
+    template = request.template
     if model is None:
         model, own = load_actor(cfg, request.model_name, request.device)
         template = template or own
@@ -151,12 +170,14 @@ def _make_local(request: EngineRequest) -> PlayingEngine:
 
 
 def _make_vllm(request: EngineRequest) -> PlayingEngine:
-    cfg, name = request.cfg, request.model_name
+    cfg = request.cfg
+    name = request.model_name
     return vllm_engine(cfg, name, request.template or load_template(cfg, name), request.device)
 
 
 def _make_api(request: EngineRequest) -> PlayingEngine:
-    cfg, name = request.cfg, request.model_name
+    cfg = request.cfg
+    name = request.model_name
     return api_engine(cfg, name if name in cfg.model_info else cfg.model_config.model_name)
 
 
@@ -169,8 +190,11 @@ ENGINES: dict[str, EngineKind] = {
 }
 
 
-def vllm_engine(cfg: Config, model_name: str, template: ChatTemplate, device: torch.device) -> VllmEngine:
-    """vLLM with the settings of `actor_rollout_ref.rollout`. Raises ModelError if it cannot be used."""
+def vllm_engine(
+    cfg: Config, model_name: str, template: ChatTemplate, device: torch.device
+) -> VllmEngine:
+    """vLLM with the settings of `actor_rollout_ref.rollout`. Raises ModelError if it cannot be
+    used."""
     if template.images is not None:
         raise ConfigError(
             f"{model_name} sees pictures, and vllm is given text: set actor_rollout_ref.rollout.name=local"
@@ -198,14 +222,17 @@ def vllm_engine(cfg: Config, model_name: str, template: ChatTemplate, device: to
     )
 
 
-def local_engine(cfg: Config, model: Any, template: ChatTemplate, device: torch.device) -> LocalEngine:
+def local_engine(
+    cfg: Config, model: Any, template: ChatTemplate, device: torch.device
+) -> LocalEngine:
     """The engine of this process over a loaded model."""
     rows = cfg.actor_rollout_ref.rollout.max_num_seqs
     return LocalEngine(model, template, max_rows=rows, autocast=engine_autocast(cfg, device))
 
 
 def api_engine(cfg: Config, name: str, *, store: Path | None = None) -> PlayingEngine:
-    """The engine of a `model_info` entry; its replies are kept in `store`, by default in the run's folder.
+    """The engine of a `model_info` entry; its replies are kept in `store`, by default in the run's
+    folder.
 
     Raises ConfigError if there is no such entry.
     """

@@ -1,10 +1,12 @@
-"""The forward pass of Llama-like models as sampling on a CPU needs it: the last position's logits, few operations.
+"""The forward pass of Llama-like models as sampling on a CPU needs it: the last position's logits,
+few operations.
 
-A step reads one token per row, so what costs is reading the weights once and whatever Python does in between. Here the
-matrices that read the same input are one (query, key, value; gate, up), they are laid out as oneDNN multiplies them,
-and attention is two plain products over the cache: the fused kernel, which is made for long queries, takes ten times as
-long in bfloat16. The residual stream, norms and rotations are float32, as under autocast, so that sampler and trainer
-compute the same numbers up to rounding.
+A step reads one token per row, so what costs is reading the weights once and whatever Python does
+in between. Here the matrices that read the same input are one (query, key, value; gate, up), they
+are laid out as oneDNN multiplies them, and attention is two plain products over the cache: the
+fused kernel, which is made for long queries, takes ten times as long in bfloat16. The residual
+stream, norms and rotations are float32, as under autocast, so that sampler and trainer compute the
+same numbers up to rounding.
 """
 
 from types import SimpleNamespace
@@ -23,14 +25,20 @@ DECODED_ROWS = 16  # rows that the matrices' layout is chosen for; others work
 
 
 def can_fuse(model: Any, dtype: torch.dtype) -> bool:
-    """Whether `FusedModel` computes what the model means, and its copy of the matrices is worth its memory: in a lower
-    precision, or of a small model."""
+    """Whether `FusedModel` computes what the model means, and its copy of the matrices is worth its
+    memory: in a lower precision, or of a small model."""
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not attends_to_everything(config):
         return False
-    if any(type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)):
+    if any(
+        type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)
+    ):
         return False
-    linear = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linear = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
     known = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
     stored = next(model.parameters()).dtype
@@ -38,14 +46,20 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
 
 
 class Matrix:
-    """One or more linear layers with the same input as one, in `dtype`, laid out for oneDNN where there is one."""
+    """One or more linear layers with the same input as one, in `dtype`, laid out for oneDNN where
+    there is one."""
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
         weight = torch.cat([layer.weight.detach() for layer in layers]).to(dtype)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         self.bias = torch.cat(biases).to(dtype) if biases else None
-        self.dtype, self.packed = dtype, torch.backends.mkldnn.is_available() and dtype in _packable()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, DECODED_ROWS) if self.packed else weight
+        self.dtype, self.packed = (
+            dtype,
+            torch.backends.mkldnn.is_available() and dtype in _packable(),
+        )
+        self.weight = (
+            torch.ops.mkldnn._reorder_linear_weight(weight, DECODED_ROWS) if self.packed else weight
+        )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out], in the matrix's precision."""
@@ -65,25 +79,31 @@ class Layer:
     """The matrices of one layer; norms are the trainer's own."""
 
     def __init__(self, source: Any, dtype: torch.dtype) -> None:
-        attention, mlp = source.self_attn, source.mlp
+        attention = source.self_attn
+        mlp = source.mlp
         self.qkv = Matrix([attention.q_proj, attention.k_proj, attention.v_proj], dtype)
         self.out = Matrix([attention.o_proj], dtype)
         self.gate_up = Matrix([mlp.gate_proj, mlp.up_proj], dtype)
         self.down = Matrix([mlp.down_proj], dtype)
         self.act = mlp.act_fn
-        self.before, self.between = source.input_layernorm, source.post_attention_layernorm
+        self.before = source.input_layernorm
+        self.between = source.post_attention_layernorm
 
 
 class FusedModel:
-    """A copy of a Llama-like model's matrices, called like the model itself with a cache and an additive mask."""
+    """A copy of a Llama-like model's matrices, called like the model itself with a cache and an
+    additive mask."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         config = model.config
-        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.heads = config.num_attention_heads
+        self.key_heads = config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.scale = self.width**-0.5
         self.dtype = dtype
-        self.bytes_per_token = 2 * config.num_hidden_layers * self.key_heads * self.width * dtype.itemsize
+        self.bytes_per_token = (
+            2 * config.num_hidden_layers * self.key_heads * self.width * dtype.itemsize
+        )
         """Of keys and values of a row."""
         self.refresh(model)
 
@@ -91,7 +111,9 @@ class FusedModel:
     def refresh(self, model: Any) -> None:
         """Take over the weights of `model`."""
         body = model.base_model
-        self.embed, self.rotary, self.norm = body.embed_tokens, body.rotary_emb, body.norm
+        self.embed = body.embed_tokens
+        self.rotary = body.rotary_emb
+        self.norm = body.norm
         self.layers: list[Layer] = []  # the old ones go first
         self.layers += [Layer(layer, self.dtype) for layer in body.layers]
         self.head = Matrix([model.get_output_embeddings()], self.dtype)
@@ -109,10 +131,12 @@ class FusedModel:
         past_key_values: GrowingCache,
         **unused: Any,
     ) -> SimpleNamespace:
-        """input_ids, position_ids int64 [B, q]; attention_mask additive [B, 1, q, T] over the cache's columns and the q
-        new ones. Returns `.logits` [B, 1, V] of the last position."""
+        """input_ids, position_ids int64 [B, q]; attention_mask additive [B, 1, q, T] over the
+        cache's columns and the q new ones. Returns `.logits` [B, 1, V] of the last position."""
         with torch.autocast("cpu", enabled=False):
-            return SimpleNamespace(logits=self._logits(input_ids, attention_mask, position_ids, past_key_values))
+            return SimpleNamespace(
+                logits=self._logits(input_ids, attention_mask, position_ids, past_key_values)
+            )
 
     def _logits(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: GrowingCache
@@ -121,14 +145,19 @@ class FusedModel:
         x = self.embed(ids).float()
         cos, sin = self.rotary(x, positions)
         half = self.width // 2
-        sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)  # times the halves exchanged: the rotation
+        # times the halves exchanged: the rotation
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
         turn = (cos.unsqueeze(2), sin.unsqueeze(2))
         x = x.view(rows * q, -1)
         for index, layer in enumerate(self.layers):
-            queries, keys, values = self._heads(layer.qkv(layer.before(x)).view(rows, q, -1, self.width), turn)
+            queries, keys, values = self._heads(
+                layer.qkv(layer.before(x)).view(rows, q, -1, self.width), turn
+            )
             keys, values = cache.append(index, keys, values)
             if keys.shape[2] > mask.shape[-1]:  # columns that nobody has written yet
-                mask = nn.functional.pad(mask, (0, keys.shape[2] - mask.shape[-1]), value=torch.finfo(self.dtype).min)
+                mask = nn.functional.pad(
+                    mask, (0, keys.shape[2] - mask.shape[-1]), value=torch.finfo(self.dtype).min
+                )
             head = cache.head[index] if cache.head else None
             x = x + layer.out(self._attend(queries, keys, values, mask, head))
             gate, up = layer.gate_up(layer.between(x)).chunk(2, dim=-1)
@@ -139,7 +168,8 @@ class FusedModel:
     def _heads(
         self, qkv: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """[B, q, H + 2 K, D] -> scaled queries [B, H, q, D] and keys [B, K, q, D], both turned, and values."""
+        """[B, q, H + 2 K, D] -> scaled queries [B, H, q, D] and keys [B, K, q, D], both turned, and
+        values."""
         turned = self.heads + self.key_heads
         both = qkv[:, :, :turned].float()
         both = torch.addcmul(both * turn[0], both.roll(self.width // 2, -1), turn[1])
@@ -157,31 +187,42 @@ class FusedModel:
     ) -> torch.Tensor:
         """queries [B, H, q, D], keys and values [B, K, T, D], mask [B, 1, q, T] -> [B * q, H * D].
 
-        Queries that share a key head are stacked, so that every key is read once; a block of rows at a time. `head`:
-        keys and values [K, c, D] before those, which the queries of all rows share and see.
+        Queries that share a key head are stacked, so that every key is read once; a block of rows
+        at a time. `head`: keys and values [K, c, D] before those, which the queries of all rows
+        share and see.
         """
         rows, _, q, _ = queries.shape
-        shared, columns = self.heads // self.key_heads, keys.shape[2]
+        shared = self.heads // self.key_heads
+        columns = keys.shape[2]
         early = 0 if head is None else head[0].shape[1]
-        block, parts = max(1, PREFILL_SCORES // (self.heads * q * (early + columns))), []
+        block = max(1, PREFILL_SCORES // (self.heads * q * (early + columns)))
+        parts = []
         for i in range(0, rows, block):
             some = slice(i, i + block)
             stacked = queries[some].reshape(-1, shared * q, self.width)
-            scores = torch.bmm(stacked, keys[some].flatten(0, 1).transpose(1, 2)).view(-1, self.heads, q, columns)
+            scores = torch.bmm(stacked, keys[some].flatten(0, 1).transpose(1, 2)).view(
+                -1, self.heads, q, columns
+            )
             scores = scores.add_(mask[some])
             if head is not None:
-                scores = torch.cat([self._across(queries[some], head[0].transpose(1, 2)), scores], dim=-1)
+                scores = torch.cat(
+                    [self._across(queries[some], head[0].transpose(1, 2)), scores], dim=-1
+                )
             weights = scores.softmax(-1)
             own = weights[..., early:].reshape(-1, shared * q, columns)
             out = torch.bmm(own, values[some].flatten(0, 1)).view(-1, self.heads, q, self.width)
             if head is not None:
                 out += self._across(weights[..., :early], head[1])
             parts.append(out.transpose(1, 2))
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(rows * q, self.heads * self.width)
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(
+            rows * q, self.heads * self.width
+        )
 
     def _across(self, x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
         """x [B, H, q, n] times `shared` [K, n, m], the same for all rows -> [B, H, q, m]."""
         rows, heads, q, n = x.shape
-        of_head = x.reshape(rows, self.key_heads, -1, n).transpose(0, 1).reshape(self.key_heads, -1, n)
+        of_head = (
+            x.reshape(rows, self.key_heads, -1, n).transpose(0, 1).reshape(self.key_heads, -1, n)
+        )
         out = torch.bmm(of_head, shared).view(self.key_heads, rows, heads // self.key_heads, q, -1)
         return out.transpose(0, 1).reshape(rows, heads, q, -1)

@@ -1,9 +1,10 @@
 """Key/value caches of single episodes, and the batched cache that they are played in.
 
-Between turns an episode's keys and values are a row without gaps (`EpisodeKV`) of what left the batch together with it
-(`KVStore`). For a call of the engine rows are laid side by side into one `GrowingCache`; rows of different length leave
-holes, which the attention mask closes. What all rows of a batch begin with may be held once (`Head`): a step then reads
-it once, where it would read it for every row.
+Between turns an episode's keys and values are a row without gaps (`EpisodeKV`) of what left the
+batch together with it (`KVStore`). For a call of the engine rows are laid side by side into one
+`GrowingCache`; rows of different length leave holes, which the attention mask closes. What all rows
+of a batch begin with may be held once (`Head`): a step then reads it once, where it would read it
+for every row.
 """
 
 from collections.abc import Sequence
@@ -21,8 +22,9 @@ Head = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class KVStore:
-    """What rows that left a batch together have cached: keys and values [R, H, c, D] per layer, after those of `head`.
-    Every row is filled from the left; what is behind its own length means nothing."""
+    """What rows that left a batch together have cached: keys and values [R, H, c, D] per layer,
+    after those of `head`. Every row is filled from the left; what is behind its own length means
+    nothing."""
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -30,9 +32,12 @@ class KVStore:
         self.values: list[torch.Tensor] = []
         self.episodes: WeakSet[EpisodeKV] = WeakSet()  # those that may still be asked for
 
-    def columns(self, layer: int, part: int, rows: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Keys (`part` 0) or values (1), [r, H, stop - start, D], of tokens `start` to `stop` of these rows, int64
-        [r]: one of them at a time, as a copy of both may be more than there is room for."""
+    def columns(
+        self, layer: int, part: int, rows: torch.Tensor, start: int, stop: int
+    ) -> torch.Tensor:
+        """Keys (`part` 0) or values (1), [r, H, stop - start, D], of tokens `start` to `stop` of
+        these rows, int64 [r]: one of them at a time, as a copy of both may be more than there is
+        room for."""
         own = (self.keys, self.values)[part][layer]
         if not self.head:
             return own[rows, :, start:stop]
@@ -46,7 +51,8 @@ class KVStore:
             return
         rows = torch.tensor([episode.row for episode in living], device=self.keys[0].device)
         for index in range(len(self.keys)):
-            self.keys[index], self.values[index] = self.keys[index][rows], self.values[index][rows]
+            self.keys[index] = self.keys[index][rows]
+            self.values[index] = self.values[index][rows]
         for row, episode in enumerate(living):
             episode.row = row
 
@@ -64,30 +70,41 @@ class EpisodeKV:
 
     def covers(self, token_ids: np.ndarray) -> bool:
         """Whether this is a proper prefix of `token_ids` (at least one token is left to be read)."""
-        return len(self.ids) < len(token_ids) and np.array_equal(self.ids, token_ids[: len(self.ids)])
+        return len(self.ids) < len(token_ids) and np.array_equal(
+            self.ids, token_ids[: len(self.ids)]
+        )
 
 
 class GrowingLayer(DynamicLayer):
-    """A cache layer that writes into a buffer with room to grow, instead of copying itself at every token."""
+    """A cache layer that writes into a buffer with room to grow, instead of copying itself at every
+    token."""
 
     def __init__(self) -> None:
         super().__init__()
         self.length = 0
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Append [B, H, q, D] keys and values; returns all of them, [B, H, length, D] views of the buffer."""
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Append [B, H, q, D] keys and values; returns all of them, [B, H, length, D] views of the
+        buffer."""
         end = self.length + key_states.shape[-2]
         if not self.is_initialized:
-            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            self.dtype = key_states.dtype
+            self.device = key_states.device
+            self.is_initialized = True
             self._keys = key_states.new_empty((*key_states.shape[:2], 0, key_states.shape[-1]))
-            self._values = value_states.new_empty((*value_states.shape[:2], 0, value_states.shape[-1]))
+            self._values = value_states.new_empty(
+                (*value_states.shape[:2], 0, value_states.shape[-1])
+            )
         if end > self._keys.shape[-2]:
             self._keys = _grown(self._keys, self.length, end + max(64, end // 8))
             self._values = _grown(self._values, self.length, end + max(64, end // 8))
         self._keys[:, :, self.length : end] = key_states
         self._values[:, :, self.length : end] = value_states
         self.length = end
-        self.keys, self.values = self._keys[:, :, :end], self._values[:, :, :end]
+        self.keys = self._keys[:, :, :end]
+        self.values = self._values[:, :, :end]
         return self.keys, self.values
 
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,7 +117,9 @@ class GrowingLayer(DynamicLayer):
 
     def adopt(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Begin with these [B, H, c, D] keys and values, without copying them."""
-        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self.dtype = keys.dtype
+        self.device = keys.device
+        self.is_initialized = True
         self._keys = self.keys = keys
         self._values = self.values = values
         self.length = keys.shape[-2]
@@ -111,7 +130,8 @@ class GrowingLayer(DynamicLayer):
         self.length = 0
 
     def taken(self, rows: torch.Tensor, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of some columns of some rows, [R, H, c, D]; rows: int64 [R], columns: int64 [R, c]."""
+        """Copies of some columns of some rows, [R, H, c, D]; rows: int64 [R], columns: int64 [R,
+        c]."""
         return (
             self._keys[rows[:, None], :, columns].transpose(1, 2),
             self._values[rows[:, None], :, columns].transpose(1, 2),
@@ -119,15 +139,18 @@ class GrowingLayer(DynamicLayer):
 
     def select_rows(self, rows: torch.Tensor) -> None:
         """Keep only these rows of the batch."""
-        self._keys, self._values = self._keys[rows], self._values[rows]
-        self.keys, self.values = self._keys[:, :, : self.length], self._values[:, :, : self.length]
+        self._keys = self._keys[rows]
+        self._values = self._values[rows]
+        self.keys = self._keys[:, :, : self.length]
+        self.values = self._values[:, :, : self.length]
 
 
 def _grown(buffer: torch.Tensor, used: int, columns: int) -> torch.Tensor:
     rows, heads, _, width = buffer.shape
     out = buffer.new_empty((rows, heads, columns, width))
     out[:, :, :used] = buffer[:, :, :used]
-    out[:, :, used:] = 0  # whoever reads the whole buffer multiplies it by nothing, which must not be NaN
+    # whoever reads the whole buffer multiplies it by nothing, which must not be NaN
+    out[:, :, used:] = 0
     return out
 
 
@@ -146,11 +169,11 @@ class GrowingCache(DynamicCache):
         return self.head[0][0].shape[1] if self.head else 0
 
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:
-        """Fill the empty cache with these rows, each starting at column 0 with what comes after the head; None is an
-        empty row.
+        """Fill the empty cache with these rows, each starting at column 0 with what comes after the
+        head; None is an empty row.
 
-        The rows are used up: a store that is wanted whole gives its memory to the cache layer by layer, which may be
-        most of a GPU; others shrink later (`KVStore.shrink`).
+        The rows are used up: a store that is wanted whole gives its memory to the cache layer by
+        layer, which may be most of a GPU; others shrink later (`KVStore.shrink`).
         """
         parts: dict[KVStore, list[tuple[int, EpisodeKV]]] = {}
         for place, row in enumerate(rows):
@@ -174,20 +197,28 @@ class GrowingCache(DynamicCache):
         for index, layer in enumerate(self._growing):
             like = moves[0][0]
             keys, values = (  # of some models values are of another width than keys
-                held[index].new_zeros((len(rows), held[index].shape[1], width, held[index].shape[3]))
+                held[index].new_zeros(
+                    (len(rows), held[index].shape[1], width, held[index].shape[3])
+                )
                 for held in (like.keys, like.values)
             )
             for store, source, target, columns, used_up in moves:
                 stop = skipped + columns
-                keys[target, :, :columns] = store.columns(index, 0, source, skipped, stop).to(keys.dtype)
-                values[target, :, :columns] = store.columns(index, 1, source, skipped, stop).to(values.dtype)
+                keys[target, :, :columns] = store.columns(index, 0, source, skipped, stop).to(
+                    keys.dtype
+                )
+                values[target, :, :columns] = store.columns(index, 1, source, skipped, stop).to(
+                    values.dtype
+                )
                 if used_up:
                     store.keys[index] = store.values[index] = _GONE
             layer.adopt(keys, values)
 
-    def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [B, H, q, D] to a layer; returns its whole buffers, contiguous [B, H, columns, D], zero beyond the
-        columns in use. Products over a part of a buffer would copy it first."""
+    def append(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append [B, H, q, D] to a layer; returns its whole buffers, contiguous [B, H, columns, D],
+        zero beyond the columns in use. Products over a part of a buffer would copy it first."""
         self._growing[layer].update(keys, values)
         return self._growing[layer].buffers()
 
@@ -199,8 +230,8 @@ class GrowingCache(DynamicCache):
     def take_rows(
         self, rows: torch.Tensor, columns: torch.Tensor, ids: Sequence[np.ndarray], *, last: bool
     ) -> list[EpisodeKV]:
-        """Copies of rows without their holes. rows: int64 [R]; columns: int64 [R, c], in which the first columns of
-        each row are those that hold its `ids`, int32 each, after the head.
+        """Copies of rows without their holes. rows: int64 [R]; columns: int64 [R, c], in which the
+        first columns of each row are those that hold its `ids`, int32 each, after the head.
 
         After the `last` call the cache is empty; its layers are given back one by one.
         """
@@ -218,7 +249,8 @@ class GrowingCache(DynamicCache):
 
 def head_of(episode: EpisodeKV, tokens: int) -> Head:
     """The first tokens of what is cached of an episode, copied."""
-    row, store = torch.tensor([episode.row]), episode.store
+    row = torch.tensor([episode.row])
+    store = episode.store
 
     def part_of(layer: int, part: int) -> torch.Tensor:
         return store.columns(layer, part, row, 0, tokens)[0].contiguous()

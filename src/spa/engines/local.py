@@ -2,12 +2,14 @@
 
 * Keys and values are kept from turn to turn: a turn reads only the tokens that are new.
 * Equal prompts (the members of a group at their first turn) are read once.
-* On a CPU, in bfloat16, what all prompts begin with (the rules of the game) is read and held once if it is long enough,
-  and what some of them begin with beyond that is read once.
+* On a CPU, in bfloat16, what all prompts begin with (the rules of the game) is read and held once
+  if it is long enough, and what some of them begin with beyond that is read once.
 * Rows that have finished leave the batch.
-* Models whose layers do not all attend to the whole sequence (sliding windows, linear attention) take the safe path:
-  the whole conversation is read again at every turn and rows stay until the end. It is announced once.
-* Architectures that are not known to be read right are tried with a few tokens when the engine is made.
+* Models whose layers do not all attend to the whole sequence (sliding windows, linear attention)
+  take the safe path: the whole conversation is read again at every turn and rows stay until the
+  end. It is announced once.
+* Architectures that are not known to be read right are tried with a few tokens when the engine is
+  made.
 * Models that see pictures do too, in the generation loop of transformers (`spa.engines.vision`).
 """
 
@@ -37,18 +39,22 @@ from spa.types import Completion, Prompt, SamplingParams
 log = logging.getLogger(__name__)
 
 _SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them still write
-_MUCH_LESS = 0.75  # beginnings are read apart if no more than this share of the tokens, padding included, is read then
-_HELD_ONCE = 2**20  # bytes of keys and values per row from which what all rows begin with is held once
+# beginnings are read apart if no more than this share of the tokens, padding included, is read then
+_MUCH_LESS = 0.75
+# bytes of keys and values per row from which what all rows begin with is held once
+_HELD_ONCE = 2**20
 
 
 class LocalEngine:
-    """The default engine. Shares the model with the trainer, so `load_weights` with that model only drops the caches.
+    """The default engine. Shares the model with the trainer, so `load_weights` with that model only
+    drops the caches.
 
-    `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows` bounds one batch;
-    `autocast` is the precision of the forward pass if it is not that of the weights. On a CPU, models that
-    `spa.engines.fused` knows are read by it.
+    `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows`
+    bounds one batch; `autocast` is the precision of the forward pass if it is not that of the
+    weights. On a CPU, models that `spa.engines.fused` knows are read by it.
 
-    Raises ModelError for an architecture whose log-probs, token by token, are not those of one forward pass.
+    Raises ModelError for an architecture whose log-probs, token by token, are not those of one
+    forward pass.
     """
 
     def __init__(
@@ -61,14 +67,20 @@ class LocalEngine:
         autocast: torch.dtype | None = None,
         version: int = 0,
     ) -> None:
-        self.model, self.template, self.version = model, template, version
+        self.model = model
+        self.template = template
+        self.version = version
         self.safe = template.images is not None or not attends_to_everything(model.config)
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
         self.max_rows = max_rows
         self.sampler: Any = model
         self.autocast: torch.dtype | None = None
-        if template.images is None and not is_known(model.config) and not reads_right(model, partial(_Batch, self)):
+        if (
+            template.images is None
+            and not is_known(model.config)
+            and not reads_right(model, partial(_Batch, self))
+        ):
             raise ModelError(
                 f"the local engine cannot sample from this architecture ({model.config.model_type}): token by token it "
                 "computes something else than at once. Take another model, or actor_rollout_ref.rollout.name=vllm."
@@ -92,16 +104,23 @@ class LocalEngine:
         with (
             torch.inference_mode(),
             torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None),
-            torch.compiler.set_stance("force_eager"),  # a compiled trainer would be compiled anew for every length
+            # a compiled trainer would be compiled anew for every length
+            torch.compiler.set_stance("force_eager"),
         ):
             for start in range(0, len(prompts), self.max_rows):
                 part = prompts[start : start + self.max_rows]
                 reader = self.template.images
-                out += self._see(part, sampling, reader) if reader else _Batch(self, part, sampling).run()
+                out += (
+                    self._see(part, sampling, reader)
+                    if reader
+                    else _Batch(self, part, sampling).run()
+                )
         self.model.train(was_training)
         return out
 
-    def _see(self, prompts: Sequence[Prompt], sampling: SamplingParams, reader: ImageReader) -> list[Completion]:
+    def _see(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams, reader: ImageReader
+    ) -> list[Completion]:
         stop_ids = sorted(self.template.stop_ids)
         replies = sample_seeing(self.model, prompts, sampling, reader=reader, stop_ids=stop_ids)
         return [self._completion(ids, logprobs) for ids, logprobs in replies]
@@ -133,10 +152,12 @@ class LocalEngine:
         self._episodes.clear()
         self.version = version
         if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # what training has let go of is in pieces that a long cache does not fit into
+            # what training has let go of is in pieces that a long cache does not fit into
+            torch.cuda.empty_cache()
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """These episodes are over: their caches go, as soon as they are half of those that were made together."""
+        """These episodes are over: their caches go, as soon as they are half of those that were
+        made together."""
         gone = [self._episodes.pop(episode_id, None) for episode_id in episode_ids]
         stores = {kv.store for kv in gone if kv is not None}
         gone.clear()  # what is still held counts as asked for
@@ -151,12 +172,21 @@ class LocalEngine:
 class _Batch:
     """The rows of one `generate` call while they are being written."""
 
-    def __init__(self, engine: LocalEngine, prompts: Sequence[Prompt], sampling: SamplingParams) -> None:
-        self.engine, self.prompts, self.sampling = engine, prompts, sampling
+    def __init__(
+        self, engine: LocalEngine, prompts: Sequence[Prompt], sampling: SamplingParams
+    ) -> None:
+        self.engine = engine
+        self.prompts = prompts
+        self.sampling = sampling
         self.device = next(engine.model.parameters()).device
         self.dtype = engine.autocast or next(engine.model.parameters()).dtype
         self.uniforms = torch.from_numpy(
-            np.stack([np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens) for p in prompts])
+            np.stack(
+                [
+                    np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens)
+                    for p in prompts
+                ]
+            )
         ).to(self.device)
         self.ids: list[list[int]] = [[] for _ in prompts]
         self.logprobs: list[list[float]] = [[] for _ in prompts]
@@ -171,7 +201,8 @@ class _Batch:
             watchdog.beat()
             ids, logprobs = sample_tokens(logits, self.uniforms[:, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
-            told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()  # the only wait for a GPU
+            # the only wait for a GPU
+            told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()
             for row, writes, token, value in zip(self.rows, writing, *told[:2], strict=True):
                 if writes:
                     self.ids[row].append(int(token))
@@ -184,11 +215,15 @@ class _Batch:
                 keep = alive.nonzero()[:, 0]
                 self._leave([i for i, writes in enumerate(writing) if not writes])
                 self._keep_rows(keep)
-                ids, alive, writing = ids[keep], alive[keep], [True] * len(keep)
+                ids = ids[keep]
+                alive = alive[keep]
+                writing = [True] * len(keep)
             logits = self._read_next(ids, alive)
         self._leave(range(len(self.rows)), last=True)
         return [
-            self.engine._completion(np.asarray(ids, dtype=np.int32), np.asarray(logprobs, dtype=np.float32))
+            self.engine._completion(
+                np.asarray(ids, dtype=np.int32), np.asarray(logprobs, dtype=np.float32)
+            )
             for ids, logprobs in zip(self.ids, self.logprobs, strict=True)
         ]
 
@@ -201,7 +236,10 @@ class _Batch:
         if self.engine.safe:
             return self._read_prompts_whole()
         cached = [self.engine._episodes.pop(p.episode_id, None) for p in self.prompts]
-        cached = [kv if kv and kv.covers(p.token_ids) else None for kv, p in zip(cached, self.prompts, strict=True)]
+        cached = [
+            kv if kv and kv.covers(p.token_ids) else None
+            for kv, p in zip(cached, self.prompts, strict=True)
+        ]
         # Equal prompts without a cache are read once and shared.
         firsts: dict[bytes, int] = {}
         source = [
@@ -213,8 +251,13 @@ class _Batch:
         self.cache: Any = GrowingCache(_layer_count(self.engine.model.config))
         self.cache.head = self._read_head(rows)
         self.cache.lay_out(rows)
-        held = torch.tensor([self.cache.shared if kv is None else len(kv.ids) for kv in rows], device=self.device)
-        new = [self.prompts[i].token_ids[length:] for i, length in zip(unique, held.tolist(), strict=True)]
+        held = torch.tensor(
+            [self.cache.shared if kv is None else len(kv.ids) for kv in rows], device=self.device
+        )
+        new = [
+            self.prompts[i].token_ids[length:]
+            for i, length in zip(unique, held.tolist(), strict=True)
+        ]
         past = torch.arange(int(held.max()) - self.cache.shared, device=self.device)[None]
         valid = self.cache.shared + past < held[:, None]
         fresh = not any(rows)
@@ -229,25 +272,35 @@ class _Batch:
         expand = torch.tensor([place[s] for s in source], device=self.device)
         if len(unique) < len(source):
             self.cache.select_rows(expand)
-            logits, valid = logits[expand], valid[expand]
+            logits = logits[expand]
+            valid = valid[expand]
         self.valid = valid  # bool [B, columns]: which cache columns hold a token of the row
         self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
         return logits
 
     def _read_beginnings(
-        self, new: list[np.ndarray], groups: list[tuple[int, int]], valid: torch.Tensor, held: torch.Tensor
+        self,
+        new: list[np.ndarray],
+        groups: list[tuple[int, int]],
+        valid: torch.Tensor,
+        held: torch.Tensor,
     ) -> tuple[list[np.ndarray], torch.Tensor, torch.Tensor]:
-        """Read what the rows of each group begin with, once, and give it to all of them. Returns what is left of `new`,
-        and `valid` and `held` as `_read_chunk` takes them."""
+        """Read what the rows of each group begin with, once, and give it to all of them. Returns
+        what is left of `new`, and `valid` and `held` as `_read_chunk` takes them."""
         firsts = {number: ids[:tokens] for (number, tokens), ids in zip(groups, new, strict=True)}
         begun = [firsts[number] for number in range(len(firsts))]
         _, valid = self._read_chunk(begun, valid[: len(begun)], held[: len(begun)])
         rows, tokens = torch.tensor(groups, device=self.device).T
         self.cache.select_rows(rows)
-        return [ids[count:] for (_, count), ids in zip(groups, new, strict=True)], valid[rows], held + tokens
+        return (
+            [ids[count:] for (_, count), ids in zip(groups, new, strict=True)],
+            valid[rows],
+            held + tokens,
+        )
 
     def _read_head(self, cached: list[EpisodeKV | None]) -> Head:
-        """Keys and values of what all prompts begin with, if they are worth holding once; else nothing."""
+        """Keys and values of what all prompts begin with, if they are worth holding once; else
+        nothing."""
         fused = self.engine.sampler
         if not isinstance(fused, FusedModel):
             return []
@@ -262,7 +315,8 @@ class _Batch:
 
     def _read_alone(self, ids: np.ndarray) -> EpisodeKV:
         """What is cached of these tokens, int [c], when they are read by themselves."""
-        cache, columns = GrowingCache(_layer_count(self.engine.model.config)), torch.arange(len(ids))[None]
+        cache = GrowingCache(_layer_count(self.engine.model.config))
+        columns = torch.arange(len(ids))[None]
         causal = torch.ones((1, len(ids), len(ids)), dtype=torch.bool).tril()
         self._forward(torch.from_numpy(ids.astype(np.int64))[None], columns, causal, cache)
         return cache.take_rows(torch.tensor([0]), columns, [ids], last=True)[0]
@@ -270,19 +324,23 @@ class _Batch:
     def _read_chunk(
         self, new: list[np.ndarray], valid: torch.Tensor, held: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read new tokens, right-aligned so that every row's last token is in the last column. `valid`: bool [B, past],
-        which columns hold a token of the row; `held`: int64 [B], its cached tokens, with those that all rows share.
-        Returns the logits after each row and `valid` with the new columns."""
-        rows, width = len(new), max(map(len, new))
+        """Read new tokens, right-aligned so that every row's last token is in the last column.
+        `valid`: bool [B, past], which columns hold a token of the row; `held`: int64 [B], its
+        cached tokens, with those that all rows share. Returns the logits after each row and `valid`
+        with the new columns."""
+        rows = len(new)
+        width = max(map(len, new))
         ids = torch.zeros((rows, width), dtype=torch.int64)
         real = torch.zeros((rows, width), dtype=torch.bool)
         for r, tokens in enumerate(new):
             ids[r, width - len(tokens) :] = torch.from_numpy(np.asarray(tokens, dtype=np.int64))
             real[r, width - len(tokens) :] = True
-        ids, real = ids.to(self.device), real.to(self.device)
+        ids = ids.to(self.device)
+        real = real.to(self.device)
         positions = (held[:, None] + real.cumsum(1) - 1).clamp(min=0)
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
-        # Pad queries look at themselves, so that no row of the softmax is empty; nobody reads their output.
+        # Pad queries look at themselves, so that no row of the softmax is empty; nobody reads their
+        # output.
         own = torch.eye(width, dtype=torch.bool, device=self.device)
         inner = (causal[None] & real[:, None, :]) | own[None]
         allowed = torch.cat([valid[:, None, :].expand(-1, width, -1), inner], dim=-1)
@@ -304,7 +362,9 @@ class _Batch:
         else:
             allowed = self.valid.clone()
             allowed[:, -1] = True
-            logits = self._forward(ids[:, None], self.positions[:, None], allowed[:, None, :], self.cache)
+            logits = self._forward(
+                ids[:, None], self.positions[:, None], allowed[:, None, :], self.cache
+            )
         self.positions = self.positions + 1
         return logits
 
@@ -329,9 +389,12 @@ class _Batch:
         ids = torch.zeros((len(self.prompts), width), dtype=torch.int64)
         self.valid = torch.zeros((len(self.prompts), width), dtype=torch.bool)
         for r, prompt in enumerate(self.prompts):
-            ids[r, width - len(prompt.token_ids) :] = torch.from_numpy(prompt.token_ids.astype(np.int64))
+            ids[r, width - len(prompt.token_ids) :] = torch.from_numpy(
+                prompt.token_ids.astype(np.int64)
+            )
             self.valid[r, width - len(prompt.token_ids) :] = True
-        ids, self.valid = ids.to(self.device), self.valid.to(self.device)
+        ids = ids.to(self.device)
+        self.valid = self.valid.to(self.device)
         self.cache: Any = DynamicCache(config=self.engine.model.config)
         self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
         out = self.engine.sampler(
@@ -356,15 +419,21 @@ class _Batch:
         prompts = [self.prompts[self.rows[b]] for b in batch_rows]
         written = [self.ids[self.rows[b]] for b in batch_rows]
         ids = [
-            np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[: self.cache.shared + length]
+            np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[
+                : self.cache.shared + length
+            ]
             for prompt, reply, length in zip(prompts, written, lengths, strict=True)
         ]
-        for prompt, taken in zip(prompts, self.cache.take_rows(rows, columns, ids, last=last), strict=True):
+        for prompt, taken in zip(
+            prompts, self.cache.take_rows(rows, columns, ids, last=last), strict=True
+        ):
             self.engine._episodes[prompt.episode_id] = taken
 
     def _keep_rows(self, keep: torch.Tensor) -> None:
         self.cache.select_rows(keep)
-        self.valid, self.positions, self.uniforms = self.valid[keep], self.positions[keep], self.uniforms[keep]
+        self.valid = self.valid[keep]
+        self.positions = self.positions[keep]
+        self.uniforms = self.uniforms[keep]
         self.rows = [self.rows[i] for i in keep.tolist()]
 
 
@@ -376,8 +445,9 @@ def _common(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def _alike(rows: Sequence[np.ndarray]) -> list[tuple[int, int]] | None:
-    """The group of each row, int [T], and how many tokens its members begin with alike. A row joins if it shares more
-    than the group loses, and keeps a token for itself. None if reading these beginnings once saves too little."""
+    """The group of each row, int [T], and how many tokens its members begin with alike. A row joins
+    if it shares more than the group loses, and keeps a token for itself. None if reading these
+    beginnings once saves too little."""
     groups: list[list[int]] = []
     tokens: list[int] = []
     for i in sorted(range(len(rows)), key=lambda i: rows[i].tolist()):

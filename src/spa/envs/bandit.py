@@ -30,9 +30,10 @@ class BanditOptimum:
 class Bandit(TextEnv):
     """Pull one of two arms, once.
 
-    The low arm always pays `lo_arm_score`. The high arm pays `hi_arm_hiscore` with probability `hi_arm_hiscore_prob`,
-    else `hi_arm_loscore`. The puzzle is the order in which the arms are shown; the payout is noise, so that members of
-    a group see the same order and are paid independently. Success is pulling the high arm, whatever it paid.
+    The low arm always pays `lo_arm_score`. The high arm pays `hi_arm_hiscore` with probability
+    `hi_arm_hiscore_prob`, else `hi_arm_loscore`. The puzzle is the order in which the arms are
+    shown; the payout is noise, so that members of a group see the same order and are paid
+    independently. Success is pulling the high arm, whatever it paid.
 
     Raises ConfigError for names that are empty or equal, and for a probability outside [0, 1].
     """
@@ -53,7 +54,9 @@ class Bandit(TextEnv):
         self.low = _arm_name("lo_arm_name", lo_arm_name)
         self.high = _arm_name("hi_arm_name", hi_arm_name)
         if self.low.lower() == self.high.lower():
-            raise ConfigError(f"{NAME}: options 'lo_arm_name' and 'hi_arm_name' are both {self.low!r}; name two arms")
+            raise ConfigError(
+                f"{NAME}: options 'lo_arm_name' and 'hi_arm_name' are both {self.low!r}; name two arms"
+            )
         self.low_pay = require_rate(NAME, "lo_arm_score", lo_arm_score, -1e6, 1e6)
         self.high_pays = (
             require_rate(NAME, "hi_arm_loscore", hi_arm_loscore, -1e6, 1e6),
@@ -66,7 +69,9 @@ class Bandit(TextEnv):
         self._noise = stream(0, "bandit/noise")
         self._pulled: tuple[str, float] | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Show the arms in the order that the puzzle seed fixes."""
         super().reset(seed=seed)
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
@@ -77,13 +82,19 @@ class Bandit(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Pull an arm, by its place in the order shown or its name. Anything else is invalid and pulls nothing."""
+        """Pull an arm, by its place in the order shown or its name. Anything else is invalid and
+        pulls nothing."""
         index = action_index(action, self._arms)
         valid = index is not None and self._pulled is None
-        pay, success = 0.0, False
+        pay = 0.0
+        success = False
         if index is not None and self._pulled is None:
             success = self._arms[index] == self.high
-            pay = self.high_pays[int(self._noise.random() < self.high_chance)] if success else self.low_pay
+            pay = (
+                self.high_pays[int(self._noise.random() < self.high_chance)]
+                if success
+                else self.low_pay
+            )
             self._pulled = (self._arms[index], pay)
         info = {"action_is_valid": valid, "action_is_effective": valid, "success": success}
         return self.state_text("grid"), pay, self._pulled is not None, False, info
@@ -133,7 +144,8 @@ class Bandit(TextEnv):
         return 1 if self._pulled is None else None
 
     def optimum(self) -> BanditOptimum:
-        """Expected values in closed form; `best_reward` is what the better-paying arm pays on average."""
+        """Expected values in closed form; `best_reward` is what the better-paying arm pays on
+        average."""
         bad, good = self.high_pays
         high = self.high_chance * good + (1.0 - self.high_chance) * bad
         return BanditOptimum(
@@ -147,8 +159,11 @@ class Bandit(TextEnv):
 
 
 def _arm_name(option: str, value: object) -> str:
-    """An arm's name without white space around it; raises ConfigError if it cannot be written as an action."""
+    """An arm's name without white space around it; raises ConfigError if it cannot be written as an
+    action."""
     name = value.strip() if isinstance(value, str) else ""
     if not name or len(name) > 100 or any(mark in name for mark in ("||", "<", ">", "\n")):
-        raise ConfigError(f"{NAME}: option {option!r} must be a short name without '||', '<' and '>', got {value!r}")
+        raise ConfigError(
+            f"{NAME}: option {option!r} must be a short name without '||', '<' and '>', got {value!r}"
+        )
     return name

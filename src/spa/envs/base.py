@@ -11,7 +11,8 @@ from spa.envs.limits import checked_step
 from spa.errors import ConfigError
 
 StateText = Literal["grid", "coords", "grid_and_coords"]
-"""How a state is written: the drawing, the coordinate sentence, or the drawing followed by the sentence."""
+"""How a state is written: the drawing, the coordinate sentence, or the drawing followed by the
+sentence."""
 
 Action = int | str
 
@@ -19,27 +20,31 @@ Action = int | str
 class TextEnv(gymnasium.Env[str, Action]):
     """A game that is shown as text and played with named or free-text actions.
 
-    `reset(seed=s)` fixes the puzzle. Chance inside an episode (slips, payouts) comes from a stream of its own, seeded
-    by `options={"noise_seed": n}`, so that members of a group share the puzzle and not the noise; without the option
-    the noise is derived from the puzzle seed. `reset(seed=None)` draws the puzzle seed from `self.np_random`.
+    `reset(seed=s)` fixes the puzzle. Chance inside an episode (slips, payouts) comes from a stream
+    of its own, seeded by `options={"noise_seed": n}`, so that members of a group share the puzzle
+    and not the noise; without the option the noise is derived from the puzzle seed.
+    `reset(seed=None)` draws the puzzle seed from `self.np_random`.
 
-    `step` returns Gymnasium's five values. `info` always has `action_is_valid` (the action could be understood and is
-    allowed), `action_is_effective` (it changed the state) and `success` (the goal is reached). The observation that
-    `reset` and `step` return is `state_text(self.default_state_text)`.
+    `step` returns Gymnasium's five values. `info` always has `action_is_valid` (the action could be
+    understood and is allowed), `action_is_effective` (it changed the state) and `success` (the goal
+    is reached). The observation that `reset` and `step` return is
+    `state_text(self.default_state_text)`.
     """
 
     default_state_text: StateText = "grid"
 
     finite_puzzles: bool = False
-    """True if there are so few puzzles that training and validation share them; the environment's card says so."""
+    """True if there are so few puzzles that training and validation share them; the environment's
+    card says so."""
 
     players: int = 1
-    """How many play. With several, `step` is a move of `current_player`, and `info` says what it brought each of them:
-    `rewards` (numbers) and `successes` (bool), in the order of the players; `reward` and `success` are the mover's."""
+    """How many play. With several, `step` is a move of `current_player`, and `info` says what it
+    brought each of them: `rewards` (numbers) and `successes` (bool), in the order of the players;
+    `reward` and `success` are the mover's."""
 
     changes: tuple[str, ...] | None = None
-    """Attributes that `step` changes in place (lists, sets, streams), for `clone` to copy; all else is shared. None:
-    the environment cannot be copied this way."""
+    """Attributes that `step` changes in place (lists, sets, streams), for `clone` to copy; all else
+    is shared. None: the environment cannot be copied this way."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -48,9 +53,11 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     @abstractmethod
     def state_text(self, mode: StateText) -> str:
-        """The current state as text, without trailing newline; defined in every state, terminal ones included.
+        """The current state as text, without trailing newline; defined in every state, terminal
+        ones included.
 
-        Environments without coordinates (word problems, a shop) return the same text for every mode.
+        Environments without coordinates (word problems, a shop) return the same text for every
+        mode.
         """
 
     def current_player(self) -> int:
@@ -58,19 +65,22 @@ class TextEnv(gymnasium.Env[str, Action]):
         return 0
 
     def look_as(self, player: int) -> None:
-        """From now on speak to this player: states, instruction and legal actions are what he sees. Nothing to do where
-        all see the same."""
+        """From now on speak to this player: states, instruction and legal actions are what he sees.
+        Nothing to do where all see the same."""
 
     def world_state_text(self, mode: StateText) -> str:
-        """What an agent should know of the current state: what world-model replies are made of and measured against, as
-        observation and, after the actions, as prediction. Like `state_text`, and by default the same.
+        """What an agent should know of the current state: what world-model replies are made of and
+        measured against, as observation and, after the actions, as prediction. Like `state_text`,
+        and by default the same.
 
-        Where the agent does not see everything, this may be the simulator's facts, or the part of them that matters.
+        Where the agent does not see everything, this may be the simulator's facts, or the part of
+        them that matters.
         """
         return self.state_text(mode)
 
     def image(self) -> np.ndarray | None:
-        """The current state as a picture, uint8 [H, W, 3], if prompts show it in place of the state text; else None.
+        """The current state as a picture, uint8 [H, W, 3], if prompts show it in place of the state
+        text; else None.
 
         The text stays what world-model data, predictions and reports are made of.
         """
@@ -80,15 +90,18 @@ class TextEnv(gymnasium.Env[str, Action]):
     def to_action(self, text: str) -> Action | None:
         """The action that a model's text stands for, or None if it stands for none. Never raises.
 
-        The same in every state: all actions of a turn are read before the first of them is taken, so a text that only
-        a later state allows is understood already now. Whether it is allowed is for `step` to say.
+        The same in every state: all actions of a turn are read before the first of them is taken,
+        so a text that only a later state allows is understood already now. Whether it is allowed is
+        for `step` to say.
         """
 
     @abstractmethod
     def instruction(self, mode: StateText) -> str:
-        """The rules of the game for the first prompt, in words that match this instance's options, symbols and size.
+        """The rules of the game for the first prompt, in words that match this instance's options,
+        symbols and size.
 
-        If `mode` shows coordinates, the text also says how they count (origin, order, and the range of this board).
+        If `mode` shows coordinates, the text also says how they count (origin, order, and the range
+        of this board).
         """
 
     def legend(self) -> dict[str, str]:
@@ -100,16 +113,17 @@ class TextEnv(gymnasium.Env[str, Action]):
         return ()
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The action texts that are allowed in the current state, as far as they can be listed; empty if they cannot,
-        and anything once the game is over: nothing hangs on it then. Shown to the model where
-        `custom_envs.TAG.show_legal_actions` says so."""
+        """The action texts that are allowed in the current state, as far as they can be listed;
+        empty if they cannot, and anything once the game is over: nothing hangs on it then. Shown to
+        the model where `custom_envs.TAG.show_legal_actions` says so."""
         return self.action_names()
 
     def random_action(self, rng: Any) -> str:
-        """A uniformly random legal action as text, drawn from the NumPy generator `rng`: the `random` policy. Never
-        asked for when the game is over.
+        """A uniformly random legal action as text, drawn from the NumPy generator `rng`: the
+        `random` policy. Never asked for when the game is over.
 
-        Raises ConfigError if there is nothing to draw from: an environment of free-text actions writes it by itself.
+        Raises ConfigError if there is nothing to draw from: an environment of free-text actions
+        writes it by itself.
         """
         names = self.legal_actions() or self.action_names()
         if not names:
@@ -120,12 +134,14 @@ class TextEnv(gymnasium.Env[str, Action]):
         return names[int(rng.integers(len(names)))]
 
     def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
-        """`count` uniformly random legal actions for one turn, by `random_action`; not for environments to write.
+        """`count` uniformly random legal actions for one turn, by `random_action`; not for
+        environments to write.
 
-        Where actions or their legality may depend on the state, the plan is played in a copy as it is drawn, and each
-        action is drawn in the state before it. The copy's chance is its own: a plan knows as little of what will happen
-        as its player, so chance may still make an action illegal. Where the game cannot be copied, and for what would
-        come after its end or after the player's own moves, the state at the beginning of the turn counts.
+        Where actions or their legality may depend on the state, the plan is played in a copy as it
+        is drawn, and each action is drawn in the state before it. The copy's chance is its own: a
+        plan knows as little of what will happen as its player, so chance may still make an action
+        illegal. Where the game cannot be copied, and for what would come after its end or after the
+        player's own moves, the state at the beginning of the turn counts.
         """
         twin = self._rehearsal(rng) if count > 1 else None
         plan: list[str] = []
@@ -133,14 +149,21 @@ class TextEnv(gymnasium.Env[str, Action]):
             plan.append((twin or self).random_action(rng))
             action = None if twin is None else twin.to_action(plan[-1])
             if twin is not None and action is not None:
-                over = checked_step(twin.step(action))[1] or twin.current_player() != self.current_player()
+                over = (
+                    checked_step(twin.step(action))[1]
+                    or twin.current_player() != self.current_player()
+                )
                 twin = None if over else twin
         return tuple(plan)
 
     def _rehearsal(self, rng: Any) -> "TextEnv | None":
-        """A copy to play a random plan in; None if the labels are legal in every state, or if there is no copy."""
+        """A copy to play a random plan in; None if the labels are legal in every state, or if there
+        is no copy."""
         kind = type(self)
-        if kind.random_action is TextEnv.random_action and kind.legal_actions is TextEnv.legal_actions:
+        if (
+            kind.random_action is TextEnv.random_action
+            and kind.legal_actions is TextEnv.legal_actions
+        ):
             return None
         try:
             return self.clone(int(copy.deepcopy(rng).integers(2**31)))
@@ -148,41 +171,45 @@ class TextEnv(gymnasium.Env[str, Action]):
             return None
 
     def example_actions(self) -> tuple[str, ...]:
-        """One to three action texts for the prompt's sample reply, good ones in the current state and in this order:
-        the solver's if there is one. A sample that would give answers away is for the environment to avoid."""
+        """One to three action texts for the prompt's sample reply, good ones in the current state
+        and in this order: the solver's if there is one. A sample that would give answers away is
+        for the environment to avoid."""
         return self.expert_actions(3)[:3] or self.action_names()[:3]
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """Best play from the current state as action texts, at most `limit` of them; empty if the environment has no
-        solver or the goal cannot be reached any more. Where chance decides, only the next action."""
+        """Best play from the current state as action texts, at most `limit` of them; empty if the
+        environment has no solver or the goal cannot be reached any more. Where chance decides, only
+        the next action."""
         return ()
 
     def optimal_steps(self) -> int | None:
-        """The fewest actions from the current state to the goal if each does what it is meant to; None if there is no
-        solver or no way."""
+        """The fewest actions from the current state to the goal if each does what it is meant to;
+        None if there is no solver or no way."""
         return None
 
     def best_success(self, limit: int) -> float | None:
-        """The probability that the best policy reaches the goal from the current state within `limit` actions; None if
-        it is not known."""
+        """The probability that the best policy reaches the goal from the current state within
+        `limit` actions; None if it is not known."""
         steps = self.optimal_steps()
         return None if steps is None else float(steps <= limit)
 
     def state_value(self, text: str) -> float | None:
-        """The value of a state, written as `world_state_text` writes it (by a model, perhaps), on its own.
+        """The value of a state, written as `world_state_text` writes it (by a model, perhaps), on
+        its own.
 
-        1 the goal is reached, -1 it is out of reach, 0 neither can be read from it; None if the environment cannot say.
-        Planners play the response whose predicted state has the highest value. It must not solve the puzzle.
+        1 the goal is reached, -1 it is out of reach, 0 neither can be read from it; None if the
+        environment cannot say. Planners play the response whose predicted state has the highest
+        value. It must not solve the puzzle.
         """
         return None
 
     def clone(self, noise_seed: int | None = None) -> "TextEnv":
-        """An independent copy of the running game: the same actions lead both to the same states, and neither notices
-        what is done to the other.
+        """An independent copy of the running game: the same actions lead both to the same states,
+        and neither notices what is done to the other.
 
-        The copy's chance goes on as the original's would (its noise stream is copied); with `noise_seed`, what is drawn
-        from here on comes from that seed. Raises NotImplementedError where a game cannot be copied; then
-        `spa.envs.branch` plays its actions again.
+        The copy's chance goes on as the original's would (its noise stream is copied); with
+        `noise_seed`, what is drawn from here on comes from that seed. Raises NotImplementedError
+        where a game cannot be copied; then `spa.envs.branch` plays its actions again.
         """
         if self.changes is None:
             raise NotImplementedError
@@ -194,19 +221,22 @@ class TextEnv(gymnasium.Env[str, Action]):
         return twin
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Draw chance from a stream of this seed from now on; nothing to do where there is no chance."""
+        """Draw chance from a stream of this seed from now on; nothing to do where there is no
+        chance."""
 
     state_key_format: tuple[str, str] = ("state", "states in short")
     """What prompts call one state of a written search, and how such a search names them."""
 
     def state_key(self) -> str | None:
-        """A short name of the current state for written searches, without blanks, colons and semicolons; states with
-        the same name have the same future. None: the game has no short names."""
+        """A short name of the current state for written searches, without blanks, colons and
+        semicolons; states with the same name have the same future. None: the game has no short
+        names."""
         return None
 
     def state_outcome(self) -> str:
-        """What the current state means to a written search, in a word: "goal" if the goal is reached, another word of
-        the game if it is out of reach (hole, dead), "" if the game goes on."""
+        """What the current state means to a written search, in a word: "goal" if the goal is
+        reached, another word of the game if it is out of reach (hole, dead), "" if the game goes
+        on."""
         return ""
 
     def key_of_text(self, text: str) -> str | None:
@@ -214,15 +244,17 @@ class TextEnv(gymnasium.Env[str, Action]):
         return None
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """The text of the state `key` of the puzzle that a text shows, from both alone; None if there is none."""
+        """The text of the state `key` of the puzzle that a text shows, from both alone; None if
+        there is none."""
         return None
 
     def outcome_of_text(self, text: str) -> str:
-        """What the state that a text shows means, as `state_outcome` says it, from the text alone: by comparing it with
-        what the text names as goal or hole."""
+        """What the state that a text shows means, as `state_outcome` says it, from the text alone:
+        by comparing it with what the text names as goal or hole."""
         return ""
 
     @abstractmethod
     def puzzle_text(self) -> str:
-        """Text that identifies the puzzle (the initial state with everything hidden from view): two episodes with the
-        same text are the same puzzle. Splits and the train/validation check hash it."""
+        """Text that identifies the puzzle (the initial state with everything hidden from view): two
+        episodes with the same text are the same puzzle. Splits and the train/validation check hash
+        it."""

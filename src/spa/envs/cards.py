@@ -1,7 +1,7 @@
 """Environment cards: what is known about each tag before anything is trained.
 
-A card freezes a tag: its options, the hash of its first puzzles, the best that any policy can reach within the cap of
-actions, and what random play gets. A score means little without the last two.
+A card freezes a tag: its options, the hash of its first puzzles, the best that any policy can reach
+within the cap of actions, and what random play gets. A score means little without the last two.
 """
 
 import hashlib
@@ -44,14 +44,19 @@ class Card:
     max_actions_per_traj: int
     distinct_puzzles: int  # among the first 1,000; fewer than 1,000 means that puzzles repeat
     puzzles_hash: str  # sha256 of the puzzle texts of the seeds 0 to 999
-    optimum: float | None  # mean probability of success of the best policy within the cap; None if unknown
+    # mean probability of success of the best policy within the cap; None if unknown
+    optimum: float | None
     optimum_by: str
     random_success: float  # share of episodes that uniformly random legal actions end well
     random_score: float  # mean sum of rewards of those episodes
 
     def describes(self, env_type: str, options: Mapping[str, Any] | None, max_actions: int) -> bool:
         """Whether the card was measured with these settings."""
-        return (self.env_type, self.options, self.max_actions_per_traj) == (env_type, _plain(options), max_actions)
+        return (self.env_type, self.options, self.max_actions_per_traj) == (
+            env_type,
+            _plain(options),
+            max_actions,
+        )
 
 
 @lru_cache
@@ -70,12 +75,21 @@ def card(tag: str) -> Card:
 
 
 def measure(
-    tag: str, env_type: str, options: Mapping[str, Any] | None, max_actions: int, *, puzzles: int = PUZZLES
+    tag: str,
+    env_type: str,
+    options: Mapping[str, Any] | None,
+    max_actions: int,
+    *,
+    puzzles: int = PUZZLES,
 ) -> Card:
-    """A new card of `tag`, measured on its first puzzles: 1,000 take a second or so, some seconds for large boards."""
+    """A new card of `tag`, measured on its first puzzles: 1,000 take a second or so, some seconds
+    for large boards."""
     env = make_env(env_type, options)
-    digest, texts = hashlib.sha256(), set()
-    best, wins, score = [], 0, 0.0
+    digest = hashlib.sha256()
+    texts = set()
+    best = []
+    wins = 0
+    score = 0.0
     for seed in range(puzzles):
         env.reset(seed=seed, options={"noise_seed": stream_seed(seed, "card/noise")})
         text = env.puzzle_text()
@@ -83,7 +97,8 @@ def measure(
         texts.add(text)
         best.append(env.best_success(max_actions))
         success, reward = random_episode(env, seed, max_actions)
-        wins, score = wins + success, score + reward
+        wins = wins + success
+        score = score + reward
     optimum = mean_optimum(best)
     return Card(
         tag=tag,
@@ -101,7 +116,8 @@ def measure(
 
 
 def mean_optimum(best: Sequence[float | None]) -> float | None:
-    """The mean success of the best policy over puzzles; None if there is none, or one whose best is not known."""
+    """The mean success of the best policy over puzzles; None if there is none, or one whose best is
+    not known."""
     known = [share for share in best if share is not None]
     return sum(known) / len(known) if known and len(known) == len(best) else None
 
@@ -116,9 +132,10 @@ def puzzles_hash(env: TextEnv, puzzles: int = PUZZLES) -> str:
 
 
 def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, float]:
-    """Success and sum of rewards of uniformly random legal actions from the current state of `env`; in a game of
-    several players those of the first one, while all move so."""
-    rng, total = stream(seed, "card/random"), 0.0
+    """Success and sum of rewards of uniformly random legal actions from the current state of `env`;
+    in a game of several players those of the first one, while all move so."""
+    rng = stream(seed, "card/random")
+    total = 0.0
     for _ in range(max_actions):
         action = env.to_action(env.random_action(rng))
         if action is None:

@@ -13,7 +13,8 @@ def cell_list(cells: Iterable[Cell]) -> str:
 def phrase(singular: str, plural: str, symbol: str, cells: Iterable[Cell]) -> str:
     """`hole (O) is at (0,1)`, `holes (O) are at (0,1) (1,0)` in row-major order, or `no holes (O)`.
 
-    An entity class is never left out, so that a prediction of the sentence has the same parts in every state.
+    An entity class is never left out, so that a prediction of the sentence has the same parts in
+    every state.
     """
     ordered = sorted(cells)
     if not ordered:

@@ -28,7 +28,8 @@ class Puzzle:
 
 
 def generate_puzzle(rng: np.random.Generator) -> Puzzle:
-    """Three or four numbers from 1 to 99 and a target from 1 to 100 that plus and minus signs reach."""
+    """Three or four numbers from 1 to 99 and a target from 1 to 100 that plus and minus signs
+    reach."""
     draw = uniforms(rng, 16)
     while True:
         numbers = tuple(1 + int(draw() * 99) for _ in range(3 if draw() < 0.5 else 4))
@@ -41,22 +42,28 @@ def generate_puzzle(rng: np.random.Generator) -> Puzzle:
 def load_puzzles(
     source: str, split: str, limit: int, signs_only: bool, stamp: tuple[int, int] | None
 ) -> tuple[Puzzle, ...]:
-    """The puzzles of a file or hub data set with columns `nums` and `target`. `stamp` makes a changed file a new one.
+    """The puzzles of a file or hub data set with columns `nums` and `target`. `stamp` makes a
+    changed file a new one.
 
-    Of the first `limit` rows, `signs_only` keeps those that plus and minus signs solve, as the original does. Raises
-    DataError that names file, row and column.
+    Of the first `limit` rows, `signs_only` keeps those that plus and minus signs solve, as the
+    original does. Raises DataError that names file, row and column.
     """
     rows = read_rows(source, ("nums", "target"), split=split, limit=limit)
     puzzles = [_puzzle(row) for row in rows]
     if signs_only:
-        puzzles = [puzzle for puzzle in puzzles if sign_solution(puzzle.numbers, puzzle.target) is not None]
+        puzzles = [
+            puzzle for puzzle in puzzles if sign_solution(puzzle.numbers, puzzle.target) is not None
+        ]
     if not puzzles:
-        raise DataError(f"{source}: no usable puzzle in the first {limit} rows (signs_only={signs_only})")
+        raise DataError(
+            f"{source}: no usable puzzle in the first {limit} rows (signs_only={signs_only})"
+        )
     return tuple(puzzles)
 
 
 def _puzzle(row: Row) -> Puzzle:
-    numbers, target = row.integers("nums"), row.integer("target")
+    numbers = row.integers("nums")
+    target = row.integer("target")
     if not 1 <= len(numbers) <= MAX_NUMBERS or not all(0 <= number < 10**9 for number in numbers):
         raise row.fail("nums", f"one to {MAX_NUMBERS} integers from 0 to 999999999")
     if abs(target) >= 10**18:
@@ -65,11 +72,13 @@ def _puzzle(row: Row) -> Puzzle:
 
 
 class Countdown(TextEnv):
-    """One expression per episode. Reward `score` if it uses exactly the numbers and hits the target, `format_score` if
-    it uses exactly the numbers and misses, else 0. A text that is no arithmetic is an invalid action and costs nothing.
+    """One expression per episode. Reward `score` if it uses exactly the numbers and hits the
+    target, `format_score` if it uses exactly the numbers and misses, else 0. A text that is no
+    arithmetic is an invalid action and costs nothing.
 
-    `data`: a parquet or JSON-lines file, or a hub name, with columns `nums` and `target` (TinyZero's layout); seed s
-    plays puzzle s modulo their number. Without it, each seed generates a puzzle that can be solved.
+    `data`: a parquet or JSON-lines file, or a hub name, with columns `nums` and `target`
+    (TinyZero's layout); seed s plays puzzle s modulo their number. Without it, each seed generates
+    a puzzle that can be solved.
     """
 
     changes = ()
@@ -88,13 +97,19 @@ class Countdown(TextEnv):
         signs_only = require_bool(NAME, "signs_only", signs_only)
         self.score = require_rate(NAME, "score", score, 0.0, 1e6)
         self.format_score = require_rate(NAME, "format_score", format_score, 0.0, 1e6)
-        self.puzzles = load_puzzles(str(data), split, limit, signs_only, file_stamp(str(data))) if data else None
+        self.puzzles = (
+            load_puzzles(str(data), split, limit, signs_only, file_stamp(str(data)))
+            if data
+            else None
+        )
         self.observation_space = text_space()
         self.action_space = text_space(MAX_LENGTH)
         self.puzzle = Puzzle((), 0)
         self._verdict = ""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Show the puzzle of the seed; there is no chance in the episode."""
         super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
@@ -106,8 +121,11 @@ class Countdown(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judge an expression and end. A text that is no expression, or comes after the end, changes nothing."""
-        expression = parse_expression(action) if isinstance(action, str) and not self._verdict else None
+        """Judge an expression and end. A text that is no expression, or comes after the end,
+        changes nothing."""
+        expression = (
+            parse_expression(action) if isinstance(action, str) and not self._verdict else None
+        )
         reward = 0.0
         if expression is not None:
             self._verdict, reward = self._judge(expression)
@@ -144,7 +162,9 @@ class Countdown(TextEnv):
 
     def random_action(self, rng: Any) -> str:
         """The numbers in random order with random operators between them."""
-        numbers = [self.puzzle.numbers[int(place)] for place in rng.permutation(len(self.puzzle.numbers))]
+        numbers = [
+            self.puzzle.numbers[int(place)] for place in rng.permutation(len(self.puzzle.numbers))
+        ]
         text = str(numbers[0])
         for number in numbers[1:]:
             text += f" {'+-*/'[int(rng.integers(4))]} {number}"

@@ -1,4 +1,5 @@
-"""The 2x2 Rubik's cube as a string of 24 stickers, and its twelve quarter turns as permutations of it."""
+"""The 2x2 Rubik's cube as a string of 24 stickers, and its twelve quarter turns as permutations of
+it."""
 
 from itertools import product
 
@@ -9,8 +10,9 @@ SOLVED = "".join(colour * 4 for colour in COLOURS)
 Vector = tuple[int, int, int]
 
 
-# Axes: x to the right, y up, z towards the viewer. Per face: outward normal, the direction in which its rows grow and
-# the direction in which its columns grow, as seen when the cube is unfolded around the front face.
+# Axes: x to the right, y up, z towards the viewer. Per face: outward normal, the direction in which
+# its rows grow and the direction in which its columns grow, as seen when the cube is unfolded
+# around the front face.
 _FRAMES: dict[str, tuple[Vector, Vector, Vector]] = {
     "U": ((0, 1, 0), (0, 0, 1), (1, 0, 0)),
     "L": ((-1, 0, 0), (0, -1, 0), (0, 0, 1)),
@@ -30,7 +32,8 @@ def _cross(a: Vector, b: Vector) -> Vector:
 
 
 def _stickers() -> list[tuple[Vector, Vector]]:
-    """Corner and outward normal of each of the 24 stickers: face by face in the order of `FACES`, row by row."""
+    """Corner and outward normal of each of the 24 stickers: face by face in the order of `FACES`,
+    row by row."""
     out = []
     for face in FACES:
         normal, down, right = _FRAMES[face]
@@ -42,13 +45,15 @@ def _stickers() -> list[tuple[Vector, Vector]]:
 
 def _clockwise(vector: Vector, axis: Vector) -> Vector:
     """`vector` turned by a quarter, clockwise when looked at from the tip of `axis`."""
-    along, turned = _dot(vector, axis), _cross(vector, axis)
+    along = _dot(vector, axis)
+    turned = _cross(vector, axis)
     x, y, z = (along * a + t for a, t in zip(axis, turned, strict=True))
     return (x, y, z)
 
 
 def _quarter_turns() -> dict[str, tuple[int, ...]]:
-    """Label -> where each sticker of the turned cube comes from. U is clockwise, U' counter-clockwise."""
+    """Label -> where each sticker of the turned cube comes from. U is clockwise, U'
+    counter-clockwise."""
     stickers = _stickers()
     place = {sticker: index for index, sticker in enumerate(stickers)}
     turns = {}

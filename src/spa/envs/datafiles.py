@@ -29,7 +29,9 @@ class Row:
         """The error that this row's `column` is not what it should be."""
         shown = repr(self.values.get(column))
         shown = shown if len(shown) <= 80 else shown[:80] + "…"
-        return DataError(f"{self.source}, row {self.number}, column {column!r}: expected {wanted}, got {shown}")
+        return DataError(
+            f"{self.source}, row {self.number}, column {column!r}: expected {wanted}, got {shown}"
+        )
 
     def text(self, column: str) -> str:
         """The column's text; raises DataError if it is empty or no text."""
@@ -48,7 +50,11 @@ class Row:
     def integers(self, column: str) -> tuple[int, ...]:
         """The column's list of integers; raises DataError if it is none."""
         value = self.values[column]
-        if not isinstance(value, Sequence) or isinstance(value, str) or not all(map(_is_integer, value)):
+        if (
+            not isinstance(value, Sequence)
+            or isinstance(value, str)
+            or not all(map(_is_integer, value))
+        ):
             raise self.fail(column, "a list of integers")
         return tuple(int(item) for item in value)
 
@@ -58,7 +64,8 @@ def _is_integer(value: object) -> bool:
 
 
 def file_stamp(source: str) -> tuple[int, int] | None:
-    """Time and size of a local file, so that a cache of its rows notices a change; None for a hub name."""
+    """Time and size of a local file, so that a cache of its rows notices a change; None for a hub
+    name."""
     try:
         found = Path(source).stat()
     except (OSError, ValueError):
@@ -66,11 +73,14 @@ def file_stamp(source: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def read_rows(source: str, columns: Sequence[str], *, split: str = "train", limit: int | None = None) -> Iterator[Row]:
+def read_rows(
+    source: str, columns: Sequence[str], *, split: str = "train", limit: int | None = None
+) -> Iterator[Row]:
     """The first `limit` rows of `source`, each with at least `columns`.
 
-    `source` is a `.parquet` or `.jsonl` file, or what `datasets.load_dataset` takes (a hub name, a folder), of which
-    `split` is read. Raises DataError that names file, row and column if something cannot be read or is missing.
+    `source` is a `.parquet` or `.jsonl` file, or what `datasets.load_dataset` takes (a hub name, a
+    folder), of which `split` is read. Raises DataError that names file, row and column if something
+    cannot be read or is missing.
     """
     path = Path(source)
     if path.suffix in SUFFIXES:
@@ -87,7 +97,9 @@ def read_rows(source: str, columns: Sequence[str], *, split: str = "train", limi
 def _require(source: str, columns: Sequence[str], present: Sequence[str]) -> None:
     missing = [column for column in columns if column not in present]
     if missing:
-        raise DataError(f"{source}: no column {', '.join(map(repr, missing))}; it has {', '.join(present) or 'none'}")
+        raise DataError(
+            f"{source}: no column {', '.join(map(repr, missing))}; it has {', '.join(present) or 'none'}"
+        )
 
 
 def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
@@ -112,11 +124,15 @@ def _jsonl(source: str, columns: Sequence[str]) -> Iterator[Row]:
                     continue
                 values = json.loads(line)
                 if not isinstance(values, dict):
-                    raise DataError(f"{source}, row {number}: expected a JSON object, got {line.strip()[:80]}")
+                    raise DataError(
+                        f"{source}, row {number}: expected a JSON object, got {line.strip()[:80]}"
+                    )
                 _require(f"{source}, row {number}", columns, list(values))
                 yield Row(source, number, values)
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{source}, near row {max(number, 1)}: not readable as JSON lines: {error}") from error
+        raise DataError(
+            f"{source}, near row {max(number, 1)}: not readable as JSON lines: {error}"
+        ) from error
 
 
 def _hub(source: str, columns: Sequence[str], split: str) -> Iterator[Row]:

@@ -1,4 +1,5 @@
-"""FrozenLake: cross the ice to the goal without falling into a hole (after RAGEN's `ragen/env/frozen_lake`)."""
+"""FrozenLake: cross the ice to the goal without falling into a hole (after RAGEN's
+`ragen/env/frozen_lake`)."""
 
 import re
 from collections.abc import Mapping
@@ -47,7 +48,8 @@ def _no_slip() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sentence:
-    """A coordinate sentence: all that stands before the player's cell, and the cells (row, column) that it names."""
+    """A coordinate sentence: all that stands before the player's cell, and the cells (row, column)
+    that it names."""
 
     things: str
     holes: frozenset[tuple[int, int]]
@@ -58,7 +60,8 @@ class _Sentence:
 class FrozenLake(TextEnv):
     """A square lake with holes, a player and a goal. Reward 1 on reaching the goal, else 0.
 
-    On slippery ice an action goes where it points with probability `success_rate`, else to one of the two sides.
+    On slippery ice an action goes where it points with probability `success_rate`, else to one of
+    the two sides.
     """
 
     metadata = {  # noqa: RUF012 (Gymnasium's own form)
@@ -84,13 +87,16 @@ class FrozenLake(TextEnv):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """`p`: probability that a cell is frozen. `success_rate`: of the intended move on slippery ice."""
+        """`p`: probability that a cell is frozen. `success_rate`: of the intended move on slippery
+        ice."""
         self.size = require_int(NAME, "size", size, 2, 64)
         self.p = require_rate(NAME, "p", p)
         self.is_slippery = require_bool(NAME, "is_slippery", is_slippery)
         self.success_rate = require_rate(NAME, "success_rate", success_rate)
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
-        self.default_state_text = choose_state_text(NAME, state_text, render_mode, self.metadata["render_modes"])
+        self.default_state_text = choose_state_text(
+            NAME, state_text, render_mode, self.metadata["render_modes"]
+        )
         self.render_mode = render_mode
         self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
         self._labels, means = read_actions(NAME, action_lookup, ACTIONS)
@@ -101,21 +107,30 @@ class FrozenLake(TextEnv):
         self.observation_space = text_space(longest)
         self.action_space = label_space(4)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text` writes it)."""
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text`
+        writes it)."""
         super().reset(seed=seed)
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:
-            self.lake = generate_lake(seeds.stream(puzzle_seed, "frozen_lake/puzzle"), self.size, self.p)
+            self.lake = generate_lake(
+                seeds.stream(puzzle_seed, "frozen_lake/puzzle"), self.size, self.p
+            )
         else:
             self.lake = self._parse(board)
         self.player = self.lake.start
         self.steps = 0
         self._ends = self.lake.holes | {self.lake.goal}
-        self._drawing, self._things = "", ""
+        self._drawing = ""
+        self._things = ""
         # Most slips are never drawn: the stream is made when the first one is.
-        self._noise_seed, self._noise = noise_seed, _no_slip if (options or {}).get("sample") else None
+        self._noise_seed, self._noise = (
+            noise_seed,
+            _no_slip if (options or {}).get("sample") else None,
+        )
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -123,13 +138,23 @@ class FrozenLake(TextEnv):
         self.steps += 1
         before = after = self.player
         over = before in self._ends
-        index = action - 1 if type(action) is int and 0 < action <= 4 else action_index(action, self._labels)
+        index = (
+            action - 1
+            if type(action) is int and 0 < action <= 4
+            else action_index(action, self._labels)
+        )
         if index is not None and not over:
             turn = self._turns[index]
-            after = self.player = self._tables[(turn + self._slip()) % 4 if self.is_slippery else turn][before]
+            after = self.player = self._tables[
+                (turn + self._slip()) % 4 if self.is_slippery else turn
+            ][before]
         terminated = after in self._ends
         success = terminated and after == self.lake.goal
-        info = {"action_is_valid": index is not None, "action_is_effective": after != before, "success": success}
+        info = {
+            "action_is_valid": index is not None,
+            "action_is_effective": after != before,
+            "success": success,
+        }
         truncated = not terminated and self.steps >= self.max_steps
         reward = 1.0 if success and not over else 0.0
         return self.state_text(self.default_state_text), reward, terminated, truncated, info
@@ -145,7 +170,8 @@ class FrozenLake(TextEnv):
 
     def renew_noise(self, noise_seed: int) -> None:
         """Slip by another stream from now on."""
-        self._noise_seed, self._noise = noise_seed, None
+        self._noise_seed = noise_seed
+        self._noise = None
 
     def state_text(self, mode: StateText) -> str:
         """The grid, the coordinate sentence, or both."""
@@ -161,47 +187,72 @@ class FrozenLake(TextEnv):
         return 2 if cell in self.lake.holes else 3 if cell == self.lake.goal else 1
 
     def _grid(self) -> str:
-        # Only the player moves: the rest of the drawing, and of the sentence, is written once for a lake.
-        drawing, player = self._drawing or self._draw(), self.player
+        # Only the player moves: the rest of the drawing, and of the sentence, is written once for a
+        # lake.
+        drawing = self._drawing or self._draw()
+        player = self.player
         place = player + player // self.size  # line breaks before it
         symbol = self._symbols[self._cell(player) if player in self._ends else 0]
         return f"{drawing[:place]}{symbol}{drawing[place + 1 :]}"
 
     def _draw(self) -> str:
-        lake, size, symbols = self.lake, self.size, self._symbols
+        lake = self.lake
+        size = self.size
+        symbols = self._symbols
         flat = [symbols[1]] * (size * size)
         flat[lake.goal] = symbols[3]
         for hole in lake.holes:
             flat[hole] = symbols[2]
-        self._drawing = "\n".join("".join(flat[row : row + size]) for row in range(0, size * size, size))
+        self._drawing = "\n".join(
+            "".join(flat[row : row + size]) for row in range(0, size * size, size)
+        )
         return self._drawing
 
     def _sentence(self) -> str:
         player = self.player
-        where = "." if player not in self._ends else " on the goal." if player == self.lake.goal else " in a hole."
+        where = (
+            "."
+            if player not in self._ends
+            else " on the goal."
+            if player == self.lake.goal
+            else " in a hole."
+        )
         return f"{self._things or self._describe()}{self._names[player]}{where}"
 
     def _describe(self) -> str:
-        lake, size, symbols = self.lake, self.size, self._symbols
-        holes = coords.phrase("hole", "holes", symbols[2], [divmod(hole, size) for hole in lake.holes])
+        lake = self.lake
+        size = self.size
+        symbols = self._symbols
+        holes = coords.phrase(
+            "hole", "holes", symbols[2], [divmod(hole, size) for hole in lake.holes]
+        )
         self._things = f"{holes}; goal ({symbols[3]}) is at {self._names[lake.goal]}; player ({symbols[0]}) is at "
         return self._things
 
     def _parse(self, board: str) -> Lake:
-        """The lake that `board` shows in the standard symbols; raises ConfigError if it shows none of this size."""
+        """The lake that `board` shows in the standard symbols; raises ConfigError if it shows none
+        of this size."""
         rows = board.split("\n")
         flat = "".join(rows)
-        fits = len(rows) == self.size and all(len(row) == self.size for row in rows) and set(flat) <= set("P_OG")
+        fits = (
+            len(rows) == self.size
+            and all(len(row) == self.size for row in rows)
+            and set(flat) <= set("P_OG")
+        )
         if not fits or flat.count("P") != 1 or flat.count("G") != 1:
-            raise ConfigError(f"{NAME}: not a {self.size}x{self.size} board of one P, one G, O and _: {board!r}")
+            raise ConfigError(
+                f"{NAME}: not a {self.size}x{self.size} board of one P, one G, O and _: {board!r}"
+            )
         holes = frozenset(cell for cell, symbol in enumerate(flat) if symbol == "O")
         return Lake(self.size, flat.index("P"), flat.index("G"), holes)
 
     def puzzle_text(self) -> str:
         """The initial board in the standard symbols, whatever this instance's symbols are."""
-        lake, size = self.lake, self.size
+        lake = self.lake
+        size = self.size
         flat = ["O" if cell in lake.holes else "_" for cell in range(size * size)]
-        flat[lake.start], flat[lake.goal] = "P", "G"
+        flat[lake.start] = "P"
+        flat[lake.goal] = "G"
         return "\n".join("".join(flat[row : row + size]) for row in range(0, size * size, size))
 
     def to_action(self, text: str) -> int | None:
@@ -220,7 +271,8 @@ class FrozenLake(TextEnv):
         return self.success_rate if self.is_slippery else 1.0
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first moves of a shortest way; on slippery ice only the next move, the best one with `limit` left."""
+        """The first moves of a shortest way; on slippery ice only the next move, the best one with
+        `limit` left."""
         if self.is_slippery:
             turn = best_turn(self.lake, self._rate(), self.player, limit)
             return () if turn is None else (self._labels[self._turns.index(turn)],)
@@ -231,7 +283,8 @@ class FrozenLake(TextEnv):
         return self._way(3)
 
     def _way(self, limit: int) -> tuple[str, ...]:
-        way, cell = [], self.player
+        way = []
+        cell = self.player
         while len(way) < limit:
             turn = best_turn(self.lake, 1.0, cell, shortest_path(self.lake, cell) or 0)
             if turn is None:
@@ -245,24 +298,33 @@ class FrozenLake(TextEnv):
         return shortest_path(self.lake, self.player)
 
     def best_success(self, limit: int) -> float:
-        """The probability that the best policy reaches the goal within `limit` actions, by value iteration."""
+        """The probability that the best policy reaches the goal within `limit` actions, by value
+        iteration."""
         return values(self.lake, self._rate(), limit)[limit][self.player]
 
     def state_value(self, text: str) -> float:
         """1 if the text shows the player on the goal, -1 in a hole, else 0."""
-        drawn = "".join(text.split("\n")[: self.size]) if "\n" in text else ""  # symbols may be letters of the sentence
+        # symbols may be letters of the sentence
+        drawn = "".join(text.split("\n")[: self.size]) if "\n" in text else ""
         if "on the goal" in text or self._symbols[5] in drawn:
             return 1.0
         return -1.0 if "in a hole" in text or self._symbols[4] in drawn else 0.0
 
     def state_key(self) -> str | None:
-        """The player's row and column as two digits; None on slippery ice and on boards of more than ten rows."""
+        """The player's row and column as two digits; None on slippery ice and on boards of more
+        than ten rows."""
         row, col = divmod(self.player, self.size)
         return None if self.is_slippery or self.size > 10 else f"{row}{col}"
 
     def state_outcome(self) -> str:
         """ "goal", "hole", or "" on ice."""
-        return "goal" if self.player == self.lake.goal else "hole" if self.player in self.lake.holes else ""
+        return (
+            "goal"
+            if self.player == self.lake.goal
+            else "hole"
+            if self.player in self.lake.holes
+            else ""
+        )
 
     def key_of_text(self, text: str) -> str | None:
         """From a coordinate sentence."""
@@ -277,7 +339,9 @@ class FrozenLake(TextEnv):
         cell = (int(key[0]), int(key[1]))
         if max(cell) >= self.size:
             return None
-        where = " on the goal." if cell == read.goal else " in a hole." if cell in read.holes else "."
+        where = (
+            " on the goal." if cell == read.goal else " in a hole." if cell in read.holes else "."
+        )
         return f"{read.things}{coords.cell_list([cell])}{where}"
 
     def outcome_of_text(self, text: str) -> str:
@@ -291,7 +355,9 @@ class FrozenLake(TextEnv):
         """What a coordinate sentence says; None if the text is none."""
         goal, player = (re.escape(f" ({self._symbols[kind]}) is at ") for kind in (3, 0))
         cell = r"\((\d),(\d)\)"
-        found = re.fullmatch(rf"((.*); goal{goal}{cell}; player{player}){cell}( on the goal| in a hole)?\.", text)
+        found = re.fullmatch(
+            rf"((.*); goal{goal}{cell}; player{player}){cell}( on the goal| in a hole)?\.", text
+        )
         if found is None:
             return None
         things, holes, *digits = found.groups()
@@ -304,11 +370,14 @@ class FrozenLake(TextEnv):
         )
 
     def render(self) -> str | np.ndarray:  # type: ignore[override]
-        """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 * size, 16 * size, 3]."""
+        """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 *
+        size, 16 * size, 3]."""
         if self.render_mode != "rgb_array":
             return self.state_text(self.default_state_text)
         size = self.size
-        return picture([[SPRITES[self._cell(row * size + col)] for col in range(size)] for row in range(size)])
+        return picture(
+            [[SPRITES[self._cell(row * size + col)] for col in range(size)] for row in range(size)]
+        )
 
     def image(self) -> np.ndarray | None:
         """The frame of `render_mode: rgb_array`; else None."""

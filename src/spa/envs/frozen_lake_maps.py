@@ -13,7 +13,8 @@ STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A puzzle: a square lake of `size` x `size` cells. Cells are numbered row by row, from the top left corner."""
+    """A puzzle: a square lake of `size` x `size` cells. Cells are numbered row by row, from the top
+    left corner."""
 
     size: int
     start: int
@@ -22,11 +23,14 @@ class Lake:
 
 
 def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
-    """A random lake whose goal can be reached: cells are frozen with probability `p`, start and goal are uniform."""
-    draw, cells = uniforms(rng), size * size
+    """A random lake whose goal can be reached: cells are frozen with probability `p`, start and
+    goal are uniform."""
+    draw = uniforms(rng)
+    cells = size * size
     while True:  # even without ice, start and goal are neighbours now and then
         holes = frozenset([cell for cell in range(cells) if draw() >= p])
-        start, goal = int(draw() * cells), int(draw() * cells)
+        start = int(draw() * cells)
+        goal = int(draw() * cells)
         if start != goal:
             lake = Lake(size, start, goal, holes - {start, goal})
             if _reachable(lake):
@@ -51,8 +55,10 @@ def _neighbours(size: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _reachable(lake: Lake) -> bool:
-    near, goal = _neighbours(lake.size), lake.goal
-    seen, frontier = {lake.start, *lake.holes}, [lake.start]
+    near = _neighbours(lake.size)
+    goal = lake.goal
+    seen = {lake.start, *lake.holes}
+    frontier = [lake.start]
     while frontier:
         for cell in near[frontier.pop()]:
             if cell == goal:

@@ -21,7 +21,8 @@ Board = tuple[Row, ...]  # rows of tile values; 0 is an empty cell
 def slide_left(row: Row) -> tuple[Row, int]:
     """A row after its tiles slid to the left, and the sum of the tiles that merging made.
 
-    Each tile merges at most once, the leftmost pair first: (2, 2, 2, 0) becomes (4, 2, 0, 0) and earns 4.
+    Each tile merges at most once, the leftmost pair first: (2, 2, 2, 0) becomes (4, 2, 0, 0) and
+    earns 4.
     """
     tiles = [tile for tile in row if tile]
     out: list[int] = []
@@ -38,13 +39,16 @@ def slide_left(row: Row) -> tuple[Row, int]:
 
 
 def slide(board: Board, direction: str) -> tuple[Board, int]:
-    """The board after sliding all tiles in a direction of `ACTIONS`, before a new tile, and the sum of merged tiles."""
+    """The board after sliding all tiles in a direction of `ACTIONS`, before a new tile, and the sum
+    of merged tiles."""
     upright = direction in ("Up", "Down")
     lines = tuple(zip(*board, strict=True)) if upright else board
     turn = -1 if direction in ("Right", "Down") else 1
     slid = [slide_left(line[::turn]) for line in lines]
     moved = tuple(line[::turn] for line, _ in slid)
-    return (tuple(zip(*moved, strict=True)) if upright else moved), sum(earned for _, earned in slid)
+    return (tuple(zip(*moved, strict=True)) if upright else moved), sum(
+        earned for _, earned in slid
+    )
 
 
 def can_move(board: Board) -> bool:
@@ -53,13 +57,15 @@ def can_move(board: Board) -> bool:
 
 
 class Game2048(TextEnv):
-    """Slide tiles on a square board until a tile of value `target` exists; two tiles lie there at the start.
+    """Slide tiles on a square board until a tile of value `target` exists; two tiles lie there at
+    the start.
 
-    After every move that changed the board, a tile appears on a random empty cell: 2, or 4 with probability
-    `four_chance`. The start is the puzzle; later tiles are noise. Reward: `reward="merge"` pays the sum of the tiles
-    that merging made, `reward="log"` 0.1 * log2(1 + that sum). A move that changes nothing is not allowed: it pays
-    `invalid_penalty` under both rewards and no tile appears. The episode ends with success as soon as `target` is made,
-    and with failure when no move is left.
+    After every move that changed the board, a tile appears on a random empty cell: 2, or 4 with
+    probability `four_chance`. The start is the puzzle; later tiles are noise. Reward:
+    `reward="merge"` pays the sum of the tiles that merging made, `reward="log"` 0.1 * log2(1 + that
+    sum). A move that changes nothing is not allowed: it pays `invalid_penalty` under both rewards
+    and no tile appears. The episode ends with success as soon as `target` is made, and with failure
+    when no move is left.
     """
 
     finite_puzzles = True
@@ -84,7 +90,9 @@ class Game2048(TextEnv):
         self.observation_space = text_space()
         self.action_space = label_space(len(ACTIONS))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Two tiles from the puzzle stream; the tiles to come are drawn from the noise stream."""
         super().reset(seed=seed)
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
@@ -101,7 +109,12 @@ class Game2048(TextEnv):
         self._draw = Noise(stream(noise_seed, f"{NAME}/noise"))
 
     def _add_tile(self) -> None:
-        empty = [(row, col) for row in range(self.size) for col in range(self.size) if not self.board[row][col]]
+        empty = [
+            (row, col)
+            for row in range(self.size)
+            for col in range(self.size)
+            if not self.board[row][col]
+        ]
         where = empty[int(self._draw() * len(empty))]
         tile = 4 if self._draw() < self.four_chance else 2
         rows = [list(row) for row in self.board]
@@ -109,16 +122,19 @@ class Game2048(TextEnv):
         self.board = tuple(tuple(row) for row in rows)
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One move. An unknown action, or a move that changes nothing, leaves the board and is paid as a penalty."""
+        """One move. An unknown action, or a move that changes nothing, leaves the board and is paid
+        as a penalty."""
         index = action_index(action, ACTIONS)
-        before, reward = self.board, self.invalid_penalty
+        before = self.board
+        reward = self.invalid_penalty
         if index is not None and not self._reached():
             moved, earned = slide(before, ACTIONS[index])
             if moved != before:
                 self.board = moved
                 self._add_tile()
                 reward = float(earned) if self.reward == "merge" else 0.1 * math.log2(1 + earned)
-        success, changed = self._reached(), self.board != before
+        success = self._reached()
+        changed = self.board != before
         info = {
             "action_is_valid": changed,
             "action_is_effective": changed,
@@ -140,7 +156,8 @@ class Game2048(TextEnv):
         return f"{self._grid()}\n{self._sentence()}"
 
     def _grid(self) -> str:
-        # One space between cells and no alignment: replies are compared with white space stripped from their ends.
+        # One space between cells and no alignment: replies are compared with white space stripped
+        # from their ends.
         return "\n".join(" ".join(str(tile) if tile else "_" for tile in row) for row in self.board)
 
     def _sentence(self) -> str:
@@ -149,7 +166,9 @@ class Game2048(TextEnv):
             for col, tile in enumerate(tiles):
                 where.setdefault(tile, []).append((row, col))
         empty = coords.cell_list(where.pop(0, [])) or "none"
-        tiles = [f"{tile} at {coords.cell_list(where[tile])}" for tile in sorted(where, reverse=True)]
+        tiles = [
+            f"{tile} at {coords.cell_list(where[tile])}" for tile in sorted(where, reverse=True)
+        ]
         return "; ".join([*tiles, f"empty: {empty}"]) + "."
 
     def to_action(self, text: str) -> Action | None:

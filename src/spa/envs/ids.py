@@ -1,8 +1,10 @@
-"""Our environments under Gymnasium's ids, `spa/FrozenLake-v0` and so on, registered when this module is imported.
+"""Our environments under Gymnasium's ids, `spa/FrozenLake-v0` and so on, registered when this
+module is imported.
 
     gymnasium.make("spa.envs.ids:spa/FrozenLake-v0", is_slippery=False)
 
-Keyword arguments are the environment's options. Source: https://gymnasium.farama.org/api/registry/ .
+Keyword arguments are the environment's options. Source: https://gymnasium.farama.org/api/registry/
+.
 """
 
 import gymnasium

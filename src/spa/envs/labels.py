@@ -10,15 +10,19 @@ LONGEST_LABEL = 200
 
 
 def find_label(text: object, names: tuple[str, ...]) -> int | None:
-    """The number of the label that `text` is, whatever its case and the white space around it; None if it is none."""
+    """The number of the label that `text` is, whatever its case and the white space around it; None
+    if it is none."""
     if not isinstance(text, str) or len(text) > LONGEST_LABEL:
         return None
     wanted = text.strip().lower()
-    return next((number for number, name in enumerate(names, start=1) if name.lower() == wanted), None)
+    return next(
+        (number for number, name in enumerate(names, start=1) if name.lower() == wanted), None
+    )
 
 
 def action_index(action: object, names: tuple[str, ...]) -> int | None:
-    """The place in `names`, from 0, that an action (its number or its label) stands for; None if for none."""
+    """The place in `names`, from 0, that an action (its number or its label) stands for; None if
+    for none."""
     if isinstance(action, str):
         action = find_label(action, names)
     if isinstance(action, bool) or not isinstance(action, int | np.integer):

@@ -1,7 +1,8 @@
-"""Environments are other people's code: one boundary around it, a time limit, and checks of what it returns.
+"""Environments are other people's code: one boundary around it, a time limit, and checks of what it
+returns.
 
-In the trainer's process an exception or a time-out fails the episode. What ends the process, or hangs in a C library,
-needs `es_manager.env_workers`: processes of its own (`spa.envs.workers`).
+In the trainer's process an exception or a time-out fails the episode. What ends the process, or
+hangs in a C library, needs `es_manager.env_workers`: processes of its own (`spa.envs.workers`).
 """
 
 import signal
@@ -18,7 +19,8 @@ from spa.errors import EnvFault, SpaError
 from spa.run.signals import raise_if_asked, stop_asked, stops_by_signal
 
 MOST_CHARACTERS = 200_000
-"""Of one text that an environment returns. No model reads more, and tokenising megabytes takes minutes."""
+"""Of one text that an environment returns. No model reads more, and tokenising megabytes takes
+minutes."""
 
 MOST_BYTES = 64 * 2**20
 """Of one picture."""
@@ -34,7 +36,8 @@ MOST_REWARD = 1e6
 
 
 class EnvCrash(EnvFault):
-    """An environment's call (`call`) that ended its process or had to be ended with it: it would do so again."""
+    """An environment's call (`call`) that ended its process or had to be ended with it: it would do
+    so again."""
 
     def __init__(self, text: str, call: str = "") -> None:
         super().__init__(text)
@@ -42,16 +45,18 @@ class EnvCrash(EnvFault):
 
 
 class TimedOut(BaseException):
-    """A call took too long. No Exception, so that an environment's own `except Exception` does not swallow it."""
+    """A call took too long. No Exception, so that an environment's own `except Exception` does not
+    swallow it."""
 
 
 @contextmanager
 def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
-    """Around every call of an environment's code: whatever it raises becomes an EnvFault that names `what`.
+    """Around every call of an environment's code: whatever it raises becomes an EnvFault that names
+    `what`.
 
-    That includes SystemExit, GeneratorExit and a KeyboardInterrupt of its own making. What passes is an EnvFault, a
-    SpaError (for the user to solve) and a stop that somebody really asked for, even if the code swallowed it.
-    `seconds`: its time limit, see `time_limit`.
+    That includes SystemExit, GeneratorExit and a KeyboardInterrupt of its own making. What passes
+    is an EnvFault, a SpaError (for the user to solve) and a stop that somebody really asked for,
+    even if the code swallowed it. `seconds`: its time limit, see `time_limit`.
     """
     try:
         with time_limit(seconds, what):
@@ -63,12 +68,19 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     except KeyboardInterrupt as error:
         if stop_asked() or not stops_by_signal():
             raise
-        raise EnvFault(f"{what} raised {type(error).__name__} though nobody interrupted it") from error
+        raise EnvFault(
+            f"{what} raised {type(error).__name__} though nobody interrupted it"
+        ) from error
     except SystemExit as error:
         raise EnvFault(f"{what} called sys.exit({error.code!r})") from error
     except BaseException as error:
-        # Raised here and not in the code: an interrupted interpreter ends and closes this generator.
-        if isinstance(error, GeneratorExit) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
+        # Raised here and not in the code: an interrupted interpreter ends and closes this
+        # generator.
+        if (
+            isinstance(error, GeneratorExit)
+            and error.__traceback__ is not None
+            and error.__traceback__.tb_next is None
+        ):
             raise
         raise EnvFault(f"{type(error).__name__}: {_said(error)}") from error
     raise_if_asked()
@@ -76,11 +88,11 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float | None, what: str) -> Iterator[None]:
-    """Raise TimedOut in `what` after `seconds`, with the place where it hung. None, and other threads than the main
-    one, have no limit.
+    """Raise TimedOut in `what` after `seconds`, with the place where it hung. None, and other
+    threads than the main one, have no limit.
 
-    It is an alarm (SIGALRM): Python code, sleeping and waiting are interrupted; a loop inside a C library, and code
-    that sets alarms of its own, are not.
+    It is an alarm (SIGALRM): Python code, sleeping and waiting are interrupted; a loop inside a C
+    library, and code that sets alarms of its own, are not.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -88,7 +100,9 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
 
     def expired(number: int, frame: FrameType | None) -> NoReturn:
         stack = "".join(traceback.format_stack(frame, limit=3))
-        raise TimedOut(f"{what} took more than {seconds:g} s (es_manager.env_timeout_s); it was here:\n{stack}")
+        raise TimedOut(
+            f"{what} took more than {seconds:g} s (es_manager.env_timeout_s); it was here:\n{stack}"
+        )
 
     handler = signal.signal(signal.SIGALRM, expired)
     outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -104,40 +118,55 @@ def checked_text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise EnvFault(f"{what} returned {_short(value)} instead of text")
     if len(value) > MOST_CHARACTERS:
-        raise EnvFault(f"{what} returned a text of {len(value):,} characters; at most {MOST_CHARACTERS:,} are read")
+        raise EnvFault(
+            f"{what} returned a text of {len(value):,} characters; at most {MOST_CHARACTERS:,} are read"
+        )
     return value
 
 
 def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
-    """(reward, whether the episode is over, info) of what `step` returned; raises EnvFault for nonsense."""
+    """(reward, whether the episode is over, info) of what `step` returned; raises EnvFault for
+    nonsense."""
     if not isinstance(result, tuple) or len(result) != 5:
-        raise EnvFault(f"step returned {_short(result)} instead of (text, reward, terminated, truncated, info)")
+        raise EnvFault(
+            f"step returned {_short(result)} instead of (text, reward, terminated, truncated, info)"
+        )
     _, given, terminated, truncated, info = result
     reward = checked_reward(given)
     if not isinstance(info, dict):
         raise EnvFault(f"step returned the info {_short(info)} instead of a dict")
-    return reward, bool(terminated) or bool(truncated), {str(key): plain(item) for key, item in info.items()}
+    return (
+        reward,
+        bool(terminated) or bool(truncated),
+        {str(key): plain(item) for key, item in info.items()},
+    )
 
 
 def checked_reward(value: Any) -> float:
-    """A reward that `step` returned, as a float; raises EnvFault if it is not a number or not finite."""
+    """A reward that `step` returned, as a float; raises EnvFault if it is not a number or not
+    finite."""
     try:
         reward = float(value)
     except (TypeError, ValueError, OverflowError):
         raise EnvFault(f"step returned the reward {_short(value)} instead of a number") from None
     if not abs(reward) <= MOST_REWARD:  # NaN too
-        raise EnvFault(f"step returned the reward {reward}; rewards must be finite and at most {MOST_REWARD:g} in size")
+        raise EnvFault(
+            f"step returned the reward {reward}; rewards must be finite and at most {MOST_REWARD:g} in size"
+        )
     return reward
 
 
 def checked_answer(value: Any) -> Any:
-    """What an environment's process sends back: text, numbers, pictures and collections of them, nothing with code of
-    its own. Raises EnvFault for text that is too long and for pictures of more than MOST_BYTES."""
+    """What an environment's process sends back: text, numbers, pictures and collections of them,
+    nothing with code of its own. Raises EnvFault for text that is too long and for pictures of more
+    than MOST_BYTES."""
     if isinstance(value, str):
         return checked_text(str(value), "it")
     if type(value) is np.ndarray and value.dtype != object:
         if value.nbytes > MOST_BYTES:
-            raise EnvFault(f"it returned a picture of {value.nbytes:,} bytes; at most {MOST_BYTES:,} are read")
+            raise EnvFault(
+                f"it returned a picture of {value.nbytes:,} bytes; at most {MOST_BYTES:,} are read"
+            )
         return value
     if type(value) in (list, tuple):
         items = [checked_answer(item) for item in value]
@@ -150,8 +179,8 @@ def checked_answer(value: Any) -> Any:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """`value` in plain types, which JSON and other processes know; objects become the name of their class, and text is
-    cut at MOST_CHARACTERS."""
+    """`value` in plain types, which JSON and other processes know; objects become the name of their
+    class, and text is cut at MOST_CHARACTERS."""
     kind = type(value)
     if value is None or kind in (bool, int, float):
         return value

@@ -1,7 +1,9 @@
-"""Episodes that are not played: marked when their environment killed or hung its process, or declared so by hand.
+"""Episodes that are not played: marked when their environment killed or hung its process, or
+declared so by hand.
 
-A mark lies in the folder of the stage and counts from the moment it is made, at every later start too, so that a run
-that goes on loses what it lost before and nothing else. Delete the file's line to have an episode played again.
+A mark lies in the folder of the stage and counts from the moment it is made, at every later start
+too, so that a run that goes on loses what it lost before and nothing else. Delete the file's line
+to have an episode played again.
 """
 
 import json
@@ -48,13 +50,19 @@ class LostEpisodes:
                 return
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"episode_id": episode_id, "reason": str(error), "call": error.call}) + "\n")
+                file.write(
+                    json.dumps({"episode_id": episode_id, "reason": str(error), "call": error.call})
+                    + "\n"
+                )
                 file.flush()
                 os.fsync(file.fileno())
 
     def _read(self, line: str) -> None:
         try:
             row = json.loads(line)
-            self._marks[str(row["episode_id"])] = (str(row.get("reason", "declared lost")), str(row.get("call", "")))
+            self._marks[str(row["episode_id"])] = (
+                str(row.get("reason", "declared lost")),
+                str(row.get("call", "")),
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             return  # a line that was cut off

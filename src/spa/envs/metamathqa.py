@@ -20,11 +20,15 @@ MAX_ANSWER = 1000
 
 
 @lru_cache(maxsize=4)
-def load_problems(source: str, split: str, limit: int | None, stamp: tuple[int, int] | None) -> tuple[Problem, ...]:
-    """The problems of a file or hub data set with columns `query` and `response`. `stamp` marks a changed file.
+def load_problems(
+    source: str, split: str, limit: int | None, stamp: tuple[int, int] | None
+) -> tuple[Problem, ...]:
+    """The problems of a file or hub data set with columns `query` and `response`. `stamp` marks a
+    changed file.
 
-    The answer is what follows the last "The answer is:" of the response. A row without one is left out, and the log
-    says how many there were. Raises DataError that names file, row, column, or says that no row has an answer.
+    The answer is what follows the last "The answer is:" of the response. A row without one is left
+    out, and the log says how many there were. Raises DataError that names file, row, column, or
+    says that no row has an answer.
     """
     problems: list[Problem] = []
     without: list[int] = []
@@ -35,10 +39,19 @@ def load_problems(source: str, split: str, limit: int | None, stamp: tuple[int, 
         else:
             without.append(row.number)
     if not problems:
-        why = f"none of {len(without)} has a response that ends in {MARK!r} and an answer" if without else "it is empty"
+        why = (
+            f"none of {len(without)} has a response that ends in {MARK!r} and an answer"
+            if without
+            else "it is empty"
+        )
         raise DataError(f"{source}: there are no rows to play: {why}")
     if without:
-        log.warning("%s: %d rows without an answer are left out, the first is row %d", source, len(without), without[0])
+        log.warning(
+            "%s: %d rows without an answer are left out, the first is row %d",
+            source,
+            len(without),
+            without[0],
+        )
     return tuple(problems)
 
 
@@ -48,14 +61,17 @@ def normalise(answer: str) -> str:
 
 
 class MetamathQA(TextEnv):
-    """Answer a word problem. Reward 1 for a right first answer, halved with every answer that was wrong before.
+    """Answer a word problem. Reward 1 for a right first answer, halved with every answer that was
+    wrong before.
 
-    Answers are right if they are the same text after lower-casing and dropping white space; "7" and "7.0" differ.
-    `retries` more answers may follow a wrong one: 0 ends the episode with the first answer. A retry also needs room in
-    the budget of actions (`max_actions_per_traj` of at least `retries` + 1).
+    Answers are right if they are the same text after lower-casing and dropping white space; "7" and
+    "7.0" differ. `retries` more answers may follow a wrong one: 0 ends the episode with the first
+    answer. A retry also needs room in the budget of actions (`max_actions_per_traj` of at least
+    `retries` + 1).
 
-    `data`: a parquet or JSON-lines file, or a hub name such as `meta-math/MetaMathQA`, with columns `query` and
-    `response`; the seed draws a row uniformly. Without it, each seed generates an arithmetic word problem.
+    `data`: a parquet or JSON-lines file, or a hub name such as `meta-math/MetaMathQA`, with columns
+    `query` and `response`; the seed draws a row uniformly. Without it, each seed generates an
+    arithmetic word problem.
     """
 
     changes = ()
@@ -68,16 +84,24 @@ class MetamathQA(TextEnv):
         max_instances: int | None = None,
         retries: int = 0,
     ) -> None:
-        limit = None if max_instances is None else require_int(NAME, "max_instances", max_instances, 1, 10_000_000)
+        limit = (
+            None
+            if max_instances is None
+            else require_int(NAME, "max_instances", max_instances, 1, 10_000_000)
+        )
         self.retries = require_int(NAME, "retries", retries, 0, 30)
-        self.problems = load_problems(str(data), split, limit, file_stamp(str(data))) if data else None
+        self.problems = (
+            load_problems(str(data), split, limit, file_stamp(str(data))) if data else None
+        )
         self.observation_space = text_space()
         self.action_space = text_space(MAX_ANSWER)
         self.problem = Problem("", "")
         self.wrong = 0
         self.right = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Show the problem of the seed; there is no chance in the episode."""
         super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
@@ -86,7 +110,8 @@ class MetamathQA(TextEnv):
             self.problem = self.problems[int(rng.random() * len(self.problems))]
         else:
             self.problem = generate_problem(rng)
-        self.wrong, self.right = 0, False
+        self.wrong = 0
+        self.right = False
         return self.state_text("grid"), {}
 
     @property
@@ -118,7 +143,8 @@ class MetamathQA(TextEnv):
         return f"{self.problem.question}\nWrong answers so far: {self.wrong}. Answers left: {left}."
 
     def to_action(self, text: str) -> Action | None:
-        """The answer without white space around it; None if it is empty or longer than 1,000 characters."""
+        """The answer without white space around it; None if it is empty or longer than 1,000
+        characters."""
         if len(text) > MAX_ANSWER or not text.strip():
             return None
         return text.strip()

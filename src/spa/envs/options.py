@@ -11,7 +11,11 @@ from spa.envs.base import StateText
 from spa.errors import ConfigError
 
 STATE_TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
-RENDER_MODES: dict[str, StateText] = {"text": "grid", "text_with_coordinates": "grid_and_coords", "rgb_array": "grid"}
+RENDER_MODES: dict[str, StateText] = {
+    "text": "grid",
+    "text_with_coordinates": "grid_and_coords",
+    "rgb_array": "grid",
+}
 """The original's render modes and the state text that each stands for."""
 
 
@@ -24,15 +28,23 @@ def nearest(name: object, valid: Iterable[str]) -> str:
 
 def require_int(env: str, name: str, value: object, low: int, high: int) -> int:
     """`value` if it is an integer in [low, high]; raises ConfigError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-        raise ConfigError(f"{env}: option {name!r} must be an integer from {low} to {high}, got {value!r}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | np.integer)
+        or not low <= value <= high
+    ):
+        raise ConfigError(
+            f"{env}: option {name!r} must be an integer from {low} to {high}, got {value!r}"
+        )
     return int(value)
 
 
 def require_rate(env: str, name: str, value: object, low: float = 0.0, high: float = 1.0) -> float:
     """`value` as a float if it is a number in [low, high]; raises ConfigError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ConfigError(f"{env}: option {name!r} must be a number from {low:g} to {high:g}, got {value!r}")
+        raise ConfigError(
+            f"{env}: option {name!r} must be a number from {low:g} to {high:g}, got {value!r}"
+        )
     return float(value)
 
 
@@ -51,8 +63,11 @@ def require_choice(env: str, name: str, value: object, choices: Iterable[str]) -
     return value
 
 
-def choose_state_text(env: str, state_text: object, render_mode: object, modes: Iterable[str]) -> StateText:
-    """The state text of an instance: `state_text` if given, else what the original's `render_mode` stands for."""
+def choose_state_text(
+    env: str, state_text: object, render_mode: object, modes: Iterable[str]
+) -> StateText:
+    """The state text of an instance: `state_text` if given, else what the original's `render_mode`
+    stands for."""
     require_choice(env, "render_mode", render_mode, modes)
     if state_text is None:
         return RENDER_MODES[str(render_mode)]
@@ -61,7 +76,8 @@ def choose_state_text(env: str, state_text: object, render_mode: object, modes: 
 
 
 def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -> dict[int, str]:
-    """A table id -> text: `default` overlaid with the user's `table`. Ids may be integers or digits.
+    """A table id -> text: `default` overlaid with the user's `table`. Ids may be integers or
+    digits.
 
     Raises ConfigError on an unknown id, an empty text, or a text used twice.
     """
@@ -69,11 +85,17 @@ def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -
     if table is None:
         return merged
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{env}: option {name!r} must be a mapping of ids to texts, got {table!r}")
+        raise ConfigError(
+            f"{env}: option {name!r} must be a mapping of ids to texts, got {table!r}"
+        )
     for key, text in table.items():
-        identity = int(key) if isinstance(key, int) or (isinstance(key, str) and key.isdecimal()) else -1
+        identity = (
+            int(key) if isinstance(key, int) or (isinstance(key, str) and key.isdecimal()) else -1
+        )
         if identity not in default:
-            raise ConfigError(f"{env}: option {name!r} has no id {key!r}; valid: {', '.join(map(str, default))}")
+            raise ConfigError(
+                f"{env}: option {name!r} has no id {key!r}; valid: {', '.join(map(str, default))}"
+            )
         if not isinstance(text, str) or not text.strip():
             raise ConfigError(f"{env}: option {name!r}, id {key}: expected a text, got {text!r}")
         merged[identity] = text
@@ -85,26 +107,37 @@ def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -
 def read_symbols(
     env: str, lookup: object, vocab: object, symbols: Mapping[int, str], meanings: Mapping[int, str]
 ) -> tuple[dict[int, str], dict[str, str]]:
-    """The symbols by cell id, and the legend symbol -> meaning, from the options `grid_lookup` and `grid_vocab`."""
+    """The symbols by cell id, and the legend symbol -> meaning, from the options `grid_lookup` and
+    `grid_vocab`."""
     table = read_table(env, "grid_lookup", lookup, symbols)
     if any(len(symbol) != 1 for symbol in table.values()):
-        raise ConfigError(f"{env}: option 'grid_lookup' must map cell ids to single characters, got {lookup!r}")
+        raise ConfigError(
+            f"{env}: option 'grid_lookup' must map cell ids to single characters, got {lookup!r}"
+        )
     legend = {table[identity]: meanings[identity] for identity in table}
     if vocab is not None:
         if not isinstance(vocab, Mapping):
-            raise ConfigError(f"{env}: option 'grid_vocab' must map symbols to meanings, got {vocab!r}")
+            raise ConfigError(
+                f"{env}: option 'grid_vocab' must map symbols to meanings, got {vocab!r}"
+            )
         for symbol, meaning in vocab.items():
             if symbol not in legend:
-                raise ConfigError(f"{env}: option 'grid_vocab' explains {symbol!r}, which is not in 'grid_lookup'")
+                raise ConfigError(
+                    f"{env}: option 'grid_vocab' explains {symbol!r}, which is not in 'grid_lookup'"
+                )
             legend[symbol] = str(meaning)
     return table, legend
 
 
-def read_actions(env: str, lookup: object, default: Mapping[int, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Action labels in the order of their ids, and the direction (a value of `default`, in lower case) of each.
+def read_actions(
+    env: str, lookup: object, default: Mapping[int, str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Action labels in the order of their ids, and the direction (a value of `default`, in lower
+    case) of each.
 
-    A label that is the name of a direction means that direction, whatever its id is; other labels ("North") stand for
-    the default direction of their id. Raises ConfigError if two labels are or mean the same.
+    A label that is the name of a direction means that direction, whatever its id is; other labels
+    ("North") stand for the default direction of their id. Raises ConfigError if two labels are or
+    mean the same.
     """
     table = read_table(env, "action_lookup", lookup, default)
     labels = tuple(table[identity].strip() for identity in sorted(table))
@@ -114,15 +147,18 @@ def read_actions(env: str, lookup: object, default: Mapping[int, str]) -> tuple[
         for identity, label in zip(sorted(table), labels, strict=True)
     )
     if len(set(means)) < len(means) or len({label.lower() for label in labels}) < len(labels):
-        raise ConfigError(f"{env}: option 'action_lookup' gives two labels the same direction: {', '.join(labels)}")
+        raise ConfigError(
+            f"{env}: option 'action_lookup' gives two labels the same direction: {', '.join(labels)}"
+        )
     return labels, means
 
 
 def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
-    """A function that returns uniform numbers in [0, 1) from `rng`, drawn in blocks because single draws are slow.
+    """A function that returns uniform numbers in [0, 1) from `rng`, drawn in blocks because single
+    draws are slow.
 
-    Puzzles are made from these alone: the doubles of a bit generator are the same in every NumPy version, which NumPy
-    does not promise for `integers`, `choice` or `shuffle`.
+    Puzzles are made from these alone: the doubles of a bit generator are the same in every NumPy
+    version, which NumPy does not promise for `integers`, `choice` or `shuffle`.
     """
 
     def numbers() -> Iterable[float]:
@@ -133,10 +169,12 @@ def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
 
 
 class Noise:
-    """Uniform numbers in [0, 1) from `rng`, drawn in blocks: those of `uniforms`, and a deep copy goes on alike."""
+    """Uniform numbers in [0, 1) from `rng`, drawn in blocks: those of `uniforms`, and a deep copy
+    goes on alike."""
 
     def __init__(self, rng: np.random.Generator, block: int = 64) -> None:
-        self._rng, self._block = rng, block
+        self._rng = rng
+        self._block = block
         self._drawn: list[float] = []
 
     def __call__(self) -> float:
@@ -155,7 +193,9 @@ def shuffled(items: Iterable[Any], draw: Callable[[], float]) -> list[Any]:
     return out
 
 
-def reset_seeds(env: gymnasium.Env[Any, Any], seed: int | None, options: Mapping[str, Any] | None) -> tuple[int, int]:
+def reset_seeds(
+    env: gymnasium.Env[Any, Any], seed: int | None, options: Mapping[str, Any] | None
+) -> tuple[int, int]:
     """The puzzle seed and the noise seed of a reset, after `gymnasium.Env.reset(seed=seed)`."""
     puzzle = int(env.np_random.integers(2**31)) if seed is None else int(seed)
     noise = (options or {}).get("noise_seed")

@@ -27,10 +27,19 @@ class Score:
     reward: float = 0.0
 
 
-def play(env: TextEnv, prompter: Prompter, *, seed: int, hint: bool, read: Read, write: Callable[[str], None]) -> Score:
+def play(
+    env: TextEnv,
+    prompter: Prompter,
+    *,
+    seed: int,
+    hint: bool,
+    read: Read,
+    write: Callable[[str], None],
+) -> Score:
     """Play puzzles from `seed` on until the input ends; returns the score.
 
-    `prompter` gives the limits and writes the prompt; with `hint` the best next action is always shown.
+    `prompter` gives the limits and writes the prompt; with `hint` the best next action is always
+    shown.
     """
     score = Score()
     while True:
@@ -55,8 +64,8 @@ def _puzzle(
     read: Read,
     write: Callable[[str], None],
 ) -> bool:
-    """One puzzle, whose first prompt is `first`, with as many actions as a model's turns can hold; False if the player
-    wants to stop."""
+    """One puzzle, whose first prompt is `first`, with as many actions as a model's turns can hold;
+    False if the player wants to stop."""
     left = min(prompter.max_actions_per_traj, prompter.max_turn * prompter.max_actions_per_turn)
     while left > 0:
         if hint:
@@ -70,7 +79,9 @@ def _puzzle(
             write(_answer(env, first, line.strip(), left))
             continue
         before = score.actions
-        ended = _act(env, line, min(left, prompter.max_actions_per_turn), prompter.action_sep, score, write)
+        ended = _act(
+            env, line, min(left, prompter.max_actions_per_turn), prompter.action_sep, score, write
+        )
         left -= score.actions - before
         if ended:
             return True
@@ -87,10 +98,16 @@ def _answer(env: TextEnv, first: str, command: str, left: int) -> str:
 def _prompt(env: TextEnv, prompter: Prompter) -> str:
     """The first prompt; a picture, which a terminal cannot show, is followed by its state as text."""
     text = prompter.first_messages(env)[1]["content"]
-    return text if env.image() is None else f"{text}\n\n{IMAGE} is\n{env.state_text(prompter.state_text)}"
+    return (
+        text
+        if env.image() is None
+        else f"{text}\n\n{IMAGE} is\n{env.state_text(prompter.state_text)}"
+    )
 
 
-def _act(env: TextEnv, line: str, left: int, separator: str, score: Score, write: Callable[[str], None]) -> bool:
+def _act(
+    env: TextEnv, line: str, left: int, separator: str, score: Score, write: Callable[[str], None]
+) -> bool:
     """Execute the actions of a line; True if the episode has ended."""
     for text in read_actions(env, line, separator)[:left]:
         action = env.to_action(text)
@@ -100,7 +117,11 @@ def _act(env: TextEnv, line: str, left: int, separator: str, score: Score, write
         state, reward, terminated, truncated, info = env.step(action)
         score.actions, score.reward = score.actions + 1, score.reward + float(reward)
         note = (
-            "" if info["action_is_effective"] else " (nothing changed)" if info["action_is_valid"] else " (not allowed)"
+            ""
+            if info["action_is_effective"]
+            else " (nothing changed)"
+            if info["action_is_valid"]
+            else " (not allowed)"
         )
         write(f"{text}{note}, reward {format_reward(float(reward))}\n{state}")
         if terminated or truncated:
@@ -119,7 +140,8 @@ def best(env: TextEnv, left: int) -> str:
 
 
 def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:
-    """The actions of a line, shortened words and w, a, s, d completed; what is not understood stays as it is."""
+    """The actions of a line, shortened words and w, a, s, d completed; what is not understood stays
+    as it is."""
     names = env.action_names()
     parts = [part.strip() for part in line.split(separator) if part.strip()]
     if names and all(env.to_action(part) is None for part in parts):
@@ -138,4 +160,8 @@ def _complete(text: str, names: tuple[str, ...]) -> str:
 
 def _offer(env: TextEnv) -> str:
     names = env.action_names()
-    return f"Actions: {', '.join(names)}." if names else "The first lines say what an action looks like (:prompt)."
+    return (
+        f"Actions: {', '.join(names)}."
+        if names
+        else "The first lines say what an action looks like (:prompt)."
+    )

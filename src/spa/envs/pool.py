@@ -11,8 +11,8 @@ from spa.seeds import stream_seed
 class EpisodeSpec:
     """One episode to play. Members of a group share the puzzle and have noise of their own.
 
-    Example: EpisodeSpec(episode_id="train/3/17/0", tag="FrozenLake", group=17, member=0, puzzle_seed=10113,
-    noise_seed=4, sample_seed=9)
+    Example: EpisodeSpec(episode_id="train/3/17/0", tag="FrozenLake", group=17, member=0,
+    puzzle_seed=10113, noise_seed=4, sample_seed=9)
     """
 
     episode_id: str
@@ -24,11 +24,12 @@ class EpisodeSpec:
     sample_seed: int  # of the engine's draws
     validation: bool = False
     seat: int = 0  # his place in a game of several players, counted on round the table
-    table: str = ""  # episodes of the same table are seats of one game; "": the others' seats have a fixed opponent
+    # episodes of the same table are seats of one game; "": the others' seats have a fixed opponent
+    table: str = ""
 
     def reset_options(self) -> dict[str, Any]:
-        """What `reset` is given beside the puzzle seed. Environments whose data has splits of its own read
-        `validation`."""
+        """What `reset` is given beside the puzzle seed. Environments whose data has splits of its
+        own read `validation`."""
         return {"noise_seed": self.noise_seed, "validation": self.validation}
 
 
@@ -44,17 +45,19 @@ def group_specs(
 ) -> list[EpisodeSpec]:
     """The episodes of one step, group after group, tag after tag.
 
-    Groups of a tag of `self_play` come in pairs, for its two seats: member m of both plays one game, with the first
-    one's puzzle and chance. A group holds one seat, so that its members are compared with their like. Elsewhere the
-    seat alternates from group to group, for games of several players.
+    Groups of a tag of `self_play` come in pairs, for its two seats: member m of both plays one
+    game, with the first one's puzzle and chance. A group holds one seat, so that its members are
+    compared with their like. Elsewhere the seat alternates from group to group, for games of
+    several players.
 
-    The puzzle of group g at step s has seed `base_seed + s * groups + g`, as in the original, so that no puzzle seed
-    repeats during training and a resumed run plays what an undisturbed one would. Noise and sampling seeds are streams
-    of their own per member.
+    The puzzle of group g at step s has seed `base_seed + s * groups + g`, as in the original, so
+    that no puzzle seed repeats during training and a resumed run plays what an undisturbed one
+    would. Noise and sampling seeds are streams of their own per member.
     """
     groups = sum(n_groups)
     tag_of = [tag for tag, count in zip(tags, n_groups, strict=True) for _ in range(count)]
-    within = [number for count in n_groups for number in range(count)]  # of a group among those of its tag
+    # of a group among those of its tag
+    within = [number for count in n_groups for number in range(count)]
     specs = []
     for group in range(groups):
         paired = tag_of[group] in self_play

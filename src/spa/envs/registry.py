@@ -28,15 +28,20 @@ ENVS: dict[str, str] = {
 
 
 def env_class(env_type: str) -> type[TextEnv]:
-    """The class of an environment type: a name of `ENVS`, a bridge's `library:task`, or a path `my_pkg.env:MyEnv`.
+    """The class of an environment type: a name of `ENVS`, a bridge's `library:task`, or a path
+    `my_pkg.env:MyEnv`.
 
     Raises ConfigError if there is no such type, module or class, or if it is no TextEnv.
     """
     if not isinstance(env_type, str) or (env_type not in ENVS and ":" not in env_type):
-        raise ConfigError(f"unknown env_type {env_type!r}; {nearest(env_type, ENVS)} or a path 'package.module:Class'")
+        raise ConfigError(
+            f"unknown env_type {env_type!r}; {nearest(env_type, ENVS)} or a path 'package.module:Class'"
+        )
     bridge, _, task = env_type.partition(":")
     if bridge in BRIDGES and not task:
-        raise ConfigError(f"env_type {env_type!r} names no task; `spa env list {bridge}` lists them")
+        raise ConfigError(
+            f"env_type {env_type!r} names no task; `spa env list {bridge}` lists them"
+        )
     shipped = BRIDGES[bridge].path if bridge in BRIDGES else ENVS.get(env_type)
     module_name, _, class_name = (shipped or env_type).partition(":")
     if shipped is None:
@@ -47,8 +52,14 @@ def env_class(env_type: str) -> type[TextEnv]:
         raise
     except Exception as error:
         problem = f"env_type {env_type!r}: cannot import {module_name!r}: {_told(error)}"
-        missing = isinstance(error, ModuleNotFoundError) and error.name == module_name and "." not in module_name
-        raise ConfigError(problem + _other_libraries(module_name) if missing else problem) from error
+        missing = (
+            isinstance(error, ModuleNotFoundError)
+            and error.name == module_name
+            and "." not in module_name
+        )
+        raise ConfigError(
+            problem + _other_libraries(module_name) if missing else problem
+        ) from error
     found = getattr(module, class_name, None)
     if not (inspect.isclass(found) and issubclass(found, TextEnv)):
         raise ConfigError(
@@ -58,18 +69,29 @@ def env_class(env_type: str) -> type[TextEnv]:
 
 
 def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: {error}"
+    return (
+        str(error) if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: {error}"
+    )
 
 
 def _other_libraries(name: str) -> str:
     close = difflib.get_close_matches(name, BRIDGES, n=1)
-    hint = f"did you mean '{close[0]}:TASK'?" if close else f"of other libraries there are {', '.join(BRIDGES)}"
+    hint = (
+        f"did you mean '{close[0]}:TASK'?"
+        if close
+        else f"of other libraries there are {', '.join(BRIDGES)}"
+    )
     return f". {hint[0].upper()}{hint[1:]} (`spa env list --libraries`); a class of your own is 'module:Class'"
 
 
 def _its_games(module: ModuleType) -> str:
-    """What a module has instead: whoever bridges a library by a class of his own may write a task in its place."""
-    own = [name for name, kind in inspect.getmembers(module, inspect.isclass) if kind.__module__ == module.__name__]
+    """What a module has instead: whoever bridges a library by a class of his own may write a task
+    in its place."""
+    own = [
+        name
+        for name, kind in inspect.getmembers(module, inspect.isclass)
+        if kind.__module__ == module.__name__
+    ]
     games = [name for name in own if issubclass(getattr(module, name), TextEnv)]
     if not games:
         return ""
@@ -79,20 +101,23 @@ def _its_games(module: ModuleType) -> str:
 def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> TextEnv:
     """A new environment of the type `env_type` with the options `env_config`.
 
-    Raises ConfigError that names an unknown option and the nearest valid one, or an option with an impossible value,
-    and EnvFault that names class and options for whatever else the class raises.
+    Raises ConfigError that names an unknown option and the nearest valid one, or an option with an
+    impossible value, and EnvFault that names class and options for whatever else the class raises.
     """
     found = env_class(env_type)
     options = {str(name): value for name, value in (env_config or {}).items()}
     bridge, _, task = env_type.partition(":")
     if bridge in BRIDGES:
-        return _made(env_type, found, {"task": task, **options})  # its own options only the library knows
+        # its own options only the library knows
+        return _made(env_type, found, {"task": task, **options})
     parameters = inspect.signature(found).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         valid = [parameter.name for parameter in parameters]
         unknown = [name for name in options if name not in valid]
         if unknown:
-            hints = "; ".join(f"unknown option {name!r}, {nearest(name, valid)}" for name in unknown)
+            hints = "; ".join(
+                f"unknown option {name!r}, {nearest(name, valid)}" for name in unknown
+            )
             raise ConfigError(f"env_config of {env_type!r}: {hints}")
     return _made(env_type, found, options)
 

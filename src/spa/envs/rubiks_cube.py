@@ -15,10 +15,12 @@ NAMES = {"U": "Up", "L": "Left", "F": "Front", "R": "Right", "B": "Back", "D": "
 
 
 class RubiksCube(TextEnv):
-    """Solve a 2x2 cube by quarter turns of its faces: reward 1 when each face has one colour, else 0.
+    """Solve a 2x2 cube by quarter turns of its faces: reward 1 when each face has one colour, else
+    0.
 
-    The puzzle is a scramble that needs exactly `scramble_depth` quarter turns, proved by the solver: turns that undo
-    each other or turn the cube as a whole do not count. `max_steps` truncates the episode.
+    The puzzle is a scramble that needs exactly `scramble_depth` quarter turns, proved by the
+    solver: turns that undo each other or turn the cube as a whole do not count. `max_steps`
+    truncates the episode.
     """
 
     finite_puzzles = True
@@ -31,7 +33,9 @@ class RubiksCube(TextEnv):
         self.observation_space = text_space()
         self.action_space = label_space(len(ACTIONS))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Scramble; there is no chance in the episode."""
         super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
@@ -41,12 +45,15 @@ class RubiksCube(TextEnv):
             self.cube = SOLVED
             for _ in range(self.scramble_depth):
                 self.cube = turn(self.cube, ACTIONS[int(draw() * len(ACTIONS))])
-        self._start, self.steps = self.cube, 0
+        self._start = self.cube
+        self.steps = 0
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """One quarter turn. An unknown action, or one after the end, is invalid and turns nothing."""
-        index, over, before = action_index(action, ACTIONS), is_solved(self.cube), self.cube
+        index = action_index(action, ACTIONS)
+        over = is_solved(self.cube)
+        before = self.cube
         self.steps += 1
         if index is not None and not over:
             self.cube = turn(before, ACTIONS[index])

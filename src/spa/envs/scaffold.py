@@ -1,4 +1,5 @@
-"""The start of an environment of one's own: a small game that works, its test, and its configuration."""
+"""The start of an environment of one's own: a small game that works, its test, and its
+configuration."""
 
 import keyword
 import re
@@ -113,11 +114,14 @@ es_manager:
 def write_env(name: str, folder: Path) -> list[Path]:
     """Write `name.py`, `test_name.py` and `name.yaml` into `folder` and return their paths.
 
-    Raises ConfigError if `name` is no module name, if one of the files exists already, or if the name stands for
-    something else already, so that what is written could not be imported, played or run.
+    Raises ConfigError if `name` is no module name, if one of the files exists already, or if the
+    name stands for something else already, so that what is written could not be imported, played or
+    run.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise ConfigError(f"{name!r} cannot name a module; use small letters, digits and _, as in 'my_game'")
+        raise ConfigError(
+            f"{name!r} cannot name a module; use small letters, digits and _, as in 'my_game'"
+        )
     cls = "".join(part.capitalize() for part in name.split("_"))
     words = {"name": name, "cls": cls, "title": name.replace("_", " ").capitalize()}
     files = {f"{name}.py": MODULE, f"test_{name}.py": TEST, f"{name}.yaml": CONFIG}

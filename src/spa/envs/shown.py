@@ -4,10 +4,12 @@ from spa.envs.base import Action, StateText, TextEnv
 
 
 class Shown(TextEnv):
-    """Rules, symbols and actions of `env`; its state is `text`, which may be set anew. It cannot be played."""
+    """Rules, symbols and actions of `env`; its state is `text`, which may be set anew. It cannot be
+    played."""
 
     def __init__(self, env: TextEnv, text: str = "") -> None:
-        self._env, self.text = env, text
+        self._env = env
+        self.text = text
 
     def state_text(self, mode: StateText) -> str:
         """The given text."""

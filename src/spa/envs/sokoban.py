@@ -44,7 +44,8 @@ SPRITES = {
 class Sokoban(TextEnv):
     """A room with boxes, as many targets, and a player who pushes.
 
-    Reward: -0.1 for each action, +1 when more boxes stand on targets than before, -1 when fewer do, +10 when all do.
+    Reward: -0.1 for each action, +1 when more boxes stand on targets than before, -1 when fewer do,
+    +10 when all do.
     """
 
     metadata = {  # noqa: RUF012 (Gymnasium's own form)
@@ -68,17 +69,22 @@ class Sokoban(TextEnv):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """`dim_x`: rows, `dim_y`: columns, walls included. `search_depth`: longest backwards play of the generator."""
+        """`dim_x`: rows, `dim_y`: columns, walls included. `search_depth`: longest backwards play
+        of the generator."""
         self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
         self.cols = require_int(NAME, "dim_y", dim_y, 3, 64)
         # Three floor cells are the least for one box: the player, the box and its target.
         room_for = (self.rows - 2) * (self.cols - 2) - 2
         if room_for < 1:
-            raise ConfigError(f"{NAME}: no room for a box on a {self.rows}x{self.cols} board; raise 'dim_x' or 'dim_y'")
+            raise ConfigError(
+                f"{NAME}: no room for a box on a {self.rows}x{self.cols} board; raise 'dim_x' or 'dim_y'"
+            )
         self.num_boxes = require_int(NAME, "num_boxes", num_boxes, 1, room_for)
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
         self.search_depth = require_int(NAME, "search_depth", search_depth, 3, 1_000_000)
-        self.default_state_text = choose_state_text(NAME, state_text, render_mode, self.metadata["render_modes"])
+        self.default_state_text = choose_state_text(
+            NAME, state_text, render_mode, self.metadata["render_modes"]
+        )
         self.render_mode = render_mode
         self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
         self._labels, means = read_actions(NAME, action_lookup, ACTIONS)
@@ -89,8 +95,11 @@ class Sokoban(TextEnv):
         self.observation_space = text_space(longest)
         self.action_space = label_space(4)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text` writes it)."""
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text`
+        writes it)."""
         super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
@@ -108,7 +117,8 @@ class Sokoban(TextEnv):
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One move; walking into a box pushes it if the cell behind is free. An unknown action changes nothing."""
+        """One move; walking into a box pushes it if the cell behind is free. An unknown action
+        changes nothing."""
         self.steps += 1
         index = action_index(action, self._labels)
         moved = index is not None and self._move(self._deltas[index])
@@ -121,12 +131,19 @@ class Sokoban(TextEnv):
         solved = self.on_target == self.num_boxes
         if solved:
             reward += 10.0
-        info = {"action_is_valid": index is not None, "action_is_effective": moved, "success": solved}
+        info = {
+            "action_is_valid": index is not None,
+            "action_is_effective": moved,
+            "success": solved,
+        }
         truncated = self.steps >= self.max_steps and not solved
         return self.state_text(self.default_state_text), reward, solved, truncated, info
 
     def _move(self, delta: int) -> bool:
-        start, ahead, floor, boxes = self.player, self.player + delta, self.room.floor, self.boxes
+        start = self.player
+        ahead = self.player + delta
+        floor = self.room.floor
+        boxes = self.boxes
         if ahead not in floor:
             return False
         if ahead in boxes:
@@ -164,46 +181,77 @@ class Sokoban(TextEnv):
         return out
 
     def _sentence(self) -> str:
-        stride, symbols = self.cols + 1, self._symbols
+        stride = self.cols + 1
+        symbols = self._symbols
         boxes = [divmod(box, stride) for box in self.boxes]
         parts = [
             coords.phrase("Player", "Players", symbols[PLAYER], [divmod(self.player, stride)]),
             coords.phrase("box", "boxes", symbols[BOX], boxes),
-            coords.phrase("target", "targets", symbols[TARGET], [divmod(target, stride) for target in self._targets]),
+            coords.phrase(
+                "target",
+                "targets",
+                symbols[TARGET],
+                [divmod(target, stride) for target in self._targets],
+            ),
         ]
         if self.player in self._targets:
             parts[0] += " on a target"
         covered = [divmod(box, stride) for box in self.boxes & self._targets]
         if covered:
-            parts.append(coords.phrase("box on target", "boxes on targets", symbols[BOX_ON_TARGET], covered))
+            parts.append(
+                coords.phrase("box on target", "boxes on targets", symbols[BOX_ON_TARGET], covered)
+            )
         return "; ".join(parts) + "."
 
     def _parse(self, board: str) -> Room:
-        """The room that `board` shows in the standard symbols; raises ConfigError if it shows none of this kind."""
+        """The room that `board` shows in the standard symbols; raises ConfigError if it shows none
+        of this kind."""
         stride = self.cols + 1
         rows = board.split("\n")
         cells: dict[str, list[int]] = {symbol: [] for symbol in SYMBOLS.values()}
         for row, line in enumerate(rows):
             for col, symbol in enumerate(line):
                 cells.setdefault(symbol, []).append(row * stride + col)
-        _wall, floor, target, both, box, player, player_on_target = (cells[symbol] for symbol in SYMBOLS.values())
-        targets, boxes, players = target + both + player_on_target, box + both, player + player_on_target
-        inner = {row * stride + col for row in range(1, self.rows - 1) for col in range(1, self.cols - 1)}
-        fits = len(rows) == self.rows and all(len(line) == self.cols for line in rows) and len(cells) == len(SYMBOLS)
+        _wall, floor, target, both, box, player, player_on_target = (
+            cells[symbol] for symbol in SYMBOLS.values()
+        )
+        targets = target + both + player_on_target
+        boxes = box + both
+        players = player + player_on_target
+        inner = {
+            row * stride + col for row in range(1, self.rows - 1) for col in range(1, self.cols - 1)
+        }
+        fits = (
+            len(rows) == self.rows
+            and all(len(line) == self.cols for line in rows)
+            and len(cells) == len(SYMBOLS)
+        )
         free = frozenset(floor + target + both + box + player + player_on_target)
-        if not fits or len(players) != 1 or not len(targets) == len(boxes) == self.num_boxes or free - inner:
+        if (
+            not fits
+            or len(players) != 1
+            or not len(targets) == len(boxes) == self.num_boxes
+            or free - inner
+        ):
             raise ConfigError(
                 f"{NAME}: not a walled {self.rows}x{self.cols} board with one player and {self.num_boxes} boxes "
                 f"and targets, in the symbols {''.join(SYMBOLS.values())}: {board!r}"
             )
-        return Room(self.rows, self.cols, free, tuple(sorted(targets)), tuple(sorted(boxes)), players[0])
+        return Room(
+            self.rows, self.cols, free, tuple(sorted(targets)), tuple(sorted(boxes)), players[0]
+        )
 
     def puzzle_text(self) -> str:
         """The initial board in the standard symbols, whatever this instance's symbols are."""
-        room, stride = self.room, self.cols + 1
-        out = ["\n" if cell % stride == self.cols else "#" for cell in range(self.rows * stride - 1)]
+        room = self.room
+        stride = self.cols + 1
+        out = [
+            "\n" if cell % stride == self.cols else "#" for cell in range(self.rows * stride - 1)
+        ]
         for cell in room.floor:
-            box, target, player = cell in room.boxes, cell in room.targets, cell == room.player
+            box = cell in room.boxes
+            target = cell in room.targets
+            player = cell == room.player
             plain, on_target = ("P", "S") if player else ("X", "√") if box else ("_", "O")
             out[cell] = on_target if target else plain
         return "".join(out)
@@ -239,15 +287,22 @@ class Sokoban(TextEnv):
         drawn = text.split("\n")[: self.rows] if "\n" in text else []
         shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in drawn)
         if not drawn:  # the sentence alone: cells behind the last `(√) is at` or `(√) are at`
-            shown = text.rpartition(f"({self._symbols[BOX_ON_TARGET]})")[2].count("(") if "on target" in text else 0
+            shown = (
+                text.rpartition(f"({self._symbols[BOX_ON_TARGET]})")[2].count("(")
+                if "on target" in text
+                else 0
+            )
         return min(1.0, shown / self.num_boxes)
 
     def render(self) -> str | np.ndarray:  # type: ignore[override]
-        """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 * rows, 16 * cols, 3]."""
+        """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 *
+        rows, 16 * cols, 3]."""
         if self.render_mode != "rgb_array":
             return self.state_text(self.default_state_text)
         names = {symbol: SPRITES[identity] for identity, symbol in self._symbols.items()}
-        return picture([[names[symbol] for symbol in row] for row in self.state_text("grid").split("\n")])
+        return picture(
+            [[names[symbol] for symbol in row] for row in self.state_text("grid").split("\n")]
+        )
 
     def image(self) -> np.ndarray | None:
         """The frame of `render_mode: rgb_array`; else None."""

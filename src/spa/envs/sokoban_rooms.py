@@ -1,10 +1,12 @@
 """Random Sokoban rooms with the distribution of gym-sokoban's generator.
 
-A walk over an empty board carves the floor. Player and targets are placed at random, every box starts on its target,
-and the boxes are pulled away by playing backwards: of all states that a depth-first search meets, the one with the
-largest score becomes the puzzle, so every room can be solved. At last the player may take a few random steps.
+A walk over an empty board carves the floor. Player and targets are placed at random, every box
+starts on its target, and the boxes are pulled away by playing backwards: of all states that a
+depth-first search meets, the one with the largest score becomes the puzzle, so every room can be
+solved. At last the player may take a few random steps.
 
-Cells are numbered like the characters of the drawing: row * (cols + 1) + column. The line breaks count as walls.
+Cells are numbered like the characters of the drawing: row * (cols + 1) + column. The line breaks
+count as walls.
 """
 
 from collections.abc import Callable
@@ -29,8 +31,9 @@ BRUSHES = (
 
 
 Layout = tuple[int, list[int], int, tuple[tuple[int, ...], int, int, int]]
-"""What only pulls change: the boxes as flags, the player's cells seen with them (bits, in a list that all layouts with
-the same flags share), the score, and what makes it: the boxes by target, displacement, changes of box, last box."""
+"""What only pulls change: the boxes as flags, the player's cells seen with them (bits, in a list
+that all layouts with the same flags share), the score, and what makes it: the boxes by target,
+displacement, changes of box, last box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,13 @@ class Room:
         return -stride, stride, -1, 1
 
 
-def generate_room(rng: np.random.Generator, rows: int, cols: int, num_boxes: int, search_depth: int = 300) -> Room:
+def generate_room(
+    rng: np.random.Generator, rows: int, cols: int, num_boxes: int, search_depth: int = 300
+) -> Room:
     """A random solvable room with all boxes off target.
 
-    Raises ConfigError if 1,000 draws give none (the board is too small for the boxes, or the search too shallow).
+    Raises ConfigError if 1,000 draws give none (the board is too small for the boxes, or the search
+    too shallow).
     """
     draw = uniforms(rng, 128)
     for _ in range(1_000):
@@ -63,7 +69,9 @@ def generate_room(rng: np.random.Generator, rows: int, cols: int, num_boxes: int
         free = list(floor)
         player = free.pop(int(draw() * len(free)))
         targets = tuple(sorted(free.pop(int(draw() * len(free))) for _ in range(num_boxes)))
-        room = _pull_apart(Room(rows, cols, frozenset(floor), targets, targets, player), search_depth)
+        room = _pull_apart(
+            Room(rows, cols, frozenset(floor), targets, targets, player), search_depth
+        )
         moved = _displacement(room)
         if moved:
             return _stroll(draw, room, 0.8 if moved == 1 else 0.5)
@@ -80,7 +88,10 @@ def _brush_tables(rows: int, cols: int) -> tuple[dict[int, tuple[int, ...]], tup
     inner = [row * stride + col for row in range(1, rows - 1) for col in range(1, cols - 1)]
     mask = sum(1 << cell for cell in inner)
     brushes = {
-        cell: tuple(sum(1 << (cell + down * stride + right) for down, right in brush) & mask for brush in BRUSHES)
+        cell: tuple(
+            sum(1 << (cell + down * stride + right) for down, right in brush) & mask
+            for brush in BRUSHES
+        )
         for cell in inner
     }
     return brushes, tuple(inner)
@@ -91,8 +102,12 @@ def _carve(draw: Callable[[], float], rows: int, cols: int) -> list[int]:
     brushes, inner = _brush_tables(rows, cols)
     headings = ((1, 0), (0, 1), (-1, 0), (0, -1))
     down, right = headings[int(draw() * 4)]
-    row, col = 1 + int(draw() * (rows - 1)), 1 + int(draw() * (cols - 1))
-    last_row, last_col, stride, bits = rows - 2, cols - 2, cols + 1, 0
+    row = 1 + int(draw() * (rows - 1))
+    col = 1 + int(draw() * (cols - 1))
+    last_row = rows - 2
+    last_col = cols - 2
+    stride = cols + 1
+    bits = 0
     for _ in range(int(1.7 * (rows + cols))):
         if draw() < TURN_PROBABILITY:
             down, right = headings[int(draw() * 4)]
@@ -114,11 +129,13 @@ def _displacement(room: Room) -> int:
 def _pull_apart(room: Room, search_depth: int) -> Room:
     """The best state that playing backwards from the solved `room` meets.
 
-    Depth-first over up, down, left, right; moving away from a box pulls it along. A state's score is the number of
-    times that the pulled box changed, times the displacement; 0 if anything stands on a target. The first of the best
-    wins. As in the original, a box that was pulled back to where it was is another state than one never pulled.
+    Depth-first over up, down, left, right; moving away from a box pulls it along. A state's score
+    is the number of times that the pulled box changed, times the displacement; 0 if anything stands
+    on a target. The first of the best wins. As in the original, a box that was pulled back to where
+    it was is another state than one never pulled.
 
-    Floor cells are renumbered from 0. `flags` holds the boxes as bits, and `count` bits further up those once pulled.
+    Floor cells are renumbered from 0. `flags` holds the boxes as bits, and `count` bits further up
+    those once pulled.
     """
     cells = sorted(room.floor)
     number = {cell: index for index, cell in enumerate(cells)}
@@ -127,20 +144,24 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     target_bits = sum(1 << target for target in targets)
     distances = _distances(cells, targets, room.cols + 1)
     ways = _ways(room, number)
-    states, best_score, best = 0, 0, (number[room.player], tuple(targets))
+    states = 0
+    best_score = 0
+    best = (number[room.player], tuple(targets))
     seen: dict[int, list[int]] = {target_bits: [0]}
     layout = (target_bits, seen[target_bits], 0, (best[1], 0, 0, -1))
     stack: list[tuple[int, int, Layout]] = [(best[0], 1, layout)]
     while stack and states < MAX_STATES:
         player, depth, layout = stack.pop()
         flags, cells_seen, score, details = layout
-        here, visited = 1 << player, cells_seen[0]
+        here = 1 << player
+        visited = cells_seen[0]
         if visited & here:
             continue
         cells_seen[0] = visited = visited | here
         states += 1
         if score > best_score and not (flags | here) & target_bits:
-            best, best_score = (player, details[0]), score
+            best = (player, details[0])
+            best_score = score
         depth += 1
         if depth == search_depth:
             continue
@@ -158,22 +179,37 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
                     boxes = (*boxes[:index], player, *boxes[index + 1 :])
                     moved += distances[index][player] - distances[index][behind]
                     swaps += index != last
-                    stack.append((ahead, depth, (after, there, moved * swaps, (boxes, moved, swaps, index))))
+                    stack.append(
+                        (ahead, depth, (after, there, moved * swaps, (boxes, moved, swaps, index)))
+                    )
     player, boxes = best
-    return Room(room.rows, room.cols, room.floor, room.targets, tuple(cells[box] for box in boxes), cells[player])
+    return Room(
+        room.rows,
+        room.cols,
+        room.floor,
+        room.targets,
+        tuple(cells[box] for box in boxes),
+        cells[player],
+    )
 
 
 def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, int]]]:
-    """For each floor cell the moves to other floor cells: the cell ahead and its bit, the cell behind and its bit.
+    """For each floor cell the moves to other floor cells: the cell ahead and its bit, the cell
+    behind and its bit.
 
-    Cells are given by their number; behind a wall stands -1 with no bit. The order is right, left, down, up, because a
-    stack returns the last entry first.
+    Cells are given by their number; behind a wall stands -1 with no bit. The order is right, left,
+    down, up, because a stack returns the last entry first.
     """
     bits = {cell: 1 << index for cell, index in number.items()}
     steps = tuple(reversed(room.deltas()))
     return [
         [
-            (number[cell + step], bits[cell + step], number.get(cell - step, -1), bits.get(cell - step, 0))
+            (
+                number[cell + step],
+                bits[cell + step],
+                number.get(cell - step, -1),
+                bits.get(cell - step, 0),
+            )
             for step in steps
             if cell + step in number
         ]
@@ -184,14 +220,18 @@ def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, 
 def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[int]]:
     """For each target the Manhattan distance from each cell."""
     places = [divmod(cell, stride) for cell in cells]
-    return [[abs(row - places[target][0]) + abs(col - places[target][1]) for row, col in places] for target in targets]
+    return [
+        [abs(row - places[target][0]) + abs(col - places[target][1]) for row, col in places]
+        for target in targets
+    ]
 
 
 def _stroll(draw: Callable[[], float], room: Room, probability: float) -> Room:
     """Up to three random steps of the player over free cells, none visited twice."""
     if draw() >= probability:
         return room
-    player, visited = room.player, {room.player, *room.boxes}
+    player = room.player
+    visited = {room.player, *room.boxes}
     for _ in range(3):
         ways = [player + delta for delta in room.deltas() if player + delta in room.floor - visited]
         if not ways:

@@ -12,7 +12,8 @@ _PRINTABLE = string.ascii_letters + string.digits + string.punctuation + " "
 
 
 class FreeText(spaces.Text):
-    """Every string of at most `max_length` characters, in any alphabet; samples are short ASCII strings."""
+    """Every string of at most `max_length` characters, in any alphabet; samples are short ASCII
+    strings."""
 
     def __init__(self, max_length: int) -> None:
         super().__init__(max_length, min_length=0, charset=_PRINTABLE)

@@ -1,4 +1,5 @@
-"""Small pictures of grid games for multimodal models and the documentation, drawn here, letter by letter."""
+"""Small pictures of grid games for multimodal models and the documentation, drawn here, letter by
+letter."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -43,7 +44,8 @@ _SPRITES = {
 
 @lru_cache
 def tile(*layers: str) -> np.ndarray:
-    """The named sprites on top of each other as uint8 [TILE, TILE, 3]; dots are transparent. Read-only."""
+    """The named sprites on top of each other as uint8 [TILE, TILE, 3]; dots are transparent.
+    Read-only."""
     image = np.zeros((8, 8, 3), dtype=np.uint8)
     for name in layers:
         for row, line in enumerate(_SPRITES[name].split()):
@@ -56,5 +58,8 @@ def tile(*layers: str) -> np.ndarray:
 
 
 def picture(rows: Sequence[Sequence[tuple[str, ...]]]) -> np.ndarray:
-    """The cells, each a tuple of sprite names from bottom to top, as uint8 [rows * TILE, cols * TILE, 3]."""
-    return np.concatenate([np.concatenate([tile(*cell) for cell in row], axis=1) for row in rows], axis=0)
+    """The cells, each a tuple of sprite names from bottom to top, as uint8 [rows * TILE, cols *
+    TILE, 3]."""
+    return np.concatenate(
+        [np.concatenate([tile(*cell) for cell in row], axis=1) for row in rows], axis=0
+    )

@@ -10,14 +10,22 @@ import numpy as np
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.options import choose_state_text, require_choice, require_int, reset_seeds, shuffled, uniforms
+from spa.envs.options import (
+    choose_state_text,
+    require_choice,
+    require_int,
+    reset_seeds,
+    shuffled,
+    uniforms,
+)
 from spa.envs.solvers.sudoku import Board, peers, solve, stays_unique
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "sudoku"
 CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
-FEWEST_CLUES = {4: 4, 9: 17, 16: 55}  # no board with fewer has a single solution (known for 4 and 9, best known for 16)
+# no board with fewer has a single solution (known for 4 and 9, best known for 16)
+FEWEST_CLUES = {4: 4, 9: 17, 16: 55}
 
 
 def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Board, Board]:
@@ -31,7 +39,9 @@ def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Boa
         puzzle = _thin_out(draw, solution, size, clues)
         if puzzle is not None:
             return puzzle, solution
-    raise ConfigError(f"{NAME}: no {size}x{size} board with {clues} clues and one solution was found; raise 'clues'")
+    raise ConfigError(
+        f"{NAME}: no {size}x{size} board with {clues} clues and one solution was found; raise 'clues'"
+    )
 
 
 def _solved(draw: Callable[[], float], size: int) -> Board:
@@ -39,15 +49,23 @@ def _solved(draw: Callable[[], float], size: int) -> Board:
     base = isqrt(size)
 
     def lines() -> list[int]:
-        return [band * base + line for band in shuffled(range(base), draw) for line in shuffled(range(base), draw)]
+        return [
+            band * base + line
+            for band in shuffled(range(base), draw)
+            for line in shuffled(range(base), draw)
+        ]
 
-    rows, cols, digits = lines(), lines(), shuffled(range(1, size + 1), draw)
+    rows = lines()
+    cols = lines()
+    digits = shuffled(range(1, size + 1), draw)
     return tuple(digits[(row * base + row // base + col) % size] for row in rows for col in cols)
 
 
 def _thin_out(draw: Callable[[], float], solution: Board, size: int, clues: int) -> Board | None:
-    """`solution` with digits removed in random order while it stays unique; None if `clues` is not reached."""
-    board, left = list(solution), size * size
+    """`solution` with digits removed in random order while it stays unique; None if `clues` is not
+    reached."""
+    board = list(solution)
+    left = size * size
     for _ in range(9):
         for cell in shuffled([cell for cell, digit in enumerate(board) if digit], draw):
             if left == clues:
@@ -62,19 +80,24 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _SIGNED = re.compile(r"[-+−.][0-9]|[0-9]\.[0-9]")
 _LETTER = re.compile(r"[^\W\d_]")
 _NAMED = [  # the names hold no digits: row1 and row_1 are row 1
-    re.compile(rf"(?<![^\W\d_]){word}[^\W\d]*[^0-9]{{0,8}}([0-9])", re.IGNORECASE) for word in ("row", "col")
+    re.compile(rf"(?<![^\W\d_]){word}[^\W\d]*[^0-9]{{0,8}}([0-9])", re.IGNORECASE)
+    for word in ("row", "col")
 ]
 _INTO = re.compile(r"\b(at|in|into|to|on|onto|for)\b", re.IGNORECASE)
 _BECOMES = re.compile(r"\b(is|to|gets|becomes|as|with|digit|value)\b", re.IGNORECASE)
-_WRITE = re.compile(r"\b(place|put|write|set|fill|enter|insert|digit|number|value)\b", re.IGNORECASE)
+_WRITE = re.compile(
+    r"\b(place|put|write|set|fill|enter|insert|digit|number|value)\b", re.IGNORECASE
+)
 
 
 def read_move(text: str) -> tuple[int, int, int] | None:
-    """Row, column and digit of a move that a model wrote; None if the text is no move or could mean two.
+    """Row, column and digit of a move that a model wrote; None if the text is no move or could mean
+    two.
 
-    Exactly three whole numbers without sign or point. `row` and `col...` before a number say what it is, the third is
-    the digit. Otherwise row and column stand together: `1,2,3`, `1 2 3`, `(1,2)=3`, `cell 1,2 is 3`; the digit comes
-    first only where the text says so: `place 3 at (1,2)`, `put 4 into cell 2,3`, `3 (1,2)`. `place 3 1 2` is refused.
+    Exactly three whole numbers without sign or point. `row` and `col...` before a number say what
+    it is, the third is the digit. Otherwise row and column stand together: `1,2,3`, `1 2 3`,
+    `(1,2)=3`, `cell 1,2 is 3`; the digit comes first only where the text says so: `place 3 at
+    (1,2)`, `put 4 into cell 2,3`, `3 (1,2)`. `place 3 1 2` is refused.
     """
     if len(text) > 200 or _SIGNED.search(text):
         return None
@@ -87,9 +110,15 @@ def read_move(text: str) -> tuple[int, int, int] | None:
         row, column = labelled
         return numbers[row], numbers[column], numbers[3 - row - column]
     ends = [0, *(match.end() for match in found)]
-    before, first, second = (text[end : match.start()] for end, match in zip(ends, found, strict=False))
+    before, first, second = (
+        text[end : match.start()] for end, match in zip(ends, found, strict=False)
+    )
     if _LETTER.search(first):
-        return (numbers[1], numbers[2], numbers[0]) if _INTO.search(first) and not _LETTER.search(second) else None
+        return (
+            (numbers[1], numbers[2], numbers[0])
+            if _INTO.search(first) and not _LETTER.search(second)
+            else None
+        )
     if _LETTER.search(second):
         return (numbers[0], numbers[1], numbers[2]) if _BECOMES.search(second) else None
     if set("([") & set(first):
@@ -100,17 +129,22 @@ def read_move(text: str) -> tuple[int, int, int] | None:
 
 
 def _labelled(text: str, starts: list[int]) -> tuple[int, int] | None:
-    """Which of the numbers, by the places where they start, is the row and which the column, if the text names them."""
+    """Which of the numbers, by the places where they start, is the row and which the column, if the
+    text names them."""
     found = [named.search(text) for named in _NAMED]
-    places = [starts.index(match.start(1)) for match in found if match is not None and match.start(1) in starts]
+    places = [
+        starts.index(match.start(1))
+        for match in found
+        if match is not None and match.start(1) in starts
+    ]
     return (places[0], places[1]) if len(set(places)) == 2 else None
 
 
 class Sudoku(TextEnv):
     """A Sudoku with a single solution. Reward 1 when the board is complete and right, else 0.
 
-    An action is `row,column,digit`, counted from 1. A digit that clashes with its row, column or box is not written; a
-    written digit can be replaced by another, and given digits stay.
+    An action is `row,column,digit`, counted from 1. A digit that clashes with its row, column or
+    box is not written; a written digit can be replaced by another, and given digits stay.
     """
 
     metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
@@ -127,29 +161,44 @@ class Sudoku(TextEnv):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """`clues`: given digits; without it `difficulty` decides: 12, 9, 6 of 16 and 36, 30, 24 of 81."""
+        """`clues`: given digits; without it `difficulty` decides: 12, 9, 6 of 16 and 36, 30, 24 of
+        81."""
         self.size = require_int(NAME, "board_size", board_size, 4, 16)
         if self.size not in FEWEST_CLUES:
             raise ConfigError(f"{NAME}: option 'board_size' must be 4, 9 or 16, got {board_size!r}")
         require_choice(NAME, "difficulty", difficulty, ("easy", "medium", "hard"))
         shares = {"easy": 0.65, "medium": 0.6, "hard": 0.55}
-        default = CLUES.get(self.size, {level: int(share * self.size**2) for level, share in shares.items()})
-        fewest, most = FEWEST_CLUES[self.size], self.size**2 - 1
-        self.clues = default[difficulty] if clues is None else require_int(NAME, "clues", clues, fewest, most)
+        default = CLUES.get(
+            self.size, {level: int(share * self.size**2) for level, share in shares.items()}
+        )
+        fewest = FEWEST_CLUES[self.size]
+        most = self.size**2 - 1
+        self.clues = (
+            default[difficulty]
+            if clues is None
+            else require_int(NAME, "clues", clues, fewest, most)
+        )
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
-        self.default_state_text = choose_state_text(NAME, state_text, render_mode, self.metadata["render_modes"])
+        self.default_state_text = choose_state_text(
+            NAME, state_text, render_mode, self.metadata["render_modes"]
+        )
         self.render_mode = render_mode
         self._peers = peers(self.size)
         self.observation_space = text_space(12 * self.size**2 + 200)
         self.action_space = text_space(200)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text` writes it)."""
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text`
+        writes it)."""
         super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:
-            self.given, _ = generate_board(seeds.stream(puzzle_seed, "sudoku/puzzle"), self.size, self.clues)
+            self.given, _ = generate_board(
+                seeds.stream(puzzle_seed, "sudoku/puzzle"), self.size, self.clues
+            )
         else:
             self.given = self._parse(board)
         self.cells = list(self.given)
@@ -157,7 +206,8 @@ class Sudoku(TextEnv):
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Write a digit. Anything that is no move, and a move onto a given digit, is invalid and changes nothing."""
+        """Write a digit. Anything that is no move, and a move onto a given digit, is invalid and
+        changes nothing."""
         self.steps += 1
         move = self._read(action) if isinstance(action, str) else None
         valid = move is not None and not self.given[move[0]]
@@ -178,12 +228,17 @@ class Sudoku(TextEnv):
         return all(self.cells[peer] != digit for peer in self._peers[cell])
 
     def state_text(self, mode: StateText) -> str:
-        """The board on one line and the empty cells. Without the board, the filled cells are listed too."""
+        """The board on one line and the empty cells. Without the board, the filled cells are listed
+        too."""
         if mode == "grid":
             return self._grid(self.cells)
         empty = self._places(lambda digit: digit == 0)
         where = coords.cell_list(empty)
-        tail = "no empty cells." if not empty else f"empty cell{' is' if len(empty) == 1 else 's are'} at {where}."
+        tail = (
+            "no empty cells."
+            if not empty
+            else f"empty cell{' is' if len(empty) == 1 else 's are'} at {where}."
+        )
         if mode == "grid_and_coords":
             return f"{self._grid(self.cells)}\n{tail[0].upper()}{tail[1:]}"
         digits = [digit for digit in self.cells if digit]
@@ -192,21 +247,32 @@ class Sudoku(TextEnv):
         return f"Filled cells are {filled}; {tail}"
 
     def _places(self, wanted: Callable[[int], bool]) -> list[tuple[int, int]]:
-        return [(cell // self.size + 1, cell % self.size + 1) for cell, digit in enumerate(self.cells) if wanted(digit)]
+        return [
+            (cell // self.size + 1, cell % self.size + 1)
+            for cell, digit in enumerate(self.cells)
+            if wanted(digit)
+        ]
 
     def _grid(self, board: Board | list[int]) -> str:
         rows = (board[start : start + self.size] for start in range(0, self.size**2, self.size))
-        return " ".join("| " + " ".join(str(digit) if digit else "." for digit in row) for row in rows)
+        return " ".join(
+            "| " + " ".join(str(digit) if digit else "." for digit in row) for row in rows
+        )
 
     def _parse(self, board: str) -> Board:
-        """The puzzle that `board` shows; raises ConfigError if it is none of this size with one solution."""
+        """The puzzle that `board` shows; raises ConfigError if it is none of this size with one
+        solution."""
         rows = [row.split() for row in board.strip().removeprefix("|").split("|")]
         valid = {".", *map(str, range(1, self.size + 1))}
-        if len(rows) != self.size or any(len(row) != self.size or not valid.issuperset(row) for row in rows):
+        if len(rows) != self.size or any(
+            len(row) != self.size or not valid.issuperset(row) for row in rows
+        ):
             raise ConfigError(f"{NAME}: not a {self.size}x{self.size} board: {board!r}")
         cells = tuple(0 if cell == "." else int(cell) for row in rows for cell in row)
         if 0 not in cells or len(solve(cells, self.size, limit=2)) != 1:
-            raise ConfigError(f"{NAME}: the board is full or does not have exactly one solution: {board!r}")
+            raise ConfigError(
+                f"{NAME}: the board is full or does not have exactly one solution: {board!r}"
+            )
         return cells
 
     def puzzle_text(self) -> str:
@@ -214,7 +280,8 @@ class Sudoku(TextEnv):
         return self._grid(self.given)
 
     def to_action(self, text: str) -> str | None:
-        """`row,column,digit`, from any form that `read_move` knows; None for everything else, or if out of range."""
+        """`row,column,digit`, from any form that `read_move` knows; None for everything else, or if
+        out of range."""
         move = self._read(text)
         if move is None:
             return None
@@ -234,17 +301,21 @@ class Sudoku(TextEnv):
         return f"{free[cell] // self.size + 1},{free[cell] % self.size + 1},{digit + 1}"
 
     def _missing(self) -> list[tuple[int, int]]:
-        """Cell and digit of what the solution still lacks, row by row; empty if own digits left none."""
+        """Cell and digit of what the solution still lacks, row by row; empty if own digits left
+        none."""
         solutions = solve(tuple(self.cells), self.size)
         if not solutions:
             return []
         return [(cell, solutions[0][cell]) for cell, digit in enumerate(self.cells) if not digit]
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The digits of the solution, row by row. A wrong digit of the player's is replaced first where it can be."""
+        """The digits of the solution, row by row. A wrong digit of the player's is replaced first
+        where it can be."""
         size = self.size
         moves = self._missing() or self._corrections()
-        return tuple(f"{cell // size + 1},{cell % size + 1},{digit}" for cell, digit in moves[:limit])
+        return tuple(
+            f"{cell // size + 1},{cell % size + 1},{digit}" for cell, digit in moves[:limit]
+        )
 
     def _corrections(self) -> list[tuple[int, int]]:
         """One wrong digit whose right value fits now."""
@@ -253,7 +324,8 @@ class Sudoku(TextEnv):
         return [(cell, solution[cell]) for cell in wrong if self.fits(cell, solution[cell])][:1]
 
     def optimal_steps(self) -> int | None:
-        """The number of empty cells, if the solution can be reached without replacing a digit; None otherwise."""
+        """The number of empty cells, if the solution can be reached without replacing a digit; None
+        otherwise."""
         missing = self._missing()
         return len(missing) if missing or all(self.cells) else None
 

@@ -1,4 +1,5 @@
-"""WebShop: find and buy what a customer asks for, through text pages (Yao et al. 2022, arXiv 2207.01206)."""
+"""WebShop: find and buy what a customer asks for, through text pages (Yao et al. 2022, arXiv
+2207.01206)."""
 
 import json
 import re
@@ -39,35 +40,48 @@ ASKING = frozenset((
 
 
 def parse_action(text: str) -> tuple[str, str] | None:
-    """("search", words) or ("click", label) from `search[words]` or `click[label]`; None for anything else."""
+    """("search", words) or ("click", label) from `search[words]` or `click[label]`; None for
+    anything else."""
     if not isinstance(text, str) or len(text) > 2 * MAX_ACTION:
         return None
     text = text.strip()
     verb, bracket, rest = text.partition("[")
-    verb, argument = verb.strip().lower(), rest[:-1].strip()
-    well_formed = bool(bracket) and rest.endswith("]") and verb in ("search", "click") and bool(argument)
+    verb = verb.strip().lower()
+    argument = rest[:-1].strip()
+    well_formed = (
+        bool(bracket) and rest.endswith("]") and verb in ("search", "click") and bool(argument)
+    )
     return (verb, argument) if well_formed and len(text) <= MAX_ACTION else None
 
 
 class WebShop(TextEnv):
-    """A customer's request, a shop of text pages, and one purchase. Reward on buying, from 0 to 1 (`shop.reward`).
+    """A customer's request, a shop of text pages, and one purchase. Reward on buying, from 0 to 1
+    (`shop.reward`).
 
-    Without `data` the shop is a generated one of 1,024 products. With it, `data` is a folder of WebShop's product
-    files, of which `dataset` "small" takes the first 1,000 products and "full" all; `human_goals` takes the requests
-    that people wrote. `split` says which requests are played: `train`, `val` or `test`; None is `train`, and `val` in
-    validation episodes (`reset(options={"validation": True})`); `reset(options={"split": ...})` changes it for one
+    Without `data` the shop is a generated one of 1,024 products. With it, `data` is a folder of
+    WebShop's product files, of which `dataset` "small" takes the first 1,000 products and "full"
+    all; `human_goals` takes the requests that people wrote. `split` says which requests are played:
+    `train`, `val` or `test`; None is `train`, and `val` in validation episodes
+    (`reset(options={"validation": True})`); `reset(options={"split": ...})` changes it for one
     episode. Seed s plays request s modulo their number; there is no chance in an episode.
     """
 
     changes = ()
 
     def __init__(
-        self, *, dataset: str = "small", data: str | None = None, split: str | None = None, human_goals: bool = False
+        self,
+        *,
+        dataset: str = "small",
+        data: str | None = None,
+        split: str | None = None,
+        human_goals: bool = False,
     ) -> None:
         dataset = require_choice(NAME, "dataset", dataset, ("small", "full"))
         self.split = None if split is None else require_choice(NAME, "split", split, SPLITS)
         human = require_bool(NAME, "human_goals", human_goals)
-        self.shop = open_shop(data=None if data is None else str(data), dataset=dataset, human_goals=human)
+        self.shop = open_shop(
+            data=None if data is None else str(data), dataset=dataset, human_goals=human
+        )
         self.observation_space = text_space()
         self.action_space = text_space(MAX_ACTION)
         self.goal = self.shop.goals[0]
@@ -77,7 +91,9 @@ class WebShop(TextEnv):
         self.view = view
         self.page = render(self.shop, self.goal, view)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Start at the search page with the request of the seed."""
         super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
@@ -94,12 +110,14 @@ class WebShop(TextEnv):
         before = self.view
         over = before.kind == "done"
         target = None if over or not isinstance(action, str) else self._target(action)
-        reward, parts = 0.0, {}
+        reward = 0.0
+        parts = {}
         if target is not None:
             self._go(target)
             if target.kind == "done":
                 verdict = self.shop.judge(self.goal, target.asin, target.options)
-                reward, parts = verdict.reward, asdict(verdict)
+                reward = verdict.reward
+                parts = asdict(verdict)
         done = self.view.kind == "done"
         bought = done and not over
         info = {
@@ -124,7 +142,8 @@ class WebShop(TextEnv):
         return self.page.target(argument)
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The clicks that the page offers, as actions; a search is legal too where there is a search bar."""
+        """The clicks that the page offers, as actions; a search is legal too where there is a
+        search bar."""
         return tuple(f"click[{link.label}]" for link in self.page.links)
 
     def state_text(self, mode: StateText) -> str:
@@ -136,7 +155,8 @@ class WebShop(TextEnv):
         return "\n".join(lines)
 
     def to_action(self, text: str) -> Action | None:
-        """`search[...]` or `click[...]` in its plain form; None for anything else, or if it is over-long.
+        """`search[...]` or `click[...]` in its plain form; None for anything else, or if it is
+        over-long.
 
         Whether the page offers it shows when it is done, since a reply may lead over several pages.
         """
@@ -163,18 +183,23 @@ class WebShop(TextEnv):
         """A search for what the request asks for."""
         asked = re.split(r",| with | and price ", self.goal.instruction, maxsplit=1)[0]
         words = [word for word in re.findall(r"[^\W_][\w'-]*", asked) if word.lower() not in ASKING]
-        return (f"search[{' '.join(words)[:MAX_QUERY]}]",) if words and self.page.has_search_bar else ()
+        return (
+            (f"search[{' '.join(words)[:MAX_QUERY]}]",)
+            if words and self.page.has_search_bar
+            else ()
+        )
 
     def puzzle_text(self) -> str:
         """The request and everything that its reward depends on."""
         return json.dumps({NAME: asdict(self.goal)}, sort_keys=True)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first `limit` actions of a way from this page to buying the product that the request was written about.
+        """The first `limit` actions of a way from this page to buying the product that the request
+        was written about.
 
-        The purchase earns the full reward if the product is all that the request asks for; there may be a shorter way,
-        so `optimal_steps` is not known. Empty after the purchase, or if a search for the product's title does not find
-        it.
+        The purchase earns the full reward if the product is all that the request asks for; there
+        may be a shorter way, so `optimal_steps` is not known. Empty after the purchase, or if a
+        search for the product's title does not find it.
         """
         return self._way()[0][:limit]
 
@@ -195,16 +220,22 @@ class WebShop(TextEnv):
         pages = found.index(self.goal.asin) // PER_PAGE
         view = View(kind="results", keywords=title, page=pages + 1)
         actions = [*start, f"search[{title}]", *["click[next]"] * pages]
-        for wish in (View(kind="item", keywords=title, page=pages + 1, asin=self.goal.asin), *self._choices(view)):
-            link = next((link for link in render(self.shop, self.goal, view).links if link.view == wish), None)
+        for wish in (
+            View(kind="item", keywords=title, page=pages + 1, asin=self.goal.asin),
+            *self._choices(view),
+        ):
+            link = next(
+                (link for link in render(self.shop, self.goal, view).links if link.view == wish),
+                None,
+            )
             if link is not None:
                 actions.append(f"click[{link.label}]")
                 view = wish
         return (*actions, "click[buy now]"), view.options
 
     def _choices(self, view: View) -> list[View]:
-        """The item page after choosing one, two, ... of the options that the request asks for. People's requests need
-        not name the option, nor spell its value as the product does."""
+        """The item page after choosing one, two, ... of the options that the request asks for.
+        People's requests need not name the option, nor spell its value as the product does."""
         product = self.shop.products[self.goal.asin]
         offered = [(name, value) for name, values in product.options for value in values]
         chosen: dict[str, str] = {}
@@ -216,6 +247,12 @@ class WebShop(TextEnv):
                 chosen[option] = value
                 options = tuple(sorted(chosen.items()))
                 views.append(
-                    View(kind="item", keywords=view.keywords, page=view.page, asin=self.goal.asin, options=options)
+                    View(
+                        kind="item",
+                        keywords=view.keywords,
+                        page=view.page,
+                        asin=self.goal.asin,
+                        options=options,
+                    )
                 )
         return views

@@ -1,4 +1,5 @@
-"""Generated arithmetic word problems with whole-number answers: the offline default of the question environment."""
+"""Generated arithmetic word problems with whole-number answers: the offline default of the question
+environment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,15 +62,20 @@ def generate_problem(rng: np.random.Generator) -> Problem:
     def choose(words: tuple[str, ...]) -> str:
         return words[pick(0, len(words) - 1)]
 
-    who, other = choose(_PEOPLE), choose(_PEOPLE)
+    who = choose(_PEOPLE)
+    other = choose(_PEOPLE)
     while other == who:
         other = choose(_PEOPLE)
-    question, answer = _KINDS[pick(0, len(_KINDS) - 1)](pick, who, other, choose(_THINGS), choose(_PLACES))
+    question, answer = _KINDS[pick(0, len(_KINDS) - 1)](
+        pick, who, other, choose(_THINGS), choose(_PLACES)
+    )
     return Problem(question, str(answer))
 
 
 def _boxes(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    boxes, each, loose = pick(3, 30), pick(4, 40), pick(2, 60)
+    boxes = pick(3, 30)
+    each = pick(4, 40)
+    loose = pick(2, 60)
     text = (
         f"{who} has {boxes} boxes with {each} {things} in each, and {loose} loose {things}. "
         f"How many {things} is that in all?"
@@ -78,7 +84,8 @@ def _boxes(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[s
 
 
 def _giving(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    given, bought = pick(5, 90), pick(5, 90)
+    given = pick(5, 90)
+    bought = pick(5, 90)
     start = given + pick(10, 200)
     text = (
         f"{who} owns {start} {things}. After giving {given} of them to {other} and buying {bought} new ones at the "
@@ -88,7 +95,9 @@ def _giving(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
 
 
 def _sharing(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    friends, each, kept = pick(3, 24), pick(3, 40), pick(1, 50)
+    friends = pick(3, 24)
+    each = pick(3, 40)
+    kept = pick(1, 50)
     text = (
         f"{who} keeps {kept} of {friends * each + kept} {things} and shares the rest equally among {friends} friends. "
         f"How many {things} does each friend get?"
@@ -97,7 +106,9 @@ def _sharing(pick: Pick, who: str, other: str, things: str, place: str) -> tuple
 
 
 def _prices(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    count, price, fee = pick(3, 40), pick(2, 30), pick(5, 80)
+    count = pick(3, 40)
+    price = pick(2, 30)
+    fee = pick(5, 80)
     text = (
         f"At the {place} {who} buys {count} {things} for {price} dollars each and pays {fee} dollars for delivery. "
         "What is the bill in dollars?"
@@ -106,7 +117,9 @@ def _prices(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
 
 
 def _change(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    count, price, left = pick(3, 30), pick(2, 25), pick(1, 90)
+    count = pick(3, 30)
+    price = pick(2, 25)
+    left = pick(1, 90)
     text = (
         f"{who} goes to the {place} with {count * price + left} dollars and buys {count} {things} at {price} dollars "
         "each. How many dollars are left?"
@@ -115,7 +128,9 @@ def _change(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
 
 
 def _twice(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    count, factor, more = pick(5, 80), pick(2, 6), pick(1, 60)
+    count = pick(5, 80)
+    factor = pick(2, 6)
+    more = pick(1, 60)
     text = (
         f"{other} has {count} {things}. {who} has {factor} times as many, and {more} more. "
         f"How many {things} do the two have together?"
@@ -124,7 +139,9 @@ def _twice(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[s
 
 
 def _weeks(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    daily, weeks, sold = pick(3, 25), pick(2, 9), pick(1, 40)
+    daily = pick(3, 25)
+    weeks = pick(2, 9)
+    sold = pick(1, 40)
     text = (
         f"Every day of the week, {who} makes {daily} {things} for the {place}. After {weeks} weeks {sold} of them have "
         f"been sold. How many {things} are left?"
@@ -133,7 +150,9 @@ def _weeks(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[s
 
 
 def _rates(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    first, second, hours = pick(4, 40), pick(4, 40), pick(2, 12)
+    first = pick(4, 40)
+    second = pick(4, 40)
+    hours = pick(2, 12)
     text = (
         f"{who} packs {first} {things} an hour and {other} packs {second} an hour. How many {things} do they pack "
         f"together in {hours} hours?"

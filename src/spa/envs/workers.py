@@ -1,7 +1,9 @@
-"""Slow or unruly environments in processes of their own: in parallel, with time-outs that end whatever they do.
+"""Slow or unruly environments in processes of their own: in parallel, with time-outs that end
+whatever they do.
 
-A call that takes too long costs its episode: its process is killed and replaced. Other episodes of that process are
-brought back by playing their actions again, which a seeded environment answers as before.
+A call that takes too long costs its episode: its process is killed and replaced. Other episodes of
+that process are brought back by playing their actions again, which a seeded environment answers as
+before.
 """
 
 import contextlib
@@ -35,7 +37,8 @@ CHANGES = ("reset", "step", "look_as")
 
 
 class EnvWorkers:
-    """`count` processes that environments live in, dealt in turn. They end with `close`, or with this process."""
+    """`count` processes that environments live in, dealt in turn. They end with `close`, or with
+    this process."""
 
     def __init__(self, count: int, *, timeout_s: float | None) -> None:
         self._workers = [_Worker(timeout_s) for _ in range(count)]
@@ -60,7 +63,9 @@ class RemoteEnv:
     """An environment in another process: every call is sent there."""
 
     def __init__(self, worker: "_Worker", number: int, recipe: tuple[str, dict[str, Any]]) -> None:
-        self._worker, self._number, self._recipe = worker, number, recipe
+        self._worker = worker
+        self._number = number
+        self._recipe = recipe
         self._past: list[tuple[str, tuple, dict, Any]] = []
         with worker.lock:
             self._plain = worker.request("make", number, recipe)
@@ -97,7 +102,9 @@ class RemoteEnv:
         with self._worker.lock:
             if self._worker.life != self._life:
                 self._restore()
-            drawn, rng.bit_generator.state = self._worker.request("draw", self._number, (name, rng, args))
+            drawn, rng.bit_generator.state = self._worker.request(
+                "draw", self._number, (name, rng, args)
+            )
         return drawn
 
     def clone(self, noise_seed: int | None = None) -> TextEnv:
@@ -110,7 +117,9 @@ class RemoteEnv:
         for name, args, kwargs, value in self._past:
             again = self._worker.request("call", self._number, (name, args, kwargs))
             if repr(again) != repr(value):
-                raise EnvFault(f"its process was replaced, and {name} gave another answer when it was played again")
+                raise EnvFault(
+                    f"its process was replaced, and {name} gave another answer when it was played again"
+                )
         self._life = self._worker.life
 
 
@@ -126,11 +135,16 @@ class _Worker:
         self.forgotten: list[int] = []
 
     def request(self, kind: str, number: int, what: Any) -> Any:
-        """What the process answers. Raises EnvFault if it does not, and the environment's own error as EnvFault."""
+        """What the process answers. Raises EnvFault if it does not, and the environment's own error
+        as EnvFault."""
         first = self.process is None
         pipe = self._start() if self.pipe is None else self.pipe
         label = "making it" if kind == "make" else what[0]
-        limit = None if self.timeout_s is None else self.timeout_s + (START_S if first or kind == "make" else 0.0)
+        limit = (
+            None
+            if self.timeout_s is None
+            else self.timeout_s + (START_S if first or kind == "make" else 0.0)
+        )
         answered = False
         try:
             pipe.send((kind, number, what, self.forgotten))
@@ -144,9 +158,12 @@ class _Worker:
             answered = True
         except (EOFError, OSError) as error:
             self.process.join(5)
-            raise EnvCrash(f"its process ended in {label} (exit status {self.process.exitcode})", label) from error
+            raise EnvCrash(
+                f"its process ended in {label} (exit status {self.process.exitcode})", label
+            ) from error
         finally:
-            if not answered:  # also when this process is interrupted: an answer would come to the wrong question
+            # also when this process is interrupted: an answer would come to the wrong question
+            if not answered:
                 self.stop()
         if outcome == "user":
             raise getattr(errors, value[0], ConfigError)(value[1])
@@ -161,7 +178,9 @@ class _Worker:
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name="spa-environments")
+        self.process = context.Process(
+            target=_serve, args=(theirs,), daemon=True, name="spa-environments"
+        )
         self.process.start()
         theirs.close()
         return self.pipe
@@ -176,7 +195,8 @@ class _Worker:
             self.process.join(10)
         if self.pipe is not None:
             self.pipe.close()
-        self.process, self.pipe = None, None
+        self.process = None
+        self.pipe = None
         self.life += 1
 
 
@@ -188,7 +208,8 @@ def _close(workers: list[_Worker]) -> None:
             worker.process.join(0.5)
             worker.process.kill()
             worker.process.join(10)
-        worker.process, worker.pipe = None, None
+        worker.process = None
+        worker.pipe = None
 
 
 def _serve(pipe: Connection) -> None:
@@ -223,8 +244,8 @@ def _serve(pipe: Connection) -> None:
 
 
 def _limit_memory() -> None:
-    """At most half of the machine's memory: then an environment that grows without end gets a MemoryError of its own,
-    before the system ends the trainer."""
+    """At most half of the machine's memory: then an environment that grows without end gets a
+    MemoryError of its own, before the system ends the trainer."""
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = most if hard == resource.RLIM_INFINITY else min(most, hard)

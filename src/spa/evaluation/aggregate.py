@@ -1,4 +1,5 @@
-"""From attempts to figures: success with intervals over puzzles, by difficulty, and how the policy behaved."""
+"""From attempts to figures: success with intervals over puzzles, by difficulty, and how the policy
+behaved."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,13 +18,19 @@ DIGITS = 6
 
 
 def play_report(
-    groups: Sequence[Group], *, ks: Iterable[int], seed: int = 0, resamples: int = 10_000, world_model: bool = False
+    groups: Sequence[Group],
+    *,
+    ks: Iterable[int],
+    seed: int = 0,
+    resamples: int = 10_000,
+    world_model: bool = False,
 ) -> dict[str, Any]:
     """Every figure of one environment tag, JSON-ready.
 
-    Pass@k is the unbiased estimator averaged over puzzles, with a percentile bootstrap interval over puzzles; a puzzle
-    with fewer than k finished attempts does not count for that k, and a k without any puzzle is left out. Ratios of
-    actions are per executed action, of turns per turn, over all attempts. `by_difficulty` has Pass@1 per difficulty.
+    Pass@k is the unbiased estimator averaged over puzzles, with a percentile bootstrap interval
+    over puzzles; a puzzle with fewer than k finished attempts does not count for that k, and a k
+    without any puzzle is left out. Ratios of actions are per executed action, of turns per turn,
+    over all attempts. `by_difficulty` has Pass@1 per difficulty.
     """
     attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
     turns = sum(attempt.turns for attempt in attempts)
@@ -36,7 +43,9 @@ def play_report(
     if not attempts:
         return report
     report |= pass_intervals(groups, ks, seed=seed, resamples=resamples)
-    report["pass@any"] = _round(np.mean([c > 0 for n, c in (group.counts for group in groups) if n]))
+    report["pass@any"] = _round(
+        np.mean([c > 0 for n, c in (group.counts for group in groups) if n])
+    )
     report["by_difficulty"] = by_difficulty(groups, seed=seed, resamples=resamples)
     report |= {
         "format_rate": _ratio(sum(a.well_formed for a in attempts), turns),
@@ -60,20 +69,26 @@ def play_report(
     return report | {name: _round(value) for name, value in search_metrics(searches).items()}
 
 
-def pass_intervals(groups: Sequence[Group], ks: Iterable[int], *, seed: int, resamples: int) -> dict[str, Any]:
-    """`pass@k` -> {mean, low, high, n} for every k that some puzzle has enough attempts for; n counts puzzles."""
+def pass_intervals(
+    groups: Sequence[Group], ks: Iterable[int], *, seed: int, resamples: int
+) -> dict[str, Any]:
+    """`pass@k` -> {mean, low, high, n} for every k that some puzzle has enough attempts for; n
+    counts puzzles."""
     counts = np.array([group.counts for group in groups], dtype=np.int64).reshape(-1, 2)
     out = {}
     for k in ks:
         enough = counts[counts[:, 0] >= k]
         if len(enough):
             values = pass_at_k(enough[:, 0], enough[:, 1], k)
-            out[f"pass@{k}"] = interval_json(rate_interval([values], seed=seed, resamples=resamples))
+            out[f"pass@{k}"] = interval_json(
+                rate_interval([values], seed=seed, resamples=resamples)
+            )
     return out
 
 
 def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list[dict[str, Any]]:
-    """Pass@1 of the puzzles of each difficulty, easiest first by number; puzzles of unknown difficulty are left out."""
+    """Pass@1 of the puzzles of each difficulty, easiest first by number; puzzles of unknown
+    difficulty are left out."""
     out = []
     for value in sorted({group.difficulty for group in groups if group.difficulty is not None}):
         of_value = [group for group in groups if group.difficulty == value]
@@ -85,7 +100,11 @@ def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list
 
 def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
     """Why a wanted Pass@k is missing: k attempts cannot be told from fewer."""
-    return {f"pass@{k}": f"needs {k} samples per puzzle, {samples} were played" for k in ks if k > samples}
+    return {
+        f"pass@{k}": f"needs {k} samples per puzzle, {samples} were played"
+        for k in ks
+        if k > samples
+    }
 
 
 def interval_json(interval: Interval) -> dict[str, float | int]:

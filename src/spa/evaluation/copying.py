@@ -1,7 +1,9 @@
-"""Whether cross-entropy of states falls because dynamics are learnt or because the state before is copied.
+"""Whether cross-entropy of states falls because dynamics are learnt or because the state before is
+copied.
 
-A token of a predicted state is `copied` if every cell or word that it holds is the one that stood at its place in the
-state before, and `changed` otherwise. A model that learns to copy gets the first kind cheap, and fewer of the second.
+A token of a predicted state is `copied` if every cell or word that it holds is the one that stood
+at its place in the state before, and `changed` otherwise. A model that learns to copy gets the
+first kind cheap, and fewer of the second.
 """
 
 import math
@@ -22,8 +24,8 @@ KINDS = ("copied", "changed")
 
 @dataclass(frozen=True, slots=True)
 class StateToken:
-    """A token of a predicted state: its negative log-likelihood in nats, and whether what it says came true (None
-    where the true state is not known)."""
+    """A token of a predicted state: its negative log-likelihood in nats, and whether what it says
+    came true (None where the true state is not known)."""
 
     nll: float
     copied: bool
@@ -31,15 +33,20 @@ class StateToken:
 
 
 def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
-    """Negative log-likelihood of the tokens of predicted states, copied and changed, over training steps.
+    """Negative log-likelihood of the tokens of predicted states, copied and changed, over training
+    steps.
 
-    `why_not` says why nothing can be told, else it is "". `steps`: for what was played for one purpose (`train`,
-    `val`, "" in other stacks' files), a row per step with `step` and, for each of KINDS, `tokens`, `nll` (mean, nats)
-    and `right` (share of those whose truth is known; None if of none). `falls`: `fall` from the first step to the last.
+    `why_not` says why nothing can be told, else it is "". `steps`: for what was played for one
+    purpose (`train`, `val`, "" in other stacks' files), a row per step with `step` and, for each of
+    KINDS, `tokens`, `nll` (mean, nats) and `right` (share of those whose truth is known; None if of
+    none). `falls`: `fall` from the first step to the last.
 
-    A sampled token's log-prob is that of what the model said, not of what was true; `right` has to be read beside it.
+    A sampled token's log-prob is that of what the model said, not of what was true; `right` has to
+    be read beside it.
     """
-    scored = [r for r in rollouts if r.logprobs and r.token_ids and len(r.logprobs) == len(r.token_ids)]
+    scored = [
+        r for r in rollouts if r.logprobs and r.token_ids and len(r.logprobs) == len(r.token_ids)
+    ]
     steps: dict[str, dict[int, list[StateToken]]] = defaultdict(lambda: defaultdict(list))
     if tokenizer is not None:
         for rollout in scored:
@@ -59,17 +66,26 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
         why = "no training step, or no predicted state with a state before it, is named"
     elif not falls:
         why = "all is of one training step"
-    return {"why_not": why, "steps": {split: found for split, found in rows.items() if found}, "falls": falls}
+    return {
+        "why_not": why,
+        "steps": {split: found for split, found in rows.items() if found},
+        "falls": falls,
+    }
 
 
 def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
-    """The tokens of a rollout's predicted states that hold a cell or a word. The state before is the true one, where
-    the record has it, else what the same reply says to observe."""
-    ids, scores = rollout.token_ids or (), rollout.logprobs or ()
+    """The tokens of a rollout's predicted states that hold a cell or a word. The state before is
+    the true one, where the record has it, else what the same reply says to observe."""
+    ids = rollout.token_ids or ()
+    scores = rollout.logprobs or ()
     mask = rollout.mask or [True] * len(ids)
     if len(mask) != len(ids):
         return
-    spans = [[place for place, _ in run] for trained, run in groupby(enumerate(mask), lambda item: item[1]) if trained]
+    spans = [
+        [place for place, _ in run]
+        for trained, run in groupby(enumerate(mask), lambda item: item[1])
+        if trained
+    ]
     for turn, span in enumerate(spans):
         reply = [ids[place] for place in span]
         text = _text(tokenizer, reply)
@@ -80,29 +96,44 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
             continue
         after = rollout.states[turn + 1] if known else None
         ends = [len(_text(tokenizer, reply[: count + 1])) for count in range(len(reply))]
-        for token, (copied, right) in _judged(text[slice(*block)], block[0], before, after, ends).items():
+        for token, (copied, right) in _judged(
+            text[slice(*block)], block[0], before, after, ends
+        ).items():
             if not math.isnan(score := scores[span[token]]):
                 yield StateToken(nll=-score, copied=copied, right=right)
 
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:
-    return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return tokenizer.decode(
+        list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
 
 
 def _judged(
     said: str, offset: int, before: str, after: str | None, ends: Sequence[int]
 ) -> dict[int, tuple[bool, bool | None]]:
-    """By token, whether all its units are those of the state before, and whether all are those of the state after.
-    `ends`: where in the reply each token ends; `said` begins at `offset` in it."""
+    """By token, whether all its units are those of the state before, and whether all are those of
+    the state after. `ends`: where in the reply each token ends; `said` begins at `offset` in it."""
     old = {place: unit for place, (unit, _, _) in placed_units(before).items()}
-    new = None if after is None else {place: unit for place, (unit, _, _) in placed_units(after).items()}
+    new = (
+        None
+        if after is None
+        else {place: unit for place, (unit, _, _) in placed_units(after).items()}
+    )
     found: dict[int, tuple[bool, bool | None]] = {}
     for place, (unit, start, end) in placed_units(said).items():
-        first, last = bisect_right(ends, offset + start), bisect_right(ends, offset + end - 1)
+        first = bisect_right(ends, offset + start)
+        last = bisect_right(ends, offset + end - 1)
         for token in range(first, last + 1):
             copied, right = found.get(token, (True, None if new is None else True))
-            found[token] = (copied and old.get(place) == unit, right and new is not None and new.get(place) == unit)
-    return {token: (copied, None if new is None else bool(right)) for token, (copied, right) in found.items()}
+            found[token] = (
+                copied and old.get(place) == unit,
+                right and new is not None and new.get(place) == unit,
+            )
+    return {
+        token: (copied, None if new is None else bool(right))
+        for token, (copied, right) in found.items()
+    }
 
 
 def _row(tokens: Sequence[StateToken]) -> dict[str, Any]:
@@ -119,19 +150,24 @@ def _kind(tokens: Sequence[StateToken]) -> dict[str, Any]:
 
 
 def fall(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, float]:
-    """How far the mean over all state tokens fell between two rows of `state_likelihood`, and what made it fall:
-    `changed` tokens that became likelier, `copied` tokens that did, and `mixture`, more tokens of the cheap kind.
+    """How far the mean over all state tokens fell between two rows of `state_likelihood`, and what
+    made it fall: `changed` tokens that became likelier, `copied` tokens that did, and `mixture`,
+    more tokens of the cheap kind.
 
-    The parts add up to `total`: each kind's fall counts with its mean share, each kind's share with its mean
-    likelihood (Kitagawa's decomposition). A kind without a token at one end has the likelihood of the other end.
+    The parts add up to `total`: each kind's fall counts with its mean share, each kind's share with
+    its mean likelihood (Kitagawa's decomposition). A kind without a token at one end has the
+    likelihood of the other end.
     """
     shares = [
-        {kind: row[kind]["tokens"] / sum(row[k]["tokens"] for k in KINDS) for kind in KINDS} for row in (first, last)
+        {kind: row[kind]["tokens"] / sum(row[k]["tokens"] for k in KINDS) for kind in KINDS}
+        for row in (first, last)
     ]
     parts = {"mixture": 0.0}
     for kind in KINDS:
         ends = [first[kind]["nll"], last[kind]["nll"]]
-        one, two = (next((nll for nll in order if nll is not None), 0.0) for order in (ends, ends[::-1]))
+        one, two = (
+            next((nll for nll in order if nll is not None), 0.0) for order in (ends, ends[::-1])
+        )
         parts[kind] = (shares[0][kind] + shares[1][kind]) / 2 * (one - two)
         parts["mixture"] += (one + two) / 2 * (shares[0][kind] - shares[1][kind])
     return {"total": sum(parts.values()), **parts}

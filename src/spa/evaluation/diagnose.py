@@ -1,4 +1,5 @@
-"""What is wrong with rollouts: masks, tokens, rewards, format, repetition, collapse, world model. Pure functions."""
+"""What is wrong with rollouts: masks, tokens, rewards, format, repetition, collapse, world model.
+Pure functions."""
 
 import math
 import re
@@ -16,13 +17,18 @@ from spa.evaluation.replay import Game, replay_report, replayed
 from spa.evaluation.rollouts import Chat, Rollout
 from spa.prompts.parse import TAGS, find_block
 
-_ROLE = re.compile(r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user")
+_ROLE = re.compile(
+    r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user"
+)
 
 
-def diagnose(rollouts: Sequence[Rollout], tokenizer: Any = None, game: Game | None = None) -> dict[str, Any]:
-    """Everything that can be said, as plain data; `findings` are the sentences worth acting on. Without a tokenizer,
-    tokens are only counted, and rollouts that are nothing but tokens have no text. With the game that was played,
-    actions are taken again in it, and predictions are held against the states that they lead to."""
+def diagnose(
+    rollouts: Sequence[Rollout], tokenizer: Any = None, game: Game | None = None
+) -> dict[str, Any]:
+    """Everything that can be said, as plain data; `findings` are the sentences worth acting on.
+    Without a tokenizer, tokens are only counted, and rollouts that are nothing but tokens have no
+    text. With the game that was played, actions are taken again in it, and predictions are held
+    against the states that they lead to."""
     if tokenizer is not None:
         rollouts = [with_text(rollout, tokenizer) for rollout in rollouts]
     replays = [] if game is None else [replayed(rollout, game) for rollout in rollouts]
@@ -46,8 +52,10 @@ def diagnose(rollouts: Sequence[Rollout], tokenizer: Any = None, game: Game | No
 
 
 def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
-    """A rollout of tokens alone with the text of them: what its mask trains on as replies, all else as the user's."""
-    ids, mask = rollout.token_ids, rollout.mask
+    """A rollout of tokens alone with the text of them: what its mask trains on as replies, all else
+    as the user's."""
+    ids = rollout.token_ids
+    mask = rollout.mask
     if rollout.chat or not ids or mask is None or len(mask) != len(ids):
         return rollout
     chat = tuple(
@@ -58,11 +66,20 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
 
 
 def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
-    """Masks of another length than their tokens, that train on nothing or, over several turns, on everything, or on
-    tokens of which no log-prob is known; with a tokenizer, that train on the header of another role's message."""
-    names = ("another_length", "nothing_trained", "all_trained", "others_trained", "without_logprob")
+    """Masks of another length than their tokens, that train on nothing or, over several turns, on
+    everything, or on tokens of which no log-prob is known; with a tokenizer, that train on the
+    header of another role's message."""
+    names = (
+        "another_length",
+        "nothing_trained",
+        "all_trained",
+        "others_trained",
+        "without_logprob",
+    )
     found: dict[str, list[str]] = {name: [] for name in names}
-    known = [(r, r.token_ids, r.mask) for r in rollouts if r.token_ids is not None and r.mask is not None]
+    known = [
+        (r, r.token_ids, r.mask) for r in rollouts if r.token_ids is not None and r.mask is not None
+    ]
     for rollout, ids, mask in known:
         if len(ids) != len(mask):
             found["another_length"].append(rollout.where)
@@ -71,17 +88,28 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
             found["nothing_trained"].append(rollout.where)
         elif all(mask) and len(rollout.replies) > 1:
             found["all_trained"].append(rollout.where)
-        if any(trained and math.isnan(score) for trained, score in zip(mask, rollout.logprobs or (), strict=False)):
+        if any(
+            trained and math.isnan(score)
+            for trained, score in zip(mask, rollout.logprobs or (), strict=False)
+        ):
             found["without_logprob"].append(rollout.where)
-        if tokenizer is not None and any(_ROLE.search(tokenizer.decode(span)) for span in _spans(ids, mask)):
+        if tokenizer is not None and any(
+            _ROLE.search(tokenizer.decode(span)) for span in _spans(ids, mask)
+        ):
             found["others_trained"].append(rollout.where)
-    return {"with_mask": len(known), **found, "replaced": sum(rollout.replaced for rollout in rollouts)}
+    return {
+        "with_mask": len(known),
+        **found,
+        "replaced": sum(rollout.replaced for rollout in rollouts),
+    }
 
 
 def _runs(ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, list[int]]]:
     """The tokens in runs that are trained, or not, as a whole."""
     pairs = zip(mask, ids, strict=True)
-    return [(trained, [token for _, token in run]) for trained, run in groupby(pairs, itemgetter(0))]
+    return [
+        (trained, [token for _, token in run]) for trained, run in groupby(pairs, itemgetter(0))
+    ]
 
 
 def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
@@ -90,11 +118,13 @@ def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
 
 
 def retokenised(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
-    """Replies whose sampled ids differ from those that their text has when it is tokenised again: log-probs of such
-    tokens are those of text that the model did not write."""
-    spans, changed = 0, []
+    """Replies whose sampled ids differ from those that their text has when it is tokenised again:
+    log-probs of such tokens are those of text that the model did not write."""
+    spans = 0
+    changed = []
     for rollout in rollouts:
-        ids, mask = rollout.token_ids, rollout.mask
+        ids = rollout.token_ids
+        mask = rollout.mask
         if ids is None or (mask is not None and len(mask) != len(ids)):
             continue
         for span in _spans(ids, mask or [True] * len(ids)):
@@ -105,8 +135,8 @@ def retokenised(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
 
 
 def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Mean, spread, groups of a training step without a spread (from which a group baseline learns nothing), and the
-    mean by turn."""
+    """Mean, spread, groups of a training step without a spread (from which a group baseline learns
+    nothing), and the mean by turn."""
     groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.reward is not None and rollout.split != "val":
@@ -128,8 +158,8 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Of every tag that occurs: the replies that have it, those where it is not one closed block, and those that lack
-    it though a message before asks for it."""
+    """Of every tag that occurs: the replies that have it, those where it is not one closed block,
+    and those that lack it though a message before asks for it."""
     replies = [reply for rollout in rollouts for reply in rollout.replies]
     tags = {}
     for tag in TAGS:
@@ -138,7 +168,11 @@ def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         if having or lacking:
             broken = sum(find_block(reply, tag) is None for reply in having)
             tags[tag] = {"replies": len(having), "broken": broken, "lacking": lacking}
-    return {"replies": len(replies), "empty": sum(not reply.strip() for reply in replies), "tags": tags}
+    return {
+        "replies": len(replies),
+        "empty": sum(not reply.strip() for reply in replies),
+        "tags": tags,
+    }
 
 
 def _has(text: str, tag: str) -> bool:
@@ -147,7 +181,8 @@ def _has(text: str, tag: str) -> bool:
 
 def _lacking(chat: Chat, tag: str) -> int:
     """Replies without a tag that stands in a message before them."""
-    asked, lacking = False, 0
+    asked = False
+    lacking = 0
     for role, text in chat:
         lacking += asked and role == "assistant" and not _has(text, tag)
         asked = asked or (role != "assistant" and f"<{tag}>" in text)
@@ -155,19 +190,23 @@ def _lacking(chat: Chat, tag: str) -> int:
 
 
 def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
-    """The mean share of a reply's n-grams of words that it had before, and replies where it is over a half."""
+    """The mean share of a reply's n-grams of words that it had before, and replies where it is over
+    a half."""
     shares = []
     for reply in (reply for rollout in rollouts for reply in rollout.replies):
         words = reply.split()
         grams = [tuple(words[index : index + n]) for index in range(len(words) - n + 1)]
         shares.append(1 - len(set(grams)) / len(grams) if grams else 0.0)
-    return {"mean": fmean(shares) if shares else 0.0, "replies_over_half": sum(share > 0.5 for share in shares)}
+    return {
+        "mean": fmean(shares) if shares else 0.0,
+        "replies_over_half": sum(share > 0.5 for share in shares),
+    }
 
 
 def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """How much first replies differ, in bits: in all, within a group, and the difference of both, which is what a reply
-    tells about its prompt (mutual information; plug-in, so too high for small groups). Answers count where there are
-    answer blocks, else whole replies."""
+    """How much first replies differ, in bits: in all, within a group, and the difference of both,
+    which is what a reply tells about its prompt (mutual information; plug-in, so too high for small
+    groups). Answers count where there are answer blocks, else whole replies."""
     groups: dict[str, list[str]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.replies:
@@ -179,7 +218,12 @@ def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         return {}
     every = entropy(Counter(reply for values in groups.values() for reply in values))
     within = sum(len(values) / total * entropy(Counter(values)) for values in groups.values())
-    return {"groups": len(groups), "entropy": every, "within_groups": within, "information": max(0.0, every - within)}
+    return {
+        "groups": len(groups),
+        "entropy": every,
+        "within_groups": within,
+        "information": max(0.0, every - within),
+    }
 
 
 def entropy(counts: Mapping[str, int]) -> float:
@@ -200,7 +244,9 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     }
     for name, text in texts.items():
         if places := report["masks"][name]:
-            out.append(f"{len(places)} of {report['masks']['with_mask']} rollouts with a mask {text} ({places[0]})")
+            out.append(
+                f"{len(places)} of {report['masks']['with_mask']} rollouts with a mask {text} ({places[0]})"
+            )
     if count := report["masks"]["replaced"]:
         out.append(
             f"{count} of {report['format']['replies']} replies were tokenised again before the next turn: the "
@@ -208,7 +254,9 @@ def findings(report: Mapping[str, Any]) -> list[str]:
         )
     if places := report["tokens"].get("changed"):
         of = report["tokens"]["replies"]
-        out.append(f"{len(places)} of {of} replies have other tokens when tokenised again ({places[0]})")
+        out.append(
+            f"{len(places)} of {of} replies have other tokens when tokenised again ({places[0]})"
+        )
     score = report["rewards"]
     if score["groups_without_spread"]:
         out.append(
@@ -224,9 +272,13 @@ def findings(report: Mapping[str, Any]) -> list[str]:
                 f"{counts['lacking']} of {report['format']['replies']} replies lack the <{tag}> that is asked for"
             )
     if report["format"]["empty"]:
-        out.append(f"{report['format']['empty']} of {report['format']['replies']} replies are empty")
+        out.append(
+            f"{report['format']['empty']} of {report['format']['replies']} replies are empty"
+        )
     if report["repetition"]["replies_over_half"]:
-        out.append(f"{report['repetition']['replies_over_half']} replies repeat themselves for more than half")
+        out.append(
+            f"{report['repetition']['replies_over_half']} replies repeat themselves for more than half"
+        )
     bits = report["collapse"]
     if bits and bits["groups"] > 3 and bits["information"] < 0.1:
         out.append(
@@ -237,9 +289,12 @@ def findings(report: Mapping[str, Any]) -> list[str]:
 
 def _world_findings(report: Mapping[str, Any]) -> list[str]:
     """What is worth acting on in the replay and in what is said of the world."""
-    out, replay = [], report["replay"]
+    out = []
+    replay = report["replay"]
     if replay and replay["without_seed"]:
-        out.append(f"{replay['without_seed']} of {report['rollouts']} rollouts name no seed: they were not replayed")
+        out.append(
+            f"{replay['without_seed']} of {report['rollouts']} rollouts name no seed: they were not replayed"
+        )
     if replay and replay["differ"]:
         first = min(replay["differ"], key=itemgetter("turn"))
         why = f": {first['fault']}" if first["fault"] else ""
@@ -258,10 +313,14 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
         out.append(
             f"{model['copied']} of {model['prediction']} predictions repeat the observation: copying, no dynamics"
         )
-    rows = [row for row in report["drift"]["by_turn"] if row.get("with_states") == row["predictions"]]
+    rows = [
+        row for row in report["drift"]["by_turn"] if row.get("with_states") == row["predictions"]
+    ]
     right, copy = (sum(row[name] for row in rows) for name in ("right", "copy_right"))
     if right < copy:
-        out.append(f"{right} predictions are right; repeating the state before would have been right {copy} times")
+        out.append(
+            f"{right} predictions are right; repeating the state before would have been right {copy} times"
+        )
     known = report["state_likelihood"]
     for split, part in known["falls"].items():
         if part["total"] > 0 and part["changed"] < part["total"] / 2:

@@ -1,7 +1,8 @@
-"""What a state text says about single things: who is where, and whether its drawing and its sentence agree.
+"""What a state text says about single things: who is where, and whether its drawing and its
+sentence agree.
 
-Works on any environment that writes states as drawings and as sentences of coordinates (`spa.envs.coords`); texts
-without either have no entities.
+Works on any environment that writes states as drawings and as sentences of coordinates
+(`spa.envs.coords`); texts without either have no entities.
 """
 
 import re
@@ -13,7 +14,8 @@ _SYMBOL = re.compile(r"\(([^()\s])\)")
 _VERB = re.compile(r"\s+(?:is|are)(?:\s+at)?\s*$|\s+at\s*$|\s*:\s*$", re.IGNORECASE)
 
 Entities = dict[str, frozenset[str]]
-"""Name -> what is said of it: its cells such as `(1,2)` or `(1,2)=4`, and remarks such as `in a hole`."""
+"""Name -> what is said of it: its cells such as `(1,2)` or `(1,2)=4`, and remarks such as `in a
+hole`."""
 
 
 def is_sentence(line: str) -> bool:
@@ -24,10 +26,12 @@ def is_sentence(line: str) -> bool:
 def sentence_entities(text: str) -> Entities:
     """The entities of the coordinate sentence in `text`; none if there is no such sentence.
 
-    A clause ends with `;` or at the end of its line. An entity's name is its symbol in brackets if it has one, else its
-    words; an entity that the clause denies ("no holes (O)") is there without cells.
+    A clause ends with `;` or at the end of its line. An entity's name is its symbol in brackets if
+    it has one, else its words; an entity that the clause denies ("no holes (O)") is there without
+    cells.
 
-    Example: "Player (P) is at (0,1) in a hole; no goals (G)." -> {"P": {"(0,1)", "in a hole"}, "G": {}}
+    Example: "Player (P) is at (0,1) in a hole; no goals (G)." -> {"P": {"(0,1)", "in a hole"}, "G":
+    {}}
     """
     found: Entities = {}
     for line in text.splitlines():
@@ -62,7 +66,8 @@ def drawing(text: str) -> dict[tuple[int, int], str]:
 
 
 def entities(text: str) -> Entities:
-    """The entities of the sentence, or, in a state without one, the cells of every symbol of the drawing."""
+    """The entities of the sentence, or, in a state without one, the cells of every symbol of the
+    drawing."""
     found = sentence_entities(text)
     if found:
         return found
@@ -74,9 +79,11 @@ def entities(text: str) -> Entities:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Which symbol of the drawing goes with which entities of the sentence at a cell, learnt from true states.
+    """Which symbol of the drawing goes with which entities of the sentence at a cell, learnt from
+    true states.
 
-    offset: what the sentence counts from, 0 or 1. pairs: the (entities at a cell, symbol drawn there) that occur.
+    offset: what the sentence counts from, 0 or 1. pairs: the (entities at a cell, symbol drawn
+    there) that occur.
     """
 
     offset: int
@@ -85,19 +92,29 @@ class Agreement:
     @classmethod
     def learn(cls, truths: Iterable[str]) -> "Agreement | None":
         """From true states; None if they have no drawing or no sentence."""
-        known = [text for text in dict.fromkeys(truths) if drawing(text) and sentence_entities(text)]
+        known = [
+            text for text in dict.fromkeys(truths) if drawing(text) and sentence_entities(text)
+        ]
         if not known:
             return None
-        tables = [cls(offset, frozenset().union(*(_pairs(text, offset) for text in known))) for offset in (0, 1)]
+        tables = [
+            cls(offset, frozenset().union(*(_pairs(text, offset) for text in known)))
+            for offset in (0, 1)
+        ]
         return min(tables, key=lambda table: len(table.pairs))
 
     def holds(self, text: str) -> bool:
         """Whether the drawing and the sentence of a state can both be true."""
-        return bool(drawing(text)) and bool(sentence_entities(text)) and _pairs(text, self.offset) <= self.pairs
+        return (
+            bool(drawing(text))
+            and bool(sentence_entities(text))
+            and _pairs(text, self.offset) <= self.pairs
+        )
 
 
 def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
-    """(entities at the cell, symbol drawn there) of every cell; a cell outside the drawing goes with no symbol."""
+    """(entities at the cell, symbol drawn there) of every cell; a cell outside the drawing goes
+    with no symbol."""
     drawn = drawing(text)
     at: dict[tuple[int, int], set[str]] = {place: set() for place in drawn}
     for name, said in sentence_entities(text).items():
@@ -114,27 +131,34 @@ class EntityScore:
     """How well one entity is predicted, over many transitions."""
 
     exact: float  # share of transitions in which all that is said of it is right
-    changed_exact: float | None  # the same, of transitions in which it changed; None if it never did
+    # the same, of transitions in which it changed; None if it never did
+    changed_exact: float | None
     f1: float  # of single cells and remarks
     n: int
     changed: int
 
 
 def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, EntityScore]:
-    """Scores per entity from (predicted, true, state before) texts; a prediction that is None says nothing.
+    """Scores per entity from (predicted, true, state before) texts; a prediction that is None says
+    nothing.
 
     Entities that are in no true state have no score: whoever invents one is wrong elsewhere too.
     """
-    read = [(entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples]
+    read = [
+        (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples
+    ]
     known = {name for _, true, _ in read for name in true}
     counts: dict[str, list[int]] = {}
     for said, true, old in read:
         for name in (true.keys() | said.keys()) & known:
-            ours, theirs = said.get(name, frozenset()), true.get(name, frozenset())
+            ours = said.get(name, frozenset())
+            theirs = true.get(name, frozenset())
             right = name in said and name in true and ours == theirs
             moved = theirs != old.get(name, frozenset())
             row = counts.setdefault(name, [0] * 6)
-            for index, value in enumerate((1, right, moved, right and moved, 2 * len(ours & theirs))):
+            for index, value in enumerate(
+                (1, right, moved, right and moved, 2 * len(ours & theirs))
+            ):
                 row[index] += value
             row[5] += len(ours) + len(theirs)
     return {name: _score(row) for name, row in sorted(counts.items())}
@@ -153,4 +177,7 @@ def _score(row: list[int]) -> EntityScore:
 
 def named(scores: Mapping[str, EntityScore], legend: Mapping[str, str]) -> dict[str, EntityScore]:
     """The scores under readable names: the legend's meaning before the symbol."""
-    return {f"{legend[name]} ({name})" if name in legend else name: score for name, score in scores.items()}
+    return {
+        f"{legend[name]} ({name})" if name in legend else name: score
+        for name, score in scores.items()
+    }

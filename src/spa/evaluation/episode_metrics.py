@@ -12,8 +12,8 @@ from spa.worldmodel.accuracy import world_model_metrics
 def episode_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
     """Metrics per environment tag as `<prefix>/<tag>/<name>`, under the original's names.
 
-    Ratios of actions are per executed action, over all episodes of the tag. Episodes that ended in an error do not
-    count.
+    Ratios of actions are per executed action, over all episodes of the tag. Episodes that ended in
+    an error do not count.
     """
     metrics: Metrics = {}
     for tag in dict.fromkeys(episode.tag for episode in episodes):
@@ -32,7 +32,8 @@ def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
 
 
 def tokens_in(episodes: Sequence[Episode]) -> int:
-    """Tokens of all episodes, those of prompts and of the environment included; 0 for engines without tokens."""
+    """Tokens of all episodes, those of prompts and of the environment included; 0 for engines
+    without tokens."""
     return sum(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
 
 
@@ -57,10 +58,14 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
         "action_is_effective": _mean([bool(info.get("action_is_effective")) for info in infos]),
         "format_rate": _mean([turn.reply.well_formed for turn in turns]),
         "cut_off": _mean([turn.finish_reason == "length" for turn in turns]),
-        "repetition": looping_share([(turn.reply_text, turn.finish_reason == "length") for turn in turns]),
+        "repetition": looping_share(
+            [(turn.reply_text, turn.finish_reason == "length") for turn in turns]
+        ),
     }
     for name in dict.fromkeys(name for turn in turns for name in turn.reward_terms or ()):
-        metrics[f"reward/{name}"] = sum((turn.reward_terms or {}).get(name, 0.0) for turn in turns) / len(episodes)
+        metrics[f"reward/{name}"] = sum(
+            (turn.reward_terms or {}).get(name, 0.0) for turn in turns
+        ) / len(episodes)
     metrics |= pass_metrics(successes, puzzles, ks)
     if sampled:
         metrics["response_length"] = _mean(sampled)

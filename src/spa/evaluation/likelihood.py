@@ -1,9 +1,10 @@
 """What probability a model gives to the truth: teacher-forced, token by token.
 
-The corrected reply of a transition (true state, true next state, executed actions) is read after the prompt that shows
-the state. Tokens of three blocks are scored: observation, prediction and answer. Each token is conditioned on
-everything before it, so the prediction is judged knowing the state but not the actions (the format writes the answer
-last), and the answer knowing the true next state; their joint says what the model holds of the transition.
+The corrected reply of a transition (true state, true next state, executed actions) is read after
+the prompt that shows the state. Tokens of three blocks are scored: observation, prediction and
+answer. Each token is conditioned on everything before it, so the prediction is judged knowing the
+state but not the actions (the format writes the answer last), and the answer knowing the true next
+state; their joint says what the model holds of the transition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +33,8 @@ class ReplyTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Per scored token: log-prob of the true one, probability of the likeliest one, whether that is the true one, and
-    the block; each [N]."""
+    """Per scored token: log-prob of the true one, probability of the likeliest one, whether that is
+    the true one, and the block; each [N]."""
 
     logprob: np.ndarray
     top: np.ndarray
@@ -42,13 +43,19 @@ class Scored:
 
     def total(self, *blocks: str) -> float:
         """Sum of the log-probs of some blocks."""
-        return float(self.logprob[np.isin(self.block, [BLOCKS.index(name) for name in blocks])].sum())
+        return float(
+            self.logprob[np.isin(self.block, [BLOCKS.index(name) for name in blocks])].sum()
+        )
 
 
-def reply_sequence(template: ChatTemplate, prompt_ids: Sequence[int], reply: str, prefill: str) -> ReplyTokens:
-    """The prompt's ids and those of the reply (prefill included in the text), with the blocks marked.
+def reply_sequence(
+    template: ChatTemplate, prompt_ids: Sequence[int], reply: str, prefill: str
+) -> ReplyTokens:
+    """The prompt's ids and those of the reply (prefill included in the text), with the blocks
+    marked.
 
-    A token belongs to a block if it holds a character of the block's content, the white space around it left out.
+    A token belongs to a block if it holds a character of the block's content, the white space
+    around it left out.
     """
     body = reply.removeprefix(prefill)
     ids, stops = template.reply_tokens(reply, prefill)
@@ -62,12 +69,20 @@ def reply_sequence(template: ChatTemplate, prompt_ids: Sequence[int], reply: str
         content = body[span[0] : span[1]]
         first = span[0] + len(content) - len(content.lstrip())
         last = first + len(content.strip())
-        block[len(prompt_ids) : len(prompt_ids) + len(ids)][(starts < last) & (ends > first)] = index
-    return ReplyTokens(ids=np.concatenate([prompt_ids, ids, template.end_ids]).astype(np.int32), block=block)
+        block[len(prompt_ids) : len(prompt_ids) + len(ids)][(starts < last) & (ends > first)] = (
+            index
+        )
+    return ReplyTokens(
+        ids=np.concatenate([prompt_ids, ids, template.end_ids]).astype(np.int32), block=block
+    )
 
 
 def score_sequences(
-    model: Any, sequences: Sequence[ReplyTokens], *, rows: int = 64, autocast: torch.dtype | None = None
+    model: Any,
+    sequences: Sequence[ReplyTokens],
+    *,
+    rows: int = 64,
+    autocast: torch.dtype | None = None,
 ) -> list[Scored]:
     """One teacher-forced pass over all sequences, `rows` at a time; in the order given."""
     lengths = torch.tensor([len(sequence.ids) for sequence in sequences])
@@ -75,7 +90,10 @@ def score_sequences(
     out: dict[int, Scored] = {}
     was_training = model.training
     model.eval()
-    with torch.inference_mode(), torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
+    with (
+        torch.inference_mode(),
+        torch.autocast(device.type, dtype=autocast, enabled=autocast is not None),
+    ):
         for batch in micro_batches(lengths, rows=rows, max_tokens=None):
             picked = [sequences[row] for row in batch.tolist()]
             ids = np.zeros((len(picked), int(lengths[batch].max())), dtype=np.int64)
@@ -83,7 +101,11 @@ def score_sequences(
             for r, sequence in enumerate(picked):
                 ids[r, : len(sequence.ids)] = sequence.ids
                 mask[r, : len(sequence.ids)] = sequence.block >= 0
-            parts = _score(model, torch.from_numpy(ids).to(device), torch.from_numpy(mask[:, 1:].copy()).to(device))
+            parts = _score(
+                model,
+                torch.from_numpy(ids).to(device),
+                torch.from_numpy(mask[:, 1:].copy()).to(device),
+            )
             cuts = np.cumsum(mask.sum(axis=1))[:-1]
             logprobs, tops, hits = (np.split(part.cpu().numpy(), cuts) for part in parts)
             for r, row in enumerate(batch.tolist()):
@@ -93,11 +115,19 @@ def score_sequences(
     return [out[row] for row in range(len(sequences))]
 
 
-def _score(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """ids int64 [B, T], mask bool [B, A] -> log-probs float32, top probabilities float32, hits bool; each [N]."""
-    body = model.base_model if not hasattr(model, "get_base_model") else model.get_base_model().base_model
+def _score(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """ids int64 [B, T], mask bool [B, A] -> log-probs float32, top probabilities float32, hits
+    bool; each [N]."""
+    body = (
+        model.base_model
+        if not hasattr(model, "get_base_model")
+        else model.get_base_model().base_model
+    )
     hidden = body(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][mask]
-    targets, head = ids[:, 1:][mask], model.get_output_embeddings()
+    targets = ids[:, 1:][mask]
+    head = model.get_output_embeddings()
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     parts = []
     rows = max(1, LOGITS_CHUNK // head.weight.shape[0])
@@ -112,7 +142,9 @@ def _score(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Ten
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
-def likelihood_report(truth: Sequence[Scored], copied: Mapping[int, Scored], *, vocabulary: int) -> dict[str, Any]:
+def likelihood_report(
+    truth: Sequence[Scored], copied: Mapping[int, Scored], *, vocabulary: int
+) -> dict[str, Any]:
     """Likelihood and calibration of the true transitions, JSON-ready.
 
     Args:
@@ -136,7 +168,9 @@ def likelihood_report(truth: Sequence[Scored], copied: Mapping[int, Scored], *, 
         both = ("prediction", "answer")
         wins = [truth[index].total(*both) > scored.total(*both) for index, scored in copied.items()]
         report["copied_state_nll_per_token"] = nll_per_token(list(copied.values()), "prediction")
-        report["changed_state_nll_per_token"] = nll_per_token([truth[index] for index in copied], "prediction")
+        report["changed_state_nll_per_token"] = nll_per_token(
+            [truth[index] for index in copied], "prediction"
+        )
         report["prefers_truth"] = {"mean": _rounded(np.mean(wins)), "n": len(wins)}
     inside = [scored.block == BLOCKS.index("prediction") for scored in truth]
     report["calibration"] = calibration(
@@ -149,21 +183,28 @@ def likelihood_report(truth: Sequence[Scored], copied: Mapping[int, Scored], *, 
 def nll_per_token(scored: Sequence[Scored], block: str) -> float | None:
     """Mean negative log-likelihood in nats over all tokens of a block; None if there are none."""
     index = BLOCKS.index(block)
-    values = np.concatenate([item.logprob[item.block == index] for item in scored]) if scored else np.zeros(0)
+    values = (
+        np.concatenate([item.logprob[item.block == index] for item in scored])
+        if scored
+        else np.zeros(0)
+    )
     return _rounded(-values.mean()) if len(values) else None
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     """Expected calibration error over ten equal bins of confidence (arXiv 1706.04599).
 
-    confidence: [N], the probability of the likeliest token; right: [N], whether it is the true one. The error is the
-    mean over tokens of |accuracy - confidence| of their bin.
+    confidence: [N], the probability of the likeliest token; right: [N], whether it is the true one.
+    The error is the mean over tokens of |accuracy - confidence| of their bin.
     """
     if not len(confidence):
         return {"tokens": 0}
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     count = np.bincount(bins, minlength=BINS)
-    sums = [np.bincount(bins, weights=values.astype(float), minlength=BINS) for values in (confidence, right)]
+    sums = [
+        np.bincount(bins, weights=values.astype(float), minlength=BINS)
+        for values in (confidence, right)
+    ]
     return {
         "tokens": len(confidence),
         "accuracy": _rounded(right.mean()),

@@ -1,4 +1,5 @@
-"""Lookup in the reference of metrics, and its page: `python -m spa.evaluation.metric_reference docs`."""
+"""Lookup in the reference of metrics, and its page: `python -m spa.evaluation.metric_reference
+docs`."""
 
 import re
 import sys
@@ -20,7 +21,9 @@ def find_metric(key: str) -> Metric | None:
 
 
 def _matches(pattern: str, key: str) -> bool:
-    return re.fullmatch("[^/]+".join(re.escape(part) for part in pattern.split("*")), key) is not None
+    return (
+        re.fullmatch("[^/]+".join(re.escape(part) for part in pattern.split("*")), key) is not None
+    )
 
 
 def metrics_page() -> str:

@@ -1,4 +1,5 @@
-"""Every key of `metrics.jsonl` and `timings.jsonl`: meaning, unit, healthy range, and what to do when it is off."""
+"""Every key of `metrics.jsonl` and `timings.jsonl`: meaning, unit, healthy range, and what to do
+when it is off."""
 
 from dataclasses import dataclass
 
@@ -61,7 +62,9 @@ EPISODES = Group(
             "above pass@1",
             "0: no group has a learning signal; use an easier game or a better model",
         ),
-        Metric("episodes", "episodes that ended without an error", "count", "constant", "see `errors`"),
+        Metric(
+            "episodes", "episodes that ended without an error", "count", "constant", "see `errors`"
+        ),
         Metric(
             "errors",
             "failed episodes, in PPO only; no update uses them",
@@ -224,7 +227,13 @@ SEARCH = Group(
     ),
     prefixes=EPISODE_PREFIXES,
     metrics=(
-        Metric("search/exact", "share of searches without an error", "0 to 1", "near 1 after SFT", "more examples"),
+        Metric(
+            "search/exact",
+            "share of searches without an error",
+            "0 to 1",
+            "near 1 after SFT",
+            "more examples",
+        ),
         Metric(
             "search/move",
             "share of written transitions that are true",
@@ -233,14 +242,54 @@ SEARCH = Group(
             "the world model is the bottleneck: more examples of transitions",
         ),
         Metric(
-            "search/status", "share of goal, hole and seen marks that are correct", "0 to 1", "near 1", "more examples"
+            "search/status",
+            "share of goal, hole and seen marks that are correct",
+            "0 to 1",
+            "near 1",
+            "more examples",
         ),
-        Metric("search/next", "share of lines that expand the next open state", "0 to 1", "near 1", "more examples"),
-        Metric("search/path", "share of paths that match the search so far", "0 to 1", "near 1", "more examples"),
-        Metric("search/skipped", "first error: expands an open state that is not next", "0 to 1", "0", "more examples"),
-        Metric("search/never_found", "first error: expands a state that no line found", "0 to 1", "0", "more examples"),
-        Metric("search/expanded_again", "first error: expands a state twice", "0 to 1", "0", "more examples"),
-        Metric("search/wrong_path", "first error: the path to a state or to the goal", "0 to 1", "0", "more examples"),
+        Metric(
+            "search/next",
+            "share of lines that expand the next open state",
+            "0 to 1",
+            "near 1",
+            "more examples",
+        ),
+        Metric(
+            "search/path",
+            "share of paths that match the search so far",
+            "0 to 1",
+            "near 1",
+            "more examples",
+        ),
+        Metric(
+            "search/skipped",
+            "first error: expands an open state that is not next",
+            "0 to 1",
+            "0",
+            "more examples",
+        ),
+        Metric(
+            "search/never_found",
+            "first error: expands a state that no line found",
+            "0 to 1",
+            "0",
+            "more examples",
+        ),
+        Metric(
+            "search/expanded_again",
+            "first error: expands a state twice",
+            "0 to 1",
+            "0",
+            "more examples",
+        ),
+        Metric(
+            "search/wrong_path",
+            "first error: the path to a state or to the goal",
+            "0 to 1",
+            "0",
+            "more examples",
+        ),
         Metric(
             "search/wrong_move",
             "first error: a transition is false or missing",
@@ -248,9 +297,27 @@ SEARCH = Group(
             "0",
             "more examples of transitions",
         ),
-        Metric("search/wrong_status", "first error: a goal, hole or seen mark", "0 to 1", "0", "more examples"),
-        Metric("search/wrong_open", "first error: the list of open states", "0 to 1", "0", "more examples"),
-        Metric("search/no_goal", "first error: the search ends before it finds a goal", "0 to 1", "0", "more examples"),
+        Metric(
+            "search/wrong_status",
+            "first error: a goal, hole or seen mark",
+            "0 to 1",
+            "0",
+            "more examples",
+        ),
+        Metric(
+            "search/wrong_open",
+            "first error: the list of open states",
+            "0 to 1",
+            "0",
+            "more examples",
+        ),
+        Metric(
+            "search/no_goal",
+            "first error: the search ends before it finds a goal",
+            "0 to 1",
+            "0",
+            "more examples",
+        ),
         Metric(
             "search/over_limit",
             "first error: correct so far, cut off by the length limit",
@@ -258,7 +325,13 @@ SEARCH = Group(
             "0",
             "raise `response_length`",
         ),
-        Metric("search/unreadable", "first error: a line that is no line of a search", "0 to 1", "0", "more SFT steps"),
+        Metric(
+            "search/unreadable",
+            "first error: a line that is no line of a search",
+            "0 to 1",
+            "0",
+            "more SFT steps",
+        ),
     ),
 )
 
@@ -273,8 +346,16 @@ EXAMPLES = Group(
             "`generate.search.examples` plus validation",
             "see `search/dropped`",
         ),
-        Metric("search/dropped", "puzzles without an example", "count", "small", "`summary.json` lists the reasons"),
-        Metric("search/questions", "transitions that the learned model was asked for", "count", "", ""),
+        Metric(
+            "search/dropped",
+            "puzzles without an example",
+            "count",
+            "small",
+            "`summary.json` lists the reasons",
+        ),
+        Metric(
+            "search/questions", "transitions that the learned model was asked for", "count", "", ""
+        ),
         Metric("search/seconds", "time that these questions took", "seconds", "", ""),
         Metric(
             "search/move_right",
@@ -392,7 +473,13 @@ ROLLOUT = Group(
             "above `rollout/in_group_mean`",
             "equal to the mean: nothing to learn",
         ),
-        Metric("rollout/in_group_mean", "mean score of a group, mean over groups", "reward", "rises", "see `success`"),
+        Metric(
+            "rollout/in_group_mean",
+            "mean score of a group, mean over groups",
+            "reward",
+            "rises",
+            "see `success`",
+        ),
         Metric(
             "rollout/chosen_in_group_std",
             "the same standard deviation over the groups that the filter kept",
@@ -400,7 +487,9 @@ ROLLOUT = Group(
             "above `rollout/in_group_std`",
             "",
         ),
-        Metric("rollout/chosen_in_group_max", "the same maximum over the kept groups", "reward", "", ""),
+        Metric(
+            "rollout/chosen_in_group_max", "the same maximum over the kept groups", "reward", "", ""
+        ),
         Metric(
             "rollout/chosen_in_group_mean",
             "the same mean over the kept groups",
@@ -552,7 +641,9 @@ ACTOR = Group(
             "falls",
             "raise `actor.replay.rows` or `coef` if predictions fall",
         ),
-        Metric("actor/replay_tokens", "trained tokens of replayed examples", "tokens", "stable", ""),
+        Metric(
+            "actor/replay_tokens", "trained tokens of replayed examples", "tokens", "stable", ""
+        ),
         Metric(
             "actor/reward_kl_penalty",
             "mean KL estimate that is subtracted from rewards",
@@ -560,8 +651,12 @@ ACTOR = Group(
             "slow rise",
             "raise `algorithm.kl_ctrl.kl_coef`",
         ),
-        Metric("actor/reward_kl_coef", "its coefficient", "", "constant, or adapts to the target", ""),
-        Metric("actor/lr", "learning rate of the first parameter group", "", "follows the schedule", ""),
+        Metric(
+            "actor/reward_kl_coef", "its coefficient", "", "constant, or adapts to the target", ""
+        ),
+        Metric(
+            "actor/lr", "learning rate of the first parameter group", "", "follows the schedule", ""
+        ),
         Metric(
             "actor/grad_norm",
             "gradient norm before clipping; -1 if not finite",
@@ -583,7 +678,13 @@ CRITIC = Group(
     title="Critic and advantages",
     about="Returns and advantages are logged for every estimator, the other keys for estimators with a critic.",
     metrics=(
-        Metric("critic/returns/mean", "mean return over sampled tokens", "reward", "rises", "see `score`"),
+        Metric(
+            "critic/returns/mean",
+            "mean return over sampled tokens",
+            "reward",
+            "rises",
+            "see `score`",
+        ),
         Metric(
             "critic/advantages/mean",
             "mean advantage before whitening",
@@ -627,7 +728,13 @@ CRITIC = Group(
             "near `critic/returns/mean`",
             "as for `critic/values/mean`",
         ),
-        Metric("critic/lr", "learning rate of the first parameter group", "", "follows the schedule", ""),
+        Metric(
+            "critic/lr",
+            "learning rate of the first parameter group",
+            "",
+            "follows the schedule",
+            "",
+        ),
         Metric(
             "critic/grad_norm",
             "gradient norm before clipping; -1 if not finite",
@@ -652,7 +759,13 @@ TIMINGS = Group(
         "`metrics.jsonl`."
     ),
     metrics=(
-        Metric("timing_s/selfplay", "self-play of one batch", "seconds", "", "raise `env_workers` or use vLLM"),
+        Metric(
+            "timing_s/selfplay",
+            "self-play of one batch",
+            "seconds",
+            "",
+            "raise `env_workers` or use vLLM",
+        ),
         Metric("timing_s/examples", "writing search examples", "seconds", "", ""),
         Metric(
             "timing_s/rollout",
@@ -661,9 +774,23 @@ TIMINGS = Group(
             "often the largest part",
             "use vLLM; see [performance](performance.md)",
         ),
-        Metric("timing_s/score", "log-probs of policy and reference, and values", "seconds", "", ""),
-        Metric("timing_s/update", "optimizer steps", "seconds", "", "larger micro-batches; no gradient checkpointing"),
-        Metric("timing_s/validate", "validation", "seconds", "", "raise `test_freq`, or play fewer groups"),
+        Metric(
+            "timing_s/score", "log-probs of policy and reference, and values", "seconds", "", ""
+        ),
+        Metric(
+            "timing_s/update",
+            "optimizer steps",
+            "seconds",
+            "",
+            "larger micro-batches; no gradient checkpointing",
+        ),
+        Metric(
+            "timing_s/validate",
+            "validation",
+            "seconds",
+            "",
+            "raise `test_freq`, or play fewer groups",
+        ),
         Metric(
             "perf/throughput",
             "tokens per second since the last line, prompts included",
@@ -671,7 +798,9 @@ TIMINGS = Group(
             "stable",
             "see [performance](performance.md)",
         ),
-        Metric("elapsed_s", "time since the last line", "seconds", "stable", "find the part that grew"),
+        Metric(
+            "elapsed_s", "time since the last line", "seconds", "stable", "find the part that grew"
+        ),
         Metric("unix_time", "time of day", "seconds", "", ""),
     ),
 )

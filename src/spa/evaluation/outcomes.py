@@ -1,4 +1,5 @@
-"""What is kept of an evaluation's episodes: enough for every figure of the report, and small enough for 64 attempts."""
+"""What is kept of an evaluation's episodes: enough for every figure of the report, and small enough
+for 64 attempts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -37,7 +38,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """All attempts at one puzzle. `difficulty`: fewest actions to the goal, or clues of a Sudoku; None if unknown."""
+    """All attempts at one puzzle. `difficulty`: fewest actions to the goal, or clues of a Sudoku;
+    None if unknown."""
 
     tag: str
     group: int
@@ -69,7 +71,12 @@ class Group:
     def from_json(cls, data: dict[str, Any]) -> "Group":
         """The inverse of `to_json`. Raises TypeError or KeyError for anything else."""
         attempts = [
-            Outcome(**{**attempt, "searches": tuple(SearchScore(**each) for each in attempt.get("searches", ()))})
+            Outcome(
+                **{
+                    **attempt,
+                    "searches": tuple(SearchScore(**each) for each in attempt.get("searches", ())),
+                }
+            )
             for attempt in data["attempts"]
         ]
         return cls(**{**data, "attempts": tuple(attempts)})
@@ -104,7 +111,8 @@ def group_of(
     *,
     searches: Callable[[Episode], Sequence[SearchScore]] = lambda episode: (),
 ) -> Group:
-    """The attempts at one puzzle, in the order of the members. `searches`: the scores of an episode's searches."""
+    """The attempts at one puzzle, in the order of the members. `searches`: the scores of an
+    episode's searches."""
     first = episodes[0]
     return Group(
         tag=first.tag,
@@ -113,6 +121,7 @@ def group_of(
         puzzle_hash=first.puzzle_hash,
         difficulty=difficulty,
         attempts=tuple(
-            outcome_of(episode, searches(episode)) for episode in sorted(episodes, key=lambda episode: episode.member)
+            outcome_of(episode, searches(episode))
+            for episode in sorted(episodes, key=lambda episode: episode.member)
         ),
     )

@@ -22,11 +22,15 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
     Raises:
         ValueError: k < 1, k > n somewhere, or c is not within 0..n.
     """
-    attempts, successes = np.broadcast_arrays(np.asarray(n, dtype=np.int64), np.asarray(c, dtype=np.int64))
+    attempts, successes = np.broadcast_arrays(
+        np.asarray(n, dtype=np.int64), np.asarray(c, dtype=np.int64)
+    )
     if k < 1:
         raise ValueError(f"pass_at_k: k must be at least 1, got {k}")
     if np.any(attempts < k):
-        raise ValueError(f"pass_at_k: k = {k} is larger than the number of attempts ({int(attempts.min())})")
+        raise ValueError(
+            f"pass_at_k: k = {k} is larger than the number of attempts ({int(attempts.min())})"
+        )
     if np.any((successes < 0) | (successes > attempts)):
         raise ValueError("pass_at_k: successes must lie between 0 and the number of attempts")
     fail = np.ones(attempts.shape)
@@ -35,7 +39,9 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
     return 1.0 - fail
 
 
-def per_puzzle(successes: ArrayLike, puzzle_ids: ArrayLike) -> tuple[NDArray, NDArray[np.int64], NDArray[np.int64]]:
+def per_puzzle(
+    successes: ArrayLike, puzzle_ids: ArrayLike
+) -> tuple[NDArray, NDArray[np.int64], NDArray[np.int64]]:
     """Counts per puzzle from one success flag and one puzzle id per episode, in any order.
 
     Returns:

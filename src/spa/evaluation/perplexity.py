@@ -1,9 +1,11 @@
-"""How strange a state text is to a model: perplexity of its tokens, as the model is shown it (as in arXiv 2510.15047).
+"""How strange a state text is to a model: perplexity of its tokens, as the model is shown it (as in
+arXiv 2510.15047).
 
-A state is read as the user's message, alone or at the end of the game's first prompt. Perplexity is the exponential of
-the mean negative log-likelihood per token, first averaged over the tokens of a state, then over states. Tokenizers cut
-drawings differently, so the same per symbol (a character of a drawing, a word, a number or a cell) stands beside it;
-per symbol, a perplexity above the number of different symbols is worse than guessing.
+A state is read as the user's message, alone or at the end of the game's first prompt. Perplexity is
+the exponential of the mean negative log-likelihood per token, first averaged over the tokens of a
+state, then over states. Tokenizers cut drawings differently, so the same per symbol (a character of
+a drawing, a word, a number or a cell) stands beside it; per symbol, a perplexity above the number
+of different symbols is worse than guessing.
 """
 
 from collections.abc import Sequence
@@ -20,15 +22,20 @@ from spa.types import Message
 from spa.worldmodel.accuracy import state_units
 
 
-def state_sequence(template: ChatTemplate, before: Sequence[Message], prompt: str, state: str) -> ReplyTokens:
-    """A conversation whose last user message is `prompt`, the last occurrence of `state` in it marked as block 0.
+def state_sequence(
+    template: ChatTemplate, before: Sequence[Message], prompt: str, state: str
+) -> ReplyTokens:
+    """A conversation whose last user message is `prompt`, the last occurrence of `state` in it
+    marked as block 0.
 
     Raises ModelError if the chat template changes the state's text.
     """
     text, ids, stops = template.start_with_ends((*before, {"role": "user", "content": prompt}))
     start = text.rfind(state)
     if start < 0:
-        raise ModelError("the chat template changes the text of a state, so its tokens cannot be found")
+        raise ModelError(
+            "the chat template changes the text of a state, so its tokens cannot be found"
+        )
     ends = np.asarray(stops)
     starts = np.concatenate([[0], ends[:-1]])
     block = np.where((starts < start + len(state)) & (ends > start), 0, -1).astype(np.int8)
@@ -36,7 +43,9 @@ def state_sequence(template: ChatTemplate, before: Sequence[Message], prompt: st
     return ReplyTokens(ids=np.asarray(ids, np.int32), block=block)
 
 
-def perplexity_report(scored: Sequence[Scored], states: Sequence[str], *, seed: int = 0) -> dict[str, Any]:
+def perplexity_report(
+    scored: Sequence[Scored], states: Sequence[str], *, seed: int = 0
+) -> dict[str, Any]:
     """Perplexity per token and per symbol with 95 % bootstrap intervals over states, JSON-ready."""
     totals = np.array([-float(item.logprob.sum()) for item in scored])
     tokens = np.array([len(item.logprob) for item in scored])
@@ -57,4 +66,7 @@ def perplexity_report(scored: Sequence[Scored], states: Sequence[str], *, seed: 
 
 def _exponential(values: np.ndarray, seed: int) -> dict[str, float]:
     interval = bootstrap_mean([values], seed=seed)
-    return {name: round(float(np.exp(getattr(interval, name))), DIGITS) for name in ("mean", "low", "high")}
+    return {
+        name: round(float(np.exp(getattr(interval, name))), DIGITS)
+        for name in ("mean", "low", "high")
+    }

@@ -1,4 +1,5 @@
-"""Predicted states of rollouts against what came: how often they are right, and how that falls with the way ahead."""
+"""Predicted states of rollouts against what came: how often they are right, and how that falls with
+the way ahead."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,8 @@ _MOST = 1000  # actions that are counted in an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A state that a reply predicts. `before` and `after` are the true ones, None where they are not known."""
+    """A state that a reply predicts. `before` and `after` are the true ones, None where they are
+    not known."""
 
     turn: int  # from 0
     actions: int | None  # that were taken, else that the answer names; None if there is no answer
@@ -46,8 +48,8 @@ def _turns(rollout: Rollout) -> Iterator[tuple[int, int, str]]:
 
 
 def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | None:
-    """Whether a text is this state of the record, else, where it has none, whether it stands in this message; None if
-    neither is there."""
+    """Whether a text is this state of the record, else, where it has none, whether it stands in
+    this message; None if neither is there."""
     if state < len(rollout.states):
         return words(text) == words(rollout.states[state])
     if rollout.states or not 0 <= message < len(rollout.chat):
@@ -63,9 +65,9 @@ def _count_actions(rollout: Rollout, turn: int, reply: str) -> int | None:
 
 
 def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Observations and predictions against the true states: those of the record, else whether the text stands in the
-    message before and after the reply. `copied`: of the predictions that
-    can be judged, those that repeat the observation."""
+    """Observations and predictions against the true states: those of the record, else whether the
+    text stands in the message before and after the reply. `copied`: of the predictions that can be
+    judged, those that repeat the observation."""
     counts: Counter[str] = Counter()
     for rollout in rollouts:
         for turn, place, reply in _turns(rollout):
@@ -84,12 +86,13 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def drift(rollouts: Sequence[Rollout]) -> dict[str, list[dict[str, Any]]]:
-    """How far predictions are from what came: `by_actions`, with k actions between the two states, and `by_turn`.
+    """How far predictions are from what came: `by_actions`, with k actions between the two states,
+    and `by_turn`.
 
-    Each row has `at` (k, or the turn from 1), `predictions`, and of these `right`. Where true states are known:
-    `with_states`, `cells_wrong` (share of cells and words that differ from the true state, as in
-    `spa.worldmodel.accuracy`), and beside them `copy_right` and `copy_cells_wrong`, what repeating the state before
-    would have scored.
+    Each row has `at` (k, or the turn from 1), `predictions`, and of these `right`. Where true
+    states are known: `with_states`, `cells_wrong` (share of cells and words that differ from the
+    true state, as in `spa.worldmodel.accuracy`), and beside them `copy_right` and
+    `copy_cells_wrong`, what repeating the state before would have scored.
     """
     held = [said for rollout in rollouts for said in predictions(rollout) if said.right is not None]
     return {
@@ -98,7 +101,9 @@ def drift(rollouts: Sequence[Rollout]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _rows(held: Sequence[Prediction], key: Callable[[Prediction], int | None]) -> list[dict[str, Any]]:
+def _rows(
+    held: Sequence[Prediction], key: Callable[[Prediction], int | None]
+) -> list[dict[str, Any]]:
     found: dict[int, list[Prediction]] = defaultdict(list)
     for said in held:
         if (at := key(said)) is not None:
@@ -107,9 +112,16 @@ def _rows(held: Sequence[Prediction], key: Callable[[Prediction], int | None]) -
 
 
 def _row(held: Sequence[Prediction]) -> dict[str, Any]:
-    row: dict[str, Any] = {"predictions": len(held), "right": sum(bool(said.right) for said in held)}
+    row: dict[str, Any] = {
+        "predictions": len(held),
+        "right": sum(bool(said.right) for said in held),
+    }
     known = [(said.text, said.before, said.after) for said in held if said.before is not None]
-    pairs = [(text, before, after) for text, before, after in known if before is not None and after is not None]
+    pairs = [
+        (text, before, after)
+        for text, before, after in known
+        if before is not None and after is not None
+    ]
     if pairs:
         model = total_score([score_state(text, after, before) for text, before, after in pairs])
         copy = total_score([score_state(before, after, before) for _, before, after in pairs])

@@ -1,4 +1,5 @@
-"""The actions of a rollout, taken again in its game: the true states, and how far they are those of the record."""
+"""The actions of a rollout, taken again in its game: the true states, and how far they are those of
+the record."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ CLOSE = 1e-6  # rewards that differ by no more are equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """What a rollout is played again in: a game of one player, how its states are written, and its limits."""
+    """What a rollout is played again in: a game of one player, how its states are written, and its
+    limits."""
 
     env: TextEnv
     state_text: StateText
@@ -29,10 +31,10 @@ class Game:
 class Replay:
     """A rollout with the states and actions of its replay, as far as they agree with the record.
 
-    `by`: what was compared, "states" or "rewards" of the record, or the "text" of its messages; "" if nothing of the
-    record can be, "seed" if it names none, so that it was not played. `differs`: the first turn (from 1) that the
-    record begins in another state, or the one after a turn of another reward; None if all agrees. `fault`: what the
-    game raised.
+    `by`: what was compared, "states" or "rewards" of the record, or the "text" of its messages; ""
+    if nothing of the record can be, "seed" if it names none, so that it was not played. `differs`:
+    the first turn (from 1) that the record begins in another state, or the one after a turn of
+    another reward; None if all agrees. `fault`: what the game raised.
     """
 
     rollout: Rollout
@@ -50,8 +52,8 @@ class _Step:
 
 
 def replayed(rollout: Rollout, game: Game) -> Replay:
-    """Play a rollout's puzzle again with the actions that the record names, else with those of the replies' answers,
-    else with whole replies."""
+    """Play a rollout's puzzle again with the actions that the record names, else with those of the
+    replies' answers, else with whole replies."""
     if rollout.seed is None:
         return Replay(rollout=rollout, by="seed")
     try:
@@ -67,8 +69,11 @@ def replayed(rollout: Rollout, game: Game) -> Replay:
 
 
 def _play(rollout: Rollout, game: Game) -> list[_Step]:
-    """Each turn with the state before it, and the last state; shorter than the record if the game ends before it."""
-    env, steps, left = game.env, list[_Step](), game.max_actions_per_traj
+    """Each turn with the state before it, and the last state; shorter than the record if the game
+    ends before it."""
+    env = game.env
+    steps = list[_Step]()
+    left = game.max_actions_per_traj
     options: dict[str, Any] = {"validation": rollout.split == "val"}
     if rollout.noise_seed is not None:
         options["noise_seed"] = rollout.noise_seed
@@ -77,9 +82,13 @@ def _play(rollout: Rollout, game: Game) -> list[_Step]:
     for turn, reply in enumerate(rollout.replies):
         if over:
             break
-        before, reward, taken = _see(env, game), 0.0, list[str]()
+        before = _see(env, game)
+        reward = 0.0
+        taken = list[str]()
         mapped = [(name, env.to_action(name)) for name in _plan(rollout, turn, reply, game)]
-        for name, action in [(name, action) for name, action in mapped if action is not None][:left]:
+        for name, action in [(name, action) for name, action in mapped if action is not None][
+            :left
+        ]:
             value, over, _ = checked_step(env.step(action))
             reward += value
             taken.append(name)
@@ -105,10 +114,13 @@ def _see(env: TextEnv, game: Game) -> tuple[str, str]:
 
 
 def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]:
-    """What can be compared, and the first turn (from 1) that the record begins in another state than the replay. What
-    is said after the last reply is not compared: it need not be a state."""
+    """What can be compared, and the first turn (from 1) that the record begins in another state
+    than the replay. What is said after the last reply is not compared: it need not be a state."""
     if rollout.states:
-        same = [words(step.known) == words(state) for step, state in zip(steps, rollout.states, strict=False)]
+        same = [
+            words(step.known) == words(state)
+            for step, state in zip(steps, rollout.states, strict=False)
+        ]
         return "states", _first_other(same, len(rollout.states))
     told = _messages(rollout)
     held = [words(step.shown) in words(text) for step, text in zip(steps, told, strict=False)]
@@ -123,7 +135,8 @@ def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]
 
 def _messages(rollout: Rollout) -> list[str]:
     """What stands before each reply."""
-    texts, since = list[str](), ""
+    texts = list[str]()
+    since = ""
     for role, text in rollout.chat:
         if role == "assistant":
             texts.append(since)
@@ -140,8 +153,9 @@ def _first_other(same: Sequence[bool], wanted: int) -> int | None:
 
 
 def replay_report(replays: Sequence[Replay]) -> dict[str, Any]:
-    """Counts: `played`, `without_seed`, what they were compared `by`, `unchecked` (nothing to compare), and for those
-    that go another way `where`, `turn` and `fault` (of the game, "" if none)."""
+    """Counts: `played`, `without_seed`, what they were compared `by`, `unchecked` (nothing to
+    compare), and for those that go another way `where`, `turn` and `fault` (of the game, "" if
+    none)."""
     played = [replay for replay in replays if replay.by != "seed"]
     return {
         "played": len(played),

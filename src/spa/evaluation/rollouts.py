@@ -1,7 +1,8 @@
-"""Rollouts of other stacks as one record: verifiers, TRL, OpenEnv through TRL, verl and RAGEN dumps, plain chats, ours.
+"""Rollouts of other stacks as one record: verifiers, TRL, OpenEnv through TRL, verl and RAGEN
+dumps, plain chats, ours.
 
-A file is JSON lines, one JSON list, or a parquet table. What a row is, its keys say; a column of lists (TRL's batches)
-becomes rows.
+A file is JSON lines, one JSON list, or a parquet table. What a row is, its keys say; a column of
+lists (TRL's batches) becomes rows.
 """
 
 import json
@@ -22,7 +23,8 @@ Chat = tuple[tuple[str, str], ...]
 
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
 _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
-_OURS = re.compile(r"(.+)-(\d{6,})")  # the files of a run's episodes: what they were played for, and the step
+# the files of a run's episodes: what they were played for, and the step
+_OURS = re.compile(r"(.+)-(\d{6,})")
 _LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
 _LARGEST = 1e300
 _BATCH = 64  # rows of a parquet table that are in memory as Python objects
@@ -42,9 +44,12 @@ class Rollout:
     token_ids: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
     states: tuple[str, ...] = ()  # the true state before each reply, and the last one
-    replaced: int = 0  # replies that the conversation went on from in other tokens than were sampled
-    logprobs: tuple[float, ...] | None = None  # of `token_ids`, 0 where nothing was sampled, NaN where it is not known
-    actions: tuple[tuple[str, ...], ...] = ()  # that the environment took, reply by reply, where that is recorded
+    # replies that the conversation went on from in other tokens than were sampled
+    replaced: int = 0
+    # of `token_ids`, 0 where nothing was sampled, NaN where it is not known
+    logprobs: tuple[float, ...] | None = None
+    # that the environment took, reply by reply, where that is recorded
+    actions: tuple[tuple[str, ...], ...] = ()
     seed: int | None = None  # of the puzzle
     noise_seed: int | None = None  # of the chance in it
     step: int | None = None  # of training
@@ -57,17 +62,21 @@ class Rollout:
 
 
 def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
-    """Every rollout of a file, or of all `*.jsonl` files of a folder; where it has none, of its `*.parquet` files, and
-    else of its `*.json` files: stacks write settings as JSON beside their rollouts.
+    """Every rollout of a file, or of all `*.jsonl` files of a folder; where it has none, of its
+    `*.parquet` files, and else of its `*.json` files: stacks write settings as JSON beside their
+    rollouts.
 
-    Raises DataError that names file and row if it cannot be read, or if a row has no messages, text or tokens.
+    Raises DataError that names file and row if it cannot be read, or if a row has no messages, text
+    or tokens.
     """
     path = Path(path)
     kinds = ("*.jsonl", "*.parquet", "*.json")
     found = (sorted(p for p in path.rglob(kind) if p.is_file()) for kind in kinds)
     files = next((files for files in found if files), []) if path.is_dir() else [path]
     if not path.exists() or not files:
-        raise DataError(f"{path}: there are no rollouts; name a .jsonl, .json or .parquet file, or a folder of them")
+        raise DataError(
+            f"{path}: there are no rollouts; name a .jsonl, .json or .parquet file, or a folder of them"
+        )
     return tuple(rollout for file in files for rollout in _dated(file))
 
 
@@ -89,14 +98,17 @@ def _file(file: Path) -> Iterator[Rollout]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if text.lstrip().startswith("[") and len(lines) > 1 and not _is_json(lines[0][1]):  # one list over several lines
+    # one list over several lines
+    if text.lstrip().startswith("[") and len(lines) > 1 and not _is_json(lines[0][1]):
         lines = [(1, text)]
     for number, line in lines:
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{file}, row {number}: this is no JSON: {error}") from error
-        message = data[0] if isinstance(data, list) and data and isinstance(data[0], Mapping) else {}
+        message = (
+            data[0] if isinstance(data, list) and data and isinstance(data[0], Mapping) else {}
+        )
         is_list = isinstance(data, list) and not ("role" in message or "from" in message)
         for index, row in enumerate(data if is_list else [data], 1):
             yield from read_rows(row, f"{file}, row {index if is_list else number}")
@@ -121,16 +133,21 @@ def _is_json(text: str) -> bool:
 
 
 def read_rows(row: Any, where: str) -> Iterator[Rollout]:
-    """The rollouts of one row: several if it is a batch in columns, or an episode of several agents. Raises DataError
-    for one that cannot be read."""
+    """The rollouts of one row: several if it is a batch in columns, or an episode of several
+    agents. Raises DataError for one that cannot be read."""
     try:
-        if isinstance(row, Mapping) and isinstance(row.get("traces"), list):  # an episode of verifiers
-            yield from [_trace(trace, where) for trace in row["traces"] if isinstance(trace, Mapping)]
+        # an episode of verifiers
+        if isinstance(row, Mapping) and isinstance(row.get("traces"), list):
+            yield from [
+                _trace(trace, where) for trace in row["traces"] if isinstance(trace, Mapping)
+            ]
         else:
             yield from [read_row(part, where) for part in _unbatched(row)]
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
         told = f"{type(error).__name__}: {error}"
-        raise DataError(f"{where}: its keys are those of a rollout, what they hold is not ({told[:200]})") from error
+        raise DataError(
+            f"{where}: its keys are those of a rollout, what they hold is not ({told[:200]})"
+        ) from error
 
 
 def _unbatched(row: Any) -> list[Any]:
@@ -138,42 +155,66 @@ def _unbatched(row: Any) -> list[Any]:
     ids = row.get("completion_ids") if isinstance(row, Mapping) else None
     if not (isinstance(ids, list) and ids and isinstance(ids[0], list)):
         return [row]
-    columns = {name: value for name, value in row.items() if isinstance(value, list) and len(value) == len(ids)}
+    columns = {
+        name: value
+        for name, value in row.items()
+        if isinstance(value, list) and len(value) == len(ids)
+    }
     return [{name: value[index] for name, value in columns.items()} for index in range(len(ids))]
 
 
 def read_row(row: Any, where: str) -> Rollout:
-    """One rollout of the row of a file. Raises DataError if it has neither messages nor text nor tokens."""
+    """One rollout of the row of a file. Raises DataError if it has neither messages nor text nor
+    tokens."""
     if isinstance(row, list):
         row = {"messages": row}
     if not isinstance(row, Mapping):
-        raise DataError(f"{where}: a rollout is a JSON object or a list of messages, not {type(row).__name__}")
+        raise DataError(
+            f"{where}: a rollout is a JSON object or a list of messages, not {type(row).__name__}"
+        )
     if "episode_id" in row and "turns" in row:
         return _ours(row, where)
     if isinstance(row.get("nodes"), list):
         return _trace(row, where)
     if "completion" in row:
         table = "advantage" in row
-        stack, told = "TRL" if table else "verifiers or TRL", _chat(row["completion"], "assistant")
+        stack = "TRL" if table else "verifiers or TRL"
+        told = _chat(row["completion"], "assistant")
         chat = (*_chat(row.get("prompt", ""), "user"), *(_split(told) if table else told))
     elif "output" in row:
-        stack, chat = "verl or RAGEN", (*_chat(row.get("input", ""), "user"), *_chat(row["output"], "assistant"))
+        stack = "verl or RAGEN"
+        chat = (*_chat(row.get("input", ""), "user"), *_chat(row["output"], "assistant"))
     elif "messages" in row or "conversations" in row:
-        stack, chat = "chat", _chat(row.get("messages") or row.get("conversations") or [], "user")
+        stack = "chat"
+        chat = _chat(row.get("messages") or row.get("conversations") or [], "user")
     elif "completion_ids" in row:
-        stack, chat = "TRL", ()
+        stack = "TRL"
+        chat = ()
     else:
         wanted = "messages, prompt and completion, input and output, or completion_ids"
-        raise DataError(f"{where}: there is no rollout in the keys {', '.join(map(str, row))}; wanted: {wanted}")
+        raise DataError(
+            f"{where}: there is no rollout in the keys {', '.join(map(str, row))}; wanted: {wanted}"
+        )
     ids, mask = _tokens(row)
     begin = next((index for index, (role, _) in enumerate(chat) if role == "assistant"), len(chat))
-    group = str(row.get("example_id", row.get("uid", row.get("group", chat[:begin] or row.get("prompt_ids")))))
-    reward = next((row[name] for name in ("reward", "score", "env_reward") if _is_number(row.get(name))), None)
-    if reward is None and "advantage" in row:  # TRL's tables: a column for each reward function, by its name
+    group = str(
+        row.get(
+            "example_id", row.get("uid", row.get("group", chat[:begin] or row.get("prompt_ids")))
+        )
+    )
+    reward = next(
+        (row[name] for name in ("reward", "score", "env_reward") if _is_number(row.get(name))), None
+    )
+    # TRL's tables: a column for each reward function, by its name
+    if reward is None and "advantage" in row:
         skipped = ("step", "advantage")
-        named = [float(value) for name, value in row.items() if _is_number(value) and name not in skipped]
+        named = [
+            float(value) for name, value in row.items() if _is_number(value) and name not in skipped
+        ]
         reward = sum(named) if named else None
-    turns = tuple(float(r) for r in row.get("turn_rewards") or row.get("step_rewards") or () if _is_number(r))
+    turns = tuple(
+        float(r) for r in row.get("turn_rewards") or row.get("step_rewards") or () if _is_number(r)
+    )
     return Rollout(
         where=where,
         stack=stack,
@@ -191,30 +232,38 @@ def read_row(row: Any, where: str) -> Rollout:
 
 
 def _trace(row: Mapping[str, Any], where: str) -> Rollout:
-    """A trace of verifiers 0.4: messages as nodes of a tree, of which the last branch is read; tokens from the first
-    reply on. A reply that was tokenised again for the next request stands there as a node that was not sampled."""
-    nodes, path = row["nodes"], []
+    """A trace of verifiers 0.4: messages as nodes of a tree, of which the last branch is read;
+    tokens from the first reply on. A reply that was tokenised again for the next request stands
+    there as a node that was not sampled."""
+    nodes = row["nodes"]
+    path = []
     index = len(nodes) - 1 if nodes else None
     while index is not None and len(path) < len(nodes):
         path.append(nodes[index])
         index = nodes[index].get("parent")
     path.reverse()
     chat = tuple(message for node in path for message in _chat([node["message"]], "user"))
-    first = next((place for place, node in enumerate(path) if _role(node) == "assistant"), len(path))
+    first = next(
+        (place for place, node in enumerate(path) if _role(node) == "assistant"), len(path)
+    )
     sampled = [node["message"] for node in nodes if node.get("sampled")]
     again = [node for node in path if _role(node) == "assistant" and not node.get("sampled")]
     ids = tuple(int(token) for node in path[first:] for token in node.get("token_ids") or ())
     mask = tuple(bool(trained) for node in path[first:] for trained in node.get("mask") or ())
     scores = [score for node in path[first:] for score in _spread(node)]
     told = (row.get("info") or {}).get("spa") or {}
-    rewards = [reward for reward in (row.get("rewards") or {}).values() if isinstance(reward, Mapping)]
+    rewards = [
+        reward for reward in (row.get("rewards") or {}).values() if isinstance(reward, Mapping)
+    ]
     task = row.get("task") or {}
     return Rollout(
         where=where,
         stack="verifiers",
         chat=chat,
         group=str(task.get("key") or chat[:first]),
-        reward=sum(float(r["score"]) * float(r.get("weight", 1.0)) for r in rewards) if rewards else None,
+        reward=sum(float(r["score"]) * float(r.get("weight", 1.0)) for r in rewards)
+        if rewards
+        else None,
         turn_rewards=tuple(float(value) for value in told.get("turn_rewards") or ()),
         token_ids=ids or None,
         mask=mask if ids else None,
@@ -241,7 +290,9 @@ def _role(node: Mapping[str, Any]) -> str:
 
 
 def _ours(row: Mapping[str, Any], where: str) -> Rollout:
-    turns, ids, sampled = row["turns"], row.get("token_ids"), row.get("sampled")
+    turns = row["turns"]
+    ids = row.get("token_ids")
+    sampled = row.get("sampled")
     rewards = tuple(float(turn["reward"] + turn["penalty"]) for turn in turns)
     scores = row.get("logprobs")
     states = [turn.get("world_state") or turn["state"] for turn in turns]
@@ -256,7 +307,9 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         token_ids=None if ids is None else tuple(ids),
         mask=None if sampled is None else tuple(map(bool, sampled)),
         states=tuple(states),
-        logprobs=None if scores is None else tuple(float(x) if _is_number(x) else math.nan for x in scores),
+        logprobs=None
+        if scores is None
+        else tuple(float(x) if _is_number(x) else math.nan for x in scores),
         actions=tuple(tuple(turn["executed"]) for turn in turns),
         seed=_number(row, "puzzle_seed"),
         noise_seed=_number(row, "noise_seed"),
@@ -264,11 +317,19 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
 
 
 def _chat(value: Any, role: str) -> Chat:
-    """Messages of a list (`role` and `content`, or `from` and `value`), or of a text: ChatML is taken apart, any other
-    is one message of `role`."""
+    """Messages of a list (`role` and `content`, or `from` and `value`), or of a text: ChatML is
+    taken apart, any other is one message of `role`."""
     if isinstance(value, str):
-        begins = value if value.startswith("<|im_start|>") or role != "assistant" else f"<|im_start|>{role}\n{value}"
-        found = tuple((name, text) for name, text in _HEADER.findall(begins)) if "<|im_start|>" in value else ()
+        begins = (
+            value
+            if value.startswith("<|im_start|>") or role != "assistant"
+            else f"<|im_start|>{role}\n{value}"
+        )
+        found = (
+            tuple((name, text) for name, text in _HEADER.findall(begins))
+            if "<|im_start|>" in value
+            else ()
+        )
         return found or (((role, value),) if value else ())
     out = []
     for message in value if isinstance(value, list) else []:
@@ -281,7 +342,8 @@ def _chat(value: Any, role: str) -> Chat:
 
 
 def _split(chat: Chat) -> Chat:
-    """TRL's tables hold an episode of several turns as one reply, without the special tokens around its messages."""
+    """TRL's tables hold an episode of several turns as one reply, without the special tokens around
+    its messages."""
     if len(chat) != 1:
         return chat
     parts = ["assistant", *_BARE_HEADER.split(chat[0][1])]
@@ -289,13 +351,20 @@ def _split(chat: Chat) -> Chat:
 
 
 def _tokens(row: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[bool, ...] | None]:
-    steps = [step.get("tokens") for step in row.get("trajectory") or () if isinstance(step, Mapping)]
+    steps = [
+        step.get("tokens") for step in row.get("trajectory") or () if isinstance(step, Mapping)
+    ]
     steps = [step for step in steps if isinstance(step, Mapping)]
     if len(steps) == 1:  # verifiers: with several turns, each holds a prompt of its own
-        row = {"completion_ids": steps[0].get("completion_ids"), "completion_mask": steps[0].get("completion_mask")}
+        row = {
+            "completion_ids": steps[0].get("completion_ids"),
+            "completion_mask": steps[0].get("completion_mask"),
+        }
     ids = row.get("completion_ids") or row.get("response_ids")
     mask = next((row[name] for name in _MASKS if row.get(name) is not None), None)
-    return None if ids is None else tuple(map(int, ids)), None if mask is None else tuple(bool(m) for m in mask)
+    return None if ids is None else tuple(map(int, ids)), None if mask is None else tuple(
+        bool(m) for m in mask
+    )
 
 
 def _logprobs(
@@ -303,7 +372,11 @@ def _logprobs(
 ) -> tuple[float, ...] | None:
     """One for each token, or one for each that is trained on; None if there are others, or none."""
     found = next((row[name] for name in _LOGPROBS if isinstance(row.get(name), list)), None)
-    if found is None or ids is None or not all(score is None or _is_number(score) for score in found):
+    if (
+        found is None
+        or ids is None
+        or not all(score is None or _is_number(score) for score in found)
+    ):
         return None
     if mask is not None and len(found) == sum(mask) < len(ids) == len(mask):
         return tuple(_spread({"logprobs": found, "mask": mask}))
@@ -312,11 +385,15 @@ def _logprobs(
 
 def _number(row: Mapping[str, Any], *names: str) -> int | None:
     """A whole number of a row, or of what stacks keep beside it."""
-    places = [row, *(row[name] for name in ("info", "extra_info") if isinstance(row.get(name), Mapping))]
+    places = [
+        row,
+        *(row[name] for name in ("info", "extra_info") if isinstance(row.get(name), Mapping)),
+    ]
     found = (place[name] for place in places for name in names if _is_number(place.get(name)))
     return next((int(value) for value in found if float(value).is_integer()), None)
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is one that can be computed with: no NaN, nothing infinite or beyond what a float holds."""
+    """Whether it is one that can be computed with: no NaN, nothing infinite or beyond what a float
+    holds."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

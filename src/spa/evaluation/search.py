@@ -1,9 +1,16 @@
-"""How right the searches are that episodes have written, by the game itself: their puzzles are played again."""
+"""How right the searches are that episodes have written, by the game itself: their puzzles are
+played again."""
 
 from collections.abc import Callable, Sequence
 
 from spa.envs.base import TextEnv
-from spa.planning.written_search import SearchScore, explore, score_search, search_metrics, thoughts_of
+from spa.planning.written_search import (
+    SearchScore,
+    explore,
+    score_search,
+    search_metrics,
+    thoughts_of,
+)
 from spa.rollout import puzzle_hash
 from spa.types import Episode, Metrics, Stop
 
@@ -11,14 +18,21 @@ MakeEnv = Callable[[str], TextEnv]
 
 
 def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
-    """The score of each turn that wrote a search; empty for other response formats, and where the game does not name
-    its states."""
-    if episode.reply_order != "search" or episode.mode != "base" or episode.stop is Stop.ERROR or not episode.turns:
+    """The score of each turn that wrote a search; empty for other response formats, and where the
+    game does not name its states."""
+    if (
+        episode.reply_order != "search"
+        or episode.mode != "base"
+        or episode.stop is Stop.ERROR
+        or not episode.turns
+    ):
         return []
     if not episode.turns[0].reply_text.startswith("<think>"):
         return []
     env = make_env(episode.tag)
-    env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False})
+    env.reset(
+        seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False}
+    )
     if env.state_key() is None or puzzle_hash(env) != episode.puzzle_hash:
         return []
     scores = list[SearchScore]()
@@ -37,7 +51,9 @@ def episode_search_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefi
     """`search_metrics` per environment tag, as `<prefix>/<tag>/<name>`."""
     metrics: Metrics = {}
     for tag in dict.fromkeys(episode.tag for episode in episodes):
-        found = pooled_search_metrics([each for each in episodes if each.tag == tag], make_env, f"{prefix}/{tag}")
+        found = pooled_search_metrics(
+            [each for each in episodes if each.tag == tag], make_env, f"{prefix}/{tag}"
+        )
         metrics |= found
     return metrics
 

@@ -57,8 +57,8 @@ def replay(env: TextEnv, situation: Situation, noise_seed: int | None = None) ->
 
 
 def execute(env: TextEnv, actions: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
-    """Take the actions that the environment understands, at most `limit`, until the game ends; what was taken, and
-    whether it ended."""
+    """Take the actions that the environment understands, at most `limit`, until the game ends; what
+    was taken, and whether it ended."""
     taken: list[str] = []
     for text in actions:
         action = env.to_action(text)
@@ -76,13 +76,14 @@ def execute(env: TextEnv, actions: Sequence[str], limit: int) -> tuple[tuple[str
 def random_situation(
     env: TextEnv, prompter: Prompter, *, tag: str, index: int, base_seed: int, from_start: bool
 ) -> Situation | None:
-    """Situation number `index`: up to `max_turn - 1` random turns from the start of a puzzle of its own (none with
-    `from_start`), then one more. None if no game goes on after a random turn.
+    """Situation number `index`: up to `max_turn - 1` random turns from the start of a puzzle of its
+    own (none with `from_start`), then one more. None if no game goes on after a random turn.
 
     The puzzle has seed `base_seed + index`; the actions are drawn from a stream of the situation.
     """
     rng = stream(base_seed, "world_model/play", index)
-    puzzle_seed, noise_seed = base_seed + index, stream_seed(base_seed, "world_model/noise", index)
+    puzzle_seed = base_seed + index
+    noise_seed = stream_seed(base_seed, "world_model/noise", index)
     turns = 0 if from_start else int(rng.integers(prompter.max_turn))
     env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
     content = puzzle_hash(env)
@@ -106,7 +107,8 @@ def random_situation(
         next_state="",
     )
     replay(env, start)
-    state, known = env.state_text(prompter.state_text), env.world_state_text(prompter.state_text)
+    state = env.state_text(prompter.state_text)
+    known = env.world_state_text(prompter.state_text)
     move = _random_turn(env, prompter, rng)
     taken, _ = execute(env, move, prompter.max_actions_per_traj)
     if not taken:
@@ -123,9 +125,12 @@ def _random_turn(env: TextEnv, prompter: Prompter, rng: np.random.Generator) -> 
 
 
 def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int = 24) -> bool:
-    """Whether the same actions from the same start can lead to different states (seen in a few puzzles)."""
+    """Whether the same actions from the same start can lead to different states (seen in a few
+    puzzles)."""
     for index in range(puzzles):
-        found = random_situation(env, prompter, tag="", index=index, base_seed=base_seed, from_start=True)
+        found = random_situation(
+            env, prompter, tag="", index=index, base_seed=base_seed, from_start=True
+        )
         if found is None:
             continue
         for noise in range(4):
@@ -137,10 +142,11 @@ def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int
 
 
 def ceiling(env: TextEnv, situation: Situation, actions: Sequence[str], mode: StateText) -> float:
-    """The probability of the likeliest state after `actions`, for a situation at the start of a puzzle.
+    """The probability of the likeliest state after `actions`, for a situation at the start of a
+    puzzle.
 
-    The likeliest state is chosen on one half of `2 * NOISES` draws of chance and its probability estimated on the
-    other, so that the estimate is not too high.
+    The likeliest state is chosen on one half of `2 * NOISES` draws of chance and its probability
+    estimated on the other, so that the estimate is not too high.
     """
 
     def after(noise: int) -> str:
@@ -161,16 +167,19 @@ def ask(
     template: ChatTemplate | None,
     seeds: Sequence[int],
 ) -> list[Reply]:
-    """Show each state as the first turn of a conversation, and play each answer in its environment (which may be in
-    another state: an open-loop rollout)."""
+    """Show each state as the first turn of a conversation, and play each answer in its environment
+    (which may be in another state: an open-loop rollout)."""
     conversations = [
-        prompter.first_messages(Shown(env, text)) for prompter, env, text in zip(prompters, envs, shown, strict=True)
+        prompter.first_messages(Shown(env, text))
+        for prompter, env, text in zip(prompters, envs, shown, strict=True)
     ]
     prompts = [
         Prompt(
             episode_id=f"world_model/{seed}",
             messages=messages,
-            token_ids=_NO_IDS if template is None else np.asarray(template.start(messages, p.prefill), dtype=np.int32),
+            token_ids=_NO_IDS
+            if template is None
+            else np.asarray(template.start(messages, p.prefill), dtype=np.int32),
             prefill=p.prefill,
             seed=seed,
             mode=p.mode,
@@ -183,7 +192,10 @@ def ask(
     ]
     completions = engine.generate(prompts, sampling)
     engine.forget([prompt.episode_id for prompt in prompts])
-    texts = [prompt.prefill + completion.text for prompt, completion in zip(prompts, completions, strict=True)]
+    texts = [
+        prompt.prefill + completion.text
+        for prompt, completion in zip(prompts, completions, strict=True)
+    ]
     return [_reply(*item) for item in zip(envs, prompters, conversations, texts, strict=True)]
 
 

@@ -1,4 +1,5 @@
-"""Intervals for success rates and for differences between methods. The same seed gives the same interval."""
+"""Intervals for success rates and for differences between methods. The same seed gives the same
+interval."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,9 @@ Floats = NDArray[np.float64]
 Strata = Sequence[ArrayLike] | NDArray[np.floating]
 """One array of numbers per training seed (or environment); the arrays may differ in length."""
 
-MANY_SEEDS = 3  # from here on an interval is over seeds; below, it is over puzzles and does not cover training seeds
+# from here on an interval is over seeds; below, it is over puzzles and does not cover training
+# seeds
+MANY_SEEDS = 3
 _CHUNK = 1_000_000  # draws held in memory at once
 
 
@@ -34,11 +37,14 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def bootstrap_mean(values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
-    """Mean over training seeds of the mean over puzzles, with a percentile bootstrap interval over puzzles.
+def bootstrap_mean(
+    values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000
+) -> Interval:
+    """Mean over training seeds of the mean over puzzles, with a percentile bootstrap interval over
+    puzzles.
 
-    Puzzles are resampled inside each training seed: the interval is about other puzzles for these trained models. It
-    does not cover other training seeds; `seeds_interval` does.
+    Puzzles are resampled inside each training seed: the interval is about other puzzles for these
+    trained models. It does not cover other training seeds; `seeds_interval` does.
 
     Args:
         values: one array `[P_s]` per training seed, one number per puzzle (for example its Pass@1).
@@ -51,7 +57,9 @@ def bootstrap_mean(values: Strata, *, seed: int, level: float = 0.95, resamples:
     """
     strata = [np.asarray(part, dtype=np.float64).ravel() for part in values]
     if not strata or any(len(part) == 0 for part in strata):
-        raise ValueError("bootstrap_mean: needs at least one training seed, and one puzzle for each")
+        raise ValueError(
+            "bootstrap_mean: needs at least one training seed, and one puzzle for each"
+        )
     rng = stream(seed, "bootstrap")
     total = np.zeros(resamples)
     for part in strata:
@@ -61,7 +69,8 @@ def bootstrap_mean(values: Strata, *, seed: int, level: float = 0.95, resamples:
 
 
 def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
-    """Mean over training seeds of the mean over puzzles, with Student's t interval over the seeds' means.
+    """Mean over training seeds of the mean over puzzles, with Student's t interval over the seeds'
+    means.
 
     The interval is about other training seeds, and about other puzzles if each seed has its own.
 
@@ -74,10 +83,15 @@ def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
     """
     strata = [np.asarray(part, dtype=np.float64).ravel() for part in values]
     if len(strata) < 2 or any(len(part) == 0 for part in strata):
-        raise ValueError("seeds_interval: needs at least two training seeds, and one puzzle for each")
+        raise ValueError(
+            "seeds_interval: needs at least two training seeds, and one puzzle for each"
+        )
     means = np.asarray([part.mean() for part in strata])
-    mean, half = float(means.mean()), _half_width(means, level)
-    return Interval(mean=mean, low=mean - half, high=mean + half, n=sum(map(len, strata)), level=level)
+    mean = float(means.mean())
+    half = _half_width(means, level)
+    return Interval(
+        mean=mean, low=mean - half, high=mean + half, n=sum(map(len, strata)), level=level
+    )
 
 
 def _half_width(means: Floats, level: float) -> float:
@@ -86,9 +100,10 @@ def _half_width(means: Floats, level: float) -> float:
 
 
 def t_quantile(level: float, df: int) -> float:
-    """The t with P(|T| <= t) = `level` for Student's T with `df` degrees of freedom, by bisection of the closed form
-    (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
-    low, high = 0.0, math.pi / 2
+    """The t with P(|T| <= t) = `level` for Student's T with `df` degrees of freedom, by bisection
+    of the closed form (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    low = 0.0
+    high = math.pi / 2
     for _ in range(100):
         angle = (low + high) / 2
         low, high = (angle, high) if _t_within(angle, df) < level else (low, angle)
@@ -97,7 +112,8 @@ def t_quantile(level: float, df: int) -> float:
 
 def _t_within(angle: float, df: int) -> float:
     """P(|T| <= sqrt(df) tan(angle)) for Student's T."""
-    sine, cosine = math.sin(angle), math.cos(angle)
+    sine = math.sin(angle)
+    cosine = math.cos(angle)
     odd = df % 2 == 1
     term = cosine if odd else 1.0
     total = 0.0
@@ -110,21 +126,26 @@ def _t_within(angle: float, df: int) -> float:
 def paired_difference(
     first: Strata, second: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> Interval:
-    """Mean difference first - second, paired by puzzle inside each training seed, with the interval of `_interval`.
+    """Mean difference first - second, paired by puzzle inside each training seed, with the interval
+    of `_interval`.
 
     Raises:
         ValueError: the two do not have the same seeds and puzzles.
     """
-    pairs = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(first, second, strict=True)]
+    pairs = [
+        (np.asarray(a, float), np.asarray(b, float)) for a, b in zip(first, second, strict=True)
+    ]
     if any(a.shape != b.shape for a, b in pairs):
-        raise ValueError("paired_difference: both methods need the same puzzles, in the same order, for every seed")
+        raise ValueError(
+            "paired_difference: both methods need the same puzzles, in the same order, for every seed"
+        )
     differences = [a - b for a, b in pairs]
     return _interval(differences, seed=seed, level=level, resamples=resamples)
 
 
 def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Interval:
-    """`seeds_interval` of `MANY_SEEDS` and more, `bootstrap_mean` of fewer, and of seeds that are all equal: few
-    puzzles tie easily, and a spread of 0 would claim that nothing else can come."""
+    """`seeds_interval` of `MANY_SEEDS` and more, `bootstrap_mean` of fewer, and of seeds that are
+    all equal: few puzzles tie easily, and a spread of 0 would claim that nothing else can come."""
     if len(values) >= MANY_SEEDS:
         interval = seeds_interval(values, level=level)
         if interval.high - interval.low > 1e-9:
@@ -133,7 +154,10 @@ def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Int
 
 
 def paired_by_puzzle(
-    pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]], *, seed: int, resamples: int = 10_000
+    pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]],
+    *,
+    seed: int,
+    resamples: int = 10_000,
 ) -> Interval | None:
     """`paired_difference` over the puzzles that both have; None if there is nothing to pair.
 
@@ -146,16 +170,19 @@ def paired_by_puzzle(
     if not pairs or not all(shared):
         return None
     firsts, seconds = (
-        [[pair[side][name] for name in names] for pair, names in zip(pairs, shared, strict=True)] for side in (0, 1)
+        [[pair[side][name] for name in names] for pair, names in zip(pairs, shared, strict=True)]
+        for side in (0, 1)
     )
     return paired_difference(firsts, seconds, seed=seed, resamples=resamples)
 
 
-def rate_interval(values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000) -> Interval:
+def rate_interval(
+    values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000
+) -> Interval:
     """Mean of rates within 0..1 (Pass@k per puzzle) with the interval of `_interval`, cut to 0..1.
 
-    When every puzzle has rate 0, or every one 1, neither shows any spread; the Wilson interval over puzzles takes its
-    place.
+    When every puzzle has rate 0, or every one 1, neither shows any spread; the Wilson interval over
+    puzzles takes its place.
     """
     interval = _interval(values, seed=seed, level=level, resamples=resamples)
     if interval.mean in (0.0, 1.0):
@@ -163,11 +190,16 @@ def rate_interval(values: Strata, *, seed: int, level: float = 0.95, resamples: 
     return replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high))
 
 
-def _resample(values: Floats, statistic: Callable[..., Floats], resamples: int, rng: np.random.Generator) -> Floats:
+def _resample(
+    values: Floats, statistic: Callable[..., Floats], resamples: int, rng: np.random.Generator
+) -> Floats:
     """`statistic(draws, axis=1)` of samples of `values` `[P]` with replacement -> `[resamples]`."""
     rows = max(1, _CHUNK // len(values))
     parts = [
-        statistic(values[rng.integers(len(values), size=(min(rows, resamples - start), len(values)))], axis=1)
+        statistic(
+            values[rng.integers(len(values), size=(min(rows, resamples - start), len(values)))],
+            axis=1,
+        )
         for start in range(0, resamples, rows)
     ]
     return np.concatenate(parts)
@@ -182,8 +214,8 @@ def _percentiles(mean: float, samples: Floats, n: int, level: float) -> Interval
 def iqm(values: ArrayLike) -> float:
     """Interquartile mean: the mean of the middle half of all values (arXiv 2108.13264).
 
-    A value that straddles a quartile counts by the part of it inside, so that few values work too: three are weighted
-    1 : 4 : 1.
+    A value that straddles a quartile counts by the part of it inside, so that few values work too:
+    three are weighted 1 : 4 : 1.
 
     Raises:
         ValueError: there are no values.
@@ -205,7 +237,8 @@ def _iqm_rows(values: Floats) -> Floats:
 def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
     """IQM over environments and runs (arXiv 2108.13264), with Student's t interval over runs.
 
-    Each run's own value is the IQM over environments; a bootstrap over three runs would cover 0.8 where it says 0.95.
+    Each run's own value is the IQM over environments; a bootstrap over three runs would cover 0.8
+    where it says 0.95.
 
     Args:
         scores: one array `[runs]` per environment, scores of comparable scale (percent of the card's optimum, Pass@1).
@@ -221,15 +254,19 @@ def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
     strata = [np.asarray(part, dtype=np.float64).ravel() for part in scores]
     if not strata or any(len(part) == 0 for part in strata):
         raise ValueError("iqm_interval: needs at least one environment, and one run for each")
-    runs = np.stack([part[: min(map(len, strata))] for part in strata], axis=1)  # [runs, environments]
+    # Shape [runs, environments].
+    runs = np.stack([part[: min(map(len, strata))] for part in strata], axis=1)
     mean = iqm(np.concatenate(strata))
     half = _half_width(_iqm_rows(runs), level) if len(runs) > 1 else math.nan
-    return Interval(mean=mean, low=mean - half, high=mean + half, n=sum(map(len, strata)), level=level)
+    return Interval(
+        mean=mean, low=mean - half, high=mean + half, n=sum(map(len, strata)), level=level
+    )
 
 
 def probability_of_improvement(first: Strata, second: Strata) -> float:
-    """Probability that a run of the first method beats one of the second in an environment drawn at random, ties
-    counting half: the Mann-Whitney statistic over its largest value, averaged over environments (arXiv 2108.13264).
+    """Probability that a run of the first method beats one of the second in an environment drawn at
+    random, ties counting half: the Mann-Whitney statistic over its largest value, averaged over
+    environments (arXiv 2108.13264).
 
     Args:
         first: one array `[runs]` per environment.
@@ -238,9 +275,14 @@ def probability_of_improvement(first: Strata, second: Strata) -> float:
     Raises:
         ValueError: there is no environment, or one without a run of both.
     """
-    pairs = [(np.asarray(a, float).ravel(), np.asarray(b, float).ravel()) for a, b in zip(first, second, strict=True)]
+    pairs = [
+        (np.asarray(a, float).ravel(), np.asarray(b, float).ravel())
+        for a, b in zip(first, second, strict=True)
+    ]
     if not pairs or any(len(a) == 0 or len(b) == 0 for a, b in pairs):
-        raise ValueError("probability_of_improvement: needs at least one environment, and one run of both for each")
+        raise ValueError(
+            "probability_of_improvement: needs at least one environment, and one run of both for each"
+        )
     return float(np.mean([((a[:, None] > b) + 0.5 * (a[:, None] == b)).mean() for a, b in pairs]))
 
 
@@ -251,7 +293,9 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
         ValueError: n < 1 or successes not within 0..n.
     """
     if n < 1 or not 0 <= successes <= n:
-        raise ValueError(f"wilson_interval: needs 0 <= successes <= n and n >= 1, got {successes} of {n}")
+        raise ValueError(
+            f"wilson_interval: needs 0 <= successes <= n and n >= 1, got {successes} of {n}"
+        )
     z = NormalDist().inv_cdf(0.5 + level / 2)
     rate = successes / n
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
@@ -261,7 +305,9 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
     return Interval(mean=rate, low=low, high=high, n=n, level=level)
 
 
-def sentence(first: str, second: str, difference: Interval, *, scale: float = 100.0, unit: str = "points") -> str:
+def sentence(
+    first: str, second: str, difference: Interval, *, scale: float = 100.0, unit: str = "points"
+) -> str:
     """The comparison first - second in plain words.
 
     Args:

@@ -1,4 +1,5 @@
-"""Figures as people read them: shares in percent with one digit, a dash where there is none. Imports nothing heavy."""
+"""Figures as people read them: shares in percent with one digit, a dash where there is none.
+Imports nothing heavy."""
 
 from collections.abc import Mapping
 
@@ -9,17 +10,23 @@ def percent(value: float | None) -> str:
 
 
 def on_puzzles(count: float, seen: float | None) -> str:
-    """What puzzles a number is about: ` on unseen puzzles`, or how many of them were trained on; "" if that was not
-    counted."""
+    """What puzzles a number is about: ` on unseen puzzles`, or how many of them were trained on; ""
+    if that was not counted."""
     if seen is None:
         return ""
-    return f" on {count:g} puzzles, {seen:.3g} of them seen in training" if seen else " on unseen puzzles"
+    return (
+        f" on {count:g} puzzles, {seen:.3g} of them seen in training"
+        if seen
+        else " on unseen puzzles"
+    )
 
 
 def interval_text(found: Mapping[str, float] | None, *, sign: str = "") -> str:
-    """A mean with the ends of its interval, as `interval_json` has them: `12.3 [10.0, 15.1]`, or the mean alone if it
-    has none; `sign` "+" shows it."""
+    """A mean with the ends of its interval, as `interval_json` has them: `12.3 [10.0, 15.1]`, or
+    the mean alone if it has none; `sign` "+" shows it."""
     if not found:
         return "–"
-    mean, *ends = (f"{100 * found[part]:{sign}.1f}" for part in ("mean", "low", "high") if part in found)
+    mean, *ends = (
+        f"{100 * found[part]:{sign}.1f}" for part in ("mean", "low", "high") if part in found
+    )
     return f"{mean} [{', '.join(ends)}]" if ends else mean

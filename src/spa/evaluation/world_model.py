@@ -1,4 +1,5 @@
-"""Scores of predictions against what really came, with the baselines that a number means nothing without."""
+"""Scores of predictions against what really came, with the baselines that a number means nothing
+without."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,10 +15,11 @@ from spa.worldmodel.accuracy import StateScore, is_exact, score_state, total_sco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One question to the model: the state it was shown, what it said, and what its own answer led to.
+    """One question to the model: the state it was shown, what it said, and what its own answer led
+    to.
 
-    `observation` and `prediction` are None if the reply is not well formed. `ceiling`: the probability of the likeliest
-    next state under the same answer; 1 without chance.
+    `observation` and `prediction` are None if the reply is not well formed. `ceiling`: the
+    probability of the likeliest next state under the same answer; 1 without chance.
     """
 
     tag: str
@@ -34,12 +36,15 @@ class Asked:
         return not is_exact(self.state, self.next_state)
 
 
-def prediction_report(asked: Sequence[Asked], legend: Mapping[str, str], *, seed: int = 0) -> dict[str, Any]:
+def prediction_report(
+    asked: Sequence[Asked], legend: Mapping[str, str], *, seed: int = 0
+) -> dict[str, Any]:
     """All accuracies of one environment tag, JSON-ready.
 
-    Shares are over all questions, a malformed reply being wrong; intervals are bootstraps over puzzles. `cell_accuracy`
-    and the scores of changed cells are pooled over all cells. `baselines.copy` predicts that nothing changes,
-    `baselines.other_state` predicts the next state of another question.
+    Shares are over all questions, a malformed reply being wrong; intervals are bootstraps over
+    puzzles. `cell_accuracy` and the scores of changed cells are pooled over all cells.
+    `baselines.copy` predicts that nothing changes, `baselines.other_state` predicts the next state
+    of another question.
     """
     truths = [(a.next_state, a.state) for a in asked]
     report: dict[str, Any] = {
@@ -47,9 +52,15 @@ def prediction_report(asked: Sequence[Asked], legend: Mapping[str, str], *, seed
         "puzzles": len({a.puzzle for a in asked}),
         "nothing_changed": _share(not a.changed for a in asked),
         "format_rate": _share(a.prediction is not None for a in asked),
-        "observation_exact": _by_puzzle(asked, [is_exact(a.observation, a.state) for a in asked], seed),
-        "prediction_exact": _by_puzzle(asked, [is_exact(a.prediction, a.next_state) for a in asked], seed),
-        "prediction_exact_where_changed": _share(is_exact(a.prediction, a.next_state) for a in asked if a.changed),
+        "observation_exact": _by_puzzle(
+            asked, [is_exact(a.observation, a.state) for a in asked], seed
+        ),
+        "prediction_exact": _by_puzzle(
+            asked, [is_exact(a.prediction, a.next_state) for a in asked], seed
+        ),
+        "prediction_exact_where_changed": _share(
+            is_exact(a.prediction, a.next_state) for a in asked if a.changed
+        ),
         **_cells([score_state(a.prediction, a.next_state, a.state) for a in asked]),
         "entities": {
             name: {key: _rounded(value) for key, value in asdict(score).items()}
@@ -66,13 +77,17 @@ def prediction_report(asked: Sequence[Asked], legend: Mapping[str, str], *, seed
         report["drawing_agrees"] = _share(agreement.holds(text) for text in said)
     report["baselines"] = {
         "copy": _baseline(truths, [state for _, state in truths]),
-        "other_state": _baseline(truths, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]),
+        "other_state": _baseline(
+            truths, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]
+        ),
     }
     return report
 
 
 def _baseline(truths: Sequence[tuple[str, str]], said: Sequence[str]) -> dict[str, Any]:
-    scores = [score_state(text, truth, before) for text, (truth, before) in zip(said, truths, strict=True)]
+    scores = [
+        score_state(text, truth, before) for text, (truth, before) in zip(said, truths, strict=True)
+    ]
     return {"prediction_exact": _share(score.exact for score in scores), **_cells(scores)}
 
 
@@ -86,11 +101,14 @@ def _cells(scores: Sequence[StateScore]) -> dict[str, Any]:
     }
 
 
-def rollout_report(chains: Sequence[Sequence[tuple[bool, bool]]], steps: int) -> list[dict[str, Any]]:
+def rollout_report(
+    chains: Sequence[Sequence[tuple[bool, bool]]], steps: int
+) -> list[dict[str, Any]]:
     """Accuracy of the model's open-loop rollout after 1, 2, ... steps, JSON-ready.
 
-    A chain has one (prediction right, first state still there) per step that it lived; it is shorter than `steps` if
-    the game ended. `copy_exact` is what a model scores that goes on repeating the first state.
+    A chain has one (prediction right, first state still there) per step that it lived; it is
+    shorter than `steps` if the game ended. `copy_exact` is what a model scores that goes on
+    repeating the first state.
     """
     out = []
     for step in range(steps):
@@ -113,7 +131,9 @@ def _by_puzzle(asked: Sequence[Asked], right: Sequence[bool], seed: int) -> dict
     puzzles: dict[str, list[bool]] = {}
     for question, flag in zip(asked, right, strict=True):
         puzzles.setdefault(question.puzzle, []).append(flag)
-    return interval_json(rate_interval([[float(np.mean(flags)) for flags in puzzles.values()]], seed=seed))
+    return interval_json(
+        rate_interval([[float(np.mean(flags)) for flags in puzzles.values()]], seed=seed)
+    )
 
 
 def _share(flags: Any) -> float | None:

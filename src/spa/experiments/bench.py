@@ -1,8 +1,9 @@
 """`spa bench methods`: methods x boards x seeds on one grid, and a leaderboard of them.
 
-Every training of a seed and a board has the same puzzles, stages of equal identity are done once, and what was broken
-off goes on. The methods are held against each other where they have used as much: as many steps in the environment, or
-as many tokens that the model sampled, self-play included; both are read from the validations of the same trainings.
+Every training of a seed and a board has the same puzzles, stages of equal identity are done once,
+and what was broken off goes on. The methods are held against each other where they have used as
+much: as many steps in the environment, or as many tokens that the model sampled, self-play
+included; both are read from the validations of the same trainings.
 """
 
 import json
@@ -20,7 +21,17 @@ from spa.config.stages import Stage
 from spa.envs.cards import mean_optimum
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.compare import longer
-from spa.experiments.grid import Plan, PoolOf, Task, Training, Work, do_task, finish_grid, own_process, plan_grid
+from spa.experiments.grid import (
+    Plan,
+    PoolOf,
+    Task,
+    Training,
+    Work,
+    do_task,
+    finish_grid,
+    own_process,
+    plan_grid,
+)
 from spa.experiments.leaderboard import leaderboard, row_of
 from spa.experiments.methods import SHUFFLED, configured, label, method, placed
 from spa.experiments.paper import SCALES, Setting
@@ -41,14 +52,16 @@ RESULTS = "leaderboard.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchScale:
-    """How big a bench is: its boards, what is changed in all of them, and about how many hours a stage takes."""
+    """How big a bench is: its boards, what is changed in all of them, and about how many hours a
+    stage takes."""
 
     boards: Mapping[str, Setting]
     hours: Mapping[str, float]
     common: tuple[str, ...] = ()
 
 
-_TINY, _FULL = SCALES["tiny"], SCALES["full"]
+_TINY = SCALES["tiny"]
+_FULL = SCALES["full"]
 _SLIPPERY = ("custom_envs.FrozenLakeNoSlip.env_config.is_slippery=true",)
 
 BENCHES: Mapping[str, BenchScale] = {
@@ -75,7 +88,9 @@ BENCHES: Mapping[str, BenchScale] = {
         ),
     ),
     "full": BenchScale(
-        boards={name: setting for name, setting in _FULL.settings.items() if name != "Sokoban, 2 boxes"},
+        boards={
+            name: setting for name, setting in _FULL.settings.items() if name != "Sokoban, 2 boxes"
+        },
         hours=_FULL.hours,
     ),
 }
@@ -105,16 +120,21 @@ class Bench:
 
     @property
     def hours(self) -> float:
-        """About how long what is missing takes on one device: as the finished stages of that board and kind did, or
-        else as the scale says."""
+        """About how long what is missing takes on one device: as the finished stages of that board
+        and kind did, or else as the scale says."""
         took: dict[tuple[Stage, str], list[float]] = {}
         for task in self.grid.tasks:
             if task.done:
                 known = Manifest.read(task.folder)
-                took.setdefault((task.stage, _board(self, task)), []).append(known.seconds / 3600 if known else 0.0)
+                took.setdefault((task.stage, _board(self, task)), []).append(
+                    known.seconds / 3600 if known else 0.0
+                )
         known = {key: float(np.mean(hours)) for key, hours in took.items()}
         usual = BENCHES[self.scale].hours
-        return sum(known.get((task.stage, _board(self, task)), usual[task.stage]) for task in self.grid.missing)
+        return sum(
+            known.get((task.stage, _board(self, task)), usual[task.stage])
+            for task in self.grid.missing
+        )
 
 
 def _board(made: Bench, task: Task) -> str:
@@ -130,7 +150,8 @@ def make_bench(
     seeds: int = 3,
     overrides: Sequence[str] = (),
 ) -> Bench:
-    """The bench of some methods (none: `METHODS`) on some boards (none: those of the scale), in `root`.
+    """The bench of some methods (none: `METHODS`) on some boards (none: those of the scale), in
+    `root`.
 
     Raises ConfigError for a scale, board or method that is not there, and for less than one seed.
     """
@@ -144,22 +165,38 @@ def make_bench(
     names = tuple(dict.fromkeys(names or METHODS))
     trainings = {
         (board, label(name)): tuple(
-            training_of(scale, board, name, seed, root=root, overrides=overrides) for seed in range(seeds)
+            training_of(scale, board, name, seed, root=root, overrides=overrides)
+            for seed in range(seeds)
         )
         for board in boards or known
         for name in names
     }
-    return Bench(scale=scale, root=root, seeds=seeds, names=names, overrides=tuple(overrides), trainings=trainings)
+    return Bench(
+        scale=scale,
+        root=root,
+        seeds=seeds,
+        names=names,
+        overrides=tuple(overrides),
+        trainings=trainings,
+    )
 
 
-def training_of(scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]) -> Training:
-    """The training of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method without self-play goes on
-    until it has played as many episodes in all as those with it."""
-    setting, chosen = BENCHES[scale].boards[board], method(name)
+def training_of(
+    scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]
+) -> Training:
+    """The training of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method without
+    self-play goes on until it has played as many episodes in all as those with it."""
+    setting = BENCHES[scale].boards[board]
+    chosen = method(name)
     changes = (*setting.overrides, *BENCHES[scale].common, *overrides)
     folder = root / re.sub(r"[^\w.-]+", "-", board) / f"seed_{seed}" / label(name)
     first, ppo = (
-        placed(configured(setting.preset, (*changes, *own), seed), folder, f"{board}/seed {seed}/{name}", root=root)
+        placed(
+            configured(setting.preset, (*changes, *own), seed),
+            folder,
+            f"{board}/seed {seed}/{name}",
+            root=root,
+        )
         for own in chosen.changes
     )
     if not chosen.fine_tuned:
@@ -168,12 +205,22 @@ def training_of(scale: str, board: str, name: str, seed: int, *, root: Path, ove
 
 
 def with_controls(made: Bench, best: Sequence[str]) -> Bench:
-    """The bench with the shuffled control of these methods; what is not fine-tuned, or is a control, has none."""
+    """The bench with the shuffled control of these methods; what is not fine-tuned, or is a
+    control, has none."""
     named = {label(name): name for name in made.names}
-    wanted = [named[name] for name in best if not name.endswith(SHUFFLED) and method(named[name]).fine_tuned]
+    wanted = [
+        named[name]
+        for name in best
+        if not name.endswith(SHUFFLED) and method(named[name]).fine_tuned
+    ]
     names = dict.fromkeys((*made.names, *(f"{name}{SHUFFLED}" for name in wanted)))
     return make_bench(
-        tuple(names), made.scale, made.root, boards=made.boards, seeds=made.seeds, overrides=made.overrides
+        tuple(names),
+        made.scale,
+        made.root,
+        boards=made.boards,
+        seeds=made.seeds,
+        overrides=made.overrides,
     )
 
 
@@ -186,27 +233,35 @@ def run_bench(
     pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
-    """Do what is missing unless `train` is off, then the shuffled controls of the best `controls` methods; write
-    `leaderboard.json` of what is finished and return it. When a stage fails, it is written before TrainingError is
-    raised."""
+    """Do what is missing unless `train` is off, then the shuffled controls of the best `controls`
+    methods; write `leaderboard.json` of what is finished and return it. When a stage fails, it is
+    written before TrainingError is raised."""
     made.root.mkdir(parents=True, exist_ok=True)
     failed = _train(made, parallel, pool, work) if train else None
     result = results(made)
     if controls and failed is None:
         best = [entry["method"] for entry in result["leaderboard"]["environment_steps"]]
-        best = [name for name in best if not name.endswith(SHUFFLED) and name in _with_control(made)]
+        best = [
+            name for name in best if not name.endswith(SHUFFLED) and name in _with_control(made)
+        ]
         made = with_controls(made, best[:controls])
         failed = _train(made, parallel, pool, work) if train else None
         result = results(made)
     result["q_learning"] = _q_learning(made, result["budgets"]["environment_steps"], train=train)
-    write_atomic(made.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    write_atomic(
+        made.root / RESULTS,
+        [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"],
+    )
     if failed is not None:
         raise failed
     return result
 
 
-def _q_learning(made: Bench, budgets: Mapping[str, float], *, train: bool) -> dict[str, list[dict[str, Any]]]:
-    """Board -> what a table reaches with as many actions, seed by seed; only what is there already unless `train`."""
+def _q_learning(
+    made: Bench, budgets: Mapping[str, float], *, train: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """Board -> what a table reaches with as many actions, seed by seed; only what is there already
+    unless `train`."""
     found: dict[str, list[dict[str, Any]]] = {}
     for (board, _), trainings in made.trainings.items():
         if board in budgets and board not in found:
@@ -222,14 +277,17 @@ def _with_control(made: Bench) -> set[str]:
 def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingError | None:
     """Do what is missing; returns what failed."""
     trainings = made.trainings.values()
-    return finish_grid(trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work)
+    return finish_grid(
+        trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work
+    )
 
 
 def results(made: Bench) -> dict[str, Any]:
-    """The content of `leaderboard.json`: one row per method, board and seed, and the tables made of them. Trainings
-    that are not finished are left out and named."""
+    """The content of `leaderboard.json`: one row per method, board and seed, and the tables made of
+    them. Trainings that are not finished are left out and named."""
     found: dict[tuple[str, str], list[SeedResult]] = {}
-    rows, optima = [], dict[tuple[str, int], float | None]()
+    rows = []
+    optima = dict[tuple[str, int], float | None]()
     for (board, name), trainings in made.trainings.items():
         found[board, name] = []
         for seed, training in enumerate(trainings):
@@ -248,7 +306,9 @@ def results(made: Bench) -> dict[str, Any]:
         "boards": {board: _played(made, board) for board in made.boards},
         "descriptions": {label(name): method(name).description for name in made.names},
         "rows": rows,
-        "not_run": [f"{board}/{name}" for (board, name), parts in found.items() if len(parts) < made.seeds],
+        "not_run": [
+            f"{board}/{name}" for (board, name), parts in found.items() if len(parts) < made.seeds
+        ],
         **leaderboard(rows, found),
         "versions": versions(),
     }
@@ -260,8 +320,8 @@ def _played(made: Bench, board: str) -> dict[str, Any]:
 
 
 def optimum(cfg: Config) -> float | None:
-    """What the best policy reaches on the puzzles of validation within the cap of actions, as cards measure it; None if
-    that is not known."""
+    """What the best policy reaches on the puzzles of validation within the cap of actions, as cards
+    measure it; None if that is not known."""
     player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
     shares = []
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):

@@ -1,7 +1,8 @@
 """Trainings on the same puzzles with one table: `spa compare`.
 
-Methods, or the values of a sweep, are a few arms of one configuration. Methods play the same number of PPO episodes.
-Those without self-play then continue until they have played as many episodes in all as SPA: a line of its own.
+Methods, or the values of a sweep, are a few arms of one configuration. Methods play the same number
+of PPO episodes. Those without self-play then continue until they have played as many episodes in
+all as SPA: a line of its own.
 """
 
 import itertools
@@ -40,7 +41,8 @@ from spa.run.stage import locked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A method with settings of its own. `longer`: it goes on until it has played as many episodes as SPA in all."""
+    """A method with settings of its own. `longer`: it goes on until it has played as many episodes
+    as SPA in all."""
 
     name: str
     method: Method
@@ -64,22 +66,34 @@ class Comparison:
         """The stages that are to be done, the longest first."""
         arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)
         seeds = range(self.cfg.compare.seeds)
-        return plan_grid([self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.nearby)
+        return plan_grid(
+            [self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.nearby
+        )
 
 
 def comparison(
-    preset: str, overrides: Sequence[str], arms: Sequence[Arm], *, root: Path, reference: str, seeds: int
+    preset: str,
+    overrides: Sequence[str],
+    arms: Sequence[Arm],
+    *,
+    root: Path,
+    reference: str,
+    seeds: int,
 ) -> Comparison:
-    """The trainings of every seed. Stages that are finished in the run's own folder, or beside it in folders whose name
-    begins like its own, are not done again.
+    """The trainings of every seed. Stages that are finished in the run's own folder, or beside it
+    in folders whose name begins like its own, are not done again.
 
-    Raises ConfigError if the arms do not go with the configuration, or if there is less than one seed.
+    Raises ConfigError if the arms do not go with the configuration, or if there is less than one
+    seed.
     """
     if seeds < 1:
         raise ConfigError(f"--seeds is {seeds}; it must be at least 1")
     cfg = configured(preset, tuple(overrides))
     trainings = {
-        arm.name: [_training(preset, tuple(overrides), arm, seed, root, several=seeds > 1) for seed in range(seeds)]
+        arm.name: [
+            _training(preset, tuple(overrides), arm, seed, root, several=seeds > 1)
+            for seed in range(seeds)
+        ]
         for arm in arms
     }
     home = Path(cfg.trainer.run_dir)
@@ -93,19 +107,29 @@ def comparison(
     )
 
 
-def _training(preset: str, overrides: tuple[str, ...], arm: Arm, seed: int, root: Path, *, several: bool) -> Training:
+def _training(
+    preset: str, overrides: tuple[str, ...], arm: Arm, seed: int, root: Path, *, several: bool
+) -> Training:
     folder = (root / f"seed_{seed}" if several else root) / arm.name
     stages = [
-        placed(configured(preset, (*overrides, *own, *arm.overrides), seed), folder, arm.name, root=root)
+        placed(
+            configured(preset, (*overrides, *own, *arm.overrides), seed),
+            folder,
+            arm.name,
+            root=root,
+        )
         for own in arm.method.changes
     ]
     ppo = longer(stages[1]) if arm.longer else stages[1]
-    return Training(folder=folder, world_model=stages[0] if arm.method.fine_tuned else None, ppo=ppo)
+    return Training(
+        folder=folder, world_model=stages[0] if arm.method.fine_tuned else None, ppo=ppo
+    )
 
 
 def longer(cfg: Config) -> Config:
-    """As many more PPO steps as self-play has batches in all its rounds (both have as many episodes), with a
-    validation where the others stop. A schedule that ends with PPO ends with the last of them."""
+    """As many more PPO steps as self-play has batches in all its rounds (both have as many
+    episodes), with a validation where the others stop. A schedule that ends with PPO ends with the
+    last of them."""
     steps = cfg.trainer.total_training_steps
     more = steps + cfg.generate.batches_of_all_rounds
     return replace(cfg, trainer=replace(cfg.trainer, total_training_steps=more, also_test_at=steps))
@@ -120,30 +144,43 @@ def methods_compared(
     seeds: int | None = None,
     root: Path | None = None,
 ) -> Comparison:
-    """`spa compare`: the methods of `compare.arms` and `names` too, in the run's own folder; or `only` some methods, in
-    a folder beside it. `root` is another folder for them."""
+    """`spa compare`: the methods of `compare.arms` and `names` too, in the run's own folder; or
+    `only` some methods, in a folder beside it. `root` is another folder for them."""
     cfg = configured(preset, tuple(overrides))
     chosen = (*(only or cfg.compare.arms), *names)
     found = {name: method(name) for name in dict.fromkeys(chosen)}
-    arms = [Arm(name=label(name), method=one, longer=not one.fine_tuned) for name, one in found.items()]
+    arms = [
+        Arm(name=label(name), method=one, longer=not one.fine_tuned) for name, one in found.items()
+    ]
     reference = REFERENCE if REFERENCE in found else arms[0].name
-    home = beside(cfg, "-".join(["compare", *map(label, only)])[:100]) if only else Path(cfg.trainer.run_dir)
+    home = (
+        beside(cfg, "-".join(["compare", *map(label, only)])[:100])
+        if only
+        else Path(cfg.trainer.run_dir)
+    )
     seeds = cfg.compare.seeds if seeds is None else seeds
     return comparison(preset, overrides, arms, root=root or home, reference=reference, seeds=seeds)
 
 
 def values_tried(
-    preset: str, overrides: Sequence[str], *, name: str = REFERENCE, root: Path | None = None, seeds: int = 1
+    preset: str,
+    overrides: Sequence[str],
+    *,
+    name: str = REFERENCE,
+    root: Path | None = None,
+    seeds: int = 1,
 ) -> Comparison:
-    """`spa compare --sweep`: one method with several values of some keys, every combination of them, in a folder beside
-    the run's own.
+    """`spa compare --sweep`: one method with several values of some keys, every combination of
+    them, in a folder beside the run's own.
 
     Raises ConfigError if no key has several values, or if two arms are the same training.
     """
     parsed = [(text, *choices(text)) for text in overrides]
     tried = {key: values for _, key, values in parsed if len(values) > 1}
     if not tried:
-        raise ConfigError("give one key several values, as in actor_rollout_ref.actor.optim.lr=1e-4,3e-4")
+        raise ConfigError(
+            "give one key several values, as in actor_rollout_ref.actor.optim.lr=1e-4,3e-4"
+        )
     fixed = [text for text, _, values in parsed if len(values) == 1]
     short = {key: short_name(key) for key in tried}
     arms = []
@@ -176,26 +213,37 @@ def beside(cfg: Config, name: str) -> Path:
 
 def short_name(key: str) -> str:
     """The shortest end of a key that no other key of the configuration has."""
-    parts, known = key.split("."), [name for name, _, _ in schema_keys()]
+    parts = key.split(".")
+    known = [name for name, _, _ in schema_keys()]
     ends = (".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
-    return next((end for end in ends if sum(f".{name}".endswith(f".{end}") for name in known) <= 1), key)
+    return next(
+        (end for end in ends if sum(f".{name}".endswith(f".{end}") for name in known) <= 1), key
+    )
 
 
 def run_comparison(
-    made: Comparison, *, parallel: int | None = None, pool: PoolOf = own_process, work: Work = do_task
+    made: Comparison,
+    *,
+    parallel: int | None = None,
+    pool: PoolOf = own_process,
+    work: Work = do_task,
 ) -> dict[str, Any]:
-    """Do what is missing, write summary.json, return it. What is already done is kept; if all is, nothing is written
-    that says the same as before."""
+    """Do what is missing, write summary.json, return it. What is already done is kept; if all is,
+    nothing is written that says the same as before."""
     with locked(made.root):
         started = time.monotonic()
-        path, old = made.root / "summary.json", read_object(made.root / "summary.json")
+        path = made.root / "summary.json"
+        old = read_object(made.root / "summary.json")
         fetch_models(one for trainings in made.trainings.values() for one in trainings)
-        made = replace(made)  # with a new plan: others may have worked, and models have been fetched
+        # with a new plan: others may have worked, and models have been fetched
+        made = replace(made)
         at_a_time = made.cfg.compare.parallel if parallel is None else parallel
         devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)
         peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
         seconds = time.monotonic() - started if peaks else 0.0
-        summary = summarise(made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old)
+        summary = summarise(
+            made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old
+        )
         if summary != old:
             write_atomic(made.root / "config.yaml", [to_yaml(made.cfg)])
             write_atomic(path, [json.dumps(summary, indent=1, sort_keys=True)])

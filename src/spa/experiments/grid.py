@@ -1,8 +1,10 @@
-"""Many trainings that share their stages: every stage is done once, by whoever needs it first, on whatever is free.
+"""Many trainings that share their stages: every stage is done once, by whoever needs it first, on
+whatever is free.
 
-A stage lies with its training, in `<method>/{data,sft,ppo}`. Where another training of the grid does the same one (of
-the same identity), or one is finished nearby, a link stands instead. So a grid that was broken off goes on where it
-stopped, and trainings that differ only in PPO have one data set and one world model.
+A stage lies with its training, in `<method>/{data,sft,ppo}`. Where another training of the grid
+does the same one (of the same identity), or one is finished nearby, a link stands instead. So a
+grid that was broken off goes on where it stopped, and trainings that differ only in PPO have one
+data set and one world model.
 """
 
 import logging
@@ -43,15 +45,23 @@ from spa.stages.rounds import Round, lost_checkpoint, rounds_of
 log = logging.getLogger(__name__)
 
 FOLDERS: dict[Stage, str] = {"selfplay": "data", "sft": "sft", "ppo": "ppo"}
-ROWS_ONLY = ("shuffle_next_states", "states", "success_only", "val_fraction", "split_seed", "reply_format", "coverage")
+ROWS_ONLY = (
+    "shuffle_next_states",
+    "states",
+    "success_only",
+    "val_fraction",
+    "split_seed",
+    "reply_format",
+    "coverage",
+)
 """Settings of stage 1 that do not touch self-play, only what rows are made of it."""
 _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A method as it is trained once, in a folder: the configuration of stages 1 and 2 (None: PPO from the base model)
-    and of stage 3."""
+    """A method as it is trained once, in a folder: the configuration of stages 1 and 2 (None: PPO
+    from the base model) and of stage 3."""
 
     folder: Path
     world_model: Config | None
@@ -66,8 +76,9 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One stage that is to be done. `round`: the one that it is of, if it comes before PPO. `source`: the folder of the
-    stage before it. `episodes`: where the same self-play lies, of which only other rows are to be made."""
+    """One stage that is to be done. `round`: the one that it is of, if it comes before PPO.
+    `source`: the folder of the stage before it. `episodes`: where the same self-play lies, of which
+    only other rows are to be made."""
 
     stage: Stage
     folder: Path
@@ -79,19 +90,24 @@ class Task:
 
     @property
     def begins_with(self) -> Path | None:
-        """The fine-tuning whose checkpoint plays in it or is trained further; None: the model of the configuration."""
+        """The fine-tuning whose checkpoint plays in it or is trained further; None: the model of
+        the configuration."""
         if self.round is None:
             return self.source
         return self.round.before[-1].sft if self.round.before else None
 
     @property
     def reads(self) -> set[Path]:
-        """The stages whose results it reads, wherever they lie: the one before it, the fine-tuning that it begins with,
-        and the data set of which PPO replays rows."""
+        """The stages whose results it reads, wherever they lie: the one before it, the fine-tuning
+        that it begins with, and the data set of which PPO replays rows."""
         replay = self.config.actor_rollout_ref.actor.replay
         rows = self.stage == "ppo" and replay.rows and replay.source == "data"
         data = self.folder.with_name(FOLDERS["selfplay"]) if rows and self.source else None
-        return {folder.resolve() for folder in (self.source, self.begins_with, data) if folder is not None}
+        return {
+            folder.resolve()
+            for folder in (self.source, self.begins_with, data)
+            if folder is not None
+        }
 
     @property
     def digest(self) -> str:
@@ -110,14 +126,18 @@ class Task:
         return self.there(self.folder)
 
     def there(self, folder: Path) -> bool:
-        """Whether a folder holds the result of this task: the same fingerprint, validated at the steps that are
-        read."""
+        """Whether a folder holds the result of this task: the same fingerprint, validated at the
+        steps that are read."""
         return is_finished(folder, self.fingerprint) and not self.unread(folder)
 
     def unread(self, folder: Path) -> list[Path]:
         """The files of validation episodes that are read of this task and are not in a folder."""
         trainer = self.config.trainer
-        steps = {trainer.total_training_steps, trainer.also_test_at or 0} - {0} if self.stage == "ppo" else set[int]()
+        steps = (
+            {trainer.total_training_steps, trainer.also_test_at or 0} - {0}
+            if self.stage == "ppo"
+            else set[int]()
+        )
         return [path for step in sorted(steps) if not (path := validation(folder, step)).is_file()]
 
 
@@ -140,7 +160,11 @@ def tasks_of(training: Training) -> list[Task]:
         before = tasks[-1] if tasks else None
         known = fingerprint_of(cfg, stage, parent=before.fingerprint if before else None)
         source = before and before.folder
-        tasks.append(Task(stage=stage, folder=folder, config=cfg, fingerprint=known, round=own, source=source))
+        tasks.append(
+            Task(
+                stage=stage, folder=folder, config=cfg, fingerprint=known, round=own, source=source
+            )
+        )
 
     for own in training.rounds:
         for stage, folder in own.stages:
@@ -151,29 +175,34 @@ def tasks_of(training: Training) -> list[Task]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a grid has to do: tasks, sources before what needs them, and stages that are `linked` to what is done
-    elsewhere."""
+    """What a grid has to do: tasks, sources before what needs them, and stages that are `linked` to
+    what is done elsewhere."""
 
     tasks: list[Task]
     linked: list[Task] = field(default_factory=list)
-    links: dict[Path, Path] = field(default_factory=dict)  # place of a linked stage -> where the same one lies
+    # place of a linked stage -> where the same one lies
+    links: dict[Path, Path] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[Task]:
-        """What is not done, and what is done but was lost, damaged or changed since and is read by that, as far back as
-        it takes."""
+        """What is not done, and what is done but was lost, damaged or changed since and is read by
+        that, as far back as it takes."""
         done = {task.folder: task for task in self.tasks if task.done}
         latest = [task for task in self.tasks if task.folder not in done]
         while latest:
             needed = {folder for task in latest for folder in task.reads}
-            latest = [done[folder] for folder in done if folder.resolve() in needed and not _whole(folder)]
+            latest = [
+                done[folder] for folder in done if folder.resolve() in needed and not _whole(folder)
+            ]
             for task in latest:
                 del done[task.folder]
         return [task for task in self.tasks if task.folder not in done]
 
     def lines(self) -> list[str]:
-        """What would be done, for --dry-run: a line per stage, how many more it is for, and what is done elsewhere."""
-        more, own = Counter(self.links.values()), {task.folder for task in self.tasks}
+        """What would be done, for --dry-run: a line per stage, how many more it is for, and what is
+        done elsewhere."""
+        more = Counter(self.links.values())
+        own = {task.folder for task in self.tasks}
         missing = {task.folder for task in self.missing}
         return [
             *(
@@ -181,12 +210,17 @@ class Plan:
                 + (f", for {more[task.folder]} more)" if more[task.folder] else ")")
                 for task in self.tasks
             ),
-            *(f"{place}: the same as {target}" for place, target in self.links.items() if target not in own),
+            *(
+                f"{place}: the same as {target}"
+                for place, target in self.links.items()
+                if target not in own
+            ),
         ]
 
 
 def _whole(folder: Path) -> bool:
-    """Whether the result of a finished stage can be read. A data set that was changed cannot; its stage says so."""
+    """Whether the result of a finished stage can be read. A data set that was changed cannot; its
+    stage says so."""
     try:
         return result_of(folder) is not None
     except DataError:
@@ -194,7 +228,8 @@ def _whole(folder: Path) -> bool:
 
 
 def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Plan:
-    """Every stage of all trainings once. Finished ones in the folders `nearby` are used where they lie."""
+    """Every stage of all trainings once. Finished ones in the folders `nearby` are used where they
+    lie."""
     known = {digest: folder for root in nearby for folder, digest in finished_stages(root)}
     plan = Plan(tasks=[])
     owners: dict[str, list[Task]] = {}
@@ -211,14 +246,19 @@ def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Pla
             owners.setdefault(task.digest, []).append(task)
             plan.tasks.append(replace(task, episodes=_episodes(task, played)))
         if _first_play(task):
-            played.setdefault(_selfplay_digest(task.config), same[0] if same and not own else task.folder)
+            played.setdefault(
+                _selfplay_digest(task.config), same[0] if same and not own else task.folder
+            )
     return plan
 
 
 def fetch_models(trainings: Iterable[Training]) -> None:
     """Models of the Hub into the local cache: what is there counts by its content."""
     for cfg in {
-        one.model_path: one for training in trainings for one in (training.world_model, training.ppo) if one
+        one.model_path: one
+        for training in trainings
+        for one in (training.world_model, training.ppo)
+        if one
     }.values():
         if cfg.model_path not in cfg.model_info:
             with suppress(ModelError):  # said where it is loaded
@@ -239,7 +279,9 @@ def _selfplay_digest(cfg: Config) -> str:
 
 
 def _episodes(task: Task, played: dict[str, Path]) -> Path | None:
-    return played.get(_selfplay_digest(task.config)) if _first_play(task) and not task.done else None
+    return (
+        played.get(_selfplay_digest(task.config)) if _first_play(task) and not task.done else None
+    )
 
 
 def _first_play(task: Task) -> bool:
@@ -260,8 +302,9 @@ PoolOf = Callable[[], Executor]
 
 
 def own_process() -> Executor:
-    """A worker that is a process of its own, with a fresh interpreter. One for each device, not one executor with
-    several: that would take down the others with a worker that is killed, and may not notice for long."""
+    """A worker that is a process of its own, with a fresh interpreter. One for each device, not one
+    executor with several: that would take down the others with a worker that is killed, and may not
+    notice for long."""
     return ProcessPoolExecutor(
         1, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(same_verbosity(),)
     )
@@ -274,9 +317,12 @@ def _begin_worker(set_verbosity: Callable[[], None]) -> None:
 
 
 def do_task(task: Task, device: str) -> tuple[int, int]:
-    """Do one stage in this process; returns its process id and peak memory in bytes. Asked to stop, it saves and raises
-    StopRequested."""
-    folder, source, known, own = task.folder, task.source, task.fingerprint, task.round
+    """Do one stage in this process; returns its process id and peak memory in bytes. Asked to stop,
+    it saves and raises StopRequested."""
+    folder = task.folder
+    source = task.source
+    known = task.fingerprint
+    own = task.round
     cfg = own.ready() if own else task.config
     cfg = replace(cfg, trainer=replace(cfg.trainer, device=device))
     with stoppable():
@@ -303,9 +349,15 @@ def peak_bytes() -> int:
 
 
 def finish_grid(
-    trainings: Iterable[Iterable[Training]], plan: Callable[[], Plan], *, parallel: int, pool: PoolOf, work: Work
+    trainings: Iterable[Iterable[Training]],
+    plan: Callable[[], Plan],
+    *,
+    parallel: int,
+    pool: PoolOf,
+    work: Work,
 ) -> TrainingError | None:
-    """Fetch the models of `trainings`, make the plan anew and do what is missing; returns what failed."""
+    """Fetch the models of `trainings`, make the plan anew and do what is missing; returns what
+    failed."""
     fetch_models(one for parts in trainings for one in parts)
     try:
         run_grid(plan(), devices=free_devices(parallel), pool=pool, work=work)
@@ -314,20 +366,24 @@ def finish_grid(
     return None
 
 
-def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = own_process, work: Work = do_task) -> dict[int, int]:
-    """Do every task that is not done, one at a time per device, each after its source; returns the peak memory in bytes
-    of each process that worked.
+def run_grid(
+    plan: Plan, *, devices: Sequence[str], pool: PoolOf = own_process, work: Work = do_task
+) -> dict[int, int]:
+    """Do every task that is not done, one at a time per device, each after its source; returns the
+    peak memory in bytes of each process that worked.
 
-    A stage that fails costs what depends on it; the others go on, without the worker if it was killed. Raises
-    TrainingError at the end if any failed, and ConfigError, before anything is done, if a folder holds the work of
-    another identity or self-play cannot plan as it is asked to.
+    A stage that fails costs what depends on it; the others go on, without the worker if it was
+    killed. Raises TrainingError at the end if any failed, and ConfigError, before anything is done,
+    if a folder holds the work of another identity or self-play cannot plan as it is asked to.
     """
-    waiting, peaks = plan.missing, dict[int, int]()
+    waiting = plan.missing
+    peaks = dict[int, int]()
     check_planning(task.round.cfg for task in waiting if task.round and task.stage == "selfplay")
     _settle(plan)
     _make_links(plan.links)
     missing = {task.folder.resolve() for task in waiting}
-    running, failed = dict[Future, tuple[Task, tuple[Executor, str]]](), dict[Path, str]()
+    running = dict[Future, tuple[Task, tuple[Executor, str]]]()
+    failed = dict[Path, str]()
     with ExitStack() as open_workers, stopping_children():
         free = [(open_workers.enter_context(pool()), device) for device in devices]
         while waiting or running:
@@ -339,7 +395,10 @@ def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = own_process, 
                 worker, device = free.pop(0)
                 running[worker.submit(work, task, device)] = (task, (worker, device))
             if not running and not free:
-                failed |= {task.folder.resolve(): f"{task.name}: no process is left to do it" for task in waiting}
+                failed |= {
+                    task.folder.resolve(): f"{task.name}: no process is left to do it"
+                    for task in waiting
+                }
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done if running else ():
                 task, place = running.pop(future)
@@ -361,8 +420,8 @@ def run_grid(plan: Plan, *, devices: Sequence[str], pool: PoolOf = own_process, 
 
 
 def _settle(plan: Plan) -> None:
-    """Archive changed work if it is to begin from scratch, saying why; refuse it otherwise (ConfigError), linked work
-    too. What changes only the last digits is logged once."""
+    """Archive changed work if it is to begin from scratch, saying why; refuse it otherwise
+    (ConfigError), linked work too. What changes only the last digits is logged once."""
     stages = {task.folder: task.fingerprint for task in plan.tasks}
     for task in plan.linked:
         target = plan.links[task.folder]
@@ -385,7 +444,8 @@ def _needs(task: Task) -> set[Path]:
 
 
 def _make_links(links: dict[Path, Path]) -> None:
-    """A relative link in each place, so that a grid can be moved as a whole. What stood there is put away."""
+    """A relative link in each place, so that a grid can be moved as a whole. What stood there is
+    put away."""
     for place, target in links.items():
         if place.resolve() == target.resolve():
             continue
@@ -413,8 +473,8 @@ def _problem(future: Future) -> str:
 
 
 def free_devices(parallel: int, wanted: str = "auto", *, per_gpu: int = 1) -> list[str]:
-    """One device per process: every GPU, or the `wanted` one if it is a certain GPU, `per_gpu` times; else the CPU
-    `parallel` times.
+    """One device per process: every GPU, or the `wanted` one if it is a certain GPU, `per_gpu`
+    times; else the CPU `parallel` times.
 
     Raises ConfigError if that is less than once.
     """

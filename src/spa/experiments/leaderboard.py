@@ -1,4 +1,5 @@
-"""The leaderboard of a bench: rows of single trainings, tables at equal budgets, and the page in Markdown and HTML."""
+"""The leaderboard of a bench: rows of single trainings, tables at equal budgets, and the page in
+Markdown and HTML."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -8,7 +9,12 @@ from typing import Any
 import numpy as np
 
 from spa.evaluation.aggregate import DIGITS, interval_json
-from spa.evaluation.statistics import MANY_SEEDS, iqm_interval, paired_by_puzzle, probability_of_improvement
+from spa.evaluation.statistics import (
+    MANY_SEEDS,
+    iqm_interval,
+    paired_by_puzzle,
+    probability_of_improvement,
+)
 from spa.evaluation.text import interval_text, percent
 from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
@@ -24,8 +30,11 @@ BASELINE = "vanilla"
 Row = dict[str, Any]
 
 
-def row_of(name: str, board: str, result: SeedResult, *, optimum: float | None, spent: Mapping[int, Spent]) -> Row:
-    """One training as a JSON-ready row. `curve`: step, environment steps, tokens and Pass@1 of each validation."""
+def row_of(
+    name: str, board: str, result: SeedResult, *, optimum: float | None, spent: Mapping[int, Spent]
+) -> Row:
+    """One training as a JSON-ready row. `curve`: step, environment steps, tokens and Pass@1 of each
+    validation."""
     means = {
         moment: round(float(np.mean(list(per_puzzle(puzzles, 1).values()))), 4)
         for moment, puzzles in result.moments.items()
@@ -52,18 +61,20 @@ def row_of(name: str, board: str, result: SeedResult, *, optimum: float | None, 
 
 
 def at_budget(curve: Sequence[Mapping[str, float]], measure: str, budget: float) -> float | None:
-    """Pass@1 where a training had used `budget`, between two validations on the straight line; None if it was not yet
-    (or no longer) trained by PPO there."""
-    xs, ys = [point[measure] for point in curve], [point["pass@1"] for point in curve]
+    """Pass@1 where a training had used `budget`, between two validations on the straight line; None
+    if it was not yet (or no longer) trained by PPO there."""
+    xs = [point[measure] for point in curve]
+    ys = [point["pass@1"] for point in curve]
     if not xs or not xs[0] <= budget <= xs[-1]:
         return None
     return round(float(np.interp(budget, xs, ys)), 4)
 
 
 def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[SeedResult]]) -> Row:
-    """`budgets`: per measure and board what the thriftiest training of all had used at its end. `leaderboard`: per
-    measure the methods in the order of their interquartile mean. `differences`: per method Pass@1 after as many PPO
-    episodes as all have, minus that of the reference and of its shuffled control, paired by puzzle on all boards.
+    """`budgets`: per measure and board what the thriftiest training of all had used at its end.
+    `leaderboard`: per measure the methods in the order of their interquartile mean. `differences`:
+    per method Pass@1 after as many PPO episodes as all have, minus that of the reference and of its
+    shuffled control, paired by puzzle on all boards.
 
     Every row gets its Pass@1 at each budget.
     """
@@ -76,7 +87,9 @@ def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[Se
         budgets[measure] = {board: min(values) for board, values in ends.items()}
         for row in rows:
             budget = budgets[measure].get(row["env"])
-            row[f"at_{measure}"] = None if budget is None else at_budget(row["curve"], measure, budget)
+            row[f"at_{measure}"] = (
+                None if budget is None else at_budget(row["curve"], measure, budget)
+            )
     names = list(dict.fromkeys(name for _, name in found))
     return {
         "budgets": budgets,
@@ -86,8 +99,8 @@ def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[Se
 
 
 def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Row]:
-    """One entry per method that has a number; those without one on every board have no interquartile mean and stand at
-    the end."""
+    """One entry per method that has a number; those without one on every board have no
+    interquartile mean and stand at the end."""
     boards = list(dict.fromkeys(row["env"] for row in rows))
     scores = {name: _scores(rows, name, boards, measure) for name in names}
     entries = []
@@ -97,7 +110,10 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
             continue
         entry: Row = {
             "method": name,
-            "boards": {board: round(float(np.mean(part)), 4) if part else None for board, part in values.items()},
+            "boards": {
+                board: round(float(np.mean(part)), 4) if part else None
+                for board, part in values.items()
+            },
             "iqm": None,
         }
         if all(scores[name]):
@@ -115,7 +131,9 @@ def _values(rows: Sequence[Row], name: str, board: str, measure: str) -> list[fl
     return [value for value in found if value is not None]
 
 
-def _scores(rows: Sequence[Row], name: str, boards: Sequence[str], measure: str) -> list[list[float]]:
+def _scores(
+    rows: Sequence[Row], name: str, boards: Sequence[str], measure: str
+) -> list[list[float]]:
     """Per board the runs' Pass@1 as a share of the board's optimum, where that is known."""
     return [
         [
@@ -128,27 +146,44 @@ def _scores(rows: Sequence[Row], name: str, boards: Sequence[str], measure: str)
 
 
 def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: str) -> Row:
-    """Of each seed that all the method's boards have, the puzzles of all boards make one difference."""
+    """Of each seed that all the method's boards have, the puzzles of all boards make one
+    difference."""
     out: Row = {}
     for key, other in (("reference", REFERENCE), ("control", f"{name}{SHUFFLED}")):
         boards = [board for board, method in found if method == name and found.get((board, other))]
-        sides = [{board: _after(found[board, method]) for board in boards} for method in (name, other)]
-        shared = set.intersection(*(set(side[board]) for side in sides for board in boards)) if boards else set()
+        sides = [
+            {board: _after(found[board, method]) for board in boards} for method in (name, other)
+        ]
+        shared = (
+            set.intersection(*(set(side[board]) for side in sides for board in boards))
+            if boards
+            else set()
+        )
         firsts, seconds = (
             [
-                {f"{board}/{puzzle}": value for board in boards for puzzle, value in side[board][seed].items()}
+                {
+                    f"{board}/{puzzle}": value
+                    for board in boards
+                    for puzzle, value in side[board][seed].items()
+                }
                 for seed in sorted(shared)
             ]
             for side in sides
         )
-        gap = paired_by_puzzle(list(zip(firsts, seconds, strict=True)), seed=0) if other != name else None
+        gap = (
+            paired_by_puzzle(list(zip(firsts, seconds, strict=True)), seed=0)
+            if other != name
+            else None
+        )
         out[key] = None if gap is None else interval_json(gap)
     return out
 
 
 def _after(results: Sequence[SeedResult]) -> dict[int, dict[str, float]]:
     """Seed -> Pass@1 of each puzzle after as many PPO episodes as all have."""
-    return {one.seed: per_puzzle(one.moments["after"], 1) for one in results if "after" in one.moments}
+    return {
+        one.seed: per_puzzle(one.moments["after"], 1) for one in results if "after" in one.moments
+    }
 
 
 Table = tuple[str, str, list[str], list[list[str]]]
@@ -163,7 +198,13 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     for measure, words in MEASURES.items():
         budgets = result["budgets"][measure]
         text = "; ".join(f"{board}: {budgets[board]:,.0f}" for board in boards if board in budgets)
-        head = ["method", *boards, "interquartile mean", f"better than {REFERENCE}", f"better than {BASELINE}"]
+        head = [
+            "method",
+            *boards,
+            "interquartile mean",
+            f"better than {REFERENCE}",
+            f"better than {BASELINE}",
+        ]
         body = [
             [
                 entry["method"],
@@ -175,7 +216,9 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
             for entry in result["leaderboard"][measure]
         ]
         body += _q_rows(result, boards)
-        body.append(["optimum", *(percent(_optimum(rows, board)) for board in boards), "100", "–", "–"])
+        body.append(
+            ["optimum", *(percent(_optimum(rows, board)) for board in boards), "100", "–", "–"]
+        )
         out.append((f"At equal {words}", f"Budget per board: {text}.", head, body))
     out.append(
         (
@@ -205,7 +248,8 @@ def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]
     rows = []
     for kind in (OTHER, SAME):
         means = [
-            float(np.mean([part[kind] for part in found[board]])) if found.get(board) else None for board in boards
+            float(np.mean([part[kind] for part in found[board]])) if found.get(board) else None
+            for board in boards
         ]
         if any(mean is not None for mean in means):
             rows.append([f"Q-learning, {kind}", *map(percent, means), "–", "–", "–"])
@@ -214,8 +258,13 @@ def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]
 
 def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
     gaps = result["differences"][name]
-    played, controlled = _boards(result, name), _boards(result, f"{name}{SHUFFLED}")
-    control = interval_text(gaps["control"], sign="+") + _alone(controlled, played) if gaps["control"] else "not run"
+    played = _boards(result, name)
+    controlled = _boards(result, f"{name}{SHUFFLED}")
+    control = (
+        interval_text(gaps["control"], sign="+") + _alone(controlled, played)
+        if gaps["control"]
+        else "not run"
+    )
     return [
         name + _alone(played, {row["env"] for row in result["rows"]}),
         interval_text(gaps["reference"], sign="+"),
@@ -265,7 +314,10 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
     lines = _sorted_out(
         against,
         played,
-        tuple(f"{side} {REFERENCE}, in points at equal PPO episodes" for side in ("Ahead of", "Behind", "Level with")),
+        tuple(
+            f"{side} {REFERENCE}, in points at equal PPO episodes"
+            for side in ("Ahead of", "Behind", "Level with")
+        ),
         {row["env"] for row in result["rows"]},
     )
     lines += _sorted_out(
@@ -286,8 +338,16 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
                 f"{board}: {REFERENCE} {percent(one)}, {BASELINE} {percent(other)} percent solved; "
                 f"{percent(known)} percent of predictions exact after SFT."
             )
-    cost = [f"{name} {tokens:,.0f}" for name in gaps if (tokens := _sampled(result["rows"], name)) is not None]
-    return [*lines, f"Tokens sampled by a training, self-play included: {', '.join(cost)}."] if cost else lines
+    cost = [
+        f"{name} {tokens:,.0f}"
+        for name in gaps
+        if (tokens := _sampled(result["rows"], name)) is not None
+    ]
+    return (
+        [*lines, f"Tokens sampled by a training, self-play included: {', '.join(cost)}."]
+        if cost
+        else lines
+    )
 
 
 def _sorted_out(
@@ -298,28 +358,40 @@ def _sorted_out(
     for name, gap in sorted(gaps.items(), key=lambda item: -item[1]["mean"]):
         side = 0 if gap["low"] > 0 else 1 if gap["high"] < 0 else 2
         names[side].append(f"{name} {round(100 * gap['mean']):+d}{_alone(boards[name], every)}")
-    return [f"{side}: {', '.join(found)}." for side, found in zip(sides, names, strict=True) if found]
+    return [
+        f"{side}: {', '.join(found)}." for side, found in zip(sides, names, strict=True) if found
+    ]
 
 
 def _mean_after(rows: Sequence[Row], name: str, board: str) -> float | None:
-    found = [row["pass@1"].get("after") for row in rows if (row["method"], row["env"]) == (name, board)]
+    found = [
+        row["pass@1"].get("after") for row in rows if (row["method"], row["env"]) == (name, board)
+    ]
     known = [value for value in found if value is not None]
     return float(np.mean(known)) if known else None
 
 
 def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | None:
-    """The share of predictions that are exactly right after SFT, over seeds, and over boards without `board`."""
+    """The share of predictions that are exactly right after SFT, over seeds, and over boards
+    without `board`."""
     found = [
         row["world_model"]["prediction_exact"]
         for row in rows
-        if row["method"] == name and board in (None, row["env"]) and "prediction_exact" in row["world_model"]
+        if row["method"] == name
+        and board in (None, row["env"])
+        and "prediction_exact" in row["world_model"]
     ]
     return float(np.mean(found)) if found else None
 
 
 def _seen(rows: Sequence[Row], name: str) -> str:
-    """How many of the puzzles of the predictions were trained on, or that nobody counted; "" if none."""
-    known = [row["world_model"] for row in rows if row["method"] == name and "prediction_exact" in row["world_model"]]
+    """How many of the puzzles of the predictions were trained on, or that nobody counted; "" if
+    none."""
+    known = [
+        row["world_model"]
+        for row in rows
+        if row["method"] == name and "prediction_exact" in row["world_model"]
+    ]
     if any("puzzles_seen" not in world for world in known):
         return " (not counted)"
     seen, puzzles = (sum(world[key] for world in known) for key in ("puzzles_seen", "puzzles"))
@@ -336,14 +408,23 @@ def markdown(result: Mapping[str, Any], command: str) -> str:
     lines = ["# Leaderboard", "", f"Made by `{command}`.", ""]
     lines += ["## Findings", "", *(f"* {line}" for line in verdicts(result)), "", INTRODUCTION, ""]
     for title, text, head, body in tables(result):
-        lines += [f"## {title}", "", text, "", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+        lines += [
+            f"## {title}",
+            "",
+            text,
+            "",
+            f"| {' | '.join(head)} |",
+            "|---|" + "---:|" * (len(head) - 1),
+        ]
         lines += [f"| {' | '.join(cells)} |" for cells in body] + [""]
     return "\n".join([*lines, *(f"* {line}" for line in _remarks(result)), ""])
 
 
 def html(result: Mapping[str, Any], command: str) -> str:
     """The page as one HTML file in the report's style, which loads nothing and runs no script."""
-    style = (resources.files("spa") / "report" / "templates" / "report.css").read_text(encoding="utf-8")
+    style = (resources.files("spa") / "report" / "templates" / "report.css").read_text(
+        encoding="utf-8"
+    )
     parts = [
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{page_policy(styles=[style])}',
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>spa leaderboard</title>',
@@ -353,8 +434,12 @@ def html(result: Mapping[str, Any], command: str) -> str:
     ]
     for title, text, head, body in tables(result):
         cells = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in head[1:])
-        parts.append(f'<section>\n<h2>{escape(title)}</h2>\n<p class="help">{escape(text)}</p>\n<div class="scroll">')
-        parts.append(f'<table><thead><tr><th scope="col">{head[0]}</th>{cells}</tr></thead>\n<tbody>')
+        parts.append(
+            f'<section>\n<h2>{escape(title)}</h2>\n<p class="help">{escape(text)}</p>\n<div class="scroll">'
+        )
+        parts.append(
+            f'<table><thead><tr><th scope="col">{head[0]}</th>{cells}</tr></thead>\n<tbody>'
+        )
         for name, *values in body:
             numbers = "".join(f'<td class="number">{escape(value)}</td>' for value in values)
             parts.append(f'<tr><th scope="row"><bdi>{escape(name)}</bdi></th>{numbers}</tr>')
@@ -375,12 +460,20 @@ def _listed(lines: Sequence[str]) -> str:
 def ranking(result: Mapping[str, Any]) -> list[str]:
     """One line per method at equal environment steps, the best first."""
     entries = result["leaderboard"]["environment_steps"]
-    return [f"{entry['method']}: {interval_text(entry['iqm'])} % of the optimum" for entry in entries]
+    return [
+        f"{entry['method']}: {interval_text(entry['iqm'])} % of the optimum" for entry in entries
+    ]
 
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:
     lines = [f"{result['seeds']} seeds. Not finished: {', '.join(result['not_run']) or 'nothing'}."]
     for board, played in result["boards"].items():
-        lines.append(f"{board}: `{played['preset']}` with {', '.join(f'`{text}`' for text in played['changes'])}.")
-    lines.append("Versions: " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + ".")
+        lines.append(
+            f"{board}: `{played['preset']}` with {', '.join(f'`{text}`' for text in played['changes'])}."
+        )
+    lines.append(
+        "Versions: "
+        + ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+        + "."
+    )
     return lines

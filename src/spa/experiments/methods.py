@@ -1,6 +1,8 @@
-"""The methods that experiments set side by side: the recipe, its baselines, and the recipe with one thing changed.
+"""The methods that experiments set side by side: the recipe, its baselines, and the recipe with one
+thing changed.
 
-Each is a few overrides of a configuration, in one table; `module:name` is a `Method` of the user's own.
+Each is a few overrides of a configuration, in one table; `module:name` is a `Method` of the user's
+own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +26,8 @@ _NO_ROWS = f"{_REPLAY}.rows=0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What a method changes. `overrides` are of the whole training, `world_model` of stages 1 and 2 alone, `ppo` of
-    stage 3 alone; without `fine_tuned`, PPO starts from the base model."""
+    """What a method changes. `overrides` are of the whole training, `world_model` of stages 1 and 2
+    alone, `ppo` of stage 3 alone; without `fine_tuned`, PPO starts from the base model."""
 
     description: str
     overrides: tuple[str, ...] = ()
@@ -36,11 +38,15 @@ class Method:
     @property
     def has_control(self) -> bool:
         """Whether it is fine-tuned on states, which may then be those of other turns."""
-        return self.fine_tuned and "generate.reply_format=base" not in (*self.overrides, *self.world_model)
+        return self.fine_tuned and "generate.reply_format=base" not in (
+            *self.overrides,
+            *self.world_model,
+        )
 
     @property
     def changes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The overrides of stages 1 and 2, and those of stage 3, which replays no rows where there was no stage 1."""
+        """The overrides of stages 1 and 2, and those of stage 3, which replays no rows where there
+        was no stage 1."""
         return (
             (*self.overrides, *self.world_model),
             (*self.overrides, *(() if self.fine_tuned else (_NO_ROWS,)), *self.ppo),
@@ -57,7 +63,9 @@ SHUFFLED = "_shuffled"
 
 _RECIPE: Mapping[str, Method] = {
     "vanilla": Method(
-        description="PPO from the base model, base format", overrides=("ctx_manager.mode=base",), fine_tuned=False
+        description="PPO from the base model, base format",
+        overrides=("ctx_manager.mode=base",),
+        fine_tuned=False,
     ),
     "vanilla_wm": Method(
         description="PPO from the base model, world-model format, no SFT",
@@ -93,27 +101,39 @@ _ALL_EPISODES = (
 )
 
 _ABLATIONS: Mapping[str, Method] = {
-    "masked_states": Method(description="SFT without loss on the states", overrides=("sft.data.loss_on=no_states",)),
-    "states_only": Method(description="SFT with loss on the states alone", overrides=("sft.data.loss_on=states_only",)),
+    "masked_states": Method(
+        description="SFT without loss on the states", overrides=("sft.data.loss_on=no_states",)
+    ),
+    "states_only": Method(
+        description="SFT with loss on the states alone", overrides=("sft.data.loss_on=states_only",)
+    ),
     "believed_states": Method(
         description="SFT on the states that the model believed, not the true ones",
         overrides=("generate.states=believed",),
     ),
     "random_coordinates": Method(
-        description="SFT on random coordinates in the right format", overrides=("generate.states=random_coords",)
+        description="SFT on random coordinates in the right format",
+        overrides=("generate.states=random_coords",),
     ),
     "shuffled_states": _RECIPE["spa_shuffled"],  # its name in the paper's tables
     "random_data": Method(
-        description="world-model data of uniformly random play", overrides=("generate.policy=random",)
+        description="world-model data of uniformly random play",
+        overrides=("generate.policy=random",),
     ),
-    "mixed_data": Method(description="self-play with half of the turns at random", overrides=("generate.epsilon=0.5",)),
-    "expert_data": Method(description="world-model data of the solver's play", overrides=("generate.policy=expert",)),
+    "mixed_data": Method(
+        description="self-play with half of the turns at random",
+        overrides=("generate.epsilon=0.5",),
+    ),
+    "expert_data": Method(
+        description="world-model data of the solver's play", overrides=("generate.policy=expert",)
+    ),
     "mixed_expert_data": Method(
         description="the solver's play with half of the turns at random",
         overrides=("generate.policy=expert", "generate.epsilon=0.5"),
     ),
     "success_data": Method(
-        description="self-play, only turns of successful episodes", overrides=("generate.success_only=true",)
+        description="self-play, only turns of successful episodes",
+        overrides=("generate.success_only=true",),
     ),
     **{
         f"sft_epochs_{epochs}": Method(
@@ -128,20 +148,33 @@ _ABLATIONS: Mapping[str, Method] = {
     },
     "group_size_4": Method(
         description="PPO in 64 groups of 4 (the preset tiny has 32 of 8)",
-        ppo=("es_manager.train.env_groups=64", "es_manager.train.group_size=4", "generate.group_size=null"),
+        ppo=(
+            "es_manager.train.env_groups=64",
+            "es_manager.train.group_size=4",
+            "generate.group_size=null",
+        ),
     ),
     "group_size_16": Method(
         description="PPO in 16 groups of 16 (the preset tiny has 32 of 8)",
-        ppo=("es_manager.train.env_groups=16", "es_manager.train.group_size=16", "generate.group_size=null"),
+        ppo=(
+            "es_manager.train.env_groups=16",
+            "es_manager.train.group_size=16",
+            "generate.group_size=null",
+        ),
     ),
-    "no_filter": Method(description="PPO on all groups, also those without a spread", ppo=_ALL_EPISODES),
+    "no_filter": Method(
+        description="PPO on all groups, also those without a spread", ppo=_ALL_EPISODES
+    ),
     "answer_only": Method(
         description="PPO loss on the tokens of the answers alone",
         ppo=("actor_rollout_ref.actor.loss_mask=answer_only",),
     ),
-    "base_format": Method(description="PPO in the base format after SFT", ppo=("ctx_manager.mode=base",)),
+    "base_format": Method(
+        description="PPO in the base format after SFT", ppo=("ctx_manager.mode=base",)
+    ),
     "world_model_format": Method(
-        description="PPO in the world-model format after SFT", ppo=("ctx_manager.mode=add_worldmodel",)
+        description="PPO in the world-model format after SFT",
+        ppo=("ctx_manager.mode=add_worldmodel",),
     ),
     "online_world_model": Method(
         description="no SFT; a reward for right observations and predictions during PPO",
@@ -158,7 +191,8 @@ _WORLD = "actor_rollout_ref.actor.world_loss"
 _FOCUS = "actor_rollout_ref.actor.answer_focus"
 
 _RANDOM = "generate.policy=random"
-"""For replies in an order that the base model may never have written: its self-play would give no rows."""
+"""For replies in an order that the base model may never have written: its self-play would give no
+rows."""
 _CHOOSE = (
     "agent_proxy.reply_order=choose_plan",
     _RANDOM,
@@ -187,7 +221,12 @@ _WRITTEN: Mapping[str, Method] = {
     ),
     "search_model": Method(
         description="the same; examples from breadth-first search by the model's own predictions of single moves",
-        overrides=(*_SEARCH, "generate.search.dynamics=model", "generate.rounds=2", "state_text=coords"),
+        overrides=(
+            *_SEARCH,
+            "generate.search.dynamics=model",
+            "generate.rounds=2",
+            "state_text=coords",
+        ),
         ppo=(_NO_ROWS,),
     ),
     "search_dealt": Method(
@@ -226,7 +265,8 @@ _FIELD: Mapping[str, Method] = {
         overrides=("sft.data.loss_on=response_and_shown",),
     ),
     "branched_data": Method(
-        description="world-model data of every action in every visited state", overrides=("generate.policy=branched",)
+        description="world-model data of every action in every visited state",
+        overrides=("generate.policy=branched",),
     ),
     "planned": Method(
         description="two rounds of self-play, in the second of which the model plays what it imagines best",
@@ -293,7 +333,8 @@ _FIELD: Mapping[str, Method] = {
         ),
     ),
     "free_beliefs": Method(
-        description="PPO loss on all but the state blocks", ppo=("actor_rollout_ref.actor.loss_mask=no_states",)
+        description="PPO loss on all but the state blocks",
+        ppo=("actor_rollout_ref.actor.loss_mask=no_states",),
     ),
     "act_focus": Method(
         description="PPO with more weight on uncertain tokens of the answers (ActFocus, reconstructed)",
@@ -317,7 +358,8 @@ _TRANSFERS: Mapping[str, Method] = {
     f"from_{tag}": Method(
         description=f"world model learnt on {tag}",
         world_model=tuple(
-            f"es_manager.{split}.env_configs={{tags: [{tag}], n_groups: null}}" for split in ("train", "val")
+            f"es_manager.{split}.env_configs={{tags: [{tag}], n_groups: null}}"
+            for split in ("train", "val")
         ),
     )
     for tag in ("FrozenLakeNoSlip", "FrozenLake", "SimpleSokoban", "Sudoku")
@@ -327,8 +369,8 @@ METHODS: Mapping[str, Method] = {**_RECIPE, **_ABLATIONS, **_FIELD, **_WRITTEN, 
 
 
 def method(name: str) -> Method:
-    """The method of this name, or the user's own at `module:name`, where modules beside the user are found; the
-    shuffled control of a fine-tuned method at NAME_shuffled.
+    """The method of this name, or the user's own at `module:name`, where modules beside the user
+    are found; the shuffled control of a fine-tuned method at NAME_shuffled.
 
     Raises ConfigError that names the nearest one if there is none.
     """
@@ -356,7 +398,9 @@ def method(name: str) -> Method:
 def _control(plain: str) -> Method:
     chosen = method(plain)
     if not chosen.has_control:
-        raise ConfigError(f"method {plain} is not fine-tuned on states: it has no control with shuffled ones")
+        raise ConfigError(
+            f"method {plain} is not fine-tuned on states: it has no control with shuffled ones"
+        )
     return replace(
         chosen,
         description=f"control of {label(plain)}: SFT on next states of other turns",
@@ -376,16 +420,19 @@ def _read(preset: str, overrides: tuple[str, ...]) -> Config:
 
 @lru_cache(maxsize=1024)
 def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config:
-    """A configuration as training number `seed`. A grid asks for the same one often, and reading one takes a while."""
+    """A configuration as training number `seed`. A grid asks for the same one often, and reading
+    one takes a while."""
     return seeded(_read(preset, overrides), seed)
 
 
 def seeded(cfg: Config, seed: int) -> Config:
-    """A configuration as training number `seed`, counted from 0: the same experiment with other seeds and other
-    validation puzzles."""
+    """A configuration as training number `seed`, counted from 0: the same experiment with other
+    seeds and other validation puzzles."""
     return replace(
         cfg,
-        seed=replace(cfg.seed, train=cfg.seed.train + 1_000_000 * seed, val=cfg.seed.val + 100_000 * seed),
+        seed=replace(
+            cfg.seed, train=cfg.seed.train + 1_000_000 * seed, val=cfg.seed.val + 100_000 * seed
+        ),
         sft=replace(cfg.sft, trainer=replace(cfg.sft.trainer, seed=cfg.sft.trainer.seed + seed)),
     )
 
@@ -396,7 +443,9 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
     found = replace(
         cfg,
         generate=replace(cfg.generate, output_dir=None),
-        sft=replace(cfg.sft, trainer=replace(cfg.sft.trainer, default_local_dir=str(folder / "sft"))),
+        sft=replace(
+            cfg.sft, trainer=replace(cfg.sft.trainer, default_local_dir=str(folder / "sft"))
+        ),
         trainer=replace(
             cfg.trainer,
             run_dir=str(folder),
@@ -409,22 +458,27 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
 
 
 def of_comparison(cfg: Config) -> Config:
-    """The configuration of a run whose folder holds a comparison: that one's recipe is this run, in its place.
+    """The configuration of a run whose folder holds a comparison: that one's recipe is this run, in
+    its place.
 
     Otherwise, and if the run has stages of its own or elsewhere, the configuration as it is.
     """
-    root, own = Path(cfg.trainer.run_dir), stage_folders(cfg)
-    folder = next((place for place in (root / REFERENCE, root / "seed_0" / REFERENCE) if place.is_dir()), None)
+    root = Path(cfg.trainer.run_dir)
+    own = stage_folders(cfg)
+    folder = next(
+        (place for place in (root / REFERENCE, root / "seed_0" / REFERENCE) if place.is_dir()), None
+    )
     if folder is None or any(place.exists() or not place.is_relative_to(root) for place in own):
         return cfg
     return placed(cfg, folder, REFERENCE, root=root)
 
 
 def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
-    """The configuration of PPO alone by one of the baselines, in a folder of its own inside the run's.
+    """The configuration of PPO alone by one of the baselines, in a folder of its own inside the
+    run's.
 
-    Raises ConfigError if one of the user's overrides contradicts the method. PPO's checkpoints go where
-    `trainer.default_local_dir` says if that was chosen.
+    Raises ConfigError if one of the user's overrides contradicts the method. PPO's checkpoints go
+    where `trainer.default_local_dir` says if that was chosen.
     """
     if name not in BASELINES:
         raise ConfigError(f"no baseline {name!r}; choose from {', '.join(BASELINES)}")
@@ -445,5 +499,7 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     root = Path(cfg.trainer.run_dir)
     arm = placed(own, root / name, name, root=root)
     if "trainer.default_local_dir" in keys:
-        arm = replace(arm, trainer=replace(arm.trainer, default_local_dir=cfg.trainer.default_local_dir))
+        arm = replace(
+            arm, trainer=replace(arm.trainer, default_local_dir=cfg.trainer.default_local_dir)
+        )
     return arm

@@ -1,4 +1,5 @@
-"""The page of a reproduction: tables beside the paper's numbers, verdicts, curves, and the command behind every row."""
+"""The page of a reproduction: tables beside the paper's numbers, verdicts, curves, and the command
+behind every row."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ from spa.report.figures import save_chart
 from spa.run.files import write_atomic
 
 
-def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None) -> None:
+def write_page(
+    result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None
+) -> None:
     """Write the page and its curves (in `images/` beside it). `notes`: text of a finding, perhaps
     with its environment in brackets -> why it may be as it is."""
     images = page.parent / "images"
@@ -39,7 +42,12 @@ def write_page(result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str
         lines += _perplexity(result["perplexity"])
     lines += _settings(result)
     lines += ["## Commands", "", "| row | command |", "| --- | --- |"]
-    rows = {row["id"]: row["command"] for table in result["tables"].values() for row in table["rows"] if row["seeds"]}
+    rows = {
+        row["id"]: row["command"]
+        for table in result["tables"].values()
+        for row in table["rows"]
+        if row["seeds"]
+    }
     lines += [f"| {key} | `{command}` |" for key, command in rows.items()]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines += ["", f"Versions: {versions}.", ""]
@@ -63,12 +71,16 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     for table in result["tables"].values():
         for finding in table["findings"]:
             said = finding.get("sentence", "–")
-            note = notes.get(f"{finding['text']} ({finding['environment']})") or notes.get(finding["text"])
+            note = notes.get(f"{finding['text']} ({finding['environment']})") or notes.get(
+                finding["text"]
+            )
             if note:
                 said += f" {note}"
             where = f"{finding['environment']}, {finding['model'].rpartition('/')[2]}"
             seeds = finding.get("seeds", "–")
-            lines.append(f"| {finding['text']} | {where} | {finding['verdict']} | {seeds} | {said} |")
+            lines.append(
+                f"| {finding['text']} | {where} | {finding['verdict']} | {seeds} | {said} |"
+            )
     return [*lines, ""]
 
 
@@ -100,7 +112,12 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             _world_model(row["world_model"]),
             "–" if before is None else f"{100 * before['mean']:.1f}",
             interval_text(row["after"].get("pass@1")),
-            ", ".join(f"{100 * part['pass@1']['mean']:.1f}" for part in row["each_seed"] if "pass@1" in part) or "–",
+            ", ".join(
+                f"{100 * part['pass@1']['mean']:.1f}"
+                for part in row["each_seed"]
+                if "pass@1" in part
+            )
+            or "–",
             interval_text(row["after"].get("pass@8")),
             paper,
         ]
@@ -114,13 +131,18 @@ def _table(table: Mapping[str, Any]) -> list[str]:
         if found:
             means = "; ".join(f"{method} {interval_text(value)}" for method, value in found.items())
             places = dict.fromkeys(row["environment"] for row in finished if row["model"] == model)
-            lines.append(f"* interquartile mean of Pass@1 over {', '.join(places)} and seeds, {model}: {means}")
+            lines.append(
+                f"* interquartile mean of Pass@1 over {', '.join(places)} and seeds, {model}: {means}"
+            )
     return [*lines, ""]
 
 
 def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
     """Mean over seeds of the exactly right observations and predictions after SFT."""
-    found = [[part[name] for part in parts if name in part] for name in ("observation_exact", "prediction_exact")]
+    found = [
+        [part[name] for part in parts if name in part]
+        for name in ("observation_exact", "prediction_exact")
+    ]
     return " / ".join(f"{100 * sum(values) / len(values):.0f}" for values in found if values) or "–"
 
 
@@ -131,7 +153,9 @@ def _settings(result: Mapping[str, Any]) -> list[str]:
     common = SCALES[result["scale"]].common
     lines = ["## Settings", "", "| environment | configuration | changes |", "| --- | --- | --- |"]
     for environment, (preset, *changes) in presets.items():
-        lines.append(f"| {environment} | `{preset}` | {', '.join(f'`{change}`' for change in changes) or '–'} |")
+        lines.append(
+            f"| {environment} | `{preset}` | {', '.join(f'`{change}`' for change in changes) or '–'} |"
+        )
     if common:
         lines += ["", f"Everywhere: {', '.join(f'`{change}`' for change in common)}."]
     return [*lines, ""]
@@ -141,17 +165,28 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
     lines = []
     places = dict.fromkeys((row["model"], row["environment"]) for row in table["rows"])
     for model, environment in places:
-        found = [row for row in table["rows"] if (row["model"], row["environment"]) == (model, environment)]
+        found = [
+            row
+            for row in table["rows"]
+            if (row["model"], row["environment"]) == (model, environment)
+        ]
         for k in (1, 8):
-            rows = [row for row in found if row["curve"] and all(f"pass@{k}" in part for part in row["curve"])]
+            rows = [
+                row
+                for row in found
+                if row["curve"] and all(f"pass@{k}" in part for part in row["curve"])
+            ]
             if not any(len(row["curve"]) > 1 for row in rows):
                 continue
             title = f"Pass@{k} over training, {environment}, {model.rpartition('/')[2]}"
-            stem = "".join(c if c.isalnum() else "-" for c in f"{name}-{environment}-{model}-pass{k}".lower())
+            stem = "".join(
+                c if c.isalnum() else "-" for c in f"{name}-{environment}-{model}-pass{k}".lower()
+            )
             path = images / f"{stem}.svg"
             try:
                 save_chart(curve_chart(title, rows, k), path, "--page")
-            except SpaError as error:  # matplotlib is not installed: the tables are worth having without curves
+            except SpaError as error:
+                # matplotlib is not installed: the tables are worth having without curves
                 return [f"No curves: {error}", ""]
             lines += [f"![{title}]({path.relative_to(page.parent).as_posix()})", ""]
     return lines
@@ -162,7 +197,11 @@ def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
     series = []
     for index, row in enumerate(rows):
         points = tuple((float(part["step"]), float(part[f"pass@{k}"])) for part in row["curve"])
-        bands = tuple((float(part["low"]), float(part["high"])) for part in row["curve"]) if k == 1 else ()
+        bands = (
+            tuple((float(part["low"]), float(part["high"])) for part in row["curve"])
+            if k == 1
+            else ()
+        )
         series.append(Series(label=row["method"], points=points, bands=bands, color=index))
     return Chart(title=title, help="", series=tuple(series), percent=True)
 
@@ -179,9 +218,14 @@ def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
         for row in rows:
             if row["context"] != "alone":
                 continue
-            shown = next(r for r in rows if (r["tag"], r["text"]) == (row["tag"], row["text"]) and r is not row)
+            shown = next(
+                r
+                for r in rows
+                if (r["tag"], r["text"]) == (row["tag"], row["text"]) and r is not row
+            )
             cells = [
-                f"{_short(part['per_token']['mean'])} ({_short(part['per_symbol']['mean'])})" for part in (row, shown)
+                f"{_short(part['per_token']['mean'])} ({_short(part['per_symbol']['mean'])})"
+                for part in (row, shown)
             ]
             paper = "–" if row["paper"] is None else f"{row['paper']:g}"
             lines.append(

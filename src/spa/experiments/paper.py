@@ -14,7 +14,9 @@ _PAPER: Mapping[str, Any] = yaml.safe_load(
 )
 
 PERPLEXITY: Mapping[tuple[str, str], float] = {
-    (tag, text): value for tag, texts in _PAPER["perplexity"].items() for text, value in texts.items()
+    (tag, text): value
+    for tag, texts in _PAPER["perplexity"].items()
+    for text, value in texts.items()
 }
 """(environment tag, state text) -> state perplexity under the paper's base model."""
 
@@ -32,8 +34,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What is run: models, how each environment is played, overrides of every experiment, and about how many hours a
-    stage takes on one device. `words`: environments and methods that the tables call otherwise."""
+    """What is run: models, how each environment is played, overrides of every experiment, and about
+    how many hours a stage takes on one device. `words`: environments and methods that the tables
+    call otherwise."""
 
     models: tuple[str, ...]
     settings: Mapping[str, Setting]
@@ -57,7 +60,9 @@ def _setting(preset: str, overrides: tuple[str, ...] = (), tag: str = "") -> Set
 SCALES: Mapping[str, Scale] = {
     name: Scale(
         models=tuple(scale["models"]),
-        settings={environment: _setting(**setting) for environment, setting in scale["settings"].items()},
+        settings={
+            environment: _setting(**setting) for environment, setting in scale["settings"].items()
+        },
         words=scale["words"],
         hours=scale["hours"],
         seeds=scale["seeds"],
@@ -69,7 +74,8 @@ SCALES: Mapping[str, Scale] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One row of a table: a method on an environment from a model. `paper`: expected Pass@1 and Pass@8 in percent."""
+    """One row of a table: a method on an environment from a model. `paper`: expected Pass@1 and
+    Pass@8 in percent."""
 
     model: str
     environment: str
@@ -86,8 +92,8 @@ class Experiment:
 class Finding:
     """A claim of the paper about two methods in the same environment.
 
-    kind: `better`: the first has the higher Pass@1; `no_gain`: the first is not better than the second; `keeps`: Pass@8
-    of the first does not fall during PPO (there is no second).
+    kind: `better`: the first has the higher Pass@1; `no_gain`: the first is not better than the
+    second; `keeps`: Pass@8 of the first does not fall during PPO (there is no second).
     """
 
     text: str
@@ -113,7 +119,8 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
         raise ConfigError(f"there is no table {name!r}; there are {', '.join(NAMES)}, and all")
     if scale_name not in SCALES:
         raise ConfigError(f"there is no scale {scale_name!r}; there are {', '.join(SCALES)}")
-    scale, table = SCALES[scale_name], _PAPER["tables"][name]
+    scale = SCALES[scale_name]
+    table = _PAPER["tables"][name]
     rows: Mapping[str, list[str]] = table.get("rows", {})
     models = scale.models if table.get("all_models") else scale.models[-1:]
     experiments = [
@@ -123,25 +130,34 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
         for method in methods
     ]
     if more := table.get("only_at", {}).get(scale_name):
-        experiments += [_experiment(scale, more["model"], environment, more["method"]) for environment in rows]
+        experiments += [
+            _experiment(scale, more["model"], environment, more["method"]) for environment in rows
+        ]
     findings = [
         _finding(scale, environment, **claim)
         for environment in rows
         for claim in table["findings"]
         if claim.get("environment", environment) == environment
     ]
-    return PaperTable(name=name, title=NAMES[name], experiments=tuple(experiments), findings=tuple(findings))
+    return PaperTable(
+        name=name, title=NAMES[name], experiments=tuple(experiments), findings=tuple(findings)
+    )
 
 
 def _experiment(scale: Scale, model: str, environment: str, method: str) -> Experiment:
     environment = scale.named(environment)
     paper = _PAPER["pass"].get(model, {}).get(method, {}).get(environment)
     return Experiment(
-        model=model, environment=environment, method=scale.named(method), paper=None if paper is None else tuple(paper)
+        model=model,
+        environment=environment,
+        method=scale.named(method),
+        paper=None if paper is None else tuple(paper),
     )
 
 
-def _finding(scale: Scale, where: str, *, text: str, first: str, second: str = "", **more: Any) -> Finding:
+def _finding(
+    scale: Scale, where: str, *, text: str, first: str, second: str = "", **more: Any
+) -> Finding:
     return Finding(
         text=text.format(**scale.words),
         environment=scale.named(where),

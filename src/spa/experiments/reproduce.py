@@ -1,4 +1,5 @@
-"""The paper's tables as one resumable grid of trainings: plan, run, judge, one results file and one page."""
+"""The paper's tables as one resumable grid of trainings: plan, run, judge, one results file and one
+page."""
 
 import json
 import re
@@ -11,11 +12,27 @@ from typing import Any
 
 from spa.config.load import load_config
 from spa.errors import ConfigError
-from spa.experiments.grid import Plan, PoolOf, Training, Work, do_task, finish_grid, own_process, plan_grid
+from spa.experiments.grid import (
+    Plan,
+    PoolOf,
+    Training,
+    Work,
+    do_task,
+    finish_grid,
+    own_process,
+    plan_grid,
+)
 from spa.experiments.methods import configured, method, placed
 from spa.experiments.page import write_page
 from spa.experiments.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
-from spa.experiments.results import SeedResult, interquartile_means, judge, mean_curve, rates, read_training
+from spa.experiments.results import (
+    SeedResult,
+    interquartile_means,
+    judge,
+    mean_curve,
+    rates,
+    read_training,
+)
 from spa.run.files import read_object, write_atomic
 from spa.stages import state_perplexity
 from spa.stages.versions import versions
@@ -38,13 +55,20 @@ class Reproduction:
     @property
     def experiments(self) -> list[Experiment]:
         """Every experiment once."""
-        found = {row.id: row for table in self.tables for row in table.experiments if row.id in self.trainings}
+        found = {
+            row.id: row
+            for table in self.tables
+            for row in table.experiments
+            if row.id in self.trainings
+        }
         return list(found.values())
 
     @cached_property
     def grid(self) -> Plan:
         """Every stage of every training once."""
-        return plan_grid([training for parts in self.trainings.values() for training in parts], [self.root])
+        return plan_grid(
+            [training for parts in self.trainings.values() for training in parts], [self.root]
+        )
 
     @property
     def hours(self) -> float:
@@ -61,8 +85,8 @@ def make_plan(
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> Reproduction:
-    """The plan of some tables (`all` for all of them) at a scale. `only` keeps the experiments of these ids, or with
-    one of these texts in their id; `overrides` go to every training.
+    """The plan of some tables (`all` for all of them) at a scale. `only` keeps the experiments of
+    these ids, or with one of these texts in their id; `overrides` go to every training.
 
     Raises ConfigError for an unknown table or scale, and if nothing is left.
     """
@@ -79,20 +103,36 @@ def make_plan(
     }
     models = SCALES[scale].models if "perplexity" in wanted else ()
     if not trainings and not models:
-        raise ConfigError(f"no experiment of {', '.join(wanted)} has one of {', '.join(only)} in its name")
+        raise ConfigError(
+            f"no experiment of {', '.join(wanted)} has one of {', '.join(only)} in its name"
+        )
     return Reproduction(
-        scale=scale, root=root, tables=tables, trainings=trainings, models=models, overrides=tuple(overrides)
+        scale=scale,
+        root=root,
+        tables=tables,
+        trainings=trainings,
+        models=models,
+        overrides=tuple(overrides),
     )
 
 
-def training_of(row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int) -> Training:
-    """The training of an experiment with one seed, in `<root>/<model>/<environment>/seed_<n>/<method>`."""
-    setting, chosen = SCALES[scale].settings[row.environment], method(row.method)
+def training_of(
+    row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int
+) -> Training:
+    """The training of an experiment with one seed, in
+    `<root>/<model>/<environment>/seed_<n>/<method>`."""
+    setting = SCALES[scale].settings[row.environment]
+    chosen = method(row.method)
     changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides)
     folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
     folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
     first, ppo = (
-        placed(configured(setting.preset, (*changes, *own), seed), folder, f"{row.id}/seed {seed}", root=root)
+        placed(
+            configured(setting.preset, (*changes, *own), seed),
+            folder,
+            f"{row.id}/seed {seed}",
+            root=root,
+        )
         for own in chosen.changes
     )
     return Training(folder=folder, world_model=first if chosen.fine_tuned else None, ppo=ppo)
@@ -108,16 +148,22 @@ def run_tables(
     pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
-    """Do what is missing unless `train` is off, write `results.json` (and a page with `notes`, see `write_page`) of
-    what is finished, return the results. When a stage fails, both are written before TrainingError is raised."""
+    """Do what is missing unless `train` is off, write `results.json` (and a page with `notes`, see
+    `write_page`) of what is finished, return the results. When a stage fails, both are written
+    before TrainingError is raised."""
     made.root.mkdir(parents=True, exist_ok=True)
     failed = None
     if train:
         trainings = made.trainings.values()
-        failed = finish_grid(trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work)
+        failed = finish_grid(
+            trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work
+        )
     measured = {model: _perplexity(made, model, measure=train) for model in made.models}
     result = results(made, {model: found for model, found in measured.items() if found})
-    write_atomic(made.root / RESULTS, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    write_atomic(
+        made.root / RESULTS,
+        [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"],
+    )
     if page is not None:
         write_page(result, page, notes=notes)
     if failed is not None:
@@ -131,12 +177,15 @@ def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, A
     known = read_object(path)
     if known or not measure:
         return known
-    cfg = load_config("base", [override for override in made.overrides if override.startswith("trainer.")])
+    cfg = load_config(
+        "base", [override for override in made.overrides if override.startswith("trainer.")]
+    )
     return state_perplexity.main(cfg, model, PERPLEXITY_TAGS, output=path)
 
 
 def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of `results.json`: per table its rows and findings. Trainings that are not finished are left out."""
+    """The content of `results.json`: per table its rows and findings. Trainings that are not
+    finished are left out."""
     found: dict[str, list[SeedResult]] = {}
     for key, trainings in made.trainings.items():
         read = [read_training(training, seed) for seed, training in enumerate(trainings)]
@@ -144,13 +193,19 @@ def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]
     return {
         "scale": made.scale,
         "overrides": list(made.overrides),
-        "tables": {table.name: _table(made, table, found) for table in made.tables if table.name != "perplexity"},
+        "tables": {
+            table.name: _table(made, table, found)
+            for table in made.tables
+            if table.name != "perplexity"
+        },
         "perplexity": {model: _beside_paper(measured) for model, measured in perplexity.items()},
         "versions": versions(),
     }
 
 
-def _table(made: Reproduction, table: PaperTable, found: Mapping[str, list[SeedResult]]) -> dict[str, Any]:
+def _table(
+    made: Reproduction, table: PaperTable, found: Mapping[str, list[SeedResult]]
+) -> dict[str, Any]:
     by_model: dict[str, dict[tuple[str, str], list[SeedResult]]] = defaultdict(dict)
     for row in table.experiments:
         if found.get(row.id):
@@ -159,14 +214,22 @@ def _table(made: Reproduction, table: PaperTable, found: Mapping[str, list[SeedR
     for model, of_model in by_model.items():
         for finding in table.findings:
             here = {
-                method: part for (environment, method), part in of_model.items() if environment == finding.environment
+                method: part
+                for (environment, method), part in of_model.items()
+                if environment == finding.environment
             }
             judged.append({"model": model, **judge(finding, here)})
     return {
         "title": table.title,
-        "rows": [_row(made, row, found.get(row.id, [])) for row in table.experiments if row.id in made.trainings],
+        "rows": [
+            _row(made, row, found.get(row.id, []))
+            for row in table.experiments
+            if row.id in made.trainings
+        ],
         "findings": judged,
-        "interquartile_mean": {model: interquartile_means(part) for model, part in by_model.items()},
+        "interquartile_mean": {
+            model: interquartile_means(part) for model, part in by_model.items()
+        },
     }
 
 
@@ -186,7 +249,9 @@ def _row(made: Reproduction, row: Experiment, parts: list[SeedResult]) -> dict[s
         "each_seed": [rates([part], "after") for part in parts],
         "world_model": [dict(part.world_model) for part in parts],
         "curve": mean_curve(parts),
-        "folders": [str(training.folder.relative_to(made.root)) for training in made.trainings[row.id]],
+        "folders": [
+            str(training.folder.relative_to(made.root)) for training in made.trainings[row.id]
+        ],
         "command": command(made, row),
     }
 
@@ -204,6 +269,11 @@ def _beside_paper(measured: dict[str, Any]) -> list[dict[str, Any]]:
     for tag, texts in measured["tags"].items():
         for text, contexts in texts.items():
             for context, numbers in contexts.items():
-                row = {"tag": tag, "text": text, "context": context, "paper": PERPLEXITY.get((tag, text))}
+                row = {
+                    "tag": tag,
+                    "text": text,
+                    "context": context,
+                    "paper": PERPLEXITY.get((tag, text)),
+                }
                 rows.append({**row, **numbers})
     return rows

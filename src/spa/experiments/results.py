@@ -1,4 +1,5 @@
-"""From finished trainings to numbers: Pass@k with intervals, paired differences, curves, verdicts, and one summary."""
+"""From finished trainings to numbers: Pass@k with intervals, paired differences, curves, verdicts,
+and one summary."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,13 @@ import numpy as np
 from spa.errors import DataError
 from spa.evaluation.aggregate import interval_json
 from spa.evaluation.passk import pass_at_k
-from spa.evaluation.statistics import Interval, iqm_interval, paired_by_puzzle, rate_interval, sentence
+from spa.evaluation.statistics import (
+    Interval,
+    iqm_interval,
+    paired_by_puzzle,
+    rate_interval,
+    sentence,
+)
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
 from spa.experiments.spent import spent
 from spa.run.files import read_lines, read_object
@@ -34,8 +41,8 @@ Curve = dict[int, tuple[float, float | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """One training: outcomes per puzzle `before` PPO, `after` the steps that all methods have, and `after_total`, where
-    it went on; Pass@k at every validation."""
+    """One training: outcomes per puzzle `before` PPO, `after` the steps that all methods have, and
+    `after_total`, where it went on; Pass@k at every validation."""
 
     seed: int
     moments: Mapping[str, Puzzles]
@@ -51,11 +58,14 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
     tasks = tasks_of(training)
     if not all(task.done for task in tasks):
         return None
-    ppo, trainer = tasks[-1].folder, training.ppo.trainer
+    ppo = tasks[-1].folder
+    trainer = training.ppo.trainer
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
-    files = {name: path for name, step in steps.items() if (path := validation(ppo, step)).is_file()}
+    files = {
+        name: path for name, step in steps.items() if (path := validation(ppo, step)).is_file()
+    }
     known = Manifest.read(ppo)
     for path in files.values():
         if known and (problem := known.problem(path, ppo)):
@@ -78,12 +88,16 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
 
 def learns_states(training: Training) -> bool:
     """Whether fine-tuning is on replies with states in them, and not on those of the base format."""
-    return training.world_model is not None and training.world_model.generate.reply_format == "world_model"
+    return (
+        training.world_model is not None
+        and training.world_model.generate.reply_format == "world_model"
+    )
 
 
 def puzzles_of(path: Path) -> Puzzles:
-    """Attempts and successes per puzzle in a file of recorded episodes; those that a fault ended are no attempts. A
-    seed gives another puzzle in other settings, so its content is part of a puzzle's name."""
+    """Attempts and successes per puzzle in a file of recorded episodes; those that a fault ended
+    are no attempts. A seed gives another puzzle in other settings, so its content is part of a
+    puzzle's name."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for _, episode in read_lines(path):
         if episode["stop"] == "error":
@@ -105,8 +119,8 @@ def _world_model(path: Path) -> dict[str, float]:
 
 
 def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
-    """How much was right on held-out puzzles, `<name>_before` and `<name>_after` PPO; nothing where replies hold no
-    states."""
+    """How much was right on held-out puzzles, `<name>_before` and `<name>_after` PPO; nothing where
+    replies hold no states."""
     lines = {line["step"]: line for _, line in read_lines(path)}
     out = {}
     for name in IN_PLAY:
@@ -117,8 +131,8 @@ def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
 
 
 def read_curve(path: Path) -> Curve:
-    """Pass@1 and Pass@8 (None without as many attempts) of every validation in a `metrics.jsonl`, averaged over
-    environment tags."""
+    """Pass@1 and Pass@8 (None without as many attempts) of every validation in a `metrics.jsonl`,
+    averaged over environment tags."""
     curve: Curve = {}
     for _, line in read_lines(path):
         found = [_mean_of(line, f"pass@{k}") for k in KS]
@@ -128,7 +142,11 @@ def read_curve(path: Path) -> Curve:
 
 
 def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
-    values = [value for key, value in line.items() if key.startswith("val-env/") and key.endswith(f"/{name}")]
+    values = [
+        value
+        for key, value in line.items()
+        if key.startswith("val-env/") and key.endswith(f"/{name}")
+    ]
     return float(np.mean(values)) if values else None
 
 
@@ -141,7 +159,9 @@ def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, flo
     """`pass@k` -> interval over seeds if there are enough of them, else over puzzles."""
     out = {}
     for k in KS:
-        strata = [list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results]
+        strata = [
+            list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results
+        ]
         if strata and all(strata):
             out[f"pass@{k}"] = interval_json(rate_interval(strata, seed=0))
     return out
@@ -155,23 +175,32 @@ def difference(
     moments: tuple[str, str] = ("after", "after"),
     resamples: int = 10_000,
 ) -> Interval | None:
-    """Pass@k of the first minus that of the second, each at its moment, paired by puzzle inside the seeds that both
-    have; None if there is nothing to pair."""
+    """Pass@k of the first minus that of the second, each at its moment, paired by puzzle inside the
+    seeds that both have; None if there is nothing to pair."""
     others = {result.seed: result for result in second}
     pairs = [
-        (per_puzzle(one.moments.get(moments[0], {}), k), per_puzzle(others[one.seed].moments.get(moments[1], {}), k))
+        (
+            per_puzzle(one.moments.get(moments[0], {}), k),
+            per_puzzle(others[one.seed].moments.get(moments[1], {}), k),
+        )
         for one in first
         if one.seed in others
     ]
     return paired_by_puzzle(pairs, seed=0, resamples=resamples)
 
 
-def summarise(made: "Comparison", *, seconds: float, peak_bytes: int, before: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of summary.json. With one seed, `methods` stands at the top; with several, in `seeds`, and at the top
-    is the mean over seeds. Seconds are added to those of `before`, the summary that there was; the largest memory of
-    both counts."""
+def summarise(
+    made: "Comparison", *, seconds: float, peak_bytes: int, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The content of summary.json. With one seed, `methods` stands at the top; with several, in
+    `seeds`, and at the top is the mean over seeds. Seconds are added to those of `before`, the
+    summary that there was; the largest memory of both counts."""
     found = {
-        name: [result for seed, one in enumerate(trainings) if (result := read_training(one, seed)) is not None]
+        name: [
+            result
+            for seed, one in enumerate(trainings)
+            if (result := read_training(one, seed)) is not None
+        ]
         for name, trainings in made.trainings.items()
     }
     seeds = [
@@ -191,7 +220,9 @@ def summarise(made: "Comparison", *, seconds: float, peak_bytes: int, before: Ma
         "methods": mean_over_seeds([entry["methods"] for entry in seeds]),
         "world_model": mean_over_seeds([entry["world_model"] for entry in seeds]),
         "difference": _differences(made, found),
-        "episodes": {name: episodes_played(trainings[0]) for name, trainings in made.trainings.items()},
+        "episodes": {
+            name: episodes_played(trainings[0]) for name, trainings in made.trainings.items()
+        },
         "sampled_tokens": {
             name: tokens_sampled([one for one in trainings if _began_ppo(one)])
             for name, trainings in made.trainings.items()
@@ -201,7 +232,9 @@ def summarise(made: "Comparison", *, seconds: float, peak_bytes: int, before: Ma
         "versions": versions(),
     }
     if not seconds and before:
-        summary |= {key: before[key] for key in ("name", "peak_memory_gb", "versions") if key in before}
+        summary |= {
+            key: before[key] for key in ("name", "peak_memory_gb", "versions") if key in before
+        }
     if made.cfg.compare.seeds > 1:
         summary["seeds"] = seeds
     return summary
@@ -225,16 +258,28 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
 
 
 def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Pass@1 of the reference minus each other arm's, with a 95 % interval. Where all arms train on, the
-    reference does, too."""
+    """Pass@1 of the reference minus each other arm's, with a 95 % interval. Where all arms train
+    on, the reference does, too."""
     out: dict[str, Any] = {}
     reference = found[made.reference]
-    longest = "after_total" if reference and all("after_total" in one.moments for one in reference) else "after"
+    longest = (
+        "after_total"
+        if reference and all("after_total" in one.moments for one in reference)
+        else "after"
+    )
     for name, parts in found.items():
-        for moments, key in ((("after", "after"), name), ((longest, "after_total"), f"{name}_same_total_episodes")):
-            gap = difference(reference, parts, moments=moments, resamples=made.cfg.compare.bootstrap)
+        for moments, key in (
+            (("after", "after"), name),
+            ((longest, "after_total"), f"{name}_same_total_episodes"),
+        ):
+            gap = difference(
+                reference, parts, moments=moments, resamples=made.cfg.compare.bootstrap
+            )
             if name != made.reference and gap is not None:
-                out[key] = {**{part: round(getattr(gap, part), 4) for part in ("mean", "low", "high")}, "n": gap.n}
+                out[key] = {
+                    **{part: round(getattr(gap, part), 4) for part in ("mean", "low", "high")},
+                    "n": gap.n,
+                }
     return out
 
 
@@ -243,8 +288,8 @@ def _began_ppo(training: Training) -> bool:
 
 
 def tokens_sampled(trainings: Sequence[Training]) -> dict[str, int]:
-    """Tokens that the model sampled in self-play and PPO, mean over the seeds: up to the moment `after`, and, where PPO
-    continued, up to its end (`longer`)."""
+    """Tokens that the model sampled in self-play and PPO, mean over the seeds: up to the moment
+    `after`, and, where PPO continued, up to its end (`longer`)."""
     totals: dict[str, list[float]] = {}
     for training in trainings:
         used = {step: so_far.tokens for step, so_far in spent(training).items()}
@@ -256,13 +301,20 @@ def tokens_sampled(trainings: Sequence[Training]) -> dict[str, int]:
 
 
 def episodes_played(training: Training) -> dict[str, int]:
-    """Episodes of PPO up to the moment `after` and of self-play; `ppo_longer`, where it went on: all of PPO."""
-    ppo, first = training.ppo, training.world_model
+    """Episodes of PPO up to the moment `after` and of self-play; `ppo_longer`, where it went on:
+    all of PPO."""
+    ppo = training.ppo
+    first = training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
     per_step, per_batch = (
-        cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size for cfg in (ppo, first or ppo)
+        cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size
+        for cfg in (ppo, first or ppo)
     )
-    batches = sum(own.cfg.generate.num_batches for own in training.rounds if own.cfg.generate.policy != "search")
+    batches = sum(
+        own.cfg.generate.num_batches
+        for own in training.rounds
+        if own.cfg.generate.policy != "search"
+    )
     played = {"ppo": steps * per_step, "self_play": batches * per_batch}
     if ppo.trainer.also_test_at:
         played["ppo_longer"] = ppo.trainer.total_training_steps * per_step
@@ -274,12 +326,15 @@ def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in entries[0].items():
         others = [entry[key] for entry in entries if key in entry]
-        out[key] = mean_over_seeds(others) if isinstance(value, dict) else round(float(np.mean(others)), 4)
+        out[key] = (
+            mean_over_seeds(others) if isinstance(value, dict) else round(float(np.mean(others)), 4)
+        )
     return out
 
 
 def stage_seconds(made: "Comparison") -> dict[str, float]:
-    """Seconds of each stage of each arm, summed over seeds; a stage that lies elsewhere took none here."""
+    """Seconds of each stage of each arm, summed over seeds; a stage that lies elsewhere took none
+    here."""
     out: dict[str, float] = defaultdict(float)
     for name, trainings in made.trainings.items():
         for task in [task for training in trainings for task in tasks_of(training)]:
@@ -290,11 +345,13 @@ def stage_seconds(made: "Comparison") -> dict[str, float]:
 
 
 def judge(finding: "Finding", results: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Whether a claim was found here, JSON-ready. `results` are those of the finding's environment by method.
+    """Whether a claim was found here, JSON-ready. `results` are those of the finding's environment
+    by method.
 
-    `reproduced`, `contradicted` (the interval lies on the other side), `no difference found`, or `not run`. A claim
-    that nothing is gained, or lost, is reproduced if the interval leaves no gain, or loss, of `MARGIN` or more;
-    otherwise it is `undecided`: not to have found a difference is no evidence that there is none.
+    `reproduced`, `contradicted` (the interval lies on the other side), `no difference found`, or
+    `not run`. A claim that nothing is gained, or lost, is reproduced if the interval leaves no
+    gain, or loss, of `MARGIN` or more; otherwise it is `undecided`: not to have found a difference
+    is no evidence that there is none.
     """
     first = results.get(finding.first) or ()
     second = results.get(finding.second) or ()
@@ -309,11 +366,21 @@ def judge(finding: "Finding", results: Mapping[str, Sequence[SeedResult]]) -> di
     if gap is None:
         return {**base, "verdict": "not run"}
     if finding.kind == "better":
-        verdict = "reproduced" if gap.low > 0 else "contradicted" if gap.high < 0 else "no difference found"
+        verdict = (
+            "reproduced"
+            if gap.low > 0
+            else "contradicted"
+            if gap.high < 0
+            else "no difference found"
+        )
     elif finding.kind == "no_gain":
-        verdict = "contradicted" if gap.low > 0 else "reproduced" if gap.high < MARGIN else "undecided"
+        verdict = (
+            "contradicted" if gap.low > 0 else "reproduced" if gap.high < MARGIN else "undecided"
+        )
     else:
-        verdict = "contradicted" if gap.high < 0 else "reproduced" if gap.low > -MARGIN else "undecided"
+        verdict = (
+            "contradicted" if gap.high < 0 else "reproduced" if gap.low > -MARGIN else "undecided"
+        )
     return {
         **base,
         "verdict": verdict,
@@ -324,7 +391,8 @@ def judge(finding: "Finding", results: Mapping[str, Sequence[SeedResult]]) -> di
 
 
 def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]]) -> dict[str, Any]:
-    """Per method the interquartile mean of Pass@1 over environments and seeds, of methods that ran in all of them.
+    """Per method the interquartile mean of Pass@1 over environments and seeds, of methods that ran
+    in all of them.
 
     `results` by (environment, method).
     """
@@ -356,7 +424,11 @@ def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
             {
                 "step": step,
                 "pass@1": round(float(np.mean(firsts)), 4),
-                **({"pass@8": round(float(np.mean(eighths)), 4)} if len(eighths) == len(results) else {}),
+                **(
+                    {"pass@8": round(float(np.mean(eighths)), 4)}
+                    if len(eighths) == len(results)
+                    else {}
+                ),
                 "low": round(min(firsts), 4),
                 "high": round(max(firsts), 4),
             }

@@ -18,16 +18,23 @@ class Spent(NamedTuple):
 
 
 def spent(training: Training) -> dict[int, Spent]:
-    """PPO step -> what had been used by then: actions in the environment, and tokens that the model sampled. Play by
-    others than the model costs actions and no tokens, and so do branches, plans to choose from, and what the scout
-    tried; validation counts nowhere, and what was only learnt from is told by `learnt_tokens`."""
-    actions, tokens = 0.0, 0.0
+    """PPO step -> what had been used by then: actions in the environment, and tokens that the model
+    sampled. Play by others than the model costs actions and no tokens, and so do branches, plans to
+    choose from, and what the scout tried; validation counts nowhere, and what was only learnt from
+    is told by `learnt_tokens`."""
+    actions = 0.0
+    tokens = 0.0
     for own in training.rounds:
         before = _played(own)
-        actions, tokens = actions + before.environment_steps, tokens + before.tokens
+        actions = actions + before.environment_steps
+        tokens = tokens + before.tokens
     found = {0: Spent(actions, tokens)}
     for _, line in read_lines(training.folder / FOLDERS["ppo"] / "metrics.jsonl"):
-        tags = [key.split("/")[1] for key in line if key.startswith("train/") and key.endswith("/episodes")]
+        tags = [
+            key.split("/")[1]
+            for key in line
+            if key.startswith("train/") and key.endswith("/episodes")
+        ]
         for tag in tags:
             played = line[f"train/{tag}/episodes"]
             actions += played * line.get(f"train/{tag}/num_actions", 0.0)
@@ -41,18 +48,28 @@ def _played(own: Round) -> Spent:
     path = own.data / "summary.json"
     summary = read_object(path)
     if "played" not in summary:
-        raise DataError(f"{path} is damaged or lost. Remove {path.parent} and start the same command again.")
-    played, generate = summary["played"], own.cfg.generate
+        raise DataError(
+            f"{path} is damaged or lost. Remove {path.parent} and start the same command again."
+        )
+    played = summary["played"]
+    generate = own.cfg.generate
     shares = generate.mixture or {generate.policy: 1.0}
-    share = float(shares.get("self", 0.0)) / sum(map(float, shares.values())) * (1 - generate.epsilon)
-    drawn = summary.get("imagination", {}).get("tokens_per_episode") or played.get("response_length", 0.0)
+    share = (
+        float(shares.get("self", 0.0)) / sum(map(float, shares.values())) * (1 - generate.epsilon)
+    )
+    drawn = summary.get("imagination", {}).get("tokens_per_episode") or played.get(
+        "response_length", 0.0
+    )
     actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
     return Spent(actions, share * played["episodes"] * drawn)
 
 
 def learnt_tokens(training: Training) -> int:
-    """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds, and in replay."""
-    folders = [folder for own in training.rounds for folder in (own.sft, *sorted(own.sft.glob("extra_*")))]
+    """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds,
+    and in replay."""
+    folders = [
+        folder for own in training.rounds for folder in (own.sft, *sorted(own.sft.glob("extra_*")))
+    ]
     read = [(folder, "train/tokens") for folder in folders]
     total = 0.0
     for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:
@@ -62,8 +79,9 @@ def learnt_tokens(training: Training) -> int:
 
 
 def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any] | None:
-    """Tabular Q-learning with `steps` actions on the puzzles of this training (`spa.stages.q_learning`), kept beside
-    it; None if it is not there and is not to `learn`, or if the environment has no table."""
+    """Tabular Q-learning with `steps` actions on the puzzles of this training
+    (`spa.stages.q_learning`), kept beside it; None if it is not there and is not to `learn`, or if
+    the environment has no table."""
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)
     if known.get("steps") == steps:

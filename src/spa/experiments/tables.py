@@ -25,7 +25,10 @@ def print_table(summary: dict[str, Any]) -> None:
             # Older summaries do not say it; then the method with most self-play is the measure.
             most = max(other["ppo"] + other["self_play"] for other in summary["episodes"].values())
             extra = played.get("ppo_longer", most)
-            table.add_row(f"{arm}, trained longer", *_cells(moments, "after_total", extra, extra, tokens.get("longer")))
+            table.add_row(
+                f"{arm}, trained longer",
+                *_cells(moments, "after_total", extra, extra, tokens.get("longer")),
+            )
     console.print(table)
     for arm, description in summary["descriptions"].items():
         console.print(f"  {arm}: {description}", markup=False)
@@ -66,13 +69,20 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         if shares:
             out.append(f"Right in its own play, before → after PPO: {', '.join(shares)}.")
         if world.get("gate_passed", 1.0) < 1:
-            out.append("The world model stayed below the gate in at least one seed; PPO went on all the same.")
-    seconds, memory = summary["seconds"]["total"], summary["peak_memory_gb"]
-    out.append(f"{seconds:.0f} s in all; at most {memory} GB of memory (the peaks of all processes, added up).")
+            out.append(
+                "The world model stayed below the gate in at least one seed; PPO went on all the same."
+            )
+    seconds = summary["seconds"]["total"]
+    memory = summary["peak_memory_gb"]
+    out.append(
+        f"{seconds:.0f} s in all; at most {memory} GB of memory (the peaks of all processes, added up)."
+    )
     return out
 
 
-def _cells(moments: dict[str, dict[str, float]], after: str, ppo: int, total: int, tokens: int | None) -> list[str]:
+def _cells(
+    moments: dict[str, dict[str, float]], after: str, ppo: int, total: int, tokens: int | None
+) -> list[str]:
     cells = [f"{ppo:,}", f"{total:,}", "–" if tokens is None else f"{tokens:,}"]
     for k in ("pass@1", "pass@8"):
         values = (moments.get(moment, {}).get(k) for moment in ("before", after))

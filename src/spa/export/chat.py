@@ -1,4 +1,5 @@
-"""A game as a chat, for stacks that keep the conversation themselves: what is said first, and what follows a reply."""
+"""A game as a chat, for stacks that keep the conversation themselves: what is said first, and what
+follows a reply."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from spa.types import Message, Stop, Turn
 
 @dataclass
 class GameChat:
-    """One game at a time, told as an episode of training would be: the same prompts, parser, limits and penalties.
+    """One game at a time, told as an episode of training would be: the same prompts, parser, limits
+    and penalties.
 
-    `begin` returns the first messages; `answer` takes a reply and returns the next user message, or None when the
-    episode is over. `turns`, `stop` and `score` then say what happened, and `fault` what broke it.
+    `begin` returns the first messages; `answer` takes a reply and returns the next user message, or
+    None when the episode is over. `turns`, `stop` and `score` then say what happened, and `fault`
+    what broke it.
     """
 
     env: TextEnv
@@ -30,25 +33,31 @@ class GameChat:
     format_penalty: float
 
     def begin(self, seed: int, noise_seed: int | None = None) -> tuple[Message, ...]:
-        """System and first user message of the puzzle of a seed. Raises ConfigError if it cannot be made, or if it is a
-        picture."""
-        self.seed, self.noise_seed = seed, noise_seed
+        """System and first user message of the puzzle of a seed. Raises ConfigError if it cannot be
+        made, or if it is a picture."""
+        self.seed = seed
+        self.noise_seed = noise_seed
         self.turns: list[Turn] = []
         self.stop: Stop | None = None
         self.fault = ""
         try:
             with boundary("the puzzle"):
-                self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
-                messages, pictured = self.prompter.first_messages(self.env), self.env.image() is not None
+                self.env.reset(
+                    seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed}
+                )
+                messages = self.prompter.first_messages(self.env)
+                pictured = self.env.image() is not None
         except EnvFault as error:
             raise ConfigError(f"the puzzle of seed {seed} cannot be made: {error}") from error
         if pictured:
-            raise ConfigError("other stacks are sent text, not pictures: set render_mode: text in custom_envs")
+            raise ConfigError(
+                "other stacks are sent text, not pictures: set render_mode: text in custom_envs"
+            )
         return messages
 
     def answer(self, reply: str) -> str | None:
-        """Execute a reply; the next user message, or None if that was the last one. An environment that fails ends the
-        episode with `Stop.ERROR`. Raises ValueError after the end.
+        """Execute a reply; the next user message, or None if that was the last one. An environment
+        that fails ends the episode with `Stop.ERROR`. Raises ValueError after the end.
 
         Other stacks do not force the prefill on a reply: it is put before one that lacks it.
         """
@@ -61,11 +70,17 @@ class GameChat:
         try:
             with boundary("the turn"):
                 turn, ended = take_turn(
-                    self.env, self.prompter, text, actions_left=left, format_penalty=self.format_penalty
+                    self.env,
+                    self.prompter,
+                    text,
+                    actions_left=left,
+                    format_penalty=self.format_penalty,
                 )
                 self.turns.append(turn)
                 used += len(turn.executed)
-                self.stop = stop_after(turn, ended, self.prompter, turns=len(self.turns), used_actions=used)
+                self.stop = stop_after(
+                    turn, ended, self.prompter, turns=len(self.turns), used_actions=used
+                )
                 if self.stop is not None:
                     return None
                 message = self.prompter.next_message(
@@ -96,8 +111,12 @@ class GameChat:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """What should be known before each reply, and at last: what predictions are measured against."""
-        return (*(turn.target for turn in self.turns), *(turn.next_target for turn in self.turns[-1:]))
+        """What should be known before each reply, and at last: what predictions are measured
+        against."""
+        return (
+            *(turn.target for turn in self.turns),
+            *(turn.next_target for turn in self.turns[-1:]),
+        )
 
 
 def token_episode(
@@ -107,12 +126,14 @@ def token_episode(
     seed: int,
     noise_seed: int | None = None,
 ) -> dict[str, Any]:
-    """Play an episode in tokens that are only ever appended to, for trainers that want ids and a mask.
+    """Play an episode in tokens that are only ever appended to, for trainers that want ids and a
+    mask.
 
-    `generate` continues token ids and returns the sampled ids with their log-probs. Returns `prompt_ids`,
-    `completion_ids`, `logprobs` (0 where the game speaks), `env_mask` (1 on sampled ids), `score`, `success`, `stop`
-    (why it ended), `turn_rewards`, `seed` and `noise_seed`: the columns that a rollout function of TRL returns. Of an
-    episode that its environment broke (`stop` is `error`), nothing is trained on: its mask is 0.
+    `generate` continues token ids and returns the sampled ids with their log-probs. Returns
+    `prompt_ids`, `completion_ids`, `logprobs` (0 where the game speaks), `env_mask` (1 on sampled
+    ids), `score`, `success`, `stop` (why it ended), `turn_rewards`, `seed` and `noise_seed`: the
+    columns that a rollout function of TRL returns. Of an episode that its environment broke (`stop`
+    is `error`), nothing is trained on: its mask is 0.
     """
     prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.prefill)
     ids: list[int] = []
@@ -120,12 +141,16 @@ def token_episode(
     mask: list[int] = []
     while True:
         reply, scores = generate(prompt + ids)
-        ids, logprobs, mask = ids + reply, logprobs + scores, mask + [1] * len(reply)
+        ids = ids + reply
+        logprobs = logprobs + scores
+        mask = mask + [1] * len(reply)
         told = chat.answer(chat.prompter.prefill + template.decode_reply(reply))
         if told is None:
             break
         answer = template.follow(told, chat.prompter.prefill, reply=reply)
-        ids, logprobs, mask = ids + answer, logprobs + [0.0] * len(answer), mask + [0] * len(answer)
+        ids = ids + answer
+        logprobs = logprobs + [0.0] * len(answer)
+        mask = mask + [0] * len(answer)
     return {
         "prompt_ids": prompt,
         "completion_ids": ids,
@@ -141,7 +166,8 @@ def token_episode(
 
 
 def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None) -> GameChat:
-    """The game of a tag of a configuration (its name or file), in `mode` or the configuration's own for PPO.
+    """The game of a tag of a configuration (its name or file), in `mode` or the configuration's own
+    for PPO.
 
     Raises ConfigError if there is no such tag, or if several play it.
     """
@@ -152,10 +178,12 @@ def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None)
 
 
 def make_game(cfg: Config, tag: str) -> TextEnv:
-    """The environment of a tag. Raises ConfigError if there is no such tag, or if several play it: other stacks have
-    one player, who would move for all of them."""
+    """The environment of a tag. Raises ConfigError if there is no such tag, or if several play it:
+    other stacks have one player, who would move for all of them."""
     spec = cfg.environment(tag)
     env = make_env(spec.env_type, spec.env_config)
     if env.players > 1:
-        raise ConfigError(f"{tag} is a game of {env.players} players; only games of one player can be exported")
+        raise ConfigError(
+            f"{tag} is a game of {env.players} players; only games of one player can be exported"
+        )
     return env

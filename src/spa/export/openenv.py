@@ -1,7 +1,8 @@
-"""Our games behind OpenEnv's server, on this machine: `spa env serve TAG`, and OpenEnv's own clients play them.
+"""Our games behind OpenEnv's server, on this machine: `spa env serve TAG`, and OpenEnv's own
+clients play them.
 
-Source: https://github.com/meta-pytorch/OpenEnv (0.10). An action is a text of the game (`Right`), an observation is the
-state with what may be done.
+Source: https://github.com/meta-pytorch/OpenEnv (0.10). An action is a text of the game (`Right`),
+an observation is the state with what may be done.
 """
 
 from typing import Any
@@ -22,14 +23,18 @@ SESSIONS = 64
 class GameAction(Action):
     """One action of the game, as its texts name it."""
 
-    action: str = Field(max_length=10_000, description="an action of the game, for example one of legal_actions")
+    action: str = Field(
+        max_length=10_000, description="an action of the game, for example one of legal_actions"
+    )
 
 
 class GameObservation(Observation):
     """What the player sees. `rules` only after a reset."""
 
     state: str = Field(description="the state as text")
-    legal_actions: list[str] = Field(default_factory=list, description="as far as they can be listed")
+    legal_actions: list[str] = Field(
+        default_factory=list, description="as far as they can be listed"
+    )
     rules: str = ""
     valid: bool = True
     success: bool = False
@@ -53,31 +58,44 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         self.mode: StateText = mode
 
     def reset(
-        self, seed: int | None = None, episode_id: str | None = None, noise_seed: int | None = None, **kwargs: Any
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        noise_seed: int | None = None,
+        **kwargs: Any,
     ) -> GameObservation:
         """The puzzle of a seed, or of a drawn one; `noise_seed` fixes the chance in it."""
         self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
-        self.now, self.over = GameState(episode_id=episode_id, step_count=0, seed=seed), False
+        self.now = GameState(episode_id=episode_id, step_count=0, seed=seed)
+        self.over = False
         return self._seen(rules=self.env.instruction(self.mode))
 
-    def step(self, action: GameAction, timeout_s: float | None = None, **kwargs: Any) -> GameObservation:
-        """Take an action; one that the game does not know changes nothing. Raises ValueError before the first reset
-        and after the end."""
+    def step(
+        self, action: GameAction, timeout_s: float | None = None, **kwargs: Any
+    ) -> GameObservation:
+        """Take an action; one that the game does not know changes nothing. Raises ValueError before
+        the first reset and after the end."""
         if self.over:
             raise ValueError("the game is over or has not begun: reset it")
         known = self.env.to_action(action.action)
-        reward, info = 0.0, {"action_is_valid": False, "success": False}
+        reward = 0.0
+        info = {"action_is_valid": False, "success": False}
         if known is not None:
             reward, self.over, info = checked_step(self.env.step(known))
         self.now.step_count += 1
         self.now.score += reward
         return self._seen(
-            reward=reward, done=self.over, valid=bool(info["action_is_valid"]), success=bool(info["success"])
+            reward=reward,
+            done=self.over,
+            valid=bool(info["action_is_valid"]),
+            success=bool(info["success"]),
         )
 
     def _seen(self, **told: Any) -> GameObservation:
         return GameObservation(
-            state=self.env.state_text(self.mode), legal_actions=list(self.env.legal_actions()), **told
+            state=self.env.state_text(self.mode),
+            legal_actions=list(self.env.legal_actions()),
+            **told,
         )
 
     @property

@@ -1,7 +1,9 @@
-"""Our games as an environment of Prime Intellect's verifiers: a taskset of puzzles, a game that answers, a plain chat.
+"""Our games as an environment of Prime Intellect's verifiers: a taskset of puzzles, a game that
+answers, a plain chat.
 
-Source: https://github.com/PrimeIntellect-ai/verifiers (0.4, `verifiers.v1`). The package `spa_verifiers` exports them
-under the name by which verifiers looks for them: `vf-eval spa-verifiers --env.taskset.tag FrozenLake`.
+Source: https://github.com/PrimeIntellect-ai/verifiers (0.4, `verifiers.v1`). The package
+`spa_verifiers` exports them under the name by which verifiers looks for them: `vf-eval
+spa-verifiers --env.taskset.tag FrozenLake`.
 """
 
 import asyncio
@@ -18,7 +20,8 @@ from spa.types import Stop
 
 
 class SpaConfig(vf.TasksetConfig):
-    """Which puzzles: `tag` of `config` (a preset or a YAML file), seeds `first_seed` to `first_seed + puzzles - 1`."""
+    """Which puzzles: `tag` of `config` (a preset or a YAML file), seeds `first_seed` to `first_seed
+    + puzzles - 1`."""
 
     tag: str = "FrozenLake"
     config: str = "base"
@@ -66,7 +69,8 @@ class ChatHarnessConfig(vf.HarnessConfig):
 
 
 class ChatHarness(vf.Harness[ChatHarnessConfig]):
-    """A request for each turn, from this process: a game needs no tools, no sandbox and no program to install."""
+    """A request for each turn, from this process: a game needs no tools, no sandbox and no program
+    to install."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_RESUME = True
@@ -89,7 +93,9 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
         if isinstance(prompt, str):
             told.append({"role": "user", "content": prompt})
         else:
-            told += [{"role": message.role, "content": message.content or ""} for message in prompt or []]
+            told += [
+                {"role": message.role, "content": message.content or ""} for message in prompt or []
+            ]
         async with AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0) as client:
             await client.chat.completions.create(model=ctx.model, messages=told)  # type: ignore[arg-type]
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
@@ -102,12 +108,15 @@ class SpaEnvConfig(vf.EnvConfig):
 
 
 class SpaEnv(vf.Env[SpaEnvConfig]):
-    """A game answers every reply until it is over. Episodes of a task share the puzzle, not its chance.
+    """A game answers every reply until it is over. Episodes of a task share the puzzle, not its
+    chance.
 
-    The trace gets the score as reward, success as metric, the true states and the seeds, which `spa diagnose` reads."""
+    The trace gets the score as reward, success as metric, the true states and the seeds, which `spa
+    diagnose` reads."""
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
-        """Play one puzzle. Raises EnvFault if its environment breaks: the trace is then an error and has no reward."""
+        """Play one puzzle. Raises EnvFault if its environment breaks: the trace is then an error
+        and has no reward."""
         data: SpaData = task.data  # type: ignore[assignment]
         chat = await asyncio.to_thread(make_chat, data.tag, data.config, mode=data.mode)
         async with agents.player.interaction(task) as interaction:

@@ -1,6 +1,8 @@
-"""Exact bias and variance of policy-gradient estimators: every group that can be drawn, with its probability.
+"""Exact bias and variance of policy-gradient estimators: every group that can be drawn, with its
+probability.
 
-One turn is one sampled token here, so token and turn discounts coincide and every estimator is the one that trains.
+One turn is one sampled token here, so token and turn discounts coincide and every estimator is the
+one that trains.
 """
 
 import math
@@ -43,12 +45,13 @@ Estimator = Callable[[Groups], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """An estimator's mean gradient, and how far single groups are from it, relative to the exact gradient.
+    """An estimator's mean gradient, and how far single groups are from it, relative to the exact
+    gradient.
 
-    `scale` is the mean estimate's component along the exact gradient (1: unbiased; a learning rate absorbs it), `error`
-    the distance of the mean from the exact gradient, `angle` the degrees between the two (0: only the scale is off; 90
-    and more: it does not climb), `noise` the standard deviation of a single group's estimate over the length of the
-    mean.
+    `scale` is the mean estimate's component along the exact gradient (1: unbiased; a learning rate
+    absorbs it), `error` the distance of the mean from the exact gradient, `angle` the degrees
+    between the two (0: only the scale is off; 90 and more: it does not climb), `noise` the standard
+    deviation of a single group's estimate over the length of the mean.
     """
 
     scale: float
@@ -59,14 +62,15 @@ class Verdict:
 
 
 def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Groups:
-    """All groups of `size` episodes, in any order counted once with its multinomial probability. The critic gives the
-    policy's exact values, plus `critic_error` on every state."""
+    """All groups of `size` episodes, in any order counted once with its multinomial probability.
+    The critic gives the policy's exact values, plus `critic_error` on every state."""
     count = len(episodes.probability)
     picks = torch.tensor(list(combinations_with_replacement(range(count), size)))
     log_p = episodes.probability.log()[picks].sum(dim=1)
     repeats = torch.stack([(picks == n).sum(dim=1) for n in range(count)], dim=1).double()
     orders = math.lgamma(size + 1) - torch.lgamma(repeats + 1).sum(dim=1)
-    rows, present = picks.reshape(-1), episodes.present
+    rows = picks.reshape(-1)
+    present = episodes.present
     turns = torch.arange(present.shape[1]).expand_as(present)
     return Groups(
         probability=(log_p + orders).exp(),
@@ -88,7 +92,8 @@ def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
     mean = (groups.probability[:, None] * estimates).sum(dim=0)
     variance = (groups.probability * (estimates - mean).square().sum(dim=1)).sum()
     exact = episodes.gradient
-    length, product = float(exact.norm()), float(mean @ exact)
+    length = float(exact.norm())
+    product = float(mean @ exact)
     cosine = product / (length * float(mean.norm())) if float(mean.norm()) > 1e-12 else 0.0
     return Verdict(
         scale=product / length**2,
@@ -100,25 +105,30 @@ def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
 
 
 def group_mean_to_go(groups: Groups) -> Tensor:
-    """Rewards to go minus their mean over all of the group that reached the turn, the episode itself among them:
-    `turn_rloo` times 1 - 1/n for n episodes there."""
+    """Rewards to go minus their mean over all of the group that reached the turn, the episode
+    itself among them: `turn_rloo` times 1 - 1/n for n episodes there."""
     where = Turns.of(groups.turns, groups.mask)
     to_go = rewards_to_go(where.sums(groups.rewards), 1.0)
     return to_go - _mean_of_present(to_go, where.present, groups.ids, own=True)
 
 
 def per_index(groups: Groups, *, own: bool) -> Tensor:
-    """Each turn's reward centred by itself, over those of the group that have one at this index, and summed to come:
-    what verl-project/verl#7244 reports as biased. The last reward of an episode is its outcome and is centred over the
-    whole group. `own`: the episode's own reward is part of the mean."""
+    """Each turn's reward centred by itself, over those of the group that have one at this index,
+    and summed to come: what verl-project/verl#7244 reports as biased. The last reward of an episode
+    is its outcome and is centred over the whole group. `own`: the episode's own reward is part of
+    the mean."""
     where = Turns.of(groups.turns, groups.mask)
     rewards = where.sums(groups.rewards)
-    last = where.present & (torch.arange(rewards.shape[1]) == where.present.sum(dim=1, keepdim=True) - 1)
+    last = where.present & (
+        torch.arange(rewards.shape[1]) == where.present.sum(dim=1, keepdim=True) - 1
+    )
     outcome = torch.where(last, rewards, 0.0).sum(dim=1)
     ones = torch.ones(len(outcome), 1, dtype=torch.bool)
     centred = outcome[:, None] - _mean_of_present(outcome[:, None], ones, groups.ids, own=own)
     between = where.present & ~last
-    steps = torch.where(between, rewards - _mean_of_present(rewards, between, groups.ids, own=own), 0.0)
+    steps = torch.where(
+        between, rewards - _mean_of_present(rewards, between, groups.ids, own=own), 0.0
+    )
     return rewards_to_go(steps, 1.0) + centred
 
 
@@ -128,13 +138,14 @@ def _mean_of_present(values: Tensor, present: Tensor, ids: Tensor, *, own: bool)
     totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, known)[ids]
     counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, present.double())[ids]
     if not own:
-        totals, counts = totals - known, counts - 1
+        totals = totals - known
+        counts = counts - 1
     return torch.where(counts > 0, totals / counts.clamp(min=1), 0.0)
 
 
 def whitened(estimator: Estimator) -> Estimator:
-    """The estimator's advantages shifted and scaled to mean 0 and variance 1 over the tokens of the batch, here one
-    group."""
+    """The estimator's advantages shifted and scaled to mean 0 and variance 1 over the tokens of the
+    batch, here one group."""
 
     def white(groups: Groups) -> Tensor:
         advantages = estimator(groups)
@@ -146,7 +157,8 @@ def whitened(estimator: Estimator) -> Estimator:
 
 
 def only_with_spread(estimator: Estimator) -> Estimator:
-    """Groups whose episodes all scored the same are dropped; the mean is over the groups that are kept."""
+    """Groups whose episodes all scored the same are dropped; the mean is over the groups that are
+    kept."""
 
     def filtered(groups: Groups) -> Tensor:
         spread = group_stats(groups.outcomes, groups.ids).std > 1e-9
@@ -183,7 +195,9 @@ def _grpo(groups: Groups, norm_by_std: bool) -> Tensor:
 
 ESTIMATORS: Mapping[str, Estimator] = {
     "reinforce (reward to go)": lambda g: reinforce_plus_plus(g.rewards, g.mask, 1.0)[0],
-    "reinforce_plus_plus (whitened)": whitened(lambda g: reinforce_plus_plus(g.rewards, g.mask, 1.0)[0]),
+    "reinforce_plus_plus (whitened)": whitened(
+        lambda g: reinforce_plus_plus(g.rewards, g.mask, 1.0)[0]
+    ),
     "grpo": lambda g: _grpo(g, True),
     "grpo without std": lambda g: _grpo(g, False),
     "grpo without std, zero-variance groups dropped": only_with_spread(lambda g: _grpo(g, False)),
@@ -192,7 +206,9 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "gae, exact critic, lam 1": lambda g: _gae(g, 1.0),
     "gae, exact critic, lam 0.5": lambda g: _gae(g, 0.5),
     "bi_level_gae, exact critic, lam 0.5": lambda g: _bi_level(g, 0.5),
-    "turn_gae, exact critic, lam 0.5": lambda g: turn_gae(g.rewards, g.values, g.turns, g.mask, 1.0, 0.5)[0],
+    "turn_gae, exact critic, lam 0.5": lambda g: turn_gae(
+        g.rewards, g.values, g.turns, g.mask, 1.0, 0.5
+    )[0],
     "turn_rloo": _turn_rloo,
     "reward to go, group mean": group_mean_to_go,
     "turn_rloo, zero-variance groups dropped": only_with_spread(_turn_rloo),
@@ -201,4 +217,5 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "per index, leave one out": lambda g: per_index(g, own=False),
     "per index, group mean": lambda g: per_index(g, own=True),
 }
-"""What is tried. The last two and "reward to go, group mean" are specimens; everything else is what trains here."""
+"""What is tried. The last two and "reward to go, group mean" are specimens; everything else is what
+trains here."""

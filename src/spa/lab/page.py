@@ -5,7 +5,12 @@ from collections.abc import Iterator
 from spa.lab.credit import ESTIMATORS, Verdict, groups_of, judge
 from spa.lab.worlds import STOP_OR_GO, WORLDS, World, enumerate_episodes
 
-SPECIMENS = ("turn_rloo", "reward to go, group mean", "per index, leave one out", "per index, group mean")
+SPECIMENS = (
+    "turn_rloo",
+    "reward to go, group mean",
+    "per index, leave one out",
+    "per index, group mean",
+)
 
 
 def verdicts(world: World, *, group_size: int, critic_error: float = 0.0) -> dict[str, Verdict]:
@@ -38,9 +43,14 @@ def _published_bias() -> list[str]:
     """The mean estimate of d/dz of the reward in `stop or go`, which is 0.075, by group size."""
     episodes = enumerate_episodes(STOP_OR_GO)
     sizes = (2, 4, 8)
-    lines = [f"| estimator | {' | '.join(f'G = {size}' for size in sizes)} |", "|---|" + "---|" * len(sizes)]
+    lines = [
+        f"| estimator | {' | '.join(f'G = {size}' for size in sizes)} |",
+        "|---|" + "---|" * len(sizes),
+    ]
     for name in SPECIMENS:
-        found = [judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1] for size in sizes]
+        found = [
+            judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1] for size in sizes
+        ]
         lines.append(f"| {name} | {' | '.join(f'{float(value):.6g}' for value in found)} |")
     return [
         "### The published bias",

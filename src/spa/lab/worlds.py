@@ -1,4 +1,5 @@
-"""Worlds of a few turns, small enough to list every episode, and tabular policies whose gradient is exact."""
+"""Worlds of a few turns, small enough to list every episode, and tabular policies whose gradient is
+exact."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,13 +36,15 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
-    """Every episode of a world under its policy. N episodes, K turns, P parameters (one logit per state and action)."""
+    """Every episode of a world under its policy. N episodes, K turns, P parameters (one logit per
+    state and action)."""
 
     probability: Tensor  # float64 [N]
     rewards: Tensor  # float64 [N, K]
     states: Tensor  # int64   [N, K]  -1 after the end
     scores: Tensor  # float64 [N, K, P]  gradient of log pi(action | state); 0 after the end
-    values: Tensor  # float64 [N, K]  the policy's exact value of the state at that turn, 0 after the end
+    # float64 [N, K]  the policy's exact value of the state at that turn, 0 after the end
+    values: Tensor
 
     @property
     def present(self) -> Tensor:
@@ -50,19 +53,24 @@ class Episodes:
 
     @property
     def gradient(self) -> Tensor:
-        """float64 [P]: the exact gradient of the expected reward, sum over episodes of p R grad log p."""
+        """float64 [P]: the exact gradient of the expected reward, sum over episodes of p R grad log
+        p."""
         outcome = self.rewards.sum(dim=1)
         return ((self.probability * outcome)[:, None] * self.scores.sum(dim=1)).sum(dim=0)
 
 
 def enumerate_episodes(world: World) -> Episodes:
     """List every episode of the world with its probability."""
-    offsets, width = {}, 0
+    offsets = {}
+    width = 0
     for state, actions in world.actions.items():
         offsets[state] = width
         width += len(actions)
     index = {state: number for number, state in enumerate(world.states)}
-    pi = {state: torch.softmax(torch.tensor(world.logits[state], dtype=torch.float64), 0) for state in world.states}
+    pi = {
+        state: torch.softmax(torch.tensor(world.logits[state], dtype=torch.float64), 0)
+        for state in world.states
+    }
     known: dict[tuple[str, int], float] = {}
     found: list[tuple[float, list[tuple[str, int, float]]]] = []
 
@@ -94,12 +102,18 @@ def enumerate_episodes(world: World) -> Episodes:
     scores = torch.zeros(len(found), depth, width, dtype=torch.float64)
     for row, (_, turns) in enumerate(found):
         for turn, (state, action, reward) in enumerate(turns):
-            rewards[row, turn], states[row, turn], values[row, turn] = reward, index[state], value(state, turn)
+            rewards[row, turn], states[row, turn], values[row, turn] = (
+                reward,
+                index[state],
+                value(state, turn),
+            )
             part = slice(offsets[state], offsets[state] + len(pi[state]))
             scores[row, turn, part] = -pi[state]
             scores[row, turn, offsets[state] + action] += 1.0
     chances = torch.tensor([chance for chance, _ in found], dtype=torch.float64)
-    return Episodes(probability=chances, rewards=rewards, states=states, scores=scores, values=values)
+    return Episodes(
+        probability=chances, rewards=rewards, states=states, scores=scores, values=values
+    )
 
 
 def _sure(reward: float, state: str | None) -> tuple[Outcome, ...]:

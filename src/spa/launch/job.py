@@ -44,7 +44,8 @@ class Job:
 
 @contextmanager
 def prepared(cfg: Config, job: Job) -> Iterator[Config]:
-    """The configuration with which this rank does a job, after a look at what the job would trip over."""
+    """The configuration with which this rank does a job, after a look at what the job would trip
+    over."""
     folders = pipeline.every_folder(cfg)
     cfg = with_precision(cfg, current_world().broadcast(lambda: precision_of(cfg, folders)))
     if missing := missing_stages(cfg, job):
@@ -52,7 +53,8 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
         preflight(cfg, missing, None if begun else cfg.model_path, thorough=False)
     try:
         yield cfg
-    except (SystemExit, GeneratorExit) as error:  # a template, tracker or function of the user's: it is no success
+    except (SystemExit, GeneratorExit) as error:
+        # a template, tracker or function of the user's: it is no success
         raise TrainingError(
             f"code outside spa ended the run with {type(error).__name__}({error}); `spa --debug` shows where. The "
             "same command goes on from the last checkpoint."
@@ -60,7 +62,8 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
 
 
 def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
-    """How many episodes of a job's stages were lost to faults, and how many there were, by their metrics."""
+    """How many episodes of a job's stages were lost to faults, and how many there were, by their
+    metrics."""
     folders = dict(zip(("generate", "sft", "ppo"), pipeline.stage_folders(cfg), strict=True))
     lost = played = 0.0
     for folder in pipeline.every_folder(cfg) if job.stage == "run" else [folders[job.stage]]:

@@ -1,8 +1,9 @@
-"""`launcher: ray`: the ranks are workers of Ray Train, which puts them on machines and replaces them when they die.
+"""`launcher: ray`: the ranks are workers of Ray Train, which puts them on machines and replaces
+them when they die.
 
-A lost worker ends the others' wait; Ray starts all of them anew, and each stage goes on from its last complete
-checkpoint, as after any other crash, also where the first attempt was to begin anew. So the run's folder must be one
-that all machines see.
+A lost worker ends the others' wait; Ray starts all of them anew, and each stage goes on from its
+last complete checkpoint, as after any other crash, also where the first attempt was to begin anew.
+So the run's folder must be one that all machines see.
 """
 
 import os
@@ -24,14 +25,15 @@ from spa.stages.pipeline import archive_stages
 
 
 def launch_on_ray(cfg: Config, job: Job) -> Path:
-    """Do a job on `trainer.nnodes` x `trainer.n_gpus_per_node` Ray workers: one per GPU, or, with `trainer.device=cpu`
-    or in a cluster without GPUs, one per `ray_init.cpus_per_worker` CPUs.
+    """Do a job on `trainer.nnodes` x `trainer.n_gpus_per_node` Ray workers: one per GPU, or, with
+    `trainer.device=cpu` or in a cluster without GPUs, one per `ray_init.cpus_per_worker` CPUs.
 
-    Raises ConfigError if Ray is missing or the cluster is too small, and TrainingError if the job fails more than
-    `ray_init.max_failures` times.
+    Raises ConfigError if Ray is missing or the cluster is too small, and TrainingError if the job
+    fails more than `ray_init.max_failures` times.
     """
     ray, train = _ray()
-    own, trainer = cfg.ray_init, cfg.trainer
+    own = cfg.ray_init
+    trainer = cfg.trainer
     count = trainer.nnodes * trainer.n_gpus_per_node
     # Without an address Ray would join whatever cluster has been started on this machine.
     ray.init(address=own.address or "local", num_cpus=own.num_cpus, ignore_reinit_error=True)
@@ -82,8 +84,12 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
 
 def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> None:
     """Raises ConfigError if a cluster with the resources `there` has no room for the workers."""
-    nodes, each = cfg.trainer.nnodes, cfg.trainer.n_gpus_per_node
-    needed = {"CPU": cfg.ray_init.cpus_per_worker * nodes * each, "GPU": nodes * each if on_gpu else 0}
+    nodes = cfg.trainer.nnodes
+    each = cfg.trainer.n_gpus_per_node
+    needed = {
+        "CPU": cfg.ray_init.cpus_per_worker * nodes * each,
+        "GPU": nodes * each if on_gpu else 0,
+    }
     short = {name: count for name, count in needed.items() if there.get(name, 0) < count}
     if short:
         found = {name: int(there.get(name, 0)) for name in short}
@@ -108,8 +114,8 @@ def _worker(settings: dict[str, Any]) -> str:
 
 
 def attempt(cfg: Config, job: Job, note: Path) -> Path:
-    """Do a job, or go on with it: of all attempts that share a `note`, a file, the first alone begins anew where the
-    configuration says so."""
+    """Do a job, or go on with it: of all attempts that share a `note`, a file, the first alone
+    begins anew where the configuration says so."""
     world = current_world()
     if world.broadcast(note.exists) and cfg.trainer.resume_mode == "disable":
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="auto"))

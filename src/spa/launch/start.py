@@ -9,8 +9,8 @@ from spa.run.console import set_verbosity
 
 
 def launch(cfg: Config, job: Job) -> Path | None:
-    """Do a job on the ranks that were asked for, by torchrun or by `launcher: ray`. Returns its result on rank 0, where
-    there is somebody to tell."""
+    """Do a job on the ranks that were asked for, by torchrun or by `launcher: ray`. Returns its
+    result on rank 0, where there is somebody to tell."""
     if cfg.launcher == "ray":
         from spa.launch.ray_train import launch_on_ray
 

@@ -1,8 +1,10 @@
-"""Methods of the field: what a PPO step learns from its batch beside the reward. Equations: docs/methods.md.
+"""Methods of the field: what a PPO step learns from its batch beside the reward. Equations:
+docs/methods.md.
 
-A method is one file with one function, `annotate(batch, episodes, context) -> batch`. It returns the batch with other
-`rl_weights`, `ce_weights` or `advantages`, or with more rows; the same batch if its settings switch it off. The update
-does not know which methods there are. A new one is a file here and a place in `METHODS`.
+A method is one file with one function, `annotate(batch, episodes, context) -> batch`. It returns
+the batch with other `rl_weights`, `ce_weights` or `advantages`, or with more rows; the same batch
+if its settings switch it off. The update does not know which methods there are. A new one is a file
+here and a place in `METHODS`.
 """
 
 from collections.abc import Sequence
@@ -30,5 +32,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         batch = method(batch, episodes, context)
     if context.cfg.actor_rollout_ref.actor.world_loss.on:
         known = batch.ce_weights[batch.played] > 0
-        context.metrics["rollout/world_tokens_ratio"] = float(known.sum() / batch.mask.sum().clamp(min=1))
+        context.metrics["rollout/world_tokens_ratio"] = float(
+            known.sum() / batch.mask.sum().clamp(min=1)
+        )
     return batch

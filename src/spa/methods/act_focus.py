@@ -1,4 +1,5 @@
-"""ActFocus (arXiv 2605.14558; reconstructed): the policy loss weighs the answers' tokens more, `answer_focus`."""
+"""ActFocus (arXiv 2605.14558; reconstructed): the policy loss weighs the answers' tokens more,
+`answer_focus`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,9 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     focus = context.cfg.actor_rollout_ref.actor.answer_focus
     if focus.alpha == 1 and focus.beta == 0:
         return batch
-    answers = on_tokens(batch, episodes, partial(answer_mask, template=context.template)) & batch.mask
+    answers = (
+        on_tokens(batch, episodes, partial(answer_mask, template=context.template)) & batch.mask
+    )
     entropies = context.entropies(batch) if focus.beta > 0 else torch.zeros_like(batch.old_logprobs)
     weights = focus_weights(batch.mask, answers, entropies, alpha=focus.alpha, beta=focus.beta)
     return replace(batch, rl_weights=batch.rl_weights * weights)

@@ -18,9 +18,10 @@ Replayed = tuple[np.ndarray, np.ndarray]
 class Context:
     """The PPO step that a method changes.
 
-    step: its number, from 1. entropies: batch -> float32 [B, A], the policy's entropy in nats at each sampled token.
-    state_values: (environment tag, state texts) -> the environment's value of each. stored: training sequences of stage
-    2, if they are replayed. metrics: the step's, to which a method adds its own.
+    step: its number, from 1. entropies: batch -> float32 [B, A], the policy's entropy in nats at
+    each sampled token. state_values: (environment tag, state texts) -> the environment's value of
+    each. stored: training sequences of stage 2, if they are replayed. metrics: the step's, to which
+    a method adds its own.
     """
 
     cfg: Config

@@ -1,4 +1,5 @@
-"""Cross-entropy on the model's own correct predictions and observations, `world_loss.tokens=right_beliefs`."""
+"""Cross-entropy on the model's own correct predictions and observations,
+`world_loss.tokens=right_beliefs`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,5 +16,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on or loss.tokens != "right_beliefs":
         return batch
-    correct = on_tokens(batch, episodes, partial(believed_states, template=context.template, right=True))
+    correct = on_tokens(
+        batch, episodes, partial(believed_states, template=context.template, right=True)
+    )
     return replace(batch, ce_weights=batch.ce_weights + correct)

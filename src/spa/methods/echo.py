@@ -1,4 +1,5 @@
-"""ECHO (arXiv 2605.24517): cross-entropy on the states that the environment shows, `world_loss.tokens=shown_states`."""
+"""ECHO (arXiv 2605.24517): cross-entropy on the states that the environment shows,
+`world_loss.tokens=shown_states`."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Advantages from imagined plans (after WM-PPO, arXiv 2611.12200; reconstructed): `algorithm.imagined_advantage`."""
+"""Advantages from imagined plans (after WM-PPO, arXiv 2611.12200; reconstructed):
+`algorithm.imagined_advantage`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +14,16 @@ from spa.types import Episode, PPOBatch, Turn
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Add to the advantages of each turn how much more than the others its plan was imagined to be worth, times how far
-    imagination agrees with what came in all these episodes, times `algorithm.imagined_advantage`."""
+    """Add to the advantages of each turn how much more than the others its plan was imagined to be
+    worth, times how far imagination agrees with what came in all these episodes, times
+    `algorithm.imagined_advantage`."""
     coef = context.cfg.algorithm.imagined_advantage
     if coef == 0:
         return batch
     played = [episode for episode in episodes if is_trainable(episode)]
-    values = {tag: _state_values(context, tag, played) for tag in {episode.tag for episode in played}}
+    values = {
+        tag: _state_values(context, tag, played) for tag in {episode.tag for episode in played}
+    }
     imagined = list[float]()
     came = list[float]()
     for episode in played:
@@ -42,8 +46,10 @@ def _chosen_plans(episode: Episode) -> Iterator[tuple[int, Turn, int]]:
 
 
 def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
-    """float32 [T]: how much more than the mean of all imagined plans that of each token's turn was worth."""
-    leads = np.zeros(len(episode.turns) + 1, dtype=np.float32)  # the last entry is for tokens outside turns
+    """float32 [T]: how much more than the mean of all imagined plans that of each token's turn was
+    worth."""
+    # the last entry is for tokens outside turns
+    leads = np.zeros(len(episode.turns) + 1, dtype=np.float32)
     for number, turn, taken in _chosen_plans(episode):
         leads[number] = lead([values[state] for _, state in turn.reply.options], taken)
     assert episode.turn_index is not None

@@ -1,5 +1,6 @@
-"""PaW (arXiv 2606.02388; reconstructed): the loss on the world only after the least certain answers, and less of it the
-more episodes succeed: `world_loss.turns` and `world_loss.fade`. Its bounded error is `world_loss.kind`."""
+"""PaW (arXiv 2606.02388; reconstructed): the loss on the world only after the least certain
+answers, and less of it the more episodes succeed: `world_loss.turns` and `world_loss.fade`. Its
+bounded error is `world_loss.kind`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,8 @@ from spa.types import Episode, PPOBatch
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Scale the weights of the known tokens by the share of failed episodes, and drop those of certain turns."""
+    """Scale the weights of the known tokens by the share of failed episodes, and drop those of
+    certain turns."""
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on:
         return batch
@@ -22,6 +24,10 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         wins = [episode.success for episode in episodes if is_trainable(episode)]
         weights = weights * (wins.count(False) / len(wins))
     if loss.turns < 1:
-        answers = on_tokens(batch, episodes, partial(answer_mask, template=context.template)) & batch.mask
-        weights = weights * uncertain_turns(context.entropies(batch), batch.turns, answers, share=loss.turns)
+        answers = (
+            on_tokens(batch, episodes, partial(answer_mask, template=context.template)) & batch.mask
+        )
+        weights = weights * uncertain_turns(
+            context.entropies(batch), batch.turns, answers, share=loss.turns
+        )
     return replace(batch, ce_weights=weights)

@@ -1,5 +1,6 @@
-"""Replay: every policy update also learns examples with true states, `actor_rollout_ref.actor.replay`. They are stage
-2's, or the step's own play with the truth in place of what the model believed."""
+"""Replay: every policy update also learns examples with true states,
+`actor_rollout_ref.actor.replay`. They are stage 2's, or the step's own play with the truth in place
+of what the model believed."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -20,13 +21,17 @@ from spa.worldmodel.states import with_states
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Put `replay.rows` rows for each mini-batch behind the episodes; none if there is nothing to replay, or if only
-    the critic learns yet."""
+    """Put `replay.rows` rows for each mini-batch behind the episodes; none if there is nothing to
+    replay, or if only the critic learns yet."""
     actor = context.cfg.actor_rollout_ref.actor
     if actor.replay.rows == 0 or context.step <= context.cfg.trainer.critic_warmup:
         return batch
-    mini_batches = count_mini_batches(len(batch), size=actor.ppo_mini_batch_size, count=actor.ppo_num_mini_batches)
-    rows = sampled_rows(context, episodes, count=actor.replay.rows * mini_batches * actor.ppo_epochs)
+    mini_batches = count_mini_batches(
+        len(batch), size=actor.ppo_mini_batch_size, count=actor.ppo_num_mini_batches
+    )
+    rows = sampled_rows(
+        context, episodes, count=actor.replay.rows * mini_batches * actor.ppo_epochs
+    )
     if not rows:
         return batch
     longer = with_rows(batch, rows)
@@ -35,8 +40,8 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
 
 
 def with_rows(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
-    """The batch with `rows` behind its own. They have no sampled token, so that they count in no mean of the policy
-    loss; `ce_weights` is 1 on the tokens that are learnt from them."""
+    """The batch with `rows` behind its own. They have no sampled token, so that they count in no
+    mean of the policy loss; `ce_weights` is 1 on the tokens that are learnt from them."""
     count = len(rows)
     old = len(batch)
     width = max(batch.input_ids.shape[1], *(len(ids) for ids, _ in rows))
@@ -79,7 +84,9 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
     rng = stream(cfg.seed.train, "replay", context.step)
     if context.stored:
         return [context.stored[number] for number in rng.integers(len(context.stored), size=count)]
-    if not cfg.actor_rollout_ref.actor.replay.corrects_rollouts or nothing_to_correct(cfg, context.template):
+    if not cfg.actor_rollout_ref.actor.replay.corrects_rollouts or nothing_to_correct(
+        cfg, context.template
+    ):
         return []
     wanted = [episode for episode in episodes if episode.success or not cfg.generate.success_only]
     picked = rng.permutation(len(wanted))[:count]
@@ -88,10 +95,14 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
 
 
 def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) -> list[Replayed]:
-    """The episodes as stage 1 would write them: with true states in the replies, or with those of its controls. Turns
-    that are not in the format have no row."""
+    """The episodes as stage 1 would write them: with true states in the replies, or with those of
+    its controls. Turns that are not in the format have no row."""
     data = cfg.sft.data
-    rows = [row for episode in episodes for row in episode_rows(episode, action_sep=cfg.action_sep(episode.tag))[0]]
+    rows = [
+        row
+        for episode in episodes
+        for row in episode_rows(episode, action_sep=cfg.action_sep(episode.tag))[0]
+    ]
     if cfg.generate.shuffle_next_states:
         rows = shuffle_next_states(rows, cfg.seed.train)
     sequences, _ = row_sequences(

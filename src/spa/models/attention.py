@@ -1,6 +1,8 @@
-"""Attention for a CPU: plain matrix products over blocks of queries, each of which reads only the keys before its end.
+"""Attention for a CPU: plain matrix products over blocks of queries, each of which reads only the
+keys before its end.
 
-Trains two to four times as fast as PyTorch's fused CPU kernel at up to a thousand tokens (docs/performance.md).
+Trains two to four times as fast as PyTorch's fused CPU kernel at up to a thousand tokens
+(docs/performance.md).
 """
 
 from typing import Any
@@ -26,25 +28,29 @@ def plain_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query [B, H, q, D], key and value [B, K, T, D] with K dividing H, additive mask [B, 1, q, T] or None (causal).
+    """query [B, H, q, D], key and value [B, K, T, D] with K dividing H, additive mask [B, 1, q, T]
+    or None (causal).
 
-    Query heads that share a key head are stacked along the query axis, so keys are never repeated in memory.
-    Returns [B, q, H, D].
+    Query heads that share a key head are stacked along the query axis, so keys are never repeated
+    in memory. Returns [B, q, H, D].
     """
     rows, heads, q, width = query.shape
-    key_heads, columns = key.shape[1], key.shape[2]
+    key_heads = key.shape[1]
+    columns = key.shape[2]
     if attention_mask is None and q == columns > LONGEST:
         out = nn.functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scaling, enable_gqa=key_heads != heads
         )
         return out.transpose(1, 2), None
     shared = heads // key_heads
-    # Under autocast everything is in bfloat16 (the softmax sums in float32 all the same), which it would copy to do; a
-    # cache may have made values float32 by then.
+    # Under autocast everything is in bfloat16 (the softmax sums in float32 all the same), which it
+    # would copy to do; a cache may have made values float32 by then.
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
     with torch.autocast(device, enabled=False):
-        query, key, value = (query * scaling).to(dtype), key.to(dtype), value.to(dtype)
+        query = (query * scaling).to(dtype)
+        key = key.to(dtype)
+        value = value.to(dtype)
         stacked = query.reshape(rows * key_heads, shared, q, width)
         keys = key.reshape(rows * key_heads, columns, width).transpose(1, 2)
         values = value.reshape(rows * key_heads, columns, width)
@@ -54,23 +60,29 @@ def plain_attention(
             some = stacked[:, :, start : start + block]
             count = some.shape[2]
             seen = columns - q + start + count
-            scores = torch.bmm(some.reshape(rows * key_heads, shared * count, width), keys[:, :, :seen])
+            scores = torch.bmm(
+                some.reshape(rows * key_heads, shared * count, width), keys[:, :, :seen]
+            )
             weights = _masked(scores, attention_mask, rows, count).softmax(-1)
-            parts.append(torch.bmm(weights, values[:, :seen]).view(rows * key_heads, shared, count, width))
+            parts.append(
+                torch.bmm(weights, values[:, :seen]).view(rows * key_heads, shared, count, width)
+            )
         out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     return out.reshape(rows, heads, q, width).transpose(1, 2), None
 
 
 def _masked(scores: torch.Tensor, mask: torch.Tensor | None, rows: int, count: int) -> torch.Tensor:
-    """`scores` [rows * K, shared * count, T] with what may not be seen far below zero: by `mask`, or all that follows
-    each of the last `count` columns."""
+    """`scores` [rows * K, shared * count, T] with what may not be seen far below zero: by `mask`,
+    or all that follows each of the last `count` columns."""
     if mask is None and count == 1:
         return scores
     columns = scores.shape[2]
     if mask is None:
         lowest = torch.finfo(scores.dtype).min
         later = torch.full((count, columns), lowest, dtype=scores.dtype, device=scores.device)
-        return (scores.view(-1, count, columns) + later.triu(columns - count + 1)).view(scores.shape)
+        return (scores.view(-1, count, columns) + later.triu(columns - count + 1)).view(
+            scores.shape
+        )
     return (scores.view(rows, -1, count, columns) + mask.to(scores.dtype)).view(scores.shape)
 
 
@@ -80,7 +92,8 @@ def attends_to_everything(config: Any) -> bool:
     kinds = getattr(text, "layer_types", None)
     if kinds is not None:
         return all(kind == "full_attention" for kind in kinds)
-    if getattr(text, "attention_types", None) is not None:  # GPT-Neo's, in which every other layer has a window
+    # GPT-Neo's, in which every other layer has a window
+    if getattr(text, "attention_types", None) is not None:
         return all(kind == "global" for kinds, _ in text.attention_types for kind in kinds)
     return getattr(text, "sliding_window", None) is None
 
@@ -90,7 +103,9 @@ def can_be_plain(config: Any) -> bool:
     return config.model_type in PLAIN_MODELS and attends_to_everything(config)
 
 
-def _no_mask_needed(*args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor | None:
+def _no_mask_needed(
+    *args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
+) -> torch.Tensor | None:
     """`plain_attention` is causal by itself; padded batches get an ordinary mask."""
     if attention_mask is None:
         return None

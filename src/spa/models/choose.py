@@ -1,4 +1,5 @@
-"""What the configuration asks of models, made definite: device, precision, attention, and the loaded policy."""
+"""What the configuration asks of models, made definite: device, precision, attention, and the
+loaded policy."""
 
 import logging
 from functools import cache
@@ -35,7 +36,8 @@ HEAD_TOLERANCE = 0.05  # log-probs differ by 1e-5 at most in float32, by 1e-2 in
 
 
 def pick_device(cfg: Config) -> torch.device:
-    """The device of the run; also sets the number of CPU threads (`trainer.threads`, or `default_threads`)."""
+    """The device of the run; also sets the number of CPU threads (`trainer.threads`, or
+    `default_threads`)."""
     threads = cfg.trainer.threads or default_threads()
     if threads is not None:
         torch.set_num_threads(threads)
@@ -45,51 +47,66 @@ def pick_device(cfg: Config) -> torch.device:
 
 
 def pick_autocast(name: Dtype, device: torch.device) -> torch.dtype | None:
-    """The precision of forward passes in training, or None for that of the weights, which are always float32.
-    `auto` is bfloat16 on CUDA and float32 on a CPU, where runs have made it definite (`spa.models.precision`)."""
+    """The precision of forward passes in training, or None for that of the weights, which are
+    always float32. `auto` is bfloat16 on CUDA and float32 on a CPU, where runs have made it
+    definite (`spa.models.precision`)."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else None
     return None if name == "float32" else getattr(torch, name)
 
 
 def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
-    """The precision of sampling by the local engine: on a CPU that of `rollout.dtype`, on CUDA that of training."""
+    """The precision of sampling by the local engine: on a CPU that of `rollout.dtype`, on CUDA that
+    of training."""
     asked = cfg.actor_rollout_ref
-    return pick_autocast(asked.model.dtype if device.type == "cuda" else asked.rollout.dtype, device)
+    return pick_autocast(
+        asked.model.dtype if device.type == "cuda" else asked.rollout.dtype, device
+    )
 
 
-def pick_attention(name: str, model: str, device: torch.device, *, code: bool = False) -> str | None:
+def pick_attention(
+    name: str, model: str, device: torch.device, *, code: bool = False
+) -> str | None:
     """`auto` is plain attention on a CPU, and otherwise None: SDPA where the architecture has it."""
-    if name == "plain" or (name == "auto" and device.type == "cpu" and _can_be_plain(model, code=code)):
+    if name == "plain" or (
+        name == "auto" and device.type == "cpu" and _can_be_plain(model, code=code)
+    ):
         return attention.register()
     return None if name == "auto" else name
 
 
 def is_tiny(model: str, *, code: bool = False) -> bool:
-    """Whether a model name means the built-in model or another small one that plain attention is right for."""
+    """Whether a model name means the built-in model or another small one that plain attention is
+    right for."""
     return _can_be_plain(model, code=code) and (
         model_config(model, code=code).get_text_config(decoder=True).hidden_size <= 256
     )
 
 
 def _can_be_plain(model: str, *, code: bool) -> bool:
-    return local_folder(model) is not None and attention.can_be_plain(model_config(model, code=code))
+    return local_folder(model) is not None and attention.can_be_plain(
+        model_config(model, code=code)
+    )
 
 
 def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatTemplate]:
     """Policy and chat template of `name`, on the device.
 
-    Raises ModelError if they do not belong together, or if the model is too short-sighted for the episodes.
+    Raises ModelError if they do not belong together, or if the model is too short-sighted for the
+    episodes.
     """
     model_cfg = cfg.actor_rollout_ref.model
     template = load_template(cfg, name)
     model = load_policy(
         name,
-        attention=pick_attention(model_cfg.attn_implementation, name, device, code=model_cfg.trust_remote_code),
+        attention=pick_attention(
+            model_cfg.attn_implementation, name, device, code=model_cfg.trust_remote_code
+        ),
         trust_remote_code=model_cfg.trust_remote_code,
     )
     check_vocabulary(name, model, template.tokenizer)
-    if getattr(model, "generation_config", None) is not None:  # who serves a checkpoint stops where we stop
+    # who serves a checkpoint stops where we stop
+    if getattr(model, "generation_config", None) is not None:
         model.generation_config.eos_token_id = sorted(template.stop_ids)
     check_context(name, model.config, cfg.actor_rollout_ref.rollout.max_model_len)
     model = model.to(device)
@@ -102,7 +119,8 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
 
 
 def load_template(cfg: Config, name: str) -> ChatTemplate:
-    """The chat template of a model, or the configured one, replayed against what a server would render.
+    """The chat template of a model, or the configured one, replayed against what a server would
+    render.
 
     Raises ModelError if there is none, or none that can be trained as it will be served.
     """
@@ -125,10 +143,16 @@ def _tell(text: str) -> None:
 
 
 def make_trainable(
-    model: Any, settings: ModelConfig, device: torch.device, *, seed: int, adapters: Path | None = None
+    model: Any,
+    settings: ModelConfig,
+    device: torch.device,
+    *,
+    seed: int,
+    adapters: Path | None = None,
 ) -> None:
-    """Make a loaded policy or critic ready for training as its section says: adapters (begun anew from `seed`, or read
-    from the folder `adapters`), recomputed activations, packed rows, compilation."""
+    """Make a loaded policy or critic ready for training as its section says: adapters (begun anew
+    from `seed`, or read from the folder `adapters`), recomputed activations, packed rows,
+    compilation."""
     body = model.body if isinstance(model, Critic) else model
     if settings.lora_rank > 0:
         add_adapters(
@@ -148,20 +172,22 @@ def make_trainable(
             pack_rows(model)
     if settings.use_torch_compile:
         compile_body(model)
-    elif device.type == "cpu" and not settings.enable_gradient_checkpointing:  # which keeps no keys and values
+    elif device.type == "cpu" and not settings.enable_gradient_checkpointing:
+        # which keeps no keys and values
         share_prefix(model)
 
 
 def compile_body(model: Any, *, backend: str = "inductor") -> None:
-    """Compile the forward pass of a policy's or critic's body, for sequences of any length. Engines that share the
-    model switch it off while they sample."""
+    """Compile the forward pass of a policy's or critic's body, for sequences of any length. Engines
+    that share the model switch it off while they sample."""
     body = model.body if isinstance(model, Critic) else model.base_model
     body.compile(dynamic=True, backend=backend)
 
 
 def check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
     """Raises ModelError if the tokenizer has ids that the model has no embedding for."""
-    highest, rows = max(tokenizer.get_vocab().values()), model.get_input_embeddings().weight.shape[0]
+    highest = max(tokenizer.get_vocab().values())
+    rows = model.get_input_embeddings().weight.shape[0]
     if highest >= rows:
         raise ModelError(
             f"{name}: the tokenizer has ids up to {highest}, the model embeds only {rows} tokens. It is the "
@@ -182,8 +208,9 @@ def check_context(name: str, config: Any, max_model_len: int) -> None:
 
 @torch.no_grad()
 def check_head(name: str, model: Any) -> None:
-    """Raises ModelError if log-probs computed in chunks are not those of the model: architectures that change their
-    logits in ways that we do not know are refused instead of being trained on wrong numbers."""
+    """Raises ModelError if log-probs computed in chunks are not those of the model: architectures
+    that change their logits in ways that we do not know are refused instead of being trained on
+    wrong numbers."""
     ids = torch.arange(1, 7, device=model.device)[None]
     mask = torch.ones((1, 5), dtype=torch.bool, device=model.device)
     ours, _ = token_logprobs(model, ids, mask)

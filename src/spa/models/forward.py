@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 PLAIN = SamplingParams()
 TOLERANCE = 1e-2  # float32 differs by 1e-6, bfloat16 by a few 1e-3; mixed rows by 0.1 and more
-WORTH_SHARING = 256  # tokens that are not read: fewer do not pay for a second pass through the layers
+# tokens that are not read: fewer do not pay for a second pass through the layers
+WORTH_SHARING = 256
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
 
 
@@ -34,16 +35,20 @@ def token_logprobs(
     entropy_grad: bool = False,
     sampling: SamplingParams = PLAIN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob and entropy (in nats) of the masked predictions: under the raw logits, or under the distribution that
-    `sampling` draws from. What top-k and top-p leave out follows from the weights that are scored here; the token of
-    `input_ids` itself always counts as kept.
+    """Log-prob and entropy (in nats) of the masked predictions: under the raw logits, or under the
+    distribution that `sampling` draws from. What top-k and top-p leave out follows from the weights
+    that are scored here; the token of `input_ids` itself always counts as kept.
 
-    input_ids: int64 [B, T], right-padded; mask: bool [B, A], True where the prediction of the next token is wanted;
-    images: the rows' pictures, for a model that sees.
-    Returns two float32 [B, A], zero where the mask is False; entropies are zero unless asked for, and carry a gradient
-    only with `entropy_grad`.
+    input_ids: int64 [B, T], right-padded; mask: bool [B, A], True where the prediction of the next
+    token is wanted; images: the rows' pictures, for a model that sees. Returns two float32 [B, A],
+    zero where the mask is False; entropies are zero unless asked for, and carry a gradient only
+    with `entropy_grad`.
     """
-    body = model.base_model if not hasattr(model, "get_base_model") else model.get_base_model().base_model
+    body = (
+        model.base_model
+        if not hasattr(model, "get_base_model")
+        else model.get_base_model().base_model
+    )
     picked = _read(
         body, input_ids, mask, packed=packs_rows(model), shared=shares_prefix(model), images=images
     )  # [N, H]
@@ -70,7 +75,11 @@ def _body(model: Any) -> Any:
     """The layers below the head, of a policy with or without adapters or of a critic."""
     if isinstance(model, Critic):
         return model.body
-    return model.base_model if not hasattr(model, "get_base_model") else model.get_base_model().base_model
+    return (
+        model.base_model
+        if not hasattr(model, "get_base_model")
+        else model.get_base_model().base_model
+    )
 
 
 def _chunk(
@@ -100,12 +109,20 @@ def _chunk(
 def token_values(
     critic: Critic, input_ids: torch.Tensor, mask: torch.Tensor, *, images: RowImages | None = None
 ) -> torch.Tensor:
-    """float32 [B, A]: the value of the state before each masked prediction; zero where the mask is False."""
-    packed, shared = packs_rows(critic), shares_prefix(critic)
+    """float32 [B, A]: the value of the state before each masked prediction; zero where the mask is
+    False."""
+    packed = packs_rows(critic)
+    shared = shares_prefix(critic)
     if not packed and not shared:
         return critic(input_ids, images=images)[:, :-1] * mask
-    picked = critic.value_head(_read(critic.body, input_ids, mask, packed=packed, shared=shared)).squeeze(-1).float()
-    return torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_scatter(mask, picked)
+    picked = (
+        critic.value_head(_read(critic.body, input_ids, mask, packed=packed, shared=shared))
+        .squeeze(-1)
+        .float()
+    )
+    return torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_scatter(
+        mask, picked
+    )
 
 
 def _read(
@@ -124,7 +141,8 @@ def _read(
             return _read_after(body, input_ids, prefix)[:, :-1][mask[:, prefix:]]
         seen = {} if images is None else images.inputs(input_ids)
         return _read_whole(body, input_ids, **seen)[:, :-1][mask]
-    # Nothing after a row's last wanted prediction is needed, so what is read of each row follows from the mask.
+    # Nothing after a row's last wanted prediction is needed, so what is read of each row follows
+    # from the mask.
     wanted = nn.functional.pad(mask, (0, 1))
     columns = torch.arange(input_ids.shape[1], device=mask.device)
     read = columns[None] <= (wanted * columns).amax(1, keepdim=True)
@@ -132,26 +150,36 @@ def _read(
     if not read.any():
         read[0, 0] = True  # a model cannot read nothing
     positions = columns.expand_as(read)[read][None]
-    hidden = body(input_ids=input_ids[read][None], position_ids=positions, use_cache=False).last_hidden_state[0]
+    hidden = body(
+        input_ids=input_ids[read][None], position_ids=positions, use_cache=False
+    ).last_hidden_state[0]
     return hidden[wanted[read]]
 
 
 def common_prefix(input_ids: torch.Tensor, mask: torch.Tensor) -> int:
-    """How many tokens all rows begin with alike, and from none of which a prediction is wanted: with agents, the rules
-    of the game."""
+    """How many tokens all rows begin with alike, and from none of which a prediction is wanted:
+    with agents, the rules of the game."""
     differs = (input_ids[:, :-1] != input_ids[:1, :-1]) | mask  # [B, A]
     columns = differs.any(0).nonzero()
     return int(columns[0]) if len(columns) else 0
 
 
 def _read_after(body: Any, input_ids: torch.Tensor, prefix: int) -> torch.Tensor:
-    """Hidden states [B, T - prefix, H] after a common prefix that is read once; all rows' gradients flow into it."""
+    """Hidden states [B, T - prefix, H] after a common prefix that is read once; all rows' gradients
+    flow into it."""
     cache: Any = DynamicCache()
     body(input_ids=input_ids[:1, :prefix], past_key_values=cache, use_cache=True)
     for layer in cache.layers:
-        layer.keys, layer.values = (part.expand(len(input_ids), -1, -1, -1) for part in (layer.keys, layer.values))
+        layer.keys, layer.values = (
+            part.expand(len(input_ids), -1, -1, -1) for part in (layer.keys, layer.values)
+        )
     positions = torch.arange(prefix, input_ids.shape[1], device=input_ids.device)[None]
-    rest = body(input_ids=input_ids[:, prefix:], past_key_values=cache, position_ids=positions, use_cache=True)
+    rest = body(
+        input_ids=input_ids[:, prefix:],
+        past_key_values=cache,
+        position_ids=positions,
+        use_cache=True,
+    )
     return rest.last_hidden_state
 
 
@@ -167,25 +195,30 @@ def _trial_rows(body: Any) -> torch.Tensor:
 
 
 def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torch.Tensor]) -> float:
-    """The largest difference between what two ways to read give, as a share of the largest number; the model is as it
-    was afterwards."""
+    """The largest difference between what two ways to read give, as a share of the largest number;
+    the model is as it was afterwards."""
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        expected, found = usual().float(), other().float()
+        expected = usual().float()
+        found = other().float()
     model.train(was_training)
     return float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
 def share_prefix(model: Any) -> bool:
-    """Let the prefix that all rows of a batch have in common be read once, if the model then computes the same. Returns
-    whether it does, found out by trying; models with other memories than keys and values do not."""
+    """Let the prefix that all rows of a batch have in common be read once, if the model then
+    computes the same. Returns whether it does, found out by trying; models with other memories than
+    keys and values do not."""
     body = _body(model)
     same = False
     if not sees(body.config) and attends_to_everything(body.config):
         ids = _trial_rows(body)
         ids[1, :4] = ids[0, :4]
-        same = _gap(model, lambda: _read_whole(body, ids)[:, 4:], lambda: _read_after(body, ids, 4)) <= TOLERANCE
+        same = (
+            _gap(model, lambda: _read_whole(body, ids)[:, 4:], lambda: _read_after(body, ids, 4))
+            <= TOLERANCE
+        )
     setattr(model, "shares_prefix", same)  # noqa: B010 - a plain flag, not one of the module's tensors
     return same
 
@@ -196,9 +229,10 @@ def shares_prefix(model: Any) -> bool:
 
 
 def pack_rows(model: Any) -> bool:
-    """Let the rows of a batch be read as one sequence without padding, if the model keeps them apart: position ids that
-    start again mark the rows (no attention mask, no cache). Returns whether it does, found out by trying. Models that
-    see are given padded rows: their positions depend on the pictures."""
+    """Let the rows of a batch be read as one sequence without padding, if the model keeps them
+    apart: position ids that start again mark the rows (no attention mask, no cache). Returns
+    whether it does, found out by trying. Models that see are given padded rows: their positions
+    depend on the pictures."""
     body = _body(model)
     if sees(body.config):
         return False
@@ -208,7 +242,9 @@ def pack_rows(model: Any) -> bool:
     packs = gap <= TOLERANCE
     setattr(model, "packs_rows", packs)  # noqa: B010 - a plain flag, not one of the module's tensors
     if not packs:
-        log.warning("rows are padded, not packed: this model mixes packed rows (difference %.2g)", gap)
+        log.warning(
+            "rows are padded, not packed: this model mixes packed rows (difference %.2g)", gap
+        )
     return packs
 
 
@@ -218,24 +254,27 @@ def packs_rows(model: Any) -> bool:
 
 
 def switch_off_dropout(model: nn.Module) -> None:
-    """Set every probability of dropout in the modules to 0, for good; the model's configuration stays as it is.
+    """Set every probability of dropout in the modules to 0, for good; the model's configuration
+    stays as it is.
 
-    Unlike `eval`, which also ends the recomputation of activations, this leaves training mode as it is otherwise.
+    Unlike `eval`, which also ends the recomputation of activations, this leaves training mode as it
+    is otherwise.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         for name, value in vars(module).items():
-            if "drop" in name and isinstance(value, float):  # attention layers, layerdrop: a number beside `training`
+            # attention layers, layerdrop: a number beside `training`
+            if "drop" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
 
 
 def micro_batches(
     lengths: torch.Tensor, *, rows: int | None, max_tokens: int | None, packed: bool = False
 ) -> Iterator[torch.Tensor]:
-    """Row indices, int64, of consecutive micro-batches: `rows` rows each, or as many as fit into `max_tokens` tokens
-    (of padded length, unless they are `packed`). Rows are sorted by length, so that little is padded; the order is the
-    same on every run."""
+    """Row indices, int64, of consecutive micro-batches: `rows` rows each, or as many as fit into
+    `max_tokens` tokens (of padded length, unless they are `packed`). Rows are sorted by length, so
+    that little is padded; the order is the same on every run."""
     order = torch.argsort(lengths, stable=True, descending=True)
     ends = lengths[order].cumsum(0)
     start = 0

@@ -1,4 +1,5 @@
-"""GGUF files as model folders: weights in safetensors, tokenizer, chat template, and a card that names the licence."""
+"""GGUF files as model folders: weights in safetensors, tokenizer, chat template, and a card that
+names the licence."""
 
 import hashlib
 import shutil
@@ -15,10 +16,14 @@ from spa.errors import ModelError, one_line
 from spa.install import install_hint
 
 MAGIC = b"GGUF"
-SPLITS_DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
+SPLITS_DIGITS = frozenset(
+    {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+)
 """Values of `tokenizer.ggml.pre` whose words are GPT-2's with every digit alone; transformers takes them for GPT-2's.
 Source: llama.cpp, llama-vocab.cpp (`\\p{N}` before GPT-2's expression)."""
-READ_AS_THEY_ARE = frozenset({"", "default", "gpt-2", "gpt2", "llama-bpe", "llama3", "llama-v3", "qwen2", "tekken"})
+READ_AS_THEY_ARE = frozenset(
+    {"", "default", "gpt-2", "gpt2", "llama-bpe", "llama3", "llama-v3", "qwen2", "tekken"}
+)
 """Values of `tokenizer.ggml.pre` that transformers reads as llama.cpp does."""
 
 
@@ -35,18 +40,19 @@ class Imported:
 
 
 def import_gguf(file: Path, folder: Path) -> Imported:
-    """Write the model of a GGUF file into a new folder that `model_path` can name. Quantised weights become float32:
-    their values are those of the file, nothing is rounded.
+    """Write the model of a GGUF file into a new folder that `model_path` can name. Quantised
+    weights become float32: their values are those of the file, nothing is rounded.
 
-    Raises ModelError if the file is none or a part of one, if transformers would not read all of it, or if the folder
-    is there already.
+    Raises ModelError if the file is none or a part of one, if transformers would not read all of
+    it, or if the folder is there already.
     """
     check_file(file)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} is there already. Choose another folder, or remove it first.")
     fields = read_fields(file)
     remarks = []
-    hf_logging.set_verbosity_error()  # transformers warns that weights are unpacked, which is what we want
+    # transformers warns that weights are unpacked, which is what we want
+    hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
@@ -63,9 +69,13 @@ def import_gguf(file: Path, folder: Path) -> Imported:
     if pre in SPLITS_DIGITS:
         split_digits(tokenizer)
     elif pre not in READ_AS_THEY_ARE:
-        remarks.append(f"its way to split words ({pre}) may be read as GPT-2's: compare its tokens with the original's")
+        remarks.append(
+            f"its way to split words ({pre}) may be read as GPT-2's: compare its tokens with the original's"
+        )
     if tokenizer.chat_template is None:
-        remarks.append("it has no chat template: name one with actor_rollout_ref.model.chat_template")
+        remarks.append(
+            "it has no chat template: name one with actor_rollout_ref.model.chat_template"
+        )
     home = folder.resolve()  # `.` has no name
     part = home.with_name(f".{home.name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -95,32 +105,49 @@ def check_file(file: Path) -> None:
         with file.open("rb") as stream:
             start = stream.read(len(MAGIC))
     except OSError as error:
-        raise ModelError(f"{file}: cannot be read ({error.strerror}). Give the path of a .gguf file.") from error
+        raise ModelError(
+            f"{file}: cannot be read ({error.strerror}). Give the path of a .gguf file."
+        ) from error
     if start != MAGIC:
         raise ModelError(f"{file}: is not a GGUF file (it does not begin with the letters GGUF).")
 
 
 def read_fields(file: Path) -> dict[str, str]:
-    """name, architecture, license and pre (how the tokenizer splits words), "" where the file is silent.
+    """name, architecture, license and pre (how the tokenizer splits words), "" where the file is
+    silent.
 
-    Raises ModelError if the package `gguf` is not installed, if the file is cut off or one of several that the model is
-    split into, or if it scales rotary positions, which transformers does not read from a GGUF.
+    Raises ModelError if the package `gguf` is not installed, if the file is cut off or one of
+    several that the model is split into, or if it scales rotary positions, which transformers does
+    not read from a GGUF.
     """
     try:
         import accelerate  # noqa: F401 - transformers loads GGUF files with it
         from gguf import GGUFReader
     except ImportError as error:
-        raise ModelError(f"reading GGUF files needs two more packages: {install_hint('gguf')}") from error
-    keys = {"name": "general.name", "architecture": "general.architecture", "license": "general.license"}
+        raise ModelError(
+            f"reading GGUF files needs two more packages: {install_hint('gguf')}"
+        ) from error
+    keys = {
+        "name": "general.name",
+        "architecture": "general.architecture",
+        "license": "general.license",
+    }
     keys["pre"] = "tokenizer.ggml.pre"
     try:
         reader = GGUFReader(file)
         wanted = {*keys.values(), "split.count"}
-        values = {k: field.contents() for k, field in reader.fields.items() if k in wanted or ".rope.scal" in k}
+        values = {
+            k: field.contents()
+            for k, field in reader.fields.items()
+            if k in wanted or ".rope.scal" in k
+        }
         found = {name: one_line(values.get(key, "")) for name, key in keys.items()}
-        parts, scaling = int(values.get("split.count", 1)), _scaling(reader, values, found["architecture"])
+        parts = int(values.get("split.count", 1))
+        scaling = _scaling(reader, values, found["architecture"])
     except Exception as error:  # what a wrong value raises is whatever meets it first
-        raise ModelError(f"{file}: is damaged or truncated ({one_line(error)}). Download it again.") from error
+        raise ModelError(
+            f"{file}: is damaged or truncated ({one_line(error)}). Download it again."
+        ) from error
     if parts > 1:
         raise ModelError(
             f"{file}: is one of the {parts} files that its model is split into. Join them first: "
@@ -135,14 +162,20 @@ def read_fields(file: Path) -> dict[str, str]:
 
 
 def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
-    """What in the file scales rotary positions, "" if nothing does. llama.cpp takes a factor without a type for a
-    linear one."""
+    """What in the file scales rotary positions, "" if nothing does. llama.cpp takes a factor
+    without a type for a linear one."""
     if architecture == "gemma4":
         return ""  # its factors are those of every Gemma 4, which transformers knows
-    tensors = [tensor.name for tensor in reader.tensors if tensor.name.startswith(("rope_freqs.", "rope_factors_"))]
+    tensors = [
+        tensor.name
+        for tensor in reader.tensors
+        if tensor.name.startswith(("rope_freqs.", "rope_factors_"))
+    ]
     key = f"{architecture}.rope.scaling.type"
     kind = values.get(key, "linear")
-    factor = values.get(f"{architecture}.rope.scaling.factor", values.get(f"{architecture}.rope.scale_linear", 1.0))
+    factor = values.get(
+        f"{architecture}.rope.scaling.factor", values.get(f"{architecture}.rope.scale_linear", 1.0)
+    )
     if tensors:
         return tensors[0]
     if kind == "none" or (kind == "linear" and factor in (0, 1)):
@@ -151,12 +184,15 @@ def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
 
 
 def plain_model(file: Path) -> Any:
-    """The file's model as ordinary float32 layers, free of all that transformers notes about the GGUF it came from.
+    """The file's model as ordinary float32 layers, free of all that transformers notes about the
+    GGUF it came from.
 
     Raises ModelError if weights are missing, and what transformers raises.
     """
     source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    found: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32, output_loading_info=True)
+    found: Any = AutoModelForCausalLM.from_pretrained(
+        **source, dtype=torch.float32, output_loading_info=True
+    )
     loaded, info = found
     if info["missing_keys"]:
         raise ModelError(

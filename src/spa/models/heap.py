@@ -1,17 +1,22 @@
-"""Memory that Python does not see: what the C library still holds of what was freed, and kernels kept for later."""
+"""Memory that Python does not see: what the C library still holds of what was freed, and kernels
+kept for later."""
 
 import ctypes
 import sys
 
 CACHED_KERNELS = 64
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
+# of mallopt(3)
+_TRIM_THRESHOLD = -1
+_MMAP_MAX = -4
 
 
 def limit_kernel_caches() -> None:
-    """Keep few of the kernels that a CPU prepares for every new shape of bfloat16 matrices. Call it before the first.
+    """Keep few of the kernels that a CPU prepares for every new shape of bfloat16 matrices. Call it
+    before the first.
 
-    oneDNN and PyTorch's layer above it each keep 1,024 by default. Batches of ever new lengths fill both, and a process
-    that trains the demo grows by hundreds of megabytes. A value that the user has set stays.
+    oneDNN and PyTorch's layer above it each keep 1,024 by default. Batches of ever new lengths fill
+    both, and a process that trains the demo grows by hundreds of megabytes. A value that the user
+    has set stays.
     """
     if sys.platform == "linux":
         c_library = ctypes.CDLL(None)
@@ -20,11 +25,12 @@ def limit_kernel_caches() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed for whatever comes next (glibc only; elsewhere nothing). `release_memory`
-    still hands it back.
+    """Let the C library keep what is freed for whatever comes next (glibc only; elsewhere nothing).
+    `release_memory` still hands it back.
 
-    By default it maps and unmaps large blocks one by one and gives the end of its heap back whenever it can, so that
-    the tensors of a real model are pages that the system hands out anew: a quarter of a training step on a CPU.
+    By default it maps and unmaps large blocks one by one and gives the end of its heap back
+    whenever it can, so that the tensors of a real model are pages that the system hands out anew: a
+    quarter of a training step on a CPU.
     """
     if sys.platform == "linux":
         set_option = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -36,7 +42,8 @@ def keep_freed_memory() -> None:
 def release_memory() -> None:
     """Hand freed memory back to the system (glibc only; elsewhere nothing).
 
-    Batches of ever new shapes leave the heap full of holes: without this, a process of `tiny` grows from 1.3 to
+    Batches of ever new shapes leave the heap full of holes: without this, a process of `tiny` grows
+    from 1.3 to
     2.7 GB.
     """
     if sys.platform == "linux":

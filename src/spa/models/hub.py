@@ -1,4 +1,5 @@
-"""Models and data sets from the Hugging Face Hub: downloaded once, as a whole, without anything that could run code."""
+"""Models and data sets from the Hugging Face Hub: downloaded once, as a whole, without anything
+that could run code."""
 
 import functools
 from collections.abc import Iterator
@@ -28,21 +29,29 @@ OTHERS = ("original/*", "onnx/*", "openvino/*", "metal/*")  # the same weights i
 def download_model(name: str, *, code: bool = False, endpoint: str | None = None) -> Path:
     """The folder of a Hub model (owner/name) in the local cache, downloaded if it is not there yet.
 
-    Without a network, what was downloaded earlier is used. `code` also takes the model's own Python files; `endpoint`
-    is another server than the Hub. Raises ModelError with the way out.
+    Without a network, what was downloaded earlier is used. `code` also takes the model's own Python
+    files; `endpoint` is another server than the Hub. Raises ModelError with the way out.
     """
     patterns = [*FILES, *(CODE if code else ())]
     with explained(name, "model", ModelError):
-        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=list(OTHERS), endpoint=endpoint))
+        return Path(
+            snapshot_download(
+                name, allow_patterns=patterns, ignore_patterns=list(OTHERS), endpoint=endpoint
+            )
+        )
 
 
 @functools.cache
 def download_data(name: str, *, endpoint: str | None = None) -> Path:
-    """The folder of a Hub data set (owner/name) in the local cache. Raises DataError with the way out."""
+    """The folder of a Hub data set (owner/name) in the local cache. Raises DataError with the way
+    out."""
     with explained(name, "dataset", DataError):
         return Path(
             snapshot_download(
-                name, repo_type="dataset", allow_patterns=["*.parquet", "*.json", "*.md"], endpoint=endpoint
+                name,
+                repo_type="dataset",
+                allow_patterns=["*.parquet", "*.json", "*.md"],
+                endpoint=endpoint,
             )
         )
 
@@ -50,8 +59,16 @@ def download_data(name: str, *, endpoint: str | None = None) -> Path:
 @contextmanager
 def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[None]:
     """Turns the Hub's refusals into errors that say what to do."""
-    what, key = ("model", "model_path") if kind == "model" else ("data set", "data.train_files and data.val_files")
-    page = f"https://huggingface.co/{name}" if kind == "model" else f"https://huggingface.co/datasets/{name}"
+    what, key = (
+        ("model", "model_path")
+        if kind == "model"
+        else ("data set", "data.train_files and data.val_files")
+    )
+    page = (
+        f"https://huggingface.co/{name}"
+        if kind == "model"
+        else f"https://huggingface.co/datasets/{name}"
+    )
     try:
         yield
     except GatedRepoError as error:
@@ -72,4 +89,6 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
             f"network (`hf download {name} {option}--local-dir FOLDER`) and set {key} to FOLDER{more}."
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise error_type(f"{name}: the Hub refuses ({' '.join(str(error).split())[:200]})") from error
+        raise error_type(
+            f"{name}: the Hub refuses ({' '.join(str(error).split())[:200]})"
+        ) from error

@@ -1,4 +1,5 @@
-"""Policies, critics and tokenizers from the built-in model, a local folder, a checkpoint of ours, or the Hub."""
+"""Policies, critics and tokenizers from the built-in model, a local folder, a checkpoint of ours,
+or the Hub."""
 
 import json
 import re
@@ -18,7 +19,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+)
 from transformers.utils import logging as hf_logging
 
 from spa.errors import ModelError, SpaError, one_line
@@ -28,7 +32,8 @@ from spa.models.vision import ImageReader, RowImages, image_reader
 
 BUILTIN = "builtin:tiny"
 BUILTIN_GAMES = ("frozen_lake", "sokoban", "sudoku")
-"""The environment types that the built-in model can read; a test holds them against its pre-training."""
+"""The environment types that the built-in model can read; a test holds them against its
+pre-training."""
 VALUE_HEAD = "value_head.safetensors"
 KEPT = Path("~/.cache/spa/models")
 """Models that a plain name such as `smollm2` finds: what `spa model import-gguf smollm2` made."""
@@ -36,11 +41,12 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 
 def model_source(name: str, *, code: bool = False) -> Path:
-    """The folder that a model name points to: that of the built-in model, a local one, or that of a Hub model in the
-    local cache. If only its `global_step_N` children are models (a downloaded checkpoint), it is the newest of them.
+    """The folder that a model name points to: that of the built-in model, a local one, or that of a
+    Hub model in the local cache. If only its `global_step_N` children are models (a downloaded
+    checkpoint), it is the newest of them.
 
-    `code` lets the Python files of a Hub model be downloaded too. Raises ModelError for a folder that lacks a
-    configuration or safetensors weights.
+    `code` lets the Python files of a Hub model be downloaded too. Raises ModelError for a folder
+    that lacks a configuration or safetensors weights.
     """
     path = local_folder(name)
     if path is None:
@@ -54,11 +60,15 @@ def model_source(name: str, *, code: bool = False) -> Path:
             )
         path = download_model(name, code=code)
     if not (path / "config.json").is_file():
-        steps = sorted((int(m[1]), m[0]) for child in path.iterdir() if (m := _STEP.fullmatch(child.name)))
+        steps = sorted(
+            (int(m[1]), m[0]) for child in path.iterdir() if (m := _STEP.fullmatch(child.name))
+        )
         if (path / ADAPTER_CONFIG).is_file():
             return path  # of an adapter alone
         if not steps or not (path / steps[-1][1] / "config.json").is_file():
-            raise ModelError(f"{path}: no config.json, so this is not a model folder. Point to the folder that has it.")
+            raise ModelError(
+                f"{path}: no config.json, so this is not a model folder. Point to the folder that has it."
+            )
         path = path / steps[-1][1]
     nested = indexed_weights(path)
     if not nested and not any(path.glob("*.safetensors")):
@@ -70,25 +80,34 @@ def model_source(name: str, *, code: bool = False) -> Path:
 
 
 def indexed_weights(folder: Path) -> list[Path]:
-    """The weight files in subfolders that a model's index names; raises ModelError if one is outside the folder."""
+    """The weight files in subfolders that a model's index names; raises ModelError if one is
+    outside the folder."""
     named: set[str] = set()
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
-            named |= {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+            named |= {
+                str(name)
+                for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            }
         except (OSError, ValueError, KeyError, AttributeError) as error:
             raise ModelError(f"{index} is damaged: {error}. Copy or download it again") from error
     for name in sorted(named):
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ModelError(f"{folder}: its index names {name}, a file outside the folder. Move it into the folder")
+            raise ModelError(
+                f"{folder}: its index names {name}, a file outside the folder. Move it into the folder"
+            )
     return [folder / name for name in sorted(named) if "/" in name]
 
 
 def local_folder(name: str) -> Path | None:
-    """The folder of this machine that a model name means: the built-in model's, one of that path, or an imported one.
-    None: a Hub name, or nothing."""
+    """The folder of this machine that a model name means: the built-in model's, one of that path,
+    or an imported one. None: a Hub name, or nothing."""
     if name == BUILTIN:
         return Path(str(resources.files("spa"))) / "assets" / "tiny"
-    found = [Path(name).expanduser(), *([kept_model(name)] if re.fullmatch(r"[\w-]+", name) else [])]
+    found = [
+        Path(name).expanduser(),
+        *([kept_model(name)] if re.fullmatch(r"[\w-]+", name) else []),
+    ]
     return next((path for path in found if path.is_dir()), None)
 
 
@@ -97,18 +116,27 @@ def kept_model(name: str) -> Path:
     return KEPT.expanduser() / name
 
 
-def load_tokenizer(name: str, *, trust_remote_code: bool = False, chat_template: str | None = None) -> Any:
-    """The tokenizer of a model. `chat_template`: a file with a Jinja chat template that takes the place of its own.
+def load_tokenizer(
+    name: str, *, trust_remote_code: bool = False, chat_template: str | None = None
+) -> Any:
+    """The tokenizer of a model. `chat_template`: a file with a Jinja chat template that takes the
+    place of its own.
 
-    Folders that name PreTrainedTokenizerFast are loaded as just that, because the automatic class replaces unusual
-    tokenizers by the one it expects for the architecture.
+    Folders that name PreTrainedTokenizerFast are loaded as just that, because the automatic class
+    replaces unusual tokenizers by the one it expects for the architecture.
     """
     source = model_source(name, code=trust_remote_code)
     if not (source / "config.json").is_file() and not (source / "tokenizer_config.json").is_file():
-        source = model_source(read_adapter(source)["base_model_name_or_path"], code=trust_remote_code)
+        source = model_source(
+            read_adapter(source)["base_model_name_or_path"], code=trust_remote_code
+        )
     path = source / "tokenizer_config.json"
     with _explained(name):
-        kind = json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class", "") if path.is_file() else ""
+        kind = (
+            json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class", "")
+            if path.is_file()
+            else ""
+        )
         if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
         else:
@@ -125,7 +153,8 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False, chat_template:
 
 
 def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
-    """The ids that end a reply by the model's generation config, if it has one. Raises ModelError if it is not JSON."""
+    """The ids that end a reply by the model's generation config, if it has one. Raises ModelError
+    if it is not JSON."""
     source = model_source(name, code=code)
     if not (source / "config.json").is_file() and (source / ADAPTER_CONFIG).is_file():
         return stop_ids(read_adapter(source)["base_model_name_or_path"], code=code)
@@ -138,7 +167,8 @@ def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
 
 
 def load_image_reader(name: str, *, code: bool = False) -> ImageReader | None:
-    """What a model sees pictures with; None if it reads only text. Raises ModelError if it cannot be used."""
+    """What a model sees pictures with; None if it reads only text. Raises ModelError if it cannot
+    be used."""
     source = model_source(name, code=code)
     if not (source / "config.json").is_file():
         return load_image_reader(read_adapter(source)["base_model_name_or_path"], code=code)
@@ -156,15 +186,22 @@ def load_policy(
 ) -> Any:
     """A causal LM in evaluation mode, or without `head` its body alone. Reads safetensors only.
 
-    `attention` None is SDPA where the architecture supports it, else the plain implementation of transformers
-    (attention sinks, soft caps). Raises ModelError if weights are missing or do not fit the configuration.
+    `attention` None is SDPA where the architecture supports it, else the plain implementation of
+    transformers (attention sinks, soft caps). Raises ModelError if weights are missing or do not
+    fit the configuration.
     """
     source = model_source(name, code=trust_remote_code)
     if not (source / "config.json").is_file():
-        return _with_adapter(source, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code)
+        return _with_adapter(
+            source, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code
+        )
     hf_logging.disable_progress_bar()  # the stages show progress of their own
     with _explained(name):
-        kind = (AutoModelForImageTextToText if _only_sees(source) else AutoModelForCausalLM) if head else AutoModel
+        kind = (
+            (AutoModelForImageTextToText if _only_sees(source) else AutoModelForCausalLM)
+            if head
+            else AutoModel
+        )
         loaded: Any = kind.from_pretrained(
             source,
             dtype=dtype,
@@ -185,12 +222,17 @@ def load_policy(
 
 @torch.no_grad()
 def check_finite(model: nn.Module, name: str) -> None:
-    """Raise ModelError if a weight is NaN or infinite: such a model plays noise, and no setting would mend it.
+    """Raise ModelError if a weight is NaN or infinite: such a model plays noise, and no setting
+    would mend it.
 
     A sum shows it in one pass over the memory; only a sum that overflows is looked into.
     """
     for key, weight in model.named_parameters():
-        if weight.is_meta or torch.isfinite(weight.sum(dtype=torch.float32)) or torch.isfinite(weight).all():
+        if (
+            weight.is_meta
+            or torch.isfinite(weight.sum(dtype=torch.float32))
+            or torch.isfinite(weight).all()
+        ):
             continue
         raise ModelError(
             f"{name}: the weights {key} hold numbers that are not finite ({int((~torch.isfinite(weight)).sum()):,} of "
@@ -199,10 +241,13 @@ def check_finite(model: nn.Module, name: str) -> None:
 
 
 def _only_sees(source: Path) -> bool:
-    """Whether the architecture is that of a vision-language model, which the class for text alone does not know."""
+    """Whether the architecture is that of a vision-language model, which the class for text alone
+    does not know."""
     kind = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")
     known: Any = CONFIG_MAPPING[kind] if kind in CONFIG_MAPPING else None  # noqa: SIM401 - `get` does not load lazily
-    return known in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and known not in MODEL_FOR_CAUSAL_LM_MAPPING
+    return (
+        known in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and known not in MODEL_FOR_CAUSAL_LM_MAPPING
+    )
 
 
 def _with_adapter(folder: Path, **settings: Any) -> Any:
@@ -218,7 +263,8 @@ def _with_adapter(folder: Path, **settings: Any) -> Any:
 
 
 class Critic(nn.Module):
-    """A value head on the body of a causal LM; the head starts at zero, so that first values are zero."""
+    """A value head on the body of a causal LM; the head starts at zero, so that first values are
+    zero."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()
@@ -234,7 +280,8 @@ class Critic(nn.Module):
         return self.body.config
 
     def forward(self, input_ids: torch.Tensor, images: RowImages | None = None) -> torch.Tensor:
-        """input_ids int64 [B, T] -> values float32 [B, T]: the value of the state after reading each token."""
+        """input_ids int64 [B, T] -> values float32 [B, T]: the value of the state after reading
+        each token."""
         seen = {} if images is None else images.inputs(input_ids)
         hidden = self.body(input_ids=input_ids, use_cache=False, **seen).last_hidden_state
         return self.value_head(hidden).squeeze(-1).float()
@@ -242,7 +289,10 @@ class Critic(nn.Module):
     def save_pretrained(self, folder: Path) -> None:
         """The body as a Hugging Face folder, the head beside it."""
         save_model(self.body, Path(folder))
-        save_file({k: v.contiguous() for k, v in self.value_head.state_dict().items()}, Path(folder) / VALUE_HEAD)
+        save_file(
+            {k: v.contiguous() for k, v in self.value_head.state_dict().items()},
+            Path(folder) / VALUE_HEAD,
+        )
 
     def load_head(self, folder: Path) -> None:
         """Read the head of a saved critic, if the folder has one."""
@@ -251,12 +301,18 @@ class Critic(nn.Module):
 
 
 def load_critic(
-    name: str, *, dtype: torch.dtype = torch.float32, attention: str | None = None, trust_remote_code: bool = False
+    name: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    attention: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Critic:
     """A critic on the body of a causal LM (or a saved critic, whose head is read too)."""
     source = model_source(name, code=trust_remote_code)
     saved = (source / VALUE_HEAD).is_file()
-    model = load_policy(name, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code, head=not saved)
+    model = load_policy(
+        name, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code, head=not saved
+    )
     critic = Critic(model if saved else model.base_model)
     critic.load_head(source)
     check_finite(critic.value_head, name)
@@ -265,7 +321,10 @@ def load_critic(
 
 def save_activations(model: Any) -> None:
     """Recompute activations in the backward pass instead of keeping them (gradient checkpointing)."""
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable = (
+        getattr(model, "activation_checkpointing_enable", None)
+        or model.gradient_checkpointing_enable
+    )
     enable()  # the second name is that of older versions of transformers
 
 
@@ -280,7 +339,9 @@ class _explained:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, Exception) or isinstance(error, SpaError | MemoryError):
-            return  # anything else comes of what stands in the folder: a wrong value raises whatever it meets first
+            # anything else comes of what stands in the folder: a wrong value raises whatever it
+            # meets first
+            return
         text = one_line(error) or type(error).__name__
         hint = "Check that the folder is complete and that its weights belong to its config.json."
         if "trust_remote_code" in text:
@@ -292,7 +353,8 @@ class _explained:
 
 
 def model_config(name: str, *, code: bool = False) -> Any:
-    """The configuration of a model, without its weights. `code`: Python files of the model may be run for it."""
+    """The configuration of a model, without its weights. `code`: Python files of the model may be
+    run for it."""
     source = model_source(name, code=code)
     if not (source / "config.json").is_file():
         return model_config(read_adapter(source)["base_model_name_or_path"], code=code)

@@ -1,6 +1,8 @@
-"""LoRA (arXiv 2106.09685) through peft: adapters inside the model, saved apart, merged into plain weights on export.
+"""LoRA (arXiv 2106.09685) through peft: adapters inside the model, saved apart, merged into plain
+weights on export.
 
-The layers are put into the model in place, so that everything that reads a causal language model reads this one too.
+The layers are put into the model in place, so that everything that reads a causal language model
+reads this one too.
 """
 
 import json
@@ -18,7 +20,8 @@ from spa.errors import ModelError, one_line
 from spa.install import install_hint
 
 ADAPTER = "adapter"  # folder of the adapters beside the merged weights
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # what peft puts before every key of a saved adapter
 _NAME = "default"
 _READ = (
@@ -34,21 +37,34 @@ _MERGE = "Merge it with peft (merge_and_unload), and name the merged model."
 
 
 def add_adapters(
-    model: Any, *, rank: int, alpha: float, target_modules: str | Sequence[str] = "all-linear", seed: int
+    model: Any,
+    *,
+    rank: int,
+    alpha: float,
+    target_modules: str | Sequence[str] = "all-linear",
+    seed: int,
 ) -> None:
     """Put LoRA layers into `model`; from then on only they are trained. They begin without effect.
 
-    `target_modules`: "all-linear" (all but the output layer) or names of modules. Raises ModelError if no module has
-    such a name, or if peft is not installed.
+    `target_modules`: "all-linear" (all but the output layer) or names of modules. Raises ModelError
+    if no module has such a name, or if peft is not installed.
     """
     peft = _peft()
     targets = target_modules if isinstance(target_modules, str) else list(target_modules)
-    config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets)
+    config = peft.LoraConfig(
+        r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets
+    )
     config.base_model_name_or_path = getattr(model, "name_or_path", None) or None
     try:
         _inject(model, config, seed)
     except ValueError as error:
-        names = sorted({name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
+        names = sorted(
+            {
+                name.rpartition(".")[2]
+                for name, m in model.named_modules()
+                if isinstance(m, nn.Linear)
+            }
+        )
         raise ModelError(
             f"lora.target_modules: {targets} fits no module of this model. Take all-linear, or some of: "
             f"{', '.join(names)}."
@@ -79,13 +95,14 @@ def adapters_off(model: Any) -> Iterator[None]:
     finally:
         for layer in layers.values():
             layer.enable_adapters(True)
-        for name, parameter in model.named_parameters():  # enabling marks base weights as they were; adapters train
+        # enabling marks base weights as they were; adapters train
+        for name, parameter in model.named_parameters():
             parameter.requires_grad_(_is_adapter(name))
 
 
 def save_model(model: Any, folder: Path) -> None:
-    """`folder` as a plain Hugging Face model. Adapters are merged into the weights, and kept by themselves in
-    `folder/adapter`, in peft's layout."""
+    """`folder` as a plain Hugging Face model. Adapters are merged into the weights, and kept by
+    themselves in `folder/adapter`, in peft's layout."""
     if not has_adapters(model):
         model.save_pretrained(folder)
         return
@@ -94,23 +111,31 @@ def save_model(model: Any, folder: Path) -> None:
     apart = Path(folder) / ADAPTER
     apart.mkdir(parents=True, exist_ok=True)
     state = peft.get_peft_model_state_dict(model, adapter_name=_NAME)
-    save_file({_PREFIX + key: value.contiguous().cpu() for key, value in state.items()}, apart / ADAPTER_WEIGHTS)
+    save_file(
+        {_PREFIX + key: value.contiguous().cpu() for key, value in state.items()},
+        apart / ADAPTER_WEIGHTS,
+    )
     config = model.peft_config[_NAME]
     config.inference_mode = True
     config.save_pretrained(apart)
 
 
 def load_adapters(model: Any, folder: Path) -> None:
-    """Read adapters saved by `save_model`, or by peft, into a model that has adapters of the same shape.
+    """Read adapters saved by `save_model`, or by peft, into a model that has adapters of the same
+    shape.
 
     Raises ModelError if they are missing or do not fit.
     """
     path = Path(folder) / ADAPTER_WEIGHTS
     if not path.is_file():
-        raise ModelError(f"{folder}: the adapter has no {ADAPTER_WEIGHTS}. Copy the whole folder that was saved.")
+        raise ModelError(
+            f"{folder}: the adapter has no {ADAPTER_WEIGHTS}. Copy the whole folder that was saved."
+        )
     state = {key.removeprefix(_PREFIX): value for key, value in load_file(path).items()}
     own = _peft().get_peft_model_state_dict(model, adapter_name=_NAME)
-    wrong = sorted(key for key in own.keys() | state.keys() if _shape(own.get(key)) != _shape(state.get(key)))
+    wrong = sorted(
+        key for key in own.keys() | state.keys() if _shape(own.get(key)) != _shape(state.get(key))
+    )
     if wrong:
         raise ModelError(
             f"{folder}: the adapter does not fit the model: {len(wrong)} of its weights are missing or have other "
@@ -120,18 +145,24 @@ def load_adapters(model: Any, folder: Path) -> None:
 
 
 def read_adapter(folder: Path) -> dict[str, Any]:
-    """The settings of a saved adapter. Raises ModelError if they are unreadable, are not LoRA's, or name no base
-    model."""
+    """The settings of a saved adapter. Raises ModelError if they are unreadable, are not LoRA's, or
+    name no base model."""
     path = Path(folder) / ADAPTER_CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}). Copy the adapter's whole folder.") from error
+        raise ModelError(
+            f"{path}: cannot be read ({error}). Copy the adapter's whole folder."
+        ) from error
     base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     if not isinstance(base, str) or not base:
-        raise ModelError(f"{path}: does not say which model the adapter belongs to (base_model_name_or_path). Add it.")
+        raise ModelError(
+            f"{path}: does not say which model the adapter belongs to (base_model_name_or_path). Add it."
+        )
     if Path(base).expanduser().resolve() == Path(folder).resolve():
-        raise ModelError(f"{path}: names itself as the adapter's base model. Set base_model_name_or_path to the model.")
+        raise ModelError(
+            f"{path}: names itself as the adapter's base model. Set base_model_name_or_path to the model."
+        )
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
         raise ModelError(f"{path}: is an adapter of the kind {kind}; only LoRA is read. {_MERGE}")
@@ -139,13 +170,15 @@ def read_adapter(folder: Path) -> dict[str, Any]:
 
 
 def apply_adapter(model: Any, folder: Path) -> None:
-    """Merge a saved adapter into a model that has none. Raises ModelError if it is more than plain LoRA, or does not
-    fit."""
+    """Merge a saved adapter into a model that has none. Raises ModelError if it is more than plain
+    LoRA, or does not fit."""
     config = _saved_config(folder)
     try:
         _inject(model, config, seed=0)
     except (ValueError, TypeError, AttributeError) as error:
-        raise ModelError(f"{folder}: the adapter does not fit its base model: {one_line(error)[:300]}") from error
+        raise ModelError(
+            f"{folder}: the adapter does not fit its base model: {one_line(error)[:300]}"
+        ) from error
     load_adapters(model, folder)
     state = merged_state(model)
     for name, layer in _tuner_layers(model).items():
@@ -157,31 +190,42 @@ def apply_adapter(model: Any, folder: Path) -> None:
 
 
 def _saved_config(folder: Path) -> Any:
-    """peft's configuration of a saved adapter. Raises ModelError for one with effects that its merge would lack."""
-    path, lora = Path(folder) / ADAPTER_CONFIG, _peft().LoraConfig
+    """peft's configuration of a saved adapter. Raises ModelError for one with effects that its
+    merge would lack."""
+    path = Path(folder) / ADAPTER_CONFIG
+    lora = _peft().LoraConfig
     read_adapter(folder)
     try:
-        config, plain = lora.from_pretrained(str(folder)), lora()
+        config = lora.from_pretrained(str(folder))
+        plain = lora()
     except Exception as error:  # whatever a wrong value meets first
         raise ModelError(f"{path}: peft cannot read it: {one_line(error)[:300]}") from error
     settings = {field.name: getattr(config, field.name) for field in fields(config)}
     start = settings.pop("init_lora_weights")
-    wrong = [name for name, value in settings.items() if name not in _READ and value != getattr(plain, name)]
+    wrong = [
+        name
+        for name, value in settings.items()
+        if name not in _READ and value != getattr(plain, name)
+    ]
     if start in _PLAIN_STARTS:
         config.init_lora_weights = True  # the saved weights follow, whatever these begin as
     else:
         wrong.append(f"init_lora_weights={start}")
     if wrong:
         raise ModelError(f"{path}: {', '.join(wrong)} is not supported. {_MERGE}")
-    config.inference_mode, config.target_modules = False, config.target_modules or "all-linear"
+    config.inference_mode = False
+    config.target_modules = config.target_modules or "all-linear"
     return config
 
 
 @torch.no_grad()
 def merged_state(model: Any) -> dict[str, torch.Tensor]:
-    """The model's weights with its adapters added to them, under the names of a model without adapters."""
+    """The model's weights with its adapters added to them, under the names of a model without
+    adapters."""
     state = {
-        key.replace(".base_layer.", "."): value for key, value in model.state_dict().items() if not _is_adapter(key)
+        key.replace(".base_layer.", "."): value
+        for key, value in model.state_dict().items()
+        if not _is_adapter(key)
     }
     for name, layer in _tuner_layers(model).items():
         state[f"{name}.weight"] = layer.get_base_layer().weight + layer.get_delta_weight(_NAME)
@@ -197,7 +241,9 @@ def _tuner_layers(model: Any) -> dict[str, Any]:
         return {}
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    return {name: module for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
+    return {
+        name: module for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)
+    }
 
 
 def _shape(value: torch.Tensor | None) -> tuple[int, ...] | None:

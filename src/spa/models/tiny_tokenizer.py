@@ -1,8 +1,9 @@
-"""The tokenizer of the built-in model: byte-level, so that any text encodes; our prompts' phrases are single tokens.
+"""The tokenizer of the built-in model: byte-level, so that any text encodes; our prompts' phrases
+are single tokens.
 
-A model of a million parameters cannot afford to read a prompt word by word, so every fixed phrase of the prompts and
-state sentences is one token, every cell such as ` (1,2)` is one token, and everything else falls back to words it knows
-and then to bytes.
+A model of a million parameters cannot afford to read a prompt word by word, so every fixed phrase
+of the prompts and state sentences is one token, every cell such as ` (1,2)` is one token, and
+everything else falls back to words it knows and then to bytes.
 """
 
 import re
@@ -11,7 +12,9 @@ from collections.abc import Iterable
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+PAD = "<|endoftext|>"
+START = "<|im_start|>"
+END = "<|im_end|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -21,8 +24,11 @@ _VARYING = re.compile(_CELL + r"|\d")
 
 
 def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
-    """The pieces of `texts` between digits, cells and the `varying` strings, in order of first appearance."""
-    cut = re.compile("|".join([*map(re.escape, sorted(varying, key=len, reverse=True)), _VARYING.pattern]))
+    """The pieces of `texts` between digits, cells and the `varying` strings, in order of first
+    appearance."""
+    cut = re.compile(
+        "|".join([*map(re.escape, sorted(varying, key=len, reverse=True)), _VARYING.pattern])
+    )
     found: dict[str, None] = {}
     for text in texts:
         for piece in cut.split(text):
@@ -32,7 +38,8 @@ def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
 
 
 def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer that knows these phrases and words; a word is known with and without a space before it."""
+    """A byte-level tokenizer that knows these phrases and words; a word is known with and without a
+    space before it."""
     phrases = sorted(dict.fromkeys(phrases), key=len, reverse=True)
     cells = [f" ({row},{column})" for row in range(10) for column in range(10)]
     known = [*phrases, *cells, *(form for word in words for form in (word, " " + word))]
@@ -43,7 +50,9 @@ def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedT
     for text in known:
         vocabulary.setdefault(_byte_characters(encoder, text), len(vocabulary))
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
-    pattern = "|".join([*(re.escape(p) for p in phrases), _CELL, r" ?[A-Za-z]+", r"\d", r"\s", r"[^\sA-Za-z\d]"])
+    pattern = "|".join(
+        [*(re.escape(p) for p in phrases), _CELL, r" ?[A-Za-z]+", r"\d", r"\s", r"[^\sA-Za-z\d]"]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), behavior="isolated"), encoder]
     )

@@ -1,8 +1,9 @@
-"""Pictures for models that see: how many tokens one takes, and what the model is given beside the token ids.
+"""Pictures for models that see: how many tokens one takes, and what the model is given beside the
+token ids.
 
-Models count as seeing if their tokenizer writes one image token per picture and each picture's features stand at copies
-of that token: Qwen2-VL and its successors (as many copies as the size of the picture asks for), LLaVA (always the same
-number).
+Models count as seeing if their tokenizer writes one image token per picture and each picture's
+features stand at copies of that token: Qwen2-VL and its successors (as many copies as the size of
+the picture asks for), LLaVA (always the same number).
 """
 
 import io
@@ -25,8 +26,9 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 class ImageReader:
     """What a model's image processor makes of pictures.
 
-    image_id: the token that stands for a piece of a picture; `merge`: patches of a picture per token and axis, if the
-    number of tokens depends on the picture's size; `fixed`: tokens per picture otherwise.
+    image_id: the token that stands for a piece of a picture; `merge`: patches of a picture per
+    token and axis, if the number of tokens depends on the picture's size; `fixed`: tokens per
+    picture otherwise.
     """
 
     processor: Any
@@ -58,7 +60,11 @@ class ImageReader:
                 "environment or a data set writes must not hold the model's image token"
             )
         left = iter(lengths)
-        return [copy for token in ids for copy in [token] * (next(left) if token == self.image_id else 1)]
+        return [
+            copy
+            for token in ids
+            for copy in [token] * (next(left) if token == self.image_id else 1)
+        ]
 
     def rows(self, images: Sequence[Sequence[bytes]]) -> "RowImages":
         """The pictures of a batch, row by row."""
@@ -67,7 +73,8 @@ class ImageReader:
 
 @dataclass(frozen=True, eq=False)
 class RowImages:
-    """A batch's pictures as the model takes them: per row, tensors that are joined along their first axis."""
+    """A batch's pictures as the model takes them: per row, tensors that are joined along their
+    first axis."""
 
     rows: tuple[dict[str, torch.Tensor], ...]
     image_id: int
@@ -80,14 +87,19 @@ class RowImages:
     def to(self, device: torch.device | str) -> "RowImages":
         """The pictures on another device."""
         return RowImages(
-            tuple({key: value.to(device) for key, value in row.items()} for row in self.rows), self.image_id
+            tuple({key: value.to(device) for key, value in row.items()} for row in self.rows),
+            self.image_id,
         )
 
     def inputs(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """What the model is given beside `input_ids` [B, T]; nothing if there is no picture."""
         keys = next((row.keys() for row in self.rows if row), ())
-        out = {key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device) for key in keys}
-        if "image_grid_thw" in out:  # positions in two dimensions are counted from where the pictures stand
+        out = {
+            key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device)
+            for key in keys
+        }
+        # positions in two dimensions are counted from where the pictures stand
+        if "image_grid_thw" in out:
             out["mm_token_type_ids"] = (input_ids == self.image_id).int()
         return out
 
@@ -109,12 +121,15 @@ class RowFiles:
 
 
 def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
-    """The image processor of a model folder; None if the model reads only text, or has no processor with it. `code`:
-    Python files of the folder may be run for it.
+    """The image processor of a model folder; None if the model reads only text, or has no processor
+    with it. `code`: Python files of the folder may be run for it.
 
     Raises ModelError if the processor cannot be used.
     """
-    if not any((folder / name).is_file() for name in PROCESSOR_FILES) or not (folder / "config.json").is_file():
+    if (
+        not any((folder / name).is_file() for name in PROCESSOR_FILES)
+        or not (folder / "config.json").is_file()
+    ):
         return None
     config = AutoConfig.from_pretrained(folder, trust_remote_code=code)
     image_id = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
@@ -128,7 +143,12 @@ def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
             f"the processor's files beside the weights and the vision extra: {install_hint('vision')}"
         ) from error
     merge = getattr(processor, "merge_size", None)
-    fixed = None if merge else getattr(config, "image_seq_length", None) or getattr(config, "mm_tokens_per_image", None)
+    fixed = (
+        None
+        if merge
+        else getattr(config, "image_seq_length", None)
+        or getattr(config, "mm_tokens_per_image", None)
+    )
     if not merge and not fixed:
         return None
     return ImageReader(processor=processor, image_id=int(image_id), merge=merge or 1, fixed=fixed)

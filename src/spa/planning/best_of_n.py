@@ -1,4 +1,5 @@
-"""Best of n: several responses are sampled, and the one whose state has the highest value is played."""
+"""Best of n: several responses are sampled, and the one whose state has the highest value is
+played."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,17 +14,22 @@ from spa.types import Completion, Prompt, SamplingParams
 
 
 class BestOfNPlanner(Planner):
-    """The best of `n` responses in every turn. Ties go to the response that was sampled first, so that predictions
-    without information change nothing."""
+    """The best of `n` responses in every turn. Ties go to the response that was sampled first, so
+    that predictions without information change nothing."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The best of `n` completions of each prompt, of which the first is the one that the engine alone would give,
-        or the next one of a path that is followed."""
+        """The best of `n` completions of each prompt, of which the first is the one that the engine
+        alone would give, or the next one of a path that is followed."""
         trees = [Tree(prompt) for prompt in prompts]
         planned = [self._next_of_plan(tree) for tree in trees]
-        searched = [tree for tree, completion in zip(trees, planned, strict=True) if completion is None]
+        searched = [
+            tree for tree, completion in zip(trees, planned, strict=True) if completion is None
+        ]
         self.search([tree for tree in searched if not tree.fault], sampling)
-        return [completion or self._choose(tree) for tree, completion in zip(trees, planned, strict=True)]
+        return [
+            completion or self._choose(tree)
+            for tree, completion in zip(trees, planned, strict=True)
+        ]
 
     def proposals(self, expansion: Expansion) -> list[Prompt]:
         """`n` samples of the prompt, each with a seed of its own."""
@@ -67,7 +73,9 @@ class BestOfNPlanner(Planner):
             return tree.failed()
         values = [node.value for node in tree.nodes[: self.n]]
         for node in tree.nodes:
-            values[node.root] = max(values[node.root], node.value if node.value >= GOAL else NO_STATE)
+            values[node.root] = max(
+                values[node.root], node.value if node.value >= GOAL else NO_STATE
+            )
         chosen = int(np.argmax(values))
         goals: list[Node] = [node for node in tree.goals() if node.root == chosen]
         if self.keep and goals:

@@ -1,14 +1,15 @@
 """Breadth-first search with the learned model: the engine is asked what each action would lead to.
 
-Best of n judges the responses that the model happens to sample. Here nothing is left to luck: in the real state and in
-every predicted one that is new, each action of the game is named for the model, whose response is begun up to the
-prediction (the state as observation, then `I do Down. <prediction>`), so that no action is missed or asked for twice.
-The search ends where a predicted state shows the goal. The path there is played in turns of as many actions as a turn
-may have, each response begun in the same manner with its plan. Where no path is found, or where a beginning would leave
-no room for the longest response, the model responds without one.
+Best of n judges the responses that the model happens to sample. Here nothing is left to luck: in
+the real state and in every predicted one that is new, each action of the game is named for the
+model, whose response is begun up to the prediction (the state as observation, then `I do Down.
+<prediction>`), so that no action is missed or asked for twice. The search ends where a predicted
+state shows the goal. The path there is played in turns of as many actions as a turn may have, each
+response begun in the same manner with its plan. Where no path is found, or where a beginning would
+leave no room for the longest response, the model responds without one.
 
-What a response is begun with is no sampled token and has log-prob 0. Predictions of the search are greedy: the most
-probable next state is asked for, not a sample.
+What a response is begun with is no sampled token and has log-prob 0. Predictions of the search are
+greedy: the most probable next state is asked for, not a sample.
 """
 
 from collections.abc import Sequence
@@ -25,18 +26,23 @@ _PREDICTION = "<prediction>\n"
 
 
 class BreadthFirstPlanner(Planner):
-    """`engine`, asked what every action leads to; `depth` counts actions. `n` is without effect, and `template` must be
-    given, since a response is begun in tokens."""
+    """`engine`, asked what every action leads to; `depth` counts actions. `n` is without effect,
+    and `template` must be given, since a response is begun in tokens."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The response to each prompt that takes the path that was found, or the engine's own where none was."""
+        """The response to each prompt that takes the path that was found, or the engine's own where
+        none was."""
         trees = [Tree(prompt) for prompt in prompts]
         plans = [self.follow_plan(tree) for tree in trees]
-        searched = [tree for tree, plan in zip(trees, plans, strict=True) if not plan and not tree.fault]
+        searched = [
+            tree for tree, plan in zip(trees, plans, strict=True) if not plan and not tree.fault
+        ]
         self.search(searched, replace(sampling, temperature=0.0))
         plans = [plan or _shortest_path(tree) for tree, plan in zip(trees, plans, strict=True)]
         questions = [self._question(tree, plan) for tree, plan in zip(trees, plans, strict=True)]
-        responses = iter(self.ask([question for question in questions if question is not None], sampling))
+        responses = iter(
+            self.ask([question for question in questions if question is not None], sampling)
+        )
         return [
             tree.failed() if question is None else self._play(tree, plan, question, next(responses))
             for tree, plan, question in zip(trees, plans, questions, strict=True)
@@ -47,7 +53,11 @@ class BreadthFirstPlanner(Planner):
         prompt = expansion.prompt
         state = self._state(expansion)
         asked = [
-            replace(self._begun(prompt, state, (action,)), episode_id=f"{prompt.episode_id}#{action}", turns_left=1)
+            replace(
+                self._begun(prompt, state, (action,)),
+                episode_id=f"{prompt.episode_id}#{action}",
+                turns_left=1,
+            )
             for action in prompt.context.action_names()
         ]
         return asked if all(map(self._fits, asked)) else []
@@ -62,7 +72,8 @@ class BreadthFirstPlanner(Planner):
         return expansion.prompt.context.state_text(self.state_text)
 
     def _begun(self, prompt: Prompt, state: str, actions: Sequence[str]) -> Prompt:
-        """The prompt with a response that is begun up to the prediction of what these actions lead to."""
+        """The prompt with a response that is begun up to the prediction of what these actions lead
+        to."""
         text = world_model_reply(state, f" {plan_sentence(actions)} ", "", "", order="plan_first")
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
         assert self.template is not None
@@ -93,7 +104,9 @@ class BreadthFirstPlanner(Planner):
             part.append(node)
         return part
 
-    def _play(self, tree: Tree, plan: list[Node], question: Prompt, response: Completion) -> Completion:
+    def _play(
+        self, tree: Tree, plan: list[Node], question: Prompt, response: Completion
+    ) -> Completion:
         """The response as the episode has it, with what it was begun with; the search is recorded."""
         prompt = tree.prompt
         plan = [] if question is prompt else plan  # its beginning may not fit

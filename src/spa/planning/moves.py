@@ -1,7 +1,9 @@
-"""Single moves in a few tokens: what a model learns from play, and is then asked by a search of its own.
+"""Single moves in a few tokens: what a model learns from play, and is then asked by a search of its
+own.
 
-The prompt is one state and the request for a move; the response is an action with the key of the state that it leads
-to, as written searches have it: `<think>Left30`. A question is the prompt with the response begun: `<think>Left`.
+The prompt is one state and the request for a move; the response is an action with the key of the
+state that it leads to, as written searches have it: `<think>Left30`. A question is the prompt with
+the response begun: `<think>Left`.
 """
 
 from collections.abc import Iterable
@@ -26,12 +28,16 @@ def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:
     ask = f"Reply only with <think>[an action and the {one} that it leads to; {many}]"
     return (
         {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": f"Actions: {', '.join(env.action_names())}.\n{ask}\n\n{STATE}{state}"},
+        {
+            "role": "user",
+            "content": f"Actions: {', '.join(env.action_names())}.\n{ask}\n\n{STATE}{state}",
+        },
     )
 
 
 def move_rows(rows: Iterable[WorldModelRow], env: TextEnv) -> list[WorldModelRow]:
-    """The rows of recorded play as moves: those in which one action was taken and the next state has a name."""
+    """The rows of recorded play as moves: those in which one action was taken and the next state
+    has a name."""
     found = list[WorldModelRow]()
     for row in rows:
         key = env.key_of_text(row.next_state)
@@ -41,9 +47,13 @@ def move_rows(rows: Iterable[WorldModelRow], env: TextEnv) -> list[WorldModelRow
     return found
 
 
-def move_question(env: TextEnv, state: str, action: str, template: ChatTemplate | None, *, number: int) -> Prompt:
-    """The question where `action` leads in `state`; `number` is its own among those that are asked together."""
-    messages, begun = move_messages(env, state), f"{PREFILL}{action}"
+def move_question(
+    env: TextEnv, state: str, action: str, template: ChatTemplate | None, *, number: int
+) -> Prompt:
+    """The question where `action` leads in `state`; `number` is its own among those that are asked
+    together."""
+    messages = move_messages(env, state)
+    begun = f"{PREFILL}{action}"
     ids = _NO_IDS
     if template is not None:
         said = template.reply_tokens(begun, PREFILL)[0]

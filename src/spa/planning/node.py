@@ -1,4 +1,5 @@
-"""What a planner knows of the future: nodes, each the state that a response would lead to, and the tree of a prompt."""
+"""What a planner knows of the future: nodes, each the state that a response would lead to, and the
+tree of a prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,18 +25,21 @@ class Node:
     parsed: ParsedReply
     state: str | None
     value: float
-    correct: bool | None  # whether that state is what would come from where the response begins; None: not known
-    env: TextEnv | None = None  # a copy of the game in that state, if the game goes on there and the state is correct
+    # whether that state is what would come from where the response begins; None: not known
+    correct: bool | None
+    # a copy of the game in that state, if the game goes on there and the state is correct
+    env: TextEnv | None = None
     root: int = 0  # number of the response to the real state that this one descends from
     depth: int = 1  # turns from the real state to this one
     actions_left: int | None = None  # of the episode, after it; None: no limit is known
-    parent: "Node | None" = None  # the node in whose state the response was sampled; None: the real state
+    # the node in whose state the response was sampled; None: the real state
+    parent: "Node | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """A state in which responses are sampled, the real one or a node's. `env`: a copy of the game there, None if the
-    game is not known to be there."""
+    """A state in which responses are sampled, the real one or a node's. `env`: a copy of the game
+    there, None if the game is not known to be there."""
 
     prompt: Prompt
     env: TextEnv | None
@@ -46,7 +50,8 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Where actions lead: the state, and the copy of the game if it goes on; both None if that is not known."""
+    """Where actions lead: the state, and the copy of the game if it goes on; both None if that is
+    not known."""
 
     state: str | None = None
     env: TextEnv | None = None
@@ -77,7 +82,8 @@ class Tree:
             "turn": self.turn,
             "chosen": chosen,
             "tokens": [
-                None if node.response.token_ids is None else len(node.response.token_ids) for node in self.nodes
+                None if node.response.token_ids is None else len(node.response.token_ids)
+                for node in self.nodes
             ],
             "imagined": [
                 {
@@ -101,8 +107,11 @@ def path_to(node: Node) -> list[Node]:
     return path
 
 
-def simulate(env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np.random.Generator) -> Outcome:
-    """Where the actions lead in a copy with chance of its own; not known if it cannot be copied or nothing is done."""
+def simulate(
+    env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np.random.Generator
+) -> Outcome:
+    """Where the actions lead in a copy with chance of its own; not known if it cannot be copied or
+    nothing is done."""
     seed = int(rng.integers(2**31))
     if env is None:
         return Outcome()
@@ -120,9 +129,14 @@ def simulate(env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: 
         over = checked_step(twin.step(action))[1]
         if over:
             break
-    return Outcome(state=twin.world_state_text(mode), env=None if over else twin) if done else Outcome()
+    return (
+        Outcome(state=twin.world_state_text(mode), env=None if over else twin)
+        if done
+        else Outcome()
+    )
 
 
 def same_state(state: str | None, truth: str | None) -> bool | None:
-    """Whether a state is the true one, but for white space around it; None if the true one is not known."""
+    """Whether a state is the true one, but for white space around it; None if the true one is not
+    known."""
     return None if truth is None else state is not None and state.strip() == truth.strip()

@@ -1,14 +1,17 @@
-"""Model-based planning: policies that search the states which responses would lead to before one response is played.
+"""Model-based planning: policies that search the states which responses would lead to before one
+response is played.
 
-`dynamics` says where these states come from, and so what is measured. `learnt`: the model's own prediction in each
-response. `oracle`: a copy of the game, in which nothing is predicted; with `spoil` p, each state is with probability p
-that of another plan, so that the gain can be seen to depend on how often predictions are correct. `shuffled`: the
-predictions of other responses, the control: whatever it gains is not knowledge.
+`dynamics` says where these states come from, and so what is measured. `learnt`: the model's own
+prediction in each response. `oracle`: a copy of the game, in which nothing is predicted; with
+`spoil` p, each state is with probability p that of another plan, so that the gain can be seen to
+depend on how often predictions are correct. `shuffled`: the predictions of other responses, the
+control: whatever it gains is not knowledge.
 
-With `depth` above 1 the search continues in every state that is new and not the end: the same question is asked there
-(`spa.prompts.elsewhere`), until the goal is found or the episode's turns are over. A state is expanded once, so that
-the tree is no wider than the game. With `keep` the rest of a path to the goal is followed without another search, for
-as long as each state is the predicted one.
+With `depth` above 1 the search continues in every state that is new and not the end: the same
+question is asked there (`spa.prompts.elsewhere`), until the goal is found or the episode's turns
+are over. A state is expanded once, so that the tree is no wider than the game. With `keep` the rest
+of a path to the goal is followed without another search, for as long as each state is the predicted
+one.
 """
 
 from abc import ABC, abstractmethod
@@ -38,11 +41,12 @@ Proposals = Literal["drawn", "every_action"]
 class Planner(ABC):
     """`engine`, whose response in every turn is chosen by a search of at most `depth` turns.
 
-    `n`: responses sampled in each state. `width`: states of a depth that are expanded. `keep`: a path to the goal is
-    followed; the responses of its later turns are those that were sampled where they were predicted, log-probs
-    included. Nothing is predicted beyond the turns and actions that an episode has left, nor in prompts of more than
-    `max_prompt` tokens. `template`: None for engines without tokens. The engine is asked for `rows` responses at a
-    time, and forgets them before it is asked for more.
+    `n`: responses sampled in each state. `width`: states of a depth that are expanded. `keep`: a
+    path to the goal is followed; the responses of its later turns are those that were sampled where
+    they were predicted, log-probs included. Nothing is predicted beyond the turns and actions that
+    an episode has left, nor in prompts of more than `max_prompt` tokens. `template`: None for
+    engines without tokens. The engine is asked for `rows` responses at a time, and forgets them
+    before it is asked for more.
     """
 
     def __init__(
@@ -75,7 +79,8 @@ class Planner(ABC):
         self.rows = rows
         self.template = template
         self.record = record
-        self.plans: dict[str, list[Node]] = {}  # episode -> the nodes that are left of its path to the goal
+        # episode -> the nodes that are left of its path to the goal
+        self.plans: dict[str, list[Node]] = {}
 
     @abstractmethod
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
@@ -92,15 +97,25 @@ class Planner(ABC):
     def search(self, trees: Sequence[Tree], sampling: SamplingParams) -> None:
         """Grow every tree until the goal is found, or as far as is allowed."""
         for depth in range(1, self.depth + 1):
-            pairs = [(tree, expansion) for tree in trees for expansion in self._expansions(tree, depth)]
+            pairs = [
+                (tree, expansion) for tree in trees for expansion in self._expansions(tree, depth)
+            ]
             asked = [self.proposals(expansion) for _, expansion in pairs]
-            responses = iter(self.ask([question for questions in asked for question in questions], sampling))
+            responses = iter(
+                self.ask([question for questions in asked for question in questions], sampling)
+            )
             for (tree, expansion), questions in zip(pairs, asked, strict=True):
-                whole = [with_prefill(question, expansion.prompt, next(responses)) for question in questions]
+                whole = [
+                    with_prefill(question, expansion.prompt, next(responses))
+                    for question in questions
+                ]
                 tree.nodes += self.expand(tree, expansion, whole)
 
-    def expand(self, tree: Tree, expansion: Expansion, responses: Sequence[Completion]) -> list[Node]:
-        """What each response in a state would lead to, and its value; empty if the game fails, which the tree notes."""
+    def expand(
+        self, tree: Tree, expansion: Expansion, responses: Sequence[Completion]
+    ) -> list[Node]:
+        """What each response in a state would lead to, and its value; empty if the game fails,
+        which the tree notes."""
         try:
             with boundary("planning", MAKING_S):
                 return self._nodes(expansion, responses)
@@ -109,8 +124,8 @@ class Planner(ABC):
             return []
 
     def follow_plan(self, tree: Tree) -> list[Node]:
-        """What is left of the path that the episode is on; empty if it is on none, if the path has led elsewhere, or if
-        the game fails, which the tree notes."""
+        """What is left of the path that the episode is on; empty if it is on none, if the path has
+        led elsewhere, or if the game fails, which the tree notes."""
         plan = self.plans.pop(tree.prompt.episode_id, [])
         try:
             with boundary("planning", MAKING_S):
@@ -118,7 +133,11 @@ class Planner(ABC):
         except EnvFault as error:
             tree.fault = str(error)
             return []
-        return plan if plan and plan[0].parent is not None and same_state(plan[0].parent.state, here) else []
+        return (
+            plan
+            if plan and plan[0].parent is not None and same_state(plan[0].parent.state, here)
+            else []
+        )
 
     def ask(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """The engine's responses; only what it has cached of real states is kept."""
@@ -131,7 +150,8 @@ class Planner(ABC):
         return responses
 
     def _expansions(self, tree: Tree, depth: int) -> list[Expansion]:
-        """Where the responses of this depth begin: the real state, or those of nodes that are to be expanded."""
+        """Where the responses of this depth begin: the real state, or those of nodes that are to be
+        expanded."""
         prompt = tree.prompt
         if depth == 1:
             return [Expansion(prompt=prompt, env=prompt.context)]
@@ -146,12 +166,18 @@ class Planner(ABC):
         expansions = list[Expansion]()
         tree.entered.add(shown.strip())
         for node in tree.nodes:
-            if node.depth != depth - 1 or len(expansions) == self.width or not self._is_open(tree, node):
+            if (
+                node.depth != depth - 1
+                or len(expansions) == self.width
+                or not self._is_open(tree, node)
+            ):
                 continue
             state = (node.state or "").strip()
             tree.entered.add(state)
             moved = elsewhere(prompt, shown, state, self.template)
-            if moved is not None and (self.max_prompt is None or len(moved.token_ids) <= self.max_prompt):
+            if moved is not None and (
+                self.max_prompt is None or len(moved.token_ids) <= self.max_prompt
+            ):
                 moved = replace(
                     moved,
                     episode_id=f"{prompt.episode_id}#{depth}.{len(expansions)}",
@@ -160,11 +186,14 @@ class Planner(ABC):
                     actions_left=node.actions_left,
                     context=node.env or prompt.context,
                 )
-                expansions.append(Expansion(prompt=moved, env=node.env, root=node.root, depth=depth, parent=node))
+                expansions.append(
+                    Expansion(prompt=moved, env=node.env, root=node.root, depth=depth, parent=node)
+                )
         return expansions
 
     def _is_open(self, tree: Tree, node: Node) -> bool:
-        """Whether there is more to predict after a node: its state is new, not the end, and actions are left."""
+        """Whether there is more to predict after a node: its state is new, not the end, and actions
+        are left."""
         state = (node.state or "").strip()
         known = node.env is not None or self.dynamics != "oracle"
         new = bool(state) and state not in tree.entered
@@ -179,12 +208,17 @@ class Planner(ABC):
         outcomes = truths
         states = [each.prediction for each in parsed]
         if self.dynamics == "oracle":
-            outcomes = [self._spoilt(env, each, truth, rng) for each, truth in zip(parsed, truths, strict=True)]
+            outcomes = [
+                self._spoilt(env, each, truth, rng)
+                for each, truth in zip(parsed, truths, strict=True)
+            ]
             states = [outcome.state for outcome in outcomes]
         if self.dynamics == "shuffled":
             states = [states[number] for number in derange(states, rng)]
         nodes = list[Node]()
-        for number, (each, state, outcome, truth) in enumerate(zip(parsed, states, outcomes, truths, strict=True)):
+        for number, (each, state, outcome, truth) in enumerate(
+            zip(parsed, states, outcomes, truths, strict=True)
+        ):
             correct = same_state(state, truth.state)
             nodes.append(
                 Node(
@@ -196,7 +230,9 @@ class Planner(ABC):
                     env=outcome.env if self.dynamics == "oracle" or correct else None,
                     root=number if expansion.depth == 1 else expansion.root,
                     depth=expansion.depth,
-                    actions_left=None if prompt.actions_left is None else prompt.actions_left - len(each.actions),
+                    actions_left=None
+                    if prompt.actions_left is None
+                    else prompt.actions_left - len(each.actions),
                     parent=expansion.parent,
                 )
             )
@@ -214,7 +250,9 @@ class Planner(ABC):
         )
         return replace(parsed, actions=parsed.actions[: prompt.actions_left])
 
-    def _spoilt(self, env: TextEnv | None, parsed: ParsedReply, truth: Outcome, rng: np.random.Generator) -> Outcome:
+    def _spoilt(
+        self, env: TextEnv | None, parsed: ParsedReply, truth: Outcome, rng: np.random.Generator
+    ) -> Outcome:
         """The true outcome or, with probability `spoil`, that of as many random actions."""
         if env is None:
             return truth

@@ -6,28 +6,37 @@ from spa.planning.planner import Dynamics, Proposals
 
 
 def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
-    """Raises ConfigError, with the setting that does without, if states of the environment cannot be judged by their
-    text."""
+    """Raises ConfigError, with the setting that does without, if states of the environment cannot
+    be judged by their text."""
     if env.state_value(env.world_state_text("grid_and_coords")) is None:
-        raise ConfigError(f"the environment {tag} cannot say what a state is worth (TextEnv.state_value), so {instead}")
+        raise ConfigError(
+            f"the environment {tag} cannot say what a state is worth (TextEnv.state_value), so {instead}"
+        )
 
 
-def require_dynamics(env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1, plans: Proposals = "drawn") -> None:
-    """Raises ConfigError if predicted states of the environment cannot be judged, not be simulated, or not be shown in
-    a prompt, as planning further than one turn needs, or if its actions cannot all be named."""
+def require_dynamics(
+    env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1, plans: Proposals = "drawn"
+) -> None:
+    """Raises ConfigError if predicted states of the environment cannot be judged, not be simulated,
+    or not be shown in a prompt, as planning further than one turn needs, or if its actions cannot
+    all be named."""
     require_state_value(
         env,
         tag,
         instead="nothing can be planned: imagine.n must be 1 (in self-play generate.imagine.n, as in the preset tiny)",
     )
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
-    if (depth > 1 or plans == "every_action") and (hidden or env.image() is not None or env.players > 1):
+    if (depth > 1 or plans == "every_action") and (
+        hidden or env.image() is not None or env.players > 1
+    ):
         raise ConfigError(
             f"imagined states of {tag} are not what its prompts show, so imagine.depth must be 1 and imagine.plans "
             "drawn (in self-play generate.imagine; without keep)"
         )
     if plans == "every_action" and not env.action_names():
-        raise ConfigError(f"the actions of {tag} are free text: not every one can be asked for (imagine.plans)")
+        raise ConfigError(
+            f"the actions of {tag} are free text: not every one can be asked for (imagine.plans)"
+        )
     if dynamics == "oracle":
         try:
             env.clone()

@@ -1,4 +1,5 @@
-"""Breadth-first search as text: run it, write it, read what a model wrote, and score it line by line.
+"""Breadth-first search as text: run it, write it, read what a model wrote, and score it line by
+line.
 
 A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
 
@@ -9,10 +10,11 @@ A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
     20 Left Up: Left20 seen Down30 seen Right21 seen Up10 goal
     Left Up Up
 
-A line names the state that it expands, the path to it, and then every action with the state that it leads to and a
-status: the outcome of that state in the words of the game (`goal`, `hole`), `seen` for a state found before, or
-nothing for a new one. The states that are still open follow the semicolon, the next one first. The search ends at the
-first goal, within the line; the last line is the path to it.
+A line names the state that it expands, the path to it, and then every action with the state that it
+leads to and a status: the outcome of that state in the words of the game (`goal`, `hole`), `seen`
+for a state found before, or nothing for a new one. The states that are still open follow the
+semicolon, the next one first. The search ends at the first goal, within the line; the last line is
+the path to it.
 """
 
 from collections import deque
@@ -24,9 +26,12 @@ import numpy as np
 from spa.envs.base import TextEnv
 from spa.types import Metrics
 
-GOAL, SEEN = "goal", "seen"
-MAX_DEPTH, MAX_LINES = 32, 64
-"""Longest path, and most expanded states, of one search: bounds for large games, out of reach on a 4x4 lake."""
+GOAL = "goal"
+SEEN = "seen"
+MAX_DEPTH = 32
+MAX_LINES = 64
+"""Longest path, and most expanded states, of one search: bounds for large games, out of reach on a
+4x4 lake."""
 MAX_STATES = 10_000
 """States of a game whose transitions are listed; a game with more is refused."""
 
@@ -61,7 +66,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One expanded state. `open_keys`: what is still to be expanded after it; empty where the goal was found."""
+    """One expanded state. `open_keys`: what is still to be expanded after it; empty where the goal
+    was found."""
 
     key: str
     path: tuple[str, ...]
@@ -80,12 +86,15 @@ class Search:
 def searching(
     start: str, *, max_depth: int = MAX_DEPTH, max_lines: int = MAX_LINES
 ) -> Generator[str, Sequence[Successor], Search]:
-    """Search breadth first from `start`: yields each key to expand, is sent its successors, returns the search.
+    """Search breadth first from `start`: yields each key to expand, is sent its successors, returns
+    the search.
 
-    Several searches can so be expanded side by side. A state `max_depth` actions away is not expanded.
+    Several searches can so be expanded side by side. A state `max_depth` actions away is not
+    expanded.
     """
     paths: dict[str, tuple[str, ...]] = {start: ()}
-    queue, lines = deque([start]), list[Line]()
+    queue = deque([start])
+    lines = list[Line]()
     while queue and len(lines) < max_lines:
         key = queue.popleft()
         moves = list[Move]()
@@ -124,8 +133,9 @@ def breadth_first_together(
     starts: Sequence[str],
     expand: Callable[[Sequence[tuple[int, str]]], Sequence[Sequence[Successor] | None]],
 ) -> list[Search | None]:
-    """The searches from `starts`, one line of each at a time. `expand` gives the successors of (number of the search,
-    key), None where they make no sense, which ends a search: its result is None."""
+    """The searches from `starts`, one line of each at a time. `expand` gives the successors of
+    (number of the search, key), None where they make no sense, which ends a search: its result is
+    None."""
     searches = [searching(start) for start in starts]
     found: list[Search | None] = [None] * len(starts)
     asked = [(number, next(search)) for number, search in enumerate(searches)]
@@ -143,7 +153,8 @@ def breadth_first_together(
 
 
 def write_search(search: Search) -> str:
-    """The search as text. Raises ValueError if it has found no goal: there is nothing to be learnt from its end."""
+    """The search as text. Raises ValueError if it has found no goal: there is nothing to be learnt
+    from its end."""
     if search.path is None:
         raise ValueError("a search without a goal is not written")
     return "\n".join([*map(_write_line, search.lines), " ".join(search.path)])
@@ -157,26 +168,29 @@ def _write_line(line: Line) -> str:
 
 
 def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-    """The true transitions of every state that can be reached from the current one, the current one first, by playing
-    each action in a copy; and a copy of the game in each of these states.
+    """The true transitions of every state that can be reached from the current one, the current one
+    first, by playing each action in a copy; and a copy of the game in each of these states.
 
-    Raises ValueError for a game that does not name its states or has more than `MAX_STATES`, NotImplementedError for
-    one that cannot be copied.
+    Raises ValueError for a game that does not name its states or has more than `MAX_STATES`,
+    NotImplementedError for one that cannot be copied.
     """
     start = env.state_key()
     if start is None:
         raise ValueError(f"{type(env).__name__} does not name its states (TextEnv.state_key)")
-    copies, found = {start: env.clone()}, dict[str, tuple[Successor, ...]]()
+    copies = {start: env.clone()}
+    found = dict[str, tuple[Successor, ...]]()
     queue = deque([start])
     while queue:
         key = queue.popleft()
-        here, successors = copies[key], list[Successor]()
+        here = copies[key]
+        successors = list[Successor]()
         for name in here.legal_actions() or here.action_names():
             twin = here.clone()
             action = twin.to_action(name)
             assert action is not None
             twin.step(action)
-            next_key, outcome = twin.state_key(), twin.state_outcome()
+            next_key = twin.state_key()
+            outcome = twin.state_outcome()
             assert next_key is not None
             successors.append((name, next_key, outcome))
             if not outcome and next_key not in copies:
@@ -189,20 +203,22 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
 
 
 def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Successor, ...]]:
-    """A false world: what the actions of each state lead to, dealt at random among these actions. Every state is as far
-    from the start as it was, by other actions."""
+    """A false world: what the actions of each state lead to, dealt at random among these actions.
+    Every state is as far from the start as it was, by other actions."""
     world = dict[str, tuple[Successor, ...]]()
     for key, successors in true.items():
         order = rng.permutation(len(successors))
         world[key] = tuple(
-            (action, *successors[int(other)][1:]) for (action, _, _), other in zip(successors, order, strict=True)
+            (action, *successors[int(other)][1:])
+            for (action, _, _), other in zip(successors, order, strict=True)
         )
     return world
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchScore:
-    """What is right in a written search, given what it wrote before. `failure`: see `FAILURES`, "" if all is exact."""
+    """What is right in a written search, given what it wrote before. `failure`: see `FAILURES`, ""
+    if all is exact."""
 
     moves: int = 0
     moves_right: int = 0
@@ -233,27 +249,34 @@ def read_line(text: str, actions: Sequence[str]) -> Line | None:
     return Line(key, tuple(path), tuple(moves), tuple(open_keys.split())) if moves else None
 
 
-def score_search(text: str, true: Transitions, *, actions: Sequence[str], complete: bool = True) -> SearchScore | None:
+def score_search(
+    text: str, true: Transitions, *, actions: Sequence[str], complete: bool = True
+) -> SearchScore | None:
     """Score a written search of the game with transitions `true`, whose first key is the start.
 
-    Bookkeeping is judged by what the text itself has found so far; moves and outcomes by the game. `complete`: False
-    for a text that was cut off, whose last line does not count. None if there is no goal to be found.
+    Bookkeeping is judged by what the text itself has found so far; moves and outcomes by the game.
+    `complete`: False for a text that was cut off, whose last line does not count. None if there is
+    no goal to be found.
     """
     start = next(iter(true))
     wanted = breadth_first(start, lambda key: true[key])
     if wanted.path is None:
         return None
     outcomes = {key: outcome for successors in true.values() for _, key, outcome in successors}
-    score, errors = SearchScore(), list[str]()
+    score = SearchScore()
+    errors = list[str]()
     paths: dict[str, tuple[str, ...]] = {start: ()}
-    queue, expanded = [start], set[str]()
+    queue = [start]
+    expanded = set[str]()
     goal: tuple[str, ...] | None = None
     written = text.split("\n")
     for number, each in enumerate(written if complete else written[:-1]):
         line = read_line(each, actions)
         if line is None or goal is not None:
             last = complete and number == len(written) - 1
-            score, errors = _score_end(score, errors, each, goal) if last else (score, [*errors, "unreadable"])
+            score, errors = (
+                _score_end(score, errors, each, goal) if last else (score, [*errors, "unreadable"])
+            )
             break
         score, errors = _score_head(score, errors, line, queue, paths, expanded)
         expanded.add(line.key)
@@ -299,7 +322,8 @@ def _score_head(
     """Whether the line expands the state that is next, by the path that found it."""
     is_next = bool(queue) and line.key == queue[0]
     if not is_next:
-        again, found = line.key in expanded, line.key in paths
+        again = line.key in expanded
+        found = line.key in paths
         errors = [*errors, "expanded_again" if again else "skipped" if found else "never_found"]
     score = replace(score, lines=score.lines + 1, next_right=score.next_right + is_next)
     if line.key in paths:
@@ -327,13 +351,15 @@ def thoughts_of(response: str) -> tuple[str, bool]:
 
 
 def search_metrics(scores: Sequence[SearchScore]) -> Metrics:
-    """Shares over all written moves, lines and paths, and over responses: those that are exact, and those whose first
-    error lies in each class of failure."""
+    """Shares over all written moves, lines and paths, and over responses: those that are exact, and
+    those whose first error lies in each class of failure."""
     if not scores:
         return {}
 
     def share(right: str, of: str) -> float:
-        return sum(getattr(each, right) for each in scores) / max(1, sum(getattr(each, of) for each in scores))
+        return sum(getattr(each, right) for each in scores) / max(
+            1, sum(getattr(each, of) for each in scores)
+        )
 
     metrics = {
         "search/move": share("moves_right", "moves"),

@@ -1,1 +1,2 @@
-"""Policies that see the environment: scripted, random, expert, tabular Q-learning, and mixtures of them."""
+"""Policies that see the environment: scripted, random, expert, tabular Q-learning, and mixtures of
+them."""

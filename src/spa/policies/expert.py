@@ -9,7 +9,8 @@ from spa.prompts.template import ChatTemplate
 from spa.types import Prompt
 
 FAR = 64
-"""Actions ahead in which a solver is asked for a way: on slippery ice there is none within the first few."""
+"""Actions ahead in which a solver is asked for a way: on slippery ice there is none within the
+first few."""
 
 
 def require_solver(env: TextEnv, tag: str) -> None:
@@ -21,16 +22,19 @@ def require_solver(env: TextEnv, tag: str) -> None:
 
 
 def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> ScriptedEngine:
-    """Best play by the environment's own solver (`TextEnv.expert_actions`), in the format that the prompt asks for.
+    """Best play by the environment's own solver (`TextEnv.expert_actions`), in the format that the
+    prompt asks for.
 
-    Where chance decides, the solver gives one action at a time, so that the number of turns bounds what it reaches.
-    From a state without a way to the goal it takes a uniformly random action.
+    Where chance decides, the solver gives one action at a time, so that the number of turns bounds
+    what it reaches. From a state without a way to the goal it takes a uniformly random action.
     """
 
     def reply(prompt: Prompt) -> str:
         actions = prompt.context.expert_actions(max_actions)
         if not actions:
-            actions = (prompt.context.random_action(np.random.Generator(np.random.PCG64(prompt.seed))),)
+            actions = (
+                prompt.context.random_action(np.random.Generator(np.random.PCG64(prompt.seed))),
+            )
         return formatted(prompt, f" {prompt.action_sep} ".join(actions))
 
     return ScriptedEngine(reply, template)

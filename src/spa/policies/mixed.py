@@ -14,7 +14,8 @@ class MixedEngine:
     """Several players; `choose` gives the place in `players` of the one who answers a prompt."""
 
     def __init__(self, players: Sequence[PlayingEngine], choose: Callable[[Prompt], int]) -> None:
-        self.players, self.choose = players, choose
+        self.players = players
+        self.choose = choose
         self.template = players[0].template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
@@ -24,7 +25,11 @@ class MixedEngine:
         for place, engine in enumerate(self.players):
             rows = [row for row, player in enumerate(chosen) if player == place]
             if rows:
-                out |= dict(zip(rows, engine.generate([prompts[row] for row in rows], sampling), strict=True))
+                out |= dict(
+                    zip(
+                        rows, engine.generate([prompts[row] for row in rows], sampling), strict=True
+                    )
+                )
         return [out[row] for row in range(len(prompts))]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
@@ -44,5 +49,8 @@ class MixedEngine:
 
 
 def with_strays(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
-    """`player`, who leaves each turn to `other` with probability `epsilon`, drawn from the turn's own stream."""
-    return MixedEngine((player, other), lambda prompt: int(stream(prompt.seed, "epsilon").random() < epsilon))
+    """`player`, who leaves each turn to `other` with probability `epsilon`, drawn from the turn's
+    own stream."""
+    return MixedEngine(
+        (player, other), lambda prompt: int(stream(prompt.seed, "epsilon").random() < epsilon)
+    )

@@ -1,8 +1,8 @@
 """The scout: tabular Q-learning (Watkins 1989), a small explorer without a model.
 
-A table says nothing about boards that it has not met. So there are two of them: the scout tries the very puzzle that it
-is going to play, `STEPS` actions in copies of the game, and a table of other puzzles plays at random wherever the state
-is new to it.
+A table says nothing about boards that it has not met. So there are two of them: the scout tries the
+very puzzle that it is going to play, `STEPS` actions in copies of the game, and a table of other
+puzzles plays at random wherever the state is new to it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,16 @@ from spa.types import Prompt
 
 STEPS = 2_000
 """Actions that the scout tries in a puzzle before it plays it."""
-GAMMA, LEAST_EPSILON, LEAST_RATE = 0.97, 0.05, 0.1
+GAMMA = 0.97
+LEAST_EPSILON = 0.05
+LEAST_RATE = 0.1
 Values = dict[str, dict[str, tuple[float, int]]]
 """State text -> action -> (expected discounted reward, how often it was tried)."""
 
 
 def require_copies(env: TextEnv, tag: str) -> None:
-    """Raises ConfigError if the environment, after `reset`, cannot be scouted: it has to list its actions and to be
-    copied."""
+    """Raises ConfigError if the environment, after `reset`, cannot be scouted: it has to list its
+    actions and to be copied."""
     try:
         env.clone()
     except NotImplementedError:
@@ -36,17 +38,23 @@ def require_copies(env: TextEnv, tag: str) -> None:
             "policy"
         ) from None
     if not env.legal_actions():
-        raise ConfigError(f"the environment {tag} does not list its actions, so there is no scout to play it")
+        raise ConfigError(
+            f"the environment {tag} does not list its actions, so there is no scout to play it"
+        )
 
 
-def learn(values: Values, starts: Iterator[TextEnv], *, steps: int, most: int, rng: np.random.Generator) -> None:
-    """Q-learning in place, over games of at most `most` actions each, until `steps` actions are taken or no game is
-    left. Exploration falls from all to `LEAST_EPSILON` of the actions half-way; the learning rate is 1 / visits, at
-    least `LEAST_RATE`."""
+def learn(
+    values: Values, starts: Iterator[TextEnv], *, steps: int, most: int, rng: np.random.Generator
+) -> None:
+    """Q-learning in place, over games of at most `most` actions each, until `steps` actions are
+    taken or no game is left. Exploration falls from all to `LEAST_EPSILON` of the actions half-way;
+    the learning rate is 1 / visits, at least `LEAST_RATE`."""
     done = 0
     for env in starts:
         for _ in range(most):
-            known = values.setdefault(env.state_text("grid"), dict.fromkeys(env.legal_actions(), (0.0, 0)))
+            known = values.setdefault(
+                env.state_text("grid"), dict.fromkeys(env.legal_actions(), (0.0, 0))
+            )
             if not known or done >= steps:
                 break
             explores = rng.random() < max(LEAST_EPSILON, 1 - 2 * done / steps)
@@ -74,7 +82,9 @@ def best(known: dict[str, tuple[float, int]], rng: np.random.Generator) -> str:
     return names[int(rng.integers(len(names)))]
 
 
-def table_engine(values: Values, *, max_actions: int, template: ChatTemplate | None = None) -> ScriptedEngine:
+def table_engine(
+    values: Values, *, max_actions: int, template: ChatTemplate | None = None
+) -> ScriptedEngine:
     """Play by a finished table; a uniformly random one in a state that it does not know."""
 
     def reply(prompt: Prompt) -> str:
@@ -84,12 +94,16 @@ def table_engine(values: Values, *, max_actions: int, template: ChatTemplate | N
 
 
 class Scout(ScriptedEngine):
-    """Plays each puzzle by a table of its own, made where an episode is met first, and where it leaves what that table
-    knows. What is learnt depends on the puzzle and that state alone, and members of a group share it."""
+    """Plays each puzzle by a table of its own, made where an episode is met first, and where it
+    leaves what that table knows. What is learnt depends on the puzzle and that state alone, and
+    members of a group share it."""
 
-    def __init__(self, *, max_actions: int, most: int, template: ChatTemplate | None = None) -> None:
+    def __init__(
+        self, *, max_actions: int, most: int, template: ChatTemplate | None = None
+    ) -> None:
         super().__init__(self._reply, template)
-        self.max_actions, self.most = max_actions, most
+        self.max_actions = max_actions
+        self.most = most
         self._tables: dict[tuple[str, str], Values] = {}
         self._table_of: dict[str, Values] = {}
 
@@ -107,7 +121,9 @@ class Scout(ScriptedEngine):
             seed = stream_seed(0, "scout/" + "/".join(key))
             starts = (env.clone(stream_seed(seed, "noise", number)) for number in range(STEPS))
             self._tables[key] = {}
-            learn(self._tables[key], starts, steps=STEPS, most=self.most, rng=stream(seed, "actions"))
+            learn(
+                self._tables[key], starts, steps=STEPS, most=self.most, rng=stream(seed, "actions")
+            )
         return self._tables[key]
 
     def forget(self, episode_ids: Sequence[str]) -> None:
@@ -119,12 +135,14 @@ class Scout(ScriptedEngine):
 def _reply_by(values: Values, prompt: Prompt, most: int) -> str:
     """What a table does at a prompt, as a reply; what is drawn is the prompt's own."""
     rng = np.random.Generator(np.random.PCG64(prompt.seed))
-    return formatted(prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, most)))
+    return formatted(
+        prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, most))
+    )
 
 
 def _plan(values: Values, env: TextEnv, rng: np.random.Generator, most: int) -> list[str]:
-    """The best actions one after another in a copy whose chance is its own, at most `most`, as long as the table knows
-    the state; a random one where it does not know the first."""
+    """The best actions one after another in a copy whose chance is its own, at most `most`, as long
+    as the table knows the state; a random one where it does not know the first."""
     plan: list[str] = []
     twin = env
     while len(plan) < most and (known := values.get(twin.state_text("grid"))):

@@ -1,6 +1,8 @@
-"""Policies without a model: given responses, random legal play. They need no tokens, but make them on request.
+"""Policies without a model: given responses, random legal play. They need no tokens, but make them
+on request.
 
-With a chat template, replies are tokenised and get a log-prob of zero, so that every loop can be run and tested.
+With a chat template, replies are tokenised and get a log-prob of zero, so that every loop can be
+run and tested.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +24,8 @@ class ScriptedEngine:
     """Replies by a function of the prompt; what it returns includes the prefill."""
 
     def __init__(self, reply: Reply, template: ChatTemplate | None = None) -> None:
-        self.reply, self.template = reply, template
+        self.reply = reply
+        self.template = template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One scripted reply per prompt."""
@@ -34,7 +37,11 @@ class ScriptedEngine:
                 reply = self.reply(prompt)
         except EnvFault as error:  # a player that asks the environment
             return Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
-        ids = np.asarray(self.template.reply_ids(reply, prompt.prefill), dtype=np.int32) if self.template else None
+        ids = (
+            np.asarray(self.template.reply_ids(reply, prompt.prefill), dtype=np.int32)
+            if self.template
+            else None
+        )
         return Completion(
             text=reply.removeprefix(prompt.prefill),
             token_ids=ids,
@@ -53,7 +60,8 @@ class ScriptedEngine:
 
 
 def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> ScriptedEngine:
-    """Uniformly random legal actions, one to `max_actions` of them, in the format that the prompt asks for."""
+    """Uniformly random legal actions, one to `max_actions` of them, in the format that the prompt
+    asks for."""
 
     def reply(prompt: Prompt) -> str:
         rng = np.random.Generator(np.random.PCG64(prompt.seed))
@@ -64,7 +72,9 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
     return ScriptedEngine(reply, template)
 
 
-def formatted(prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown") -> str:
+def formatted(
+    prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown"
+) -> str:
     """An answer in the format that the prompt asks for."""
     if prompt.prefill == "<answer>":
         return f"<answer>{answer}</answer>"
@@ -73,5 +83,7 @@ def formatted(prompt: Prompt, answer: str, *, observation: str = "unknown", pred
         if prompt.reply_order == "choose_plan":
             actions = split_actions(answer, action_sep=prompt.action_sep, max_actions=len(answer))
             thoughts = chosen_plan(actions, prediction)
-        return world_model_reply(observation, thoughts, prediction, answer, order=prompt.reply_order)
+        return world_model_reply(
+            observation, thoughts, prediction, answer, order=prompt.reply_order
+        )
     return f"<think></think><answer>{answer}</answer>"

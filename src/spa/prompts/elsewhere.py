@@ -11,8 +11,11 @@ from spa.prompts.template import ChatTemplate
 from spa.types import Message, Prompt
 
 
-def elsewhere(prompt: Prompt, shown: str, state: str, template: ChatTemplate | None) -> Prompt | None:
-    """`prompt` with `state` where its last message shows `shown` as the state; None if that message does not.
+def elsewhere(
+    prompt: Prompt, shown: str, state: str, template: ChatTemplate | None
+) -> Prompt | None:
+    """`prompt` with `state` where its last message shows `shown` as the state; None if that message
+    does not.
 
     All before that message keeps its tokens. `template` None: an engine without tokens.
     """
@@ -26,7 +29,9 @@ def elsewhere(prompt: Prompt, shown: str, state: str, template: ChatTemplate | N
     if template is not None and any(message["role"] == "assistant" for message in messages):
         end = template.end_ids
         kept = len(ids) - len(template.follow(last["content"], prompt.prefill, reply=end))
-        ids = np.concatenate([ids[:kept], np.asarray(template.follow(text, prompt.prefill, reply=end), np.int32)])
+        ids = np.concatenate(
+            [ids[:kept], np.asarray(template.follow(text, prompt.prefill, reply=end), np.int32)]
+        )
     elif template is not None:
         ids = np.asarray(template.start(messages, prompt.prefill), np.int32)
     return replace(prompt, messages=messages, token_ids=ids)

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 Option = tuple[tuple[str, ...], str]
 """A plan, and the state that it is imagined to lead to."""
 
-_COULD, _THEN, _DO = "I could do ", ", then ", "\nI do "
+_COULD = "I could do "
+_THEN = ", then "
+_DO = "\nI do "
 
 
 def imagined_plans(options: Sequence[Option]) -> str:
@@ -23,8 +25,8 @@ def imagined_plans(options: Sequence[Option]) -> str:
 
 
 def read_options(thoughts: str) -> tuple[Option, ...]:
-    """The options that the thoughts list, in their order. What is no option is left out: a head without a state, or
-    without a plan."""
+    """The options that the thoughts list, in their order. What is no option is left out: a head
+    without a state, or without a plan."""
     found: list[Option] = []
     _, *parts = f"\n{thoughts}\n".split(f"\n{_COULD}")
     for part in parts:

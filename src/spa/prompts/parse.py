@@ -1,4 +1,5 @@
-"""From a reply's text to its parts, in linear time: substring search, and one pattern whose blanks cannot overlap."""
+"""From a reply's text to its parts, in linear time: substring search, and one pattern whose blanks
+cannot overlap."""
 
 import re
 from typing import get_args
@@ -19,9 +20,11 @@ Span = tuple[int, int]
 
 
 def find_block(text: str, tag: str) -> Span | None:
-    """Start and end of the content of `<tag>...</tag>` if `text` holds the tag once and then its end once.
+    """Start and end of the content of `<tag>...</tag>` if `text` holds the tag once and then its
+    end once.
 
-    None if the block is missing, repeated, nested in its own kind, or unclosed. Tags are case-sensitive.
+    None if the block is missing, repeated, nested in its own kind, or unclosed. Tags are
+    case-sensitive.
     """
     opening = f"<{tag}>"
     closing = f"</{tag}>"
@@ -38,7 +41,8 @@ def contains_marker(text: str) -> bool:
 
 
 def split_actions(answer: str, *, action_sep: str = "||", max_actions: int = 5) -> tuple[str, ...]:
-    """The actions of an answer: split at the separator, trimmed, empty ones dropped, the first `max_actions` kept."""
+    """The actions of an answer: split at the separator, trimmed, empty ones dropped, the first
+    `max_actions` kept."""
     parts = answer.split(action_sep) if action_sep else [answer]
     actions = [part.strip() for part in parts]
     return tuple([action for action in actions if action][: max(max_actions, 0)])
@@ -55,20 +59,24 @@ def parse_reply(
 ) -> ParsedReply:
     """Take a reply (prefill included) apart. Never raises, whatever the text is.
 
-    Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original does: the first think
-    block that only white space separates from an answer block, whatever is around it; tags of these two blocks and
-    chat markers inside them are removed. A reply without this pattern has no actions. `enable_think=False` asks for
-    the answer block alone, of which the first is read, in mode "base" only: the states have to be somewhere.
+    Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original does:
+    the first think block that only white space separates from an answer block, whatever is around
+    it; tags of these two blocks and chat markers inside them are removed. A reply without this
+    pattern has no actions. `enable_think=False` asks for the answer block alone, of which the first
+    is read, in mode "base" only: the states have to be somewhere.
 
-    Mode "add_worldmodel" asks for the same with `<observation>..</observation> thoughts <prediction>..</prediction>`
-    inside the think block. Each block is there once; only white space is between blocks, except for the thoughts; text
-    before the first and after the last block is tolerated. Observation, prediction and answer hold no tags of the
-    format. With `order` "answer_first" the prediction stands behind the answer, with "no_prediction" nowhere;
-    "plan_first" has the places of "prediction_first", and its thoughts end with the plan. In "choose_plan" the thoughts
-    list plans with their predicted states (`spa.prompts.imagined`), and the answer is one of these plans.
+    Mode "add_worldmodel" asks for the same with `<observation>..</observation> thoughts
+    <prediction>..</prediction>` inside the think block. Each block is there once; only white space
+    is between blocks, except for the thoughts; text before the first and after the last block is
+    tolerated. Observation, prediction and answer hold no tags of the format. With `order`
+    "answer_first" the prediction stands behind the answer, with "no_prediction" nowhere;
+    "plan_first" has the places of "prediction_first", and its thoughts end with the plan. In
+    "choose_plan" the thoughts list plans with their predicted states (`spa.prompts.imagined`), and
+    the answer is one of these plans.
 
-    If the format of "add_worldmodel" is broken but one answer block can be read, its actions count and `well_formed` is
-    False. `think` is the thoughts: the think block without the two state blocks.
+    If the format of "add_worldmodel" is broken but one answer block can be read, its actions count
+    and `well_formed` is False. `think` is the thoughts: the think block without the two state
+    blocks.
 
     Raises ValueError for a mode or an order that does not exist.
     """
@@ -77,7 +85,9 @@ def parse_reply(
     if order not in ORDERS:
         raise ValueError(f"order must be one of {ORDERS}, got {order!r}")
     think = find_block(text, "think")
-    observation, prediction, answer = (_leaf(text, tag) for tag in ("observation", "prediction", "answer"))
+    observation, prediction, answer = (
+        _leaf(text, tag) for tag in ("observation", "prediction", "answer")
+    )
     answer_text = "" if answer is None else _cut(text, answer)
     if mode == "base":
         think, answer = _base_blocks(text, think, enable_think)
@@ -88,11 +98,20 @@ def parse_reply(
         in_order = _thinks_first(text, think, answer) and (
             _states_inside(text, think, observation, prediction)
             if order in ("prediction_first", "plan_first", "choose_plan")
-            else _observes_first(text, think, observation) and _ends_with(text, answer, prediction, order)
+            else _observes_first(text, think, observation)
+            and _ends_with(text, answer, prediction, order)
         )
     options: tuple[Option, ...] = ()
-    if mode == "add_worldmodel" and order == "choose_plan" and in_order and observation and prediction:
-        options = read_options(text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")])
+    if (
+        mode == "add_worldmodel"
+        and order == "choose_plan"
+        and in_order
+        and observation
+        and prediction
+    ):
+        options = read_options(
+            text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")]
+        )
         in_order = any(plan == actions for plan, _ in options)
     thoughts = None if think is None else _thoughts(text, think, observation, prediction)
     if mode == "base" and thoughts and answer:
@@ -107,7 +126,9 @@ def parse_reply(
     )
 
 
-def _base_blocks(text: str, think: Span | None, enable_think: bool) -> tuple[Span | None, Span | None]:
+def _base_blocks(
+    text: str, think: Span | None, enable_think: bool
+) -> tuple[Span | None, Span | None]:
     """Think and answer block as the original's pattern captures them; (`think`, None) if it does not match.
 
     `<think>(.*?)</think>\\s*<answer>(.*?)</answer>`, or `<answer>(.*?)</answer>` without thoughts, where a dot matches
@@ -142,8 +163,10 @@ def _cut(text: str, span: Span) -> str:
 
 
 def _blank_between(text: str, before: int, marker: str, after: int, next_marker: str) -> bool:
-    """Whether `marker` starts at `before`, `next_marker` ends at `after`, and only white space lies in between."""
-    start, end = before + len(marker), after - len(next_marker)
+    """Whether `marker` starts at `before`, `next_marker` ends at `after`, and only white space lies
+    in between."""
+    start = before + len(marker)
+    end = after - len(next_marker)
     return start <= end and not text[start:end].strip()
 
 
@@ -153,7 +176,9 @@ def _thinks_first(text: str, think: Span | None, answer: Span | None) -> bool:
     return _blank_between(text, think[1], "</think>", answer[0], "<answer>")
 
 
-def _states_inside(text: str, think: Span | None, observation: Span | None, prediction: Span | None) -> bool:
+def _states_inside(
+    text: str, think: Span | None, observation: Span | None, prediction: Span | None
+) -> bool:
     if think is None or observation is None or prediction is None:
         return False
     opens = _blank_between(text, think[0], "", observation[0], "<observation>")
@@ -180,10 +205,13 @@ def _thoughts(text: str, think: Span, *states: Span | None) -> str:
     """The think block's text with the state blocks that lie inside it cut out."""
     start, end = think
     pieces = []
-    for tag, span in sorted(zip(("observation", "prediction"), states, strict=True), key=lambda item: item[1] or ()):
+    for tag, span in sorted(
+        zip(("observation", "prediction"), states, strict=True), key=lambda item: item[1] or ()
+    ):
         if span is None:
             continue
-        opening, closing = span[0] - len(f"<{tag}>"), span[1] + len(f"</{tag}>")
+        opening = span[0] - len(f"<{tag}>")
+        closing = span[1] + len(f"</{tag}>")
         if start <= opening and closing <= end:
             pieces.append(text[start:opening].strip())
             start = closing

@@ -1,7 +1,8 @@
 """The words around a game: what the model is told first, and what it is told after every reply.
 
-Layout follows the original's `SPA_agent/ctx_manager.py` (system line, instruction + legend + actions + turn block, then
-reward + turn block); the words are our own. Every limit that a prompt states is the limit that is enforced.
+Layout follows the original's `SPA_agent/ctx_manager.py` (system line, instruction + legend +
+actions + turn block, then reward + turn block); the words are our own. Every limit that a prompt
+states is the limit that is enforced.
 """
 
 from collections.abc import Sequence
@@ -17,23 +18,24 @@ Placeholders = Literal["brackets", "words"]
 SYSTEM = "You are a helpful assistant."
 STATE = "State:\n"
 """What stands before the state in every turn's message; it ends with its line."""
-_LEGAL, _LEFT = "\nLegal actions: ", "\nActions left: "
-_STATE_NOW, _STATE_NEXT = "the state as it is now", "the state after your actions"
+_LEGAL = "\nLegal actions: "
+_LEFT = "\nActions left: "
+_STATE_NOW = "the state as it is now"
+_STATE_NEXT = "the state after your actions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompter:
     """Renders messages for one environment tag. Holds settings only; the game itself is passed in.
 
-    `instruction`: text that replaces the environment's own rules (the original's `env_instruction`); None or "" keeps
-    them.
-    `max_words`: the length hint of the prompt, in words.
-    `example`: a sample reply for the world-model format, made by `spa.prompts.sample`; "" shows none.
-    `show_legal_actions`: whether every turn lists the actions that are allowed in its state, where they can be listed.
-    `placeholders`: whether the format names what to fill in in brackets, which nobody takes for content, or in words.
-    `reply_order`: what stands where in a world-model reply.
-    `imagined_plans`: how many plans "choose_plan" asks for.
-    `history`: whether a turn's prompt holds the turns before it; without, it is the rules and the current state.
+    `instruction`: text that replaces the environment's own rules (the original's
+    `env_instruction`); None or "" keeps them. `max_words`: the length hint of the prompt, in words.
+    `example`: a sample reply for the world-model format, made by `spa.prompts.sample`; "" shows
+    none. `show_legal_actions`: whether every turn lists the actions that are allowed in its state,
+    where they can be listed. `placeholders`: whether the format names what to fill in in brackets,
+    which nobody takes for content, or in words. `reply_order`: what stands where in a world-model
+    reply. `imagined_plans`: how many plans "choose_plan" asks for. `history`: whether a turn's
+    prompt holds the turns before it; without, it is the rules and the current state.
     """
 
     mode: PromptMode = "base"
@@ -57,14 +59,21 @@ class Prompter:
         """What every reply is forced to begin with."""
         return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
 
-    def first_messages(self, env: TextEnv, *, turn: int = 1, actions_left: int | None = None) -> tuple[Message, ...]:
-        """System and first user message of a conversation, which begins at turn `turn` if it has no history, with
-        `actions_left` (None: all of an episode)."""
+    def first_messages(
+        self, env: TextEnv, *, turn: int = 1, actions_left: int | None = None
+    ) -> tuple[Message, ...]:
+        """System and first user message of a conversation, which begins at turn `turn` if it has no
+        history, with `actions_left` (None: all of an episode)."""
         parts = [self.instruction or env.instruction(self.state_text)]
         legend = env.legend()
-        seen = env.image() is not None and self.mode == "base"  # replies in the world-model format write the symbols
+        # replies in the world-model format write the symbols
+        seen = env.image() is not None and self.mode == "base"
         if legend and self.state_text != "coords" and not seen:
-            parts.append("Symbols: " + ", ".join(f"{symbol} {meaning}" for symbol, meaning in legend.items()) + ".")
+            parts.append(
+                "Symbols: "
+                + ", ".join(f"{symbol} {meaning}" for symbol, meaning in legend.items())
+                + "."
+            )
         if names := env.action_names():
             parts.append(f"Actions: {', '.join(names)}.")
         parts.append(self._limits())
@@ -73,11 +82,14 @@ class Prompter:
         if self.example:
             parts.append(f"A sample reply:\n{self.example}")
         left = self.max_actions_per_traj if actions_left is None else actions_left
-        text = "\n".join(part for part in parts if part) + "\n\n" + self._turn_block(env, turn, left)
+        text = (
+            "\n".join(part for part in parts if part) + "\n\n" + self._turn_block(env, turn, left)
+        )
         return ({"role": "system", "content": SYSTEM}, {"role": "user", "content": text})
 
     def next_message(self, env: TextEnv, *, turn: int, actions_left: int, reward: float) -> Message:
-        """The user message before turn `turn` (counted from 1): the last turn's reward and the new state."""
+        """The user message before turn `turn` (counted from 1): the last turn's reward and the new
+        state."""
         block = self._turn_block(env, turn, actions_left)
         return {"role": "user", "content": f"Reward: {format_reward(reward)}\n\n{block}"}
 
@@ -85,7 +97,8 @@ class Prompter:
         per_turn = f"At most {_count(self.max_actions_per_turn, 'action')} per turn"
         if self.max_actions_per_turn > 1:
             per_turn += f", separated by {self.action_sep}"
-        actions, turns = _count(self.max_actions_per_traj, "action"), _count(self.max_turn, "turn")
+        actions = _count(self.max_actions_per_traj, "action")
+        turns = _count(self.max_turn, "turn")
         return f"{per_turn}; at most {actions} and {turns} in all."
 
     def _turn_block(self, env: TextEnv, turn: int, actions_left: int) -> str:
@@ -94,7 +107,8 @@ class Prompter:
         if legal:
             state += f"{_LEGAL}{', '.join(legal)}"
         block = f"Turn {turn}:\n{STATE}{state}{_LEFT}{actions_left}."
-        if self.searches:  # its length is that of the search, and its format is a rule, which all prompts share
+        # its length is that of the search, and its format is a rule, which all prompts share
+        if self.searches:
             return block
         return f"{block} Reply only with {self._format()} in at most {self.max_words} words."
 
@@ -111,7 +125,9 @@ class Prompter:
     def _format(self) -> str:
         if self.mode == "add_worldmodel":
             plan = (
-                f"I do {self._blank('your actions')}." if self.reply_order == "plan_first" else self._blank("your plan")
+                f"I do {self._blank('your actions')}."
+                if self.reply_order == "plan_first"
+                else self._blank("your plan")
             )
             thoughts = f" {plan} "
             if self.reply_order == "choose_plan":
@@ -142,13 +158,18 @@ def world_model_reply(
     order: ReplyOrder = "prediction_first",
     on: str = "\n",
 ) -> str:
-    """A reply in the world-model format, prefill included; `on` stands around the states: they have their own lines."""
+    """A reply in the world-model format, prefill included; `on` stands around the states: they have
+    their own lines."""
     seen = f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
     foreseen = f"<prediction>{on}{prediction}{on}</prediction>"
     acts = f"<answer>{answer}</answer>"
     if order == "no_prediction":
         return f"{seen}</think>{acts}"
-    return f"{seen}</think>{acts}{foreseen}" if order == "answer_first" else f"{seen}{foreseen}</think>{acts}"
+    return (
+        f"{seen}</think>{acts}{foreseen}"
+        if order == "answer_first"
+        else f"{seen}{foreseen}</think>{acts}"
+    )
 
 
 def listed_actions(message: str, state: str) -> str:

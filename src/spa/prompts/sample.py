@@ -1,7 +1,8 @@
-"""The sample reply of world-model prompts: a few good moves of a real game, the plan in words, and where they led.
+"""The sample reply of world-model prompts: a few good moves of a real game, the plan in words, and
+where they led.
 
-A sample is copied, so it has to show what is wanted: moves that do something, a next state that differs, no slip, and a
-request that its own puzzle makes.
+A sample is copied, so it has to show what is wanted: moves that do something, a next state that
+differs, no slip, and a request that its own puzzle makes.
 """
 
 from dataclasses import dataclass
@@ -29,11 +30,13 @@ class Played:
 
 
 def sample_reply(env: TextEnv, prompter: Prompter) -> str:
-    """A sample reply for `prompter`, played on `env`, a fresh instance that nobody else needs; "" if none can be had.
+    """A sample reply for `prompter`, played on `env`, a fresh instance that nobody else needs; ""
+    if none can be had.
 
-    The actions are the environment's `example_actions`; `reset` is given the option `sample`, at which an environment
-    may leave out chance that spoils actions. Of the puzzles and draws of chance that are tried, the first one counts in
-    which all of them do what they are meant to; else the one that shows the most.
+    The actions are the environment's `example_actions`; `reset` is given the option `sample`, at
+    which an environment may leave out chance that spoils actions. Of the puzzles and draws of
+    chance that are tried, the first one counts in which all of them do what they are meant to; else
+    the one that shows the most.
     """
     wanted = min(MOVES, prompter.max_actions_per_turn)
     best: Played | None = None
@@ -57,14 +60,15 @@ def sample_reply(env: TextEnv, prompter: Prompter) -> str:
 
 
 def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
-    """The environment's example actions from its current state; None if one of them changes nothing, leads away from
-    the goal (a slip), or loses the game."""
+    """The environment's example actions from its current state; None if one of them changes
+    nothing, leads away from the goal (a slip), or loses the game."""
     before = env.world_state_text(prompter.state_text)
     done: list[str] = []
     over = False
     for text in env.example_actions()[:wanted]:
         action = env.to_action(text)
-        state, left = env.state_text(prompter.state_text), env.optimal_steps()
+        state = env.state_text(prompter.state_text)
+        left = env.optimal_steps()
         if action is None:
             return None
         _, _, terminated, truncated, info = env.step(action)
@@ -72,7 +76,8 @@ def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
             break
         done.append(text)
         over = terminated or truncated
-        # With few puzzles and one try, winning samples would give the answer away: any outcome will do.
+        # With few puzzles and one try, winning samples would give the answer away: any outcome will
+        # do.
         if over and not info["success"] and not env.finite_puzzles:
             return None
         if not over and left is not None and env.optimal_steps() != left - 1:

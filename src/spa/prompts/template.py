@@ -1,8 +1,8 @@
 """From messages to tokens, once and in one direction.
 
-An episode's tokens are only ever appended to: the chat template's text is tokenised when it is sent, replies are kept
-as the ids that were sampled. Nothing is rendered again, tokenised again or searched for afterwards, so the mask of
-sampled tokens is right for every model family.
+An episode's tokens are only ever appended to: the chat template's text is tokenised when it is
+sent, replies are kept as the ids that were sampled. Nothing is rendered again, tokenised again or
+searched for afterwards, so the mask of sampled tokens is right for every model family.
 """
 
 import copy
@@ -23,21 +23,25 @@ NOT_SEEING = (
     "the environment shows pictures, and this model reads only text. Use a vision-language model (Qwen2-VL, LLaVA and "
     "the like, with the files of its image processor), or render_mode: text in custom_envs."
 )
-_BEFORE, _AFTER = "BEFOREPLACEHOLDER", "AFTERPLACEHOLDER"
+_BEFORE = "BEFOREPLACEHOLDER"
+_AFTER = "AFTERPLACEHOLDER"
 
 
 class ChatTemplate:
     """What a tokenizer's chat template puts around messages, taken apart once.
 
-    Works by rendering short conversations with placeholders: the text between a reply and the next user message, and
-    between that message and the next reply, is what every later turn needs. `report` says whether it is used as
-    it is (spa.prompts.template_check); `tokenizer` is a copy that has the template which is right.
+    Works by rendering short conversations with placeholders: the text between a reply and the next
+    user message, and between that message and the next reply, is what every later turn needs.
+    `report` says whether it is used as it is (spa.prompts.template_check); `tokenizer` is a copy
+    that has the template which is right.
 
-    `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads only text, and for one
-    whose template writes pictures in a way that we do not know. `stop_ids`: ids that end a reply beside those that
-    tokenizer and template name (the model's generation config).
+    `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads
+    only text, and for one whose template writes pictures in a way that we do not know. `stop_ids`:
+    ids that end a reply beside those that tokenizer and template name (the model's generation
+    config).
 
-    Raises ModelError if the tokenizer has no chat template, or one that does not keep the messages' text in order.
+    Raises ModelError if the tokenizer has no chat template, or one that does not keep the messages'
+    text in order.
     """
 
     def __init__(self, tokenizer: Any, images: Any = None, *, stop_ids: Iterable[int] = ()) -> None:
@@ -46,7 +50,9 @@ class ChatTemplate:
         self._tokens = TextTokens(tokenizer)
         self._stops = frozenset(int(i) for i in stop_ids)
         self._image_text = "" if images is None else self._find_image_text(own)
-        writes_image = images is not None and self.encode(self._image_text).count(images.image_id) == 1
+        writes_image = (
+            images is not None and self.encode(self._image_text).count(images.image_id) == 1
+        )
         self.images = images if writes_image else None
         text, self.parts, self.report = examine(
             own,
@@ -63,7 +69,9 @@ class ChatTemplate:
         """What the template writes at the end of a reply; the last one is a stop id."""
         self.stop_ids = self._stops_of_tokenizer() | {self.end_ids[-1]}
 
-    def start(self, messages: tuple[Message, ...], prefill: str, images: Sequence[bytes] = ()) -> list[int]:
+    def start(
+        self, messages: tuple[Message, ...], prefill: str, images: Sequence[bytes] = ()
+    ) -> list[int]:
         """Token ids of the first prompt: messages, generation prompt, prefill.
 
         Control tokens in a message's text are read as text.
@@ -72,7 +80,8 @@ class ChatTemplate:
         return self._encode_with(text + prefill, images, guard, first=True)
 
     def start_with_ends(self, messages: tuple[Message, ...]) -> tuple[str, list[int], list[int]]:
-        """The text of the first prompt without prefill, its token ids, and where in the text each token ends."""
+        """The text of the first prompt without prefill, its token ids, and where in the text each
+        token ends."""
         text, guard = self._begun(messages)
         ids, ends = self._tokens.pieces_with_ends(text, guard)
         return (text.replace(guard, "") if guard else text), ids, ends
@@ -87,12 +96,18 @@ class ChatTemplate:
         return self._render(talk).removesuffix(self.parts.generation) + self.parts.after_user, guard
 
     def follow(
-        self, user_text: str, prefill: str, *, reply: Sequence[int] = (), images: Sequence[bytes] = ()
+        self,
+        user_text: str,
+        prefill: str,
+        *,
+        reply: Sequence[int] = (),
+        images: Sequence[bytes] = (),
     ) -> list[int]:
-        """Token ids between a reply and the next: end marker, user message, generation prompt, prefill.
+        """Token ids between a reply and the next: end marker, user message, generation prompt,
+        prefill.
 
-        `reply`: the ids of the reply, or its last ones. As much of the end marker as the model has sampled is not
-        written twice.
+        `reply`: the ids of the reply, or its last ones. As much of the end marker as the model has
+        sampled is not written twice.
         """
         guard, (told,) = self._tokens.guarded([user_text])
         parts = self.parts
@@ -101,20 +116,27 @@ class ChatTemplate:
 
     def _sampled_end(self, reply: Sequence[int]) -> int:
         """How many tokens of the end marker stand at the end of a reply."""
-        end, tail = self.end_ids, [int(i) for i in reply[-len(self.end_ids) :]]
+        end = self.end_ids
+        tail = [int(i) for i in reply[-len(self.end_ids) :]]
         if tail and tail[-1] == end[-1]:
             return len(end)
-        return next((n for n in range(min(len(tail), len(end) - 1), 0, -1) if tail[-n:] == end[:n]), 0)
+        return next(
+            (n for n in range(min(len(tail), len(end) - 1), 0, -1) if tail[-n:] == end[:n]), 0
+        )
 
     def reply_ids(self, reply: str, prefill: str) -> list[int]:
-        """Token ids of a given reply (prefill included in the text) without the prefill, and with the end marker."""
+        """Token ids of a given reply (prefill included in the text) without the prefill, and with
+        the end marker."""
         return [*self.reply_tokens(reply, prefill)[0], *self.end_ids]
 
     def reply_tokens(self, reply: str, prefill: str) -> tuple[list[int], list[int]]:
-        """Token ids of a given reply (prefill included in the text) without the prefill, as they follow it.
+        """Token ids of a given reply (prefill included in the text) without the prefill, as they
+        follow it.
 
         Also where in that text each token ends. Control tokens in the reply are read as text."""
-        return self._tokens.encode_with_ends(reply.removeprefix(prefill), after=self.parts.after_user + prefill)
+        return self._tokens.encode_with_ends(
+            reply.removeprefix(prefill), after=self.parts.after_user + prefill
+        )
 
     @property
     def end_id(self) -> int:
@@ -125,7 +147,9 @@ class ChatTemplate:
         """Token ids of text that is already rendered."""
         return self._tokens.encode(text)
 
-    def _encode_with(self, text: str, images: Sequence[bytes], guard: str, *, first: bool) -> list[int]:
+    def _encode_with(
+        self, text: str, images: Sequence[bytes], guard: str, *, first: bool
+    ) -> list[int]:
         """Token ids of rendered text, with room for the pictures (PNG files) where it says IMAGE.
 
         Raises ModelError if the model does not see, or if there are not as many marks as pictures.
@@ -138,8 +162,8 @@ class ChatTemplate:
         return ids if self.images is None else self.images.expand(ids, images)
 
     def save_pretrained(self, folder: Path) -> None:
-        """The tokenizer with the template that is right, and the image processor if there is one, as files of a model
-        folder."""
+        """The tokenizer with the template that is right, and the image processor if there is one,
+        as files of a model folder."""
         self.tokenizer.save_pretrained(folder)
         if self.images is not None:
             self.images.processor.save_pretrained(folder)
@@ -154,8 +178,13 @@ class ChatTemplate:
         return self._tokens.decode_after(ids)
 
     def _find_image_text(self, template: str) -> str:
-        """What the template writes for a picture between two texts; empty if it does not know pictures."""
-        parts = [{"type": "text", "text": _BEFORE}, {"type": "image"}, {"type": "text", "text": _AFTER}]
+        """What the template writes for a picture between two texts; empty if it does not know
+        pictures."""
+        parts = [
+            {"type": "text", "text": _BEFORE},
+            {"type": "image"},
+            {"type": "text", "text": _AFTER},
+        ]
         message: Any = {"role": "user", "content": parts}
         try:
             text = renderer(self.tokenizer, template)([message])
@@ -166,23 +195,32 @@ class ChatTemplate:
         return between if found and end else ""
 
     def _with_end(self, parts: Parts) -> Parts:
-        """The parts with the end of a reply: white space and the first special token after it; the end-of-sequence
-        token if the template writes none."""
+        """The parts with the end of a reply: white space and the first special token after it; the
+        end-of-sequence token if the template writes none."""
         control = self._tokens.special_ids | self._stops_of_tokenizer()
-        if self.tokenizer.bos_token_id is not None and self.tokenizer.bos_token_id != self.tokenizer.eos_token_id:
+        if (
+            self.tokenizer.bos_token_id is not None
+            and self.tokenizer.bos_token_id != self.tokenizer.eos_token_id
+        ):
             control -= {int(self.tokenizer.bos_token_id)}
         for token in self.encode(parts.after_reply):
             if token not in control:
                 continue
             text = self._tokens.decode([token])
             before, found, _ = parts.after_reply.partition(text)
-            return replace(parts, end=before + text) if found and not before.strip() else self._ended(parts)
+            return (
+                replace(parts, end=before + text)
+                if found and not before.strip()
+                else self._ended(parts)
+            )
         return self._ended(parts)
 
     def _ended(self, parts: Parts) -> Parts:
         stops = self._stops_of_tokenizer()
         if not stops:
-            raise ModelError("the tokenizer has no end-of-turn or end-of-sequence token, so replies could never end.")
+            raise ModelError(
+                "the tokenizer has no end-of-turn or end-of-sequence token, so replies could never end."
+            )
         eos = self.tokenizer.eos_token_id
         end = self._tokens.decode([min(stops) if eos is None else int(eos)])
         return replace(parts, end=end, after_reply=end + parts.after_reply)
@@ -196,9 +234,14 @@ class TokenBuffer:
     """The tokens of one episode, append-only. Built by the rollout, frozen into arrays at the end."""
 
     def __init__(
-        self, template: ChatTemplate, messages: tuple[Message, ...], prefill: str, images: Sequence[bytes] = ()
+        self,
+        template: ChatTemplate,
+        messages: tuple[Message, ...],
+        prefill: str,
+        images: Sequence[bytes] = (),
     ) -> None:
-        self._template, self._prefill = template, prefill
+        self._template = template
+        self._prefill = prefill
         self._begin = 0  # of the conversation that is being written
         self._ids = template.start(messages, prefill, images)
         self._sampled = [False] * len(self._ids)
@@ -214,7 +257,8 @@ class TokenBuffer:
         return np.asarray(self._ids[self._begin :], dtype=np.int32)
 
     def restart(self, ids: Sequence[int]) -> None:
-        """Begin the next turn with `ids`, a conversation of its own; what was written before stays in the arrays."""
+        """Begin the next turn with `ids`, a conversation of its own; what was written before stays
+        in the arrays."""
         self._begin = len(self._ids)
         self._append_prompt(ids)
 

@@ -1,8 +1,10 @@
-"""Is a model trained on what it will be served? A template is compared with its own parts, and pinned if need be.
+"""Is a model trained on what it will be served? A template is compared with its own parts, and
+pinned if need be.
 
-Episodes are only ever appended to. A server renders the whole conversation for every turn. Both are the same text for
-some templates; others cut thoughts or white space from history, number the rounds, move the system message or write
-the date. Those are replaced by a template that writes what was trained, which every checkpoint holds.
+Episodes are only ever appended to. A server renders the whole conversation for every turn. Both are
+the same text for some templates; others cut thoughts or white space from history, number the
+rounds, move the system message or write the date. Those are replaced by a template that writes what
+was trained, which every checkpoint holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +12,14 @@ from dataclasses import dataclass
 from itertools import product
 
 from spa.errors import ModelError
-from spa.prompts.template_parts import Parts, Render, pinned_template, take_apart, without_system, written
+from spa.prompts.template_parts import (
+    Parts,
+    Render,
+    pinned_template,
+    take_apart,
+    without_system,
+    written,
+)
 from spa.types import Message
 
 SYSTEM_TURN: Message = {"role": "system", "content": "You play a game."}
@@ -39,22 +48,34 @@ class TemplateReport:
         return bool(self.reason)
 
     def __str__(self) -> str:
-        return f"replaced by a pinned template, which every checkpoint holds: {self.reason}" if self.pinned else "exact"
+        return (
+            f"replaced by a pinned template, which every checkpoint holds: {self.reason}"
+            if self.pinned
+            else "exact"
+        )
 
 
 def examine(
-    template: str, render_with: Callable[[str], Render], *, end_of: Callable[[Parts], Parts], image_text: str = ""
+    template: str,
+    render_with: Callable[[str], Render],
+    *,
+    end_of: Callable[[Parts], Parts],
+    image_text: str = "",
 ) -> tuple[str, Parts, TemplateReport]:
-    """The template that a model is to be trained and served with, its parts, and whether it is the model's own.
+    """The template that a model is to be trained and served with, its parts, and whether it is the
+    model's own.
 
-    render_with: gives a template's rendering. end_of: fills in how a response ends, which only the tokenizer knows.
+    render_with: gives a template's rendering. end_of: fills in how a response ends, which only the
+    tokenizer knows.
 
-    Raises ModelError if no conversation can be rendered, if the template loses messages, or if what it does cannot be
-    written as a template that only appends.
+    Raises ModelError if no conversation can be rendered, if the template loses messages, or if what
+    it does cannot be written as a template that only appends.
     """
     own = take_apart(render_with(template))
     parts = end_of(own)
-    reason = _needs_pinning(template, own, parts) or difference(render_with(template), parts, own=own)
+    reason = _needs_pinning(template, own, parts) or difference(
+        render_with(template), parts, own=own
+    )
     if not reason:
         return template, parts, TemplateReport()
     pinned = pinned_template(parts, image_text)
@@ -79,10 +100,11 @@ def _needs_pinning(template: str, own: Parts, parts: Parts) -> str:
 
 
 def difference(render: Render, parts: Parts, *, own: Parts) -> str:
-    """The first difference between whole conversations as rendered and what `parts` append turn by turn, or "".
+    """The first difference between whole conversations as rendered and what `parts` append turn by
+    turn, or "".
 
-    `own`: what the rendered template itself writes: in the place of its generation prompt stands what responses begin
-    after, and it is not asked for a system turn that it refuses.
+    `own`: what the rendered template itself writes: in the place of its generation prompt stands
+    what responses begin after, and it is not asked for a system turn that it refuses.
     """
     leads: list[list[Message]] = [[SYSTEM_TURN]] if own.user_open is None else [[SYSTEM_TURN], []]
     for lead, (users, responses) in product(leads, CONVERSATIONS):

@@ -1,7 +1,7 @@
 """A chat template rendered, and taken apart into the texts that stand around messages.
 
-Templates are other people's code: transformers renders them in its sandbox, and whatever they raise becomes one
-ModelError.
+Templates are other people's code: transformers renders them in its sandbox, and whatever they raise
+becomes one ModelError.
 """
 
 import re
@@ -16,16 +16,22 @@ from spa.errors import ModelError
 from spa.types import Message
 
 Render = Callable[..., str]
-"""render(messages, generation=True) -> text, with the generation prompt or without. Raises ModelError."""
+"""render(messages, generation=True) -> text, with the generation prompt or without. Raises
+ModelError."""
 
 DATE = datetime(2024, 7, 26)
-"""The date of templates that ask for one: a fixed one, so that a prompt is the same tomorrow and after a resume."""
+"""The date of templates that ask for one: a fixed one, so that a prompt is the same tomorrow and
+after a resume."""
 
-FIRST, REPLY, USER, SYSTEM = "FIRSTPLACEHOLDER", "REPLYPLACEHOLDER", "USERPLACEHOLDER", "SYSTEMPLACEHOLDER"
+FIRST = "FIRSTPLACEHOLDER"
+REPLY = "REPLYPLACEHOLDER"
+USER = "USERPLACEHOLDER"
+SYSTEM = "SYSTEMPLACEHOLDER"
 JOINT = "\n\n"
 """Between a system message and the first user message, where the template has no system role."""
 
-_THINK = re.compile(r"(<think>\s*)?(</think>\s*)?$")  # an empty think block, the start of one, the end of one
+# an empty think block, the start of one, the end of one
+_THINK = re.compile(r"(<think>\s*)?(</think>\s*)?$")
 
 
 class TemplateFault(ModelError):
@@ -36,11 +42,12 @@ class TemplateFault(ModelError):
 class Parts:
     """The texts around messages.
 
-    system_open: before a system message; system_user: between it and the first user message; both None if the template
-    refuses a system message. user_open: before a first user message without a system message, None if refused.
-    user_end: after a user message when nothing is to follow. after_user: from a user message to the reply, where it
-    begins; `generation`: what the template itself writes there. after_reply: from the end of a reply to the next user
-    message; `end`: the part of it that ends the reply. trims: whether white space is cut on the left and right of user
+    system_open: before a system message; system_user: between it and the first user message; both
+    None if the template refuses a system message. user_open: before a first user message without a
+    system message, None if refused. user_end: after a user message when nothing is to follow.
+    after_user: from a user message to the reply, where it begins; `generation`: what the template
+    itself writes there. after_reply: from the end of a reply to the next user message; `end`: the
+    part of it that ends the reply. trims: whether white space is cut on the left and right of user
     messages; trims_first: the same for the one behind a system message.
     """
 
@@ -57,8 +64,13 @@ class Parts:
 
     @property
     def plain_open(self) -> str:
-        """Before a first user message without a system message; an empty one where the template demands it."""
-        return self.user_open if self.user_open is not None else f"{self.system_open}{self.system_user}"
+        """Before a first user message without a system message; an empty one where the template
+        demands it."""
+        return (
+            self.user_open
+            if self.user_open is not None
+            else f"{self.system_open}{self.system_user}"
+        )
 
     def texts(self) -> list[str]:
         """Everything that the template writes around messages."""
@@ -83,7 +95,9 @@ def read_template(tokenizer: Any) -> str:
     try:
         text = tokenizer.get_chat_template()
     except ValueError as error:
-        raise ModelError(f"the tokenizer of {name!r} has several chat templates, none of them the default") from error
+        raise ModelError(
+            f"the tokenizer of {name!r} has several chat templates, none of them the default"
+        ) from error
     return text
 
 
@@ -92,7 +106,8 @@ def _date(form: str) -> str:
 
 
 def renderer(tokenizer: Any, template: str) -> Render:
-    """How a server renders conversations with this template: nothing is set that a plain request does not set."""
+    """How a server renders conversations with this template: nothing is set that a plain request
+    does not set."""
 
     def render(messages: Sequence[Message], generation: bool = True) -> str:
         try:
@@ -117,7 +132,8 @@ def renderer(tokenizer: Any, template: str) -> Render:
 def take_apart(render: Render) -> Parts:
     """Find the texts around messages by rendering short conversations with placeholders.
 
-    Raises ModelError if the template refuses a conversation of several turns, or drops or reorders messages.
+    Raises ModelError if the template refuses a conversation of several turns, or drops or reorders
+    messages.
     """
     system_open, system_user = _find_system(render)
     lead: list[Message] = []
@@ -133,15 +149,22 @@ def take_apart(render: Render) -> Parts:
     header, found_reply, rest = rest.partition(REPLY)
     after_reply, found_user, generation = rest.partition(USER)
     if not (found_first and found_reply and found_user):
-        raise ModelError("the chat template drops or reorders messages; it cannot be used for multi-turn episodes.")
-    # What stands before a finished reply may be more than the generation prompt: there may be none, or the model is
-    # expected to write the rest of the header itself (a channel's name). Replies begin after all of it.
+        raise ModelError(
+            "the chat template drops or reorders messages; it cannot be used for multi-turn episodes."
+        )
+    # What stands before a finished reply may be more than the generation prompt: there may be none,
+    # or the model is expected to write the rest of the header itself (a channel's name). Replies
+    # begin after all of it.
     prompt = _THINK.sub("", generation)
     after_user = _THINK.sub("", header) if header.startswith(prompt) else prompt
     user_end = render([*lead, *_talk(FIRST, REPLY, USER)], generation=False).partition(USER)[2]
     padded = f"\t{USER}\t"
     trims = _trims(render([*lead, *_talk(FIRST, REPLY, padded)]))
-    behind = trims if system_open is None else _trims(render([{"role": "system", "content": SYSTEM}, *_talk(padded)]))
+    behind = (
+        trims
+        if system_open is None
+        else _trims(render([{"role": "system", "content": SYSTEM}, *_talk(padded)]))
+    )
     return Parts(
         system_open=system_open,
         system_user=system_user,
@@ -182,7 +205,8 @@ def without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def written(parts: Parts, messages: Sequence[Message]) -> str:
-    """The text of a conversation that ends with a user message, as episodes are written: only ever appended to."""
+    """The text of a conversation that ends with a user message, as episodes are written: only ever
+    appended to."""
     talk = without_system(messages) if parts.system_open is None else list(messages)
     if talk[0]["role"] == "system":
         text = f"{parts.system_open}{talk.pop(0)['content']}{parts.system_user}"
@@ -190,7 +214,9 @@ def written(parts: Parts, messages: Sequence[Message]) -> str:
     else:
         text = parts.plain_open + parts.trimmed(talk[0]["content"])
     for reply, user in zip(talk[1::2], talk[2::2], strict=True):
-        text += parts.after_user + reply["content"] + parts.after_reply + parts.trimmed(user["content"])
+        text += (
+            parts.after_user + reply["content"] + parts.after_reply + parts.trimmed(user["content"])
+        )
     return text + parts.after_user
 
 
@@ -206,8 +232,14 @@ def pinned_template(parts: Parts, image_text: str = "") -> str:
     `image_text`: what stands for a picture in a message of several parts, for models that see.
     """
     user = "text(message)" if image_text else "message['content']"
-    trim = {(False, False): "", (True, False): ".lstrip()", (False, True): ".rstrip()", (True, True): ".strip()"}
-    cut, cut_first = trim[parts.trims], trim[parts.trims_first]
+    trim = {
+        (False, False): "",
+        (True, False): ".lstrip()",
+        (False, True): ".rstrip()",
+        (True, True): ".strip()",
+    }
+    cut = trim[parts.trims]
+    cut_first = trim[parts.trims_first]
     if parts.system_open is None:
         first = f"{literal(parts.plain_open)} + (system + {literal(JOINT)} + {user}){cut}"
     else:

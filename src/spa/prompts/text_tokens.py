@@ -1,7 +1,9 @@
-"""Text to tokens and back, inside a conversation: in the context of what stands before, control tokens read as text.
+"""Text to tokens and back, inside a conversation: in the context of what stands before, control
+tokens read as text.
 
-Some tokenizers put a space before a text, and take one away when they decode: a text that goes on behind another is
-encoded and decoded behind an anchor, a character that no token shares with its neighbours.
+Some tokenizers put a space before a text, and take one away when they decode: a text that goes on
+behind another is encoded and decoded behind an anchor, a character that no token shares with its
+neighbours.
 """
 
 import re
@@ -22,7 +24,9 @@ class TextTokens:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         added = {int(i): token for i, token in tokenizer.added_tokens_decoder.items()}
-        self.special_ids = frozenset({*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)})
+        self.special_ids = frozenset(
+            {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
+        )
         texts = {str(text) for text in tokenizer.all_special_tokens}
         texts |= {str(token.content) for token in added.values() if token.special}
         self._others = {str(token.content) for token in added.values()} - texts
@@ -33,7 +37,9 @@ class TextTokens:
     def know_markers(self, texts: Iterable[str]) -> None:
         """Added tokens in these texts of a chat template are control tokens, too."""
         joined = "\n".join(texts)
-        self._texts |= {text for text in self._others if text in joined and text.strip() and not text.isalnum()}
+        self._texts |= {
+            text for text in self._others if text in joined and text.strip() and not text.isalnum()
+        }
         self._control = self._pattern(self._texts)
 
     def encode(self, text: str) -> list[int]:
@@ -53,8 +59,11 @@ class TextTokens:
         return self.decode([*self._base, *ids])[len(self.decode(self._base)) :]
 
     def encode_with_ends(self, text: str, *, after: str) -> tuple[list[int], list[int]]:
-        """Token ids of text behind the text `after`, control tokens read as text, and where in it each token ends."""
-        border = self._control is not None and any(match.end() == len(after) for match in self._control.finditer(after))
+        """Token ids of text behind the text `after`, control tokens read as text, and where in it
+        each token ends."""
+        border = self._control is not None and any(
+            match.end() == len(after) for match in self._control.finditer(after)
+        )
         guard, (told,) = self.guarded([text])
         return self._pieces_with_ends(told, guard, first=border)
 
@@ -67,19 +76,26 @@ class TextTokens:
         return ids
 
     def pieces_with_ends(self, text: str, guard: str) -> tuple[list[int], list[int]]:
-        """Token ids of guarded text at the beginning, and where in the text without guards each token ends."""
+        """Token ids of guarded text at the beginning, and where in the text without guards each
+        token ends."""
         return self._pieces_with_ends(text, guard, first=True)
 
     def guarded(self, texts: Sequence[str]) -> tuple[str, list[str]]:
-        """The texts with a guard inside everything that spells a control token, and the guard: a character that none of
-        them has; "" if nothing needs it."""
+        """The texts with a guard inside everything that spells a control token, and the guard: a
+        character that none of them has; "" if nothing needs it."""
         control = self._control
         if control is None or not any(control.search(text) for text in texts):
             return "", list(texts)
-        guard = next(chr(i) for i in range(0xFDD0, 0x110000) if not any(chr(i) in text for text in texts))
-        return guard, [control.sub(lambda match: match[0][0] + guard + match[0][1:], text) for text in texts]
+        guard = next(
+            chr(i) for i in range(0xFDD0, 0x110000) if not any(chr(i) in text for text in texts)
+        )
+        return guard, [
+            control.sub(lambda match: match[0][0] + guard + match[0][1:], text) for text in texts
+        ]
 
-    def _pieces_with_ends(self, text: str, guard: str, *, first: bool) -> tuple[list[int], list[int]]:
+    def _pieces_with_ends(
+        self, text: str, guard: str, *, first: bool
+    ) -> tuple[list[int], list[int]]:
         """`first`: whether the first piece is read as a text that stands at the beginning."""
         ids: list[int] = []
         ends: list[int] = []
@@ -99,10 +115,13 @@ class TextTokens:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids that stand at the beginning."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
 
     def _find_anchor(self) -> tuple[str, list[int]]:
-        """The anchor and its ids; "" for a tokenizer that reads and writes a text behind another as it does alone."""
+        """The anchor and its ids; "" for a tokenizer that reads and writes a text behind another as
+        it does alone."""
         plain = True
         for anchor in _ANCHORS:
             base = self.encode(anchor)
@@ -111,13 +130,16 @@ class TextTokens:
                 continue
             behind = [tail[len(base) :] for tail in tails]
             plain = all(ids == self.encode(text) for ids, text in zip(behind, _PROBES, strict=True))
-            plain = plain and all(self.decode(ids) == text for ids, text in zip(behind, _PROBES, strict=True))
+            plain = plain and all(
+                self.decode(ids) == text for ids, text in zip(behind, _PROBES, strict=True)
+            )
             return ("", []) if plain else (anchor, base)
         return "", []
 
     @staticmethod
     def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
-        """What spells a control token. The marks of our own format are none, whatever the vocabulary says."""
+        """What spells a control token. The marks of our own format are none, whatever the
+        vocabulary says."""
         found = [re.escape(text) for text in texts if len(text) > 1 and not FORMAT.fullmatch(text)]
         return re.compile("|".join(sorted(found, key=len, reverse=True))) if found else None
 

@@ -1,4 +1,5 @@
-"""A chat template's episodes token for token: what is appended turn by turn against the rendering of the whole."""
+"""A chat template's episodes token for token: what is appended turn by turn against the rendering
+of the whole."""
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -17,8 +18,9 @@ _LONGEST = 4000  # tokens that are compared piece by piece
 def check_tokens(template: ChatTemplate) -> None:
     """Compare conversations of several turns token by token.
 
-    Where a response is sampled, tokens begin from scratch: a server that reads the conversation as text may join the
-    last character of the prefill with the first of the response. Any other difference raises ModelError.
+    Where a response is sampled, tokens begin from scratch: a server that reads the conversation as
+    text may join the last character of the prefill with the first of the response. Any other
+    difference raises ModelError.
     """
     leads: list[list[Message]] = [[SYSTEM_TURN], []]
     for lead, (users, replies) in product(leads, CONVERSATIONS):
@@ -33,15 +35,18 @@ def check_tokens(template: ChatTemplate) -> None:
 def prefill_of(messages: Sequence[Message]) -> str:
     """What the replies of a conversation begin with."""
     replies = [message["content"] for message in messages if message["role"] == "assistant"]
-    return next((prefill for prefill in PREFILLS if all(reply.startswith(prefill) for reply in replies)), "")
+    return next(
+        (prefill for prefill in PREFILLS if all(reply.startswith(prefill) for reply in replies)), ""
+    )
 
 
 def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
-    """The ids of a conversation that ends with a user message as an episode has them, up to the next reply's prefill;
-    and the places where replies begin and end."""
+    """The ids of a conversation that ends with a user message as an episode has them, up to the
+    next reply's prefill; and the places where replies begin and end."""
     prefill = prefill_of(messages)
     head = 2 if messages[0]["role"] == "system" else 1
-    ids, borders = template.start(tuple(messages[:head]), prefill), []
+    ids = template.start(tuple(messages[:head]), prefill)
+    borders = []
     for reply, user in zip(messages[head::2], messages[head + 1 :: 2], strict=True):
         said = template.reply_ids(reply["content"], prefill)
         borders += [len(ids), len(ids) + len(said) - len(template.end_ids)]
@@ -51,7 +56,8 @@ def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[
 
 
 def served_ids(template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
-    """The ids of the same conversation as a server makes them: rendered as a whole, then read as one text."""
+    """The ids of the same conversation as a server makes them: rendered as a whole, then read as
+    one text."""
     text = renderer(template.tokenizer, template.tokenizer.get_chat_template())(messages)
     return template.encode(text + prefill_of(messages))
 
@@ -61,8 +67,13 @@ def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -
     if ours == served:
         return 0
     if max(len(ours), len(served)) > _LONGEST:
-        ours, served = ours[:_LONGEST], served[:_LONGEST]
-    places = [item for item in SequenceMatcher(None, ours, served, autojunk=False).get_opcodes() if item[0] != "equal"]
+        ours = ours[:_LONGEST]
+        served = served[:_LONGEST]
+    places = [
+        item
+        for item in SequenceMatcher(None, ours, served, autojunk=False).get_opcodes()
+        if item[0] != "equal"
+    ]
     for _, start, stop, served_start, served_stop in places:
         if not any(start <= border <= stop for border in borders):
             raise ModelError(

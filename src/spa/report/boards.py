@@ -1,7 +1,7 @@
 """States as boards: cells to lay out, and which of them differ from the truth.
 
-A state is text: a drawing, a coordinate sentence, or a drawing followed by the sentence. Whatever it is, it ends up as
-rows of cells; text that is no board ends up as words.
+A state is text: a drawing, a coordinate sentence, or a drawing followed by the sentence. Whatever
+it is, it ends up as rows of cells; text that is no board ends up as words.
 """
 
 import difflib
@@ -31,7 +31,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A state to look at: `rows` (none if the text is no board), and `words`, the text beside the board."""
+    """A state to look at: `rows` (none if the text is no board), and `words`, the text beside the
+    board."""
 
     rows: tuple[tuple[Cell, ...], ...] = ()
     words: tuple[Cell, ...] = ()
@@ -40,14 +41,19 @@ class Board:
     def to_json(self) -> dict[str, object]:
         """Cells as [text, differs] pairs."""
         rows = [[[cell.text, int(cell.differs)] for cell in row] for row in self.rows]
-        return {"rows": rows, "words": [[cell.text, int(cell.differs)] for cell in self.words], "same": self.same}
+        return {
+            "rows": rows,
+            "words": [[cell.text, int(cell.differs)] for cell in self.words],
+            "same": self.same,
+        }
 
 
 Size = tuple[int, int]
 
 
 def board_size(texts: Iterable[str]) -> Size | None:
-    """Rows and columns of the boards that `texts` (instruction and states of an episode) talk about, if they say so.
+    """Rows and columns of the boards that `texts` (instruction and states of an episode) talk
+    about, if they say so.
 
     The instruction's "bottom right corner" counts first; otherwise the largest coordinates.
     """
@@ -56,7 +62,8 @@ def board_size(texts: Iterable[str]) -> Size | None:
         if corner := _CORNER.search(text):
             return _clip(int(corner[1]) + 1, int(corner[2]) + 1)
         for row, col in _COORDINATE.findall(text[:4000]):
-            rows, cols = max(rows, int(row) + 1), max(cols, int(col) + 1)
+            rows = max(rows, int(row) + 1)
+            cols = max(cols, int(col) + 1)
     return _clip(rows, cols) if rows else None
 
 
@@ -70,31 +77,44 @@ def read_board(text: str, size: Size | None = None) -> Board:
 
 
 def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
-    """The board that `text` describes, with the cells and words that differ from those of `truth` marked."""
+    """The board that `text` describes, with the cells and words that differ from those of `truth`
+    marked."""
     drawing, sentence = _split(text)
     rows = _drawn(drawing) or _placed(sentence, size)
     words = _words(sentence)
     if truth is None:
-        return Board(tuple(tuple(Cell(cell) for cell in row) for row in rows), tuple(map(Cell, words)))
+        return Board(
+            tuple(tuple(Cell(cell) for cell in row) for row in rows), tuple(map(Cell, words))
+        )
     true_drawing, true_sentence = _split(truth)
     true_rows = _drawn(true_drawing) or _placed(true_sentence, size)
     true_words = _words(true_sentence)
-    return Board(_mark_cells(rows, true_rows), _mark_words(words, true_words), same=is_exact(text, truth))
+    return Board(
+        _mark_cells(rows, true_rows), _mark_words(words, true_words), same=is_exact(text, truth)
+    )
 
 
 def _split(text: str) -> tuple[list[str], str]:
-    """The lines of the drawing, and the sentence after it. A drawing is two or more lines of equally many cells."""
+    """The lines of the drawing, and the sentence after it. A drawing is two or more lines of
+    equally many cells."""
     lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
     end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
     drawing = [line.rstrip() for line in lines[:end] if line.strip()]
     widths = {len(_cells(line)) for line in drawing}
-    if not 2 <= len(drawing) <= _MAX_SIDE or len(widths) > 2 or max(widths) > _MAX_SIDE or _prose(drawing):
+    if (
+        not 2 <= len(drawing) <= _MAX_SIDE
+        or len(widths) > 2
+        or max(widths) > _MAX_SIDE
+        or _prose(drawing)
+    ):
         return [], "\n".join(lines)
     return drawing, "\n".join(lines[end:])
 
 
 def _prose(lines: Sequence[str]) -> bool:
-    return sum(len(word) > 3 for line in lines for word in line.split() if word.isalpha()) > len(lines)
+    return sum(len(word) > 3 for line in lines for word in line.split() if word.isalpha()) > len(
+        lines
+    )
 
 
 def _cells(line: str) -> list[str]:
@@ -108,7 +128,8 @@ def _drawn(drawing: Sequence[str]) -> list[list[str]]:
 
 
 def _placed(sentence: str, size: Size | None) -> list[list[str]]:
-    """A board made from a coordinate sentence: every "(S) is at (row,col) ..." puts symbol S on its cells."""
+    """A board made from a coordinate sentence: every "(S) is at (row,col) ..." puts symbol S on its
+    cells."""
     if size is None:
         return []
     entities = [(symbol, _COORDINATE.findall(cells)) for symbol, cells in _ENTITY.findall(sentence)]
@@ -129,7 +150,8 @@ def _words(text: str) -> list[str]:
 
 
 def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Cell, ...], ...]:
-    """Rows of cells, marked where they differ from the cell in the same place; missing cells are added, marked."""
+    """Rows of cells, marked where they differ from the cell in the same place; missing cells are
+    added, marked."""
     if not rows or not truth:
         return tuple(tuple(Cell(cell) for cell in row) for row in rows)
     height = max(len(rows), len(truth))
@@ -138,7 +160,11 @@ def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Ce
         row = rows[index] if index < len(rows) else []
         true_row = truth[index] if index < len(truth) else []
         width = max(len(row), len(true_row))
-        pairs = zip(row + [" "] * (width - len(row)), true_row + [" "] * (width - len(true_row)), strict=True)
+        pairs = zip(
+            row + [" "] * (width - len(row)),
+            true_row + [" "] * (width - len(true_row)),
+            strict=True,
+        )
         marked.append(tuple(Cell(cell, cell != true) for cell, true in pairs))
     return tuple(marked)
 

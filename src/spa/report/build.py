@@ -1,4 +1,5 @@
-"""`spa report`: the content of a report as one self-contained HTML file, as Markdown or as pictures."""
+"""`spa report`: the content of a report as one self-contained HTML file, as Markdown or as
+pictures."""
 
 import json
 import logging
@@ -78,7 +79,9 @@ def write_text(path: Path, text: str, option: str) -> None:
     try:
         write_atomic(path, [text])
     except OSError as error:
-        raise SpaError(f"cannot write {path}: {error.strerror}. Choose another place with {option}.") from error
+        raise SpaError(
+            f"cannot write {path}: {error.strerror}. Choose another place with {option}."
+        ) from error
 
 
 def html(report: Report) -> str:
@@ -92,9 +95,13 @@ def template(name: str) -> str:
 
 
 def render_page(name: str, **content: Any) -> str:
-    """A template of this package with the report's style and charts. Every text in `content` is escaped."""
+    """A template of this package with the report's style and charts. Every text in `content` is
+    escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     styles = [template("uplot.css"), template("charts.css"), template("report.css")]
     scripts = [template("uplot.js"), template("charts.js")]
@@ -120,4 +127,6 @@ def table_of(chart: Chart) -> list[tuple[float, list[float | None]]]:
 
 def cut(text: str, limit: int = MAX_REPLY) -> str:
     """A text, cut where a report has no room for more."""
-    return text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"
+    return (
+        text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"
+    )

@@ -1,7 +1,9 @@
-"""Charts as data. Pages draw them with uPlot (`templates/charts.js`), files with matplotlib (`figures.py`).
+"""Charts as data. Pages draw them with uPlot (`templates/charts.js`), files with matplotlib
+(`figures.py`).
 
-`templates/uplot.*` is uPlot 1.6.32 (MIT). It is the smallest kept library with bands, a cursor and touch that works
-offline from one file: 51 kB, where Apache ECharts takes 1 MB and Plotly 4.5 MB in every report.
+`templates/uplot.*` is uPlot 1.6.32 (MIT). It is the smallest kept library with bands, a cursor and
+touch that works offline from one file: 51 kB, where Apache ECharts takes 1 MB and Plotly 4.5 MB in
+every report.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,8 @@ Point = tuple[float, float]
 class Series:
     """A line: points (x, y), and at each point an interval (low, high) if there are `bands`.
 
-    `episodes` and `tokens`: how many the method had sampled at each point, self-play included; empty if not recorded.
+    `episodes` and `tokens`: how many the method had sampled at each point, self-play included;
+    empty if not recorded.
     """
 
     label: str

@@ -53,7 +53,9 @@ def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
     methods = results.list_methods(runs)
     steps = results.common_steps(methods)
     outcomes = {
-        method.label: facts.behaviour_and_wins(method.of("ppo") or method.of("eval"), steps[method.label])
+        method.label: facts.behaviour_and_wins(
+            method.of("ppo") or method.of("eval"), steps[method.label]
+        )
         for method in methods
     }
     going = any(map(in_progress, runs))
@@ -62,7 +64,9 @@ def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
     rows = results.rows(methods, outcomes, steps, summaries, wanted_k)
     bars, failures = _failures(methods, outcomes)
     sections = [
-        Section("curves", "Learning curves", _charts((PASS_1, wanted_k, PREDICTION, *HEALTH), methods)),
+        Section(
+            "curves", "Learning curves", _charts((PASS_1, wanted_k, PREDICTION, *HEALTH), methods)
+        ),
         Section("world-model", "World model", _charts(WORLD, methods)),
     ]
     columns, differences = _differences(methods)
@@ -95,8 +99,14 @@ def _charts(group: Sequence[Wanted | None], methods: list[RunArm]) -> tuple[Char
 
 def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
     """What was played, by which model, on how many puzzles."""
-    flats = [flatten(stage.config) for method in methods for stage in method.of("ppo") or method.of("eval")]
-    tags = dict.fromkeys(str(tag) for flat in flats for tag in flat.get("es_manager.val.env_configs.tags") or ())
+    flats = [
+        flatten(stage.config)
+        for method in methods
+        for stage in method.of("ppo") or method.of("eval")
+    ]
+    tags = dict.fromkeys(
+        str(tag) for flat in flats for tag in flat.get("es_manager.val.env_configs.tags") or ()
+    )
     models = dict.fromkeys(str(flat["model_path"]) for flat in flats if flat.get("model_path"))
     puzzles = max((sum(map(len, found.values())) for found in wins.values()), default=0)
     parts = [f"Environment {', '.join(tags)}"] if tags else []
@@ -107,10 +117,18 @@ def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
 
 
 def _failures(methods: list[RunArm], outcomes: Any) -> tuple[Bars | None, tuple[str, ...]]:
-    counted = [(method.label, outcomes[method.label][0]) for method in methods if outcomes[method.label][0].episodes]
+    counted = [
+        (method.label, outcomes[method.label][0])
+        for method in methods
+        if outcomes[method.label][0].episodes
+    ]
     if not counted:
         return None, ()
-    known = [ending for ending in facts.ENDINGS if any(behaviour.endings[ending] for _, behaviour in counted)]
+    known = [
+        ending
+        for ending in facts.ENDINGS
+        if any(behaviour.endings[ending] for _, behaviour in counted)
+    ]
     rows = tuple(
         (label, tuple(behaviour.endings[ending] / behaviour.episodes for ending in known))
         for label, behaviour in counted
@@ -121,12 +139,20 @@ def _failures(methods: list[RunArm], outcomes: Any) -> tuple[Bars | None, tuple[
     return Bars("How episodes ended", help_text, names, rows, percent=True), sentences
 
 
-PLACES = {"trainer.run_dir", "trainer.default_local_dir", "trainer.experiment_name", "generate.output_dir"}
+PLACES = {
+    "trainer.run_dir",
+    "trainer.default_local_dir",
+    "trainer.experiment_name",
+    "generate.output_dir",
+}
 """Keys that say where a method's files lie: they differ by necessity and explain nothing."""
 
 
-def _differences(methods: list[RunArm]) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """Keys whose value is not the same for all methods, compared in the stage that all of them have."""
+def _differences(
+    methods: list[RunArm],
+) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
+    """Keys whose value is not the same for all methods, compared in the stage that all of them
+    have."""
     having = [(method, method.of("ppo")[0]) for method in methods if method.of("ppo")]
     flats = [flatten(stage.config) for _, stage in having]
     if len(flats) < 2:
@@ -145,13 +171,16 @@ def _short(value: Any) -> str:
 
 
 def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What a run was made with and by: versions, hardware, commit, time, and how far each stage went."""
+    """What a run was made with and by: versions, hardware, commit, time, and how far each stage
+    went."""
     rows: list[tuple[str, str]] = []
     for run in runs:
         prefix = f"{run.name}: " if len(runs) > 1 else ""
         found = {**made_with(run), **flatten(summaries[run.name])}
         for key, value in found.items():
-            if not key.startswith(("methods.", "difference.", "episodes.", "seeds", "descriptions.")):
+            if not key.startswith(
+                ("methods.", "difference.", "episodes.", "seeds", "descriptions.")
+            ):
                 rows.append((printable(prefix + key), _short(value)))
         steps = [f"{_place(stage)} to step {max(stage.metrics, default=0)}" for stage in run.stages]
         rows.append((printable(f"{prefix}stages"), printable("; ".join(steps))))
@@ -169,7 +198,11 @@ def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
         for stage in method.stages:
             path = stage.path / "config.yaml"
             inside = path.resolve().is_relative_to(stage.path.resolve())
-            if inside and path.exists() and stage.seed in (None, min((s.seed or 0 for s in method.stages), default=0)):
+            if (
+                inside
+                and path.exists()
+                and stage.seed in (None, min((s.seed or 0 for s in method.stages), default=0))
+            ):
                 text = printable(path.read_text(encoding="utf-8", errors="replace"))
                 found.append((f"{method.label}, {stage.name}", text[:60_000]))
     return tuple(found)

@@ -1,4 +1,5 @@
-"""From metrics to charts: which metric goes into which chart, one line per method, the range over seeds as a band."""
+"""From metrics to charts: which metric goes into which chart, one line per method, the range over
+seeds as a band."""
 
 import re
 from collections import defaultdict
@@ -12,7 +13,8 @@ from spa.report.reading import StageFolder
 
 @dataclass(frozen=True, slots=True)
 class RunArm:
-    """One line of a report: an arm of a run, with its stages over all seeds. `color` is the same in every chart."""
+    """One line of a report: an arm of a run, with its stages over all seeds. `color` is the same in
+    every chart."""
 
     label: str
     arm: str
@@ -82,7 +84,10 @@ WORLD = (
 )
 HEALTH = (
     Wanted(
-        "Success while training", "Share of training episodes that reach the goal.", r"train/.+/success", percent=True
+        "Success while training",
+        "Share of training episodes that reach the goal.",
+        r"train/.+/success",
+        percent=True,
     ),
     Wanted(
         "Reward per episode",
@@ -95,8 +100,14 @@ HEALTH = (
         r"train/[^/]+/format_rate",
         percent=True,
     ),
-    Wanted("Response length", "Tokens that the model wrote per episode.", r"(train/.+/)?response_length(/mean)?"),
-    Wanted("Entropy", "Nats per token. Near 0 the policy no longer explores.", r"actor/entropy(_loss)?"),
+    Wanted(
+        "Response length",
+        "Tokens that the model wrote per episode.",
+        r"(train/.+/)?response_length(/mean)?",
+    ),
+    Wanted(
+        "Entropy", "Nats per token. Near 0 the policy no longer explores.", r"actor/entropy(_loss)?"
+    ),
     Wanted(
         "KL to the policy that played",
         "Average KL estimate within an update. Large values mean too large steps.",
@@ -117,8 +128,16 @@ HEALTH = (
 
 def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
     """The chart of Pass@k for this k, or for the largest k above 1 that the runs recorded."""
-    names = {name for method in methods for stage in method.of("ppo") for row in stage.metrics.values() for name in row}
-    found = [int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))]
+    names = {
+        name
+        for method in methods
+        for stage in method.of("ppo")
+        for row in stage.metrics.values()
+        for name in row
+    }
+    found = [
+        int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))
+    ]
     k = k or max(found, default=0)
     if k < 2:
         return None
@@ -128,24 +147,38 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
 
 def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
     """The chart, or None if no method has recorded its metric."""
-    series, shaded = [], dict[str, None]()
+    series = []
+    shaded = dict[str, None]()
     for method in methods:
-        stages = [(stage, values) for stage in method.of(wanted.stage) if (values := _values(stage, wanted.pattern))]
+        stages = [
+            (stage, values)
+            for stage in method.of(wanted.stage)
+            if (values := _values(stage, wanted.pattern))
+        ]
         if stages:
             points, bands = _average([values for _, values in stages])
             name = "range over seeds"
             if wanted is PASS_1 and len(stages) == 1:
-                bands, name = _puzzle_bands(stages[0][0], points), "95 % CI over puzzles"
+                bands = _puzzle_bands(stages[0][0], points)
+                name = "95 % CI over puzzles"
             shaded |= {name: None} if bands else {}
             episodes, tokens = _budget(method, points) if wanted.stage == "ppo" else ((), ())
             series.append(Series(method.label, points, bands, method.color, episodes, tokens))
     if not series:
         return None
-    return Chart(wanted.title, wanted.help, tuple(series), wanted.x_label, wanted.percent, " or ".join(shaded))
+    return Chart(
+        wanted.title,
+        wanted.help,
+        tuple(series),
+        wanted.x_label,
+        wanted.percent,
+        " or ".join(shaded),
+    )
 
 
 def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
-    """Step -> value; the mean where several environments have the metric. Validation goes before training."""
+    """Step -> value; the mean where several environments have the metric. Validation goes before
+    training."""
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
     held_out = {name for name in names if name.startswith("val")}
@@ -176,11 +209,15 @@ def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, .
 
 
 def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Episodes and tokens sampled for training up to each point, per seed, self-play included; empty if unknown."""
+    """Episodes and tokens sampled for training up to each point, per seed, self-play included;
+    empty if unknown."""
     per_seed = max(len(method.of("ppo")), 1)
-    played = [_sampled(row, "selfplay") for stage in method.stages for row in stage.metrics.values()]
+    played = [
+        _sampled(row, "selfplay") for stage in method.stages for row in stage.metrics.values()
+    ]
     episodes, tokens = (sum(part) / per_seed for part in zip((0.0, 0.0), *played, strict=True))
-    stage, found = method.of("ppo")[0], dict[int, tuple[float, float]]()
+    stage = method.of("ppo")[0]
+    found = dict[int, tuple[float, float]]()
     for step, row in stage.metrics.items():
         more_episodes, more_tokens = _sampled(row, r"train/[^/]+")
         episodes += more_episodes
@@ -193,13 +230,18 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
 def _sampled(row: dict[str, float], prefix: str) -> tuple[float, float]:
     """Episodes of a step of metrics, over its environments, and their tokens."""
     counts = {name: row[name] for name in row if re.fullmatch(prefix + "/episodes", name)}
-    lengths = (count * row.get(name.replace("/episodes", "/response_length"), 0.0) for name, count in counts.items())
+    lengths = (
+        count * row.get(name.replace("/episodes", "/response_length"), 0.0)
+        for name, count in counts.items()
+    )
     return sum(counts.values()), sum(lengths)
 
 
-def ends(wanted: Wanted, method: RunArm, step: int | None = None) -> tuple[float | None, float | None]:
-    """The metric at step 0, if that is not the last, and at its last step up to `step`, the mean over seeds; None where
-    there is none."""
+def ends(
+    wanted: Wanted, method: RunArm, step: int | None = None
+) -> tuple[float | None, float | None]:
+    """The metric at step 0, if that is not the last, and at its last step up to `step`, the mean
+    over seeds; None where there is none."""
     drawn = chart(wanted, [method])
     points = dict(drawn.series[0].points) if drawn else {}
     last = max((x for x in points if step is None or x <= step), default=None)
@@ -216,7 +258,8 @@ def time_bars(methods: Sequence[RunArm]) -> Bars | None:
     if not totals:
         return None
     largest = sorted(totals, key=lambda phase: -totals[phase])
-    shown, rest = largest[:6], largest[6:]
+    shown = largest[:6]
+    rest = largest[6:]
     categories = (*shown, "other") if rest else tuple(shown)
     rows = []
     for label, row in table.items():

@@ -1,4 +1,5 @@
-"""What `spa diagnose` found, as one HTML page in the report's style: the findings, then tables and curves."""
+"""What `spa diagnose` found, as one HTML page in the report's style: the findings, then tables and
+curves."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,8 @@ from spa.report.charts import Chart, Series
 
 
 def diagnosis_page(report: Mapping[str, Any], source: str) -> str:
-    """The result of `spa.evaluation.diagnose.diagnose` as one HTML page that loads nothing. All text of rollouts is
-    escaped."""
+    """The result of `spa.evaluation.diagnose.diagnose` as one HTML page that loads nothing. All
+    text of rollouts is escaped."""
     count = len(report["findings"])
     what = f"{count} finding{'s' if count > 1 else ''}" if count else "Nothing wrong was found"
     stacks = ", ".join(f"{name} {number}" for name, number in report["stacks"].items())
@@ -27,27 +28,48 @@ def _charts(report: Mapping[str, Any]) -> dict[str, list[Chart]]:
     """Title of a section -> its curves."""
     charts = defaultdict[str, list[Chart]](list)
     if by_turn := report["rewards"]["by_turn"]:
-        line = Series("mean reward", tuple((float(turn), float(value)) for turn, value in enumerate(by_turn, 1)))
+        line = Series(
+            "mean reward",
+            tuple((float(turn), float(value)) for turn, value in enumerate(by_turn, 1)),
+        )
         help_text = "The mean over the rollouts that reach the turn."
         charts["Rewards"].append(Chart("Reward by turn", help_text, (line,), x_label="turn"))
-    for key, label, title in (("by_actions", "actions ahead", "the actions ahead"), ("by_turn", "turn", "the turns")):
+    for key, label, title in (
+        ("by_actions", "actions ahead", "the actions ahead"),
+        ("by_turn", "turn", "the turns"),
+    ):
         if rows := report["drift"][key]:
             charts["World model"].append(_drift_chart(f"Drift with {title}", label, rows))
     known = report["state_likelihood"]
     for split, rows in {} if known["why_not"] else known["steps"].items():
         lines = [
-            Series(kind, tuple((float(r["step"]), r[kind]["nll"]) for r in rows if r[kind]["tokens"]), color=color)
+            Series(
+                kind,
+                tuple((float(r["step"]), r[kind]["nll"]) for r in rows if r[kind]["tokens"]),
+                color=color,
+            )
             for color, kind in enumerate(("copied", "changed"))
         ]
         title = f"State tokens ({split})" if split else "State tokens"
         lines = tuple(line for line in lines if line.points)
-        charts["Dynamics or copying"].append(Chart(title, "Mean nats per token.", lines, x_label="training step"))
+        charts["Dynamics or copying"].append(
+            Chart(title, "Mean nats per token.", lines, x_label="training step")
+        )
     return charts
 
 
 def _drift_chart(title: str, label: str, rows: Sequence[Mapping[str, Any]]) -> Chart:
-    lines = [Series("predictions", tuple((float(row["at"]), row["right"] / row["predictions"]) for row in rows))]
-    known = tuple((float(row["at"]), row["copy_right"] / row["with_states"]) for row in rows if "with_states" in row)
+    lines = [
+        Series(
+            "predictions",
+            tuple((float(row["at"]), row["right"] / row["predictions"]) for row in rows),
+        )
+    ]
+    known = tuple(
+        (float(row["at"]), row["copy_right"] / row["with_states"])
+        for row in rows
+        if "with_states" in row
+    )
     if known:
         lines.append(Series("copy baseline", known, color=1))
     return Chart(title, "Share that is exactly right.", tuple(lines), x_label=label, percent=True)

@@ -20,22 +20,36 @@ def example_files(run: Run) -> list[tuple[str, Path, StageFolder]]:
         for stage in run.stages:
             if (path := stage.path / name).is_file():
                 seed = "" if stage.seed is None else f"seed {stage.seed} "
-                found.append((printable(f"{stage.arm} {seed}{stage.name}, {name[3:-8]}".strip()), path, stage))
+                found.append(
+                    (
+                        printable(f"{stage.arm} {seed}{stage.name}, {name[3:-8]}".strip()),
+                        path,
+                        stage,
+                    )
+                )
     return found
 
 
 def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
-    """Some examples of a data file, as spans of text with whether they carry loss; how many there are, and the files.
+    """Some examples of a data file, as spans of text with whether they carry loss; how many there
+    are, and the files.
 
     Raises OSError or ValueError if the file is not readable as Parquet.
     """
     files = example_files(run)
-    found: dict[str, Any] = {"files": [name for name, *_ in files], "total": 0, "examples": [], "loss_on": "response"}
+    found: dict[str, Any] = {
+        "files": [name for name, *_ in files],
+        "total": 0,
+        "examples": [],
+        "loss_on": "response",
+    }
     if not 0 <= file < len(files):
         return found
     _, path, data = files[file]
     stages = [stage for stage in run.find("sft", data.arm) if stage.seed == data.seed]
-    loss_on = str(flatten(stages[0].config).get("sft.data.loss_on", "response")) if stages else "response"
+    loss_on = (
+        str(flatten(stages[0].config).get("sft.data.loss_on", "response")) if stages else "response"
+    )
     table = pq.read_table(path, columns=["prompt", "response", "episode_id", "turn", "success"])
     rows = table.slice(offset, LIMIT).to_pylist()
     return {
@@ -46,8 +60,12 @@ def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
             {
                 "name": shown(f"{row['episode_id']}, turn {(row['turn'] or 0) + 1}", 200),
                 "success": bool(row["success"]),
-                "messages": [[shown(part["role"], 40), shown(part["content"])] for part in row["prompt"]],
-                "response": [[shown(text), trained] for text, trained in _spans(row["response"], loss_on)],
+                "messages": [
+                    [shown(part["role"], 40), shown(part["content"])] for part in row["prompt"]
+                ],
+                "response": [
+                    [shown(text), trained] for text, trained in _spans(row["response"], loss_on)
+                ],
             }
             for row in rows
         ],
@@ -58,9 +76,15 @@ def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
     """The response in parts, each with whether it carries loss, by the setting `sft.data.loss_on`."""
     if loss_on in ("response", "response_and_shown"):  # the prompt is not marked
         return [(response, True)]
-    parts, start = [], 0
-    blocks = [block for tag in ("observation", "prediction") if (block := find_block(response, tag))]
+    parts = []
+    start = 0
+    blocks = [
+        block for tag in ("observation", "prediction") if (block := find_block(response, tag))
+    ]
     for begin, end in sorted(blocks):
-        parts += [(response[start:begin], loss_on == "no_states"), (response[begin:end], loss_on == "states_only")]
+        parts += [
+            (response[start:begin], loss_on == "no_states"),
+            (response[begin:end], loss_on == "states_only"),
+        ]
         start = end
     return [part for part in (*parts, (response[start:], loss_on == "no_states")) if part[0]]

@@ -1,6 +1,8 @@
-"""What the recorded episodes say: how episodes ended, what went wrong in them, and how sure a rate is.
+"""What the recorded episodes say: how episodes ended, what went wrong in them, and how sure a rate
+is.
 
-Works on trajectory files of the last validation (`val`), which holds the same puzzles for every method of a comparison.
+Works on trajectory files of the last validation (`val`), which holds the same puzzles for every
+method of a comparison.
 """
 
 from collections import Counter, defaultdict
@@ -26,9 +28,14 @@ _HABITS = (
     ("idle", "actions", "of its actions changed nothing"),
     ("refused", "actions", "were refused"),
     ("malformed", "turns", "of its responses were malformed"),
-    ("predicted_wrong", "predicted", "of its predictions of the next state were wrong in some detail"),
+    (
+        "predicted_wrong",
+        "predicted",
+        "of its predictions of the next state were wrong in some detail",
+    ),
 )
-"""A count, what it is a share of, and the sentence about it; predictions are mentioned when all are right, too."""
+"""A count, what it is a share of, and the sentence about it; predictions are mentioned when all are
+right, too."""
 SEED = 20251015
 """Of the bootstrap: the same report for the same run."""
 
@@ -72,10 +79,14 @@ class Behaviour:
             for info in turn.get("infos") or ():
                 self.actions += 1
                 self.refused += info.get("action_is_valid") is False
-                self.idle += info.get("action_is_valid") is not False and info.get("action_is_effective") is False
+                self.idle += (
+                    info.get("action_is_valid") is not False
+                    and info.get("action_is_effective") is False
+                )
             if not asked:
                 continue
-            observation, prediction = observation_wrong(turn), prediction_wrong(turn)
+            observation = observation_wrong(turn)
+            prediction = prediction_wrong(turn)
             self.observed += observation is not None
             self.observed_wrong += bool(observation)
             self.predicted += prediction is not None
@@ -86,8 +97,11 @@ Wins = dict[int | None, dict[str, float]]
 """Training seed -> puzzle -> share of its episodes that succeeded."""
 
 
-def behaviour_and_wins(stages: Sequence[StageFolder], step: int | None = None) -> tuple[Behaviour, Wins]:
-    """Counts over the last validation (up to `step`) of these stages, one per seed, and the success of every puzzle."""
+def behaviour_and_wins(
+    stages: Sequence[StageFolder], step: int | None = None
+) -> tuple[Behaviour, Wins]:
+    """Counts over the last validation (up to `step`) of these stages, one per seed, and the success
+    of every puzzle."""
     behaviour = Behaviour()
     wins: Wins = {}
     for stage in stages:
@@ -100,7 +114,8 @@ def behaviour_and_wins(stages: Sequence[StageFolder], step: int | None = None) -
 
 
 def validation(path: Path) -> tuple[Behaviour, dict[str, float]]:
-    """Counts over the episodes of a file, and puzzle -> share of its episodes that succeeded. Not to be changed."""
+    """Counts over the episodes of a file, and puzzle -> share of its episodes that succeeded. Not
+    to be changed."""
     status = path.stat()
     return _validation(path, status.st_size, status.st_mtime_ns)
 
@@ -112,8 +127,10 @@ def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[st
     for episode in heads(path):
         behaviour.add(episode)
         if episode.get("stop") != "error":
-            names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))  # a seed alone has others
-            of_puzzle["/".join(map(str, names))].append(bool(episode.get("success")))  # in other settings
+            # a seed alone has others
+            names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))
+            # in other settings
+            of_puzzle["/".join(map(str, names))].append(bool(episode.get("success")))
     return behaviour, {puzzle: sum(won) / len(won) for puzzle, won in of_puzzle.items()}
 
 
@@ -142,17 +159,36 @@ def what_went_wrong(name: str, behaviour: Behaviour) -> str:
     if not behaviour.episodes:
         return ""
     lost = total - behaviour.endings["success"]
-    causes = [(count, ending) for ending, count in behaviour.endings.items() if ending not in ("success", "error")]
-    parts = [f"{_share(count / total)} {ENDINGS.get(ending, ending)}" for count, ending in sorted(causes, reverse=True)]
-    text = f"{name} failed in {_share(lost / total)} of its {total:,} episodes: {_and(parts)}." if parts else ""
+    causes = [
+        (count, ending)
+        for ending, count in behaviour.endings.items()
+        if ending not in ("success", "error")
+    ]
+    parts = [
+        f"{_share(count / total)} {ENDINGS.get(ending, ending)}"
+        for count, ending in sorted(causes, reverse=True)
+    ]
+    text = (
+        f"{name} failed in {_share(lost / total)} of its {total:,} episodes: {_and(parts)}."
+        if parts
+        else ""
+    )
     if total and not lost:
         text = f"{name} reached the goal in every episode."
     if broken:
-        text += f" {broken:,} more {ENDINGS['error']}." if text else f"All {broken:,} episodes of {name} broke off."
+        text += (
+            f" {broken:,} more {ENDINGS['error']}."
+            if text
+            else f"All {broken:,} episodes of {name} broke off."
+        )
     if not lost:
         return text
     shares = ((text, behaviour.share(name, of), name) for name, of, text in _HABITS)
-    habits = [f"{_share(value)} {text}" for text, value, name in shares if value or (value == 0 and "_" in name)]
+    habits = [
+        f"{_share(value)} {text}"
+        for text, value, name in shares
+        if value or (value == 0 and "_" in name)
+    ]
     if habits:
         text += f" {_and(habits).capitalize() if habits[0][0].islower() else _and(habits)}."
     return text

@@ -44,7 +44,8 @@ def save_figures(report: Report, folder: Path) -> Iterator[Path]:
 
 
 def save_chart(chart: Chart, path: Path, option: str = "--figures") -> None:
-    """Draw one chart as PNG or SVG, by the suffix of `path`. Raises SpaError if matplotlib is not installed."""
+    """Draw one chart as PNG or SVG, by the suffix of `path`. Raises SpaError if matplotlib is not
+    installed."""
     figure = _figure((6, 3.8))
     _draw(figure.add_subplot(), chart)
     _save(figure, path, path.suffix[1:], option)
@@ -53,7 +54,9 @@ def save_chart(chart: Chart, path: Path, option: str = "--figures") -> None:
 def _charts(report: Report) -> Sequence[Chart]:
     charts = [chart for section in report.sections for chart in section.charts]
     if not charts:
-        raise SpaError("there is nothing to draw: no metric has been recorded. --format md says what there is.")
+        raise SpaError(
+            "there is nothing to draw: no metric has been recorded. --format md says what there is."
+        )
     return charts
 
 
@@ -62,7 +65,9 @@ def _figure(size: tuple[float, float]) -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise SpaError(f"figures need matplotlib: {install_hint('plot')}. --format html needs nothing.") from error
+        raise SpaError(
+            f"figures need matplotlib: {install_hint('plot')}. --format html needs nothing."
+        ) from error
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -77,7 +82,9 @@ def _save(figure: Any, path: Path, form: str, option: str) -> None:
         with rc_context({"svg.hashsalt": "spa"}):  # the same file for the same run
             figure.savefig(path, format=form, metadata=metadata)
     except OSError as error:
-        raise SpaError(f"cannot write {path}: {error.strerror}. Choose another place with {option}.") from error
+        raise SpaError(
+            f"cannot write {path}: {error.strerror}. Choose another place with {option}."
+        ) from error
 
 
 def _plain(text: str) -> str:
@@ -94,7 +101,9 @@ def _draw(axes: Any, chart: Chart) -> None:
         }
         xs, ys = zip(*series.points, strict=True)
         every = max(1, len(xs) // 20)
-        axes.plot(xs, ys, label=_plain(series.label), linewidth=2, markersize=4, markevery=every, **style)
+        axes.plot(
+            xs, ys, label=_plain(series.label), linewidth=2, markersize=4, markevery=every, **style
+        )
         if series.bands:
             low, high = zip(*series.bands, strict=True)
             axes.fill_between(xs, low, high, color=style["color"], alpha=0.15, linewidth=0)

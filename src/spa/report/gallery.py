@@ -40,22 +40,33 @@ class _Found:
     link: str
 
 
-def choose(methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int | None]) -> Iterator[Picture]:
-    """Pictures of the first method of `order` and its rival, from the last validation up to their step in `steps`.
+def choose(
+    methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int | None]
+) -> Iterator[Picture]:
+    """Pictures of the first method of `order` and its rival, from the last validation up to their
+    step in `steps`.
 
-    The same puzzle won and lost, good and bad predictions, failures, malformed replies. No episode is shown twice.
+    The same puzzle won and lost, good and bad predictions, failures, malformed replies. No episode
+    is shown twice.
     """
     by_label = {method.label: method for method in methods}
     leading = [by_label[label] for label in order[:2]]
     found = {method.label: _episodes(method, steps[method.label]) for method in leading}
     shown: set[tuple[Path, int]] = set()
 
-    def picture(method: RunArm, title: str, why: str, candidates: Sequence[_Found]) -> Iterator[Picture]:
+    def picture(
+        method: RunArm, title: str, why: str, candidates: Sequence[_Found]
+    ) -> Iterator[Picture]:
         for episode in candidates:
-            whole = None if (episode.path, episode.start) in shown else read_episode(Place(episode.path, episode.start))
+            whole = (
+                None
+                if (episode.path, episode.start) in shown
+                else read_episode(Place(episode.path, episode.start))
+            )
             if whole is not None:
                 shown.add((episode.path, episode.start))
-                whole.pop("token_ids", None)  # the gallery shows text; tokens would only make the page large
+                # the gallery shows text; tokens would only make the page large
+                whole.pop("token_ids", None)
                 yield Picture(title, why, method.label, method.color, episode.link, replay(whole))
                 return
 
@@ -77,20 +88,30 @@ def _of_method(
     def those(test: Callable[[Head], bool]) -> list[_Found]:
         return [episode for episode in episodes if test(episode.head)]
 
-    good = those(lambda head: head["success"] and any_wrong(head) is False and len(head["turns"]) > 1)
-    yield from picture(method, "Every prediction right, and won", "What knowing the world looks like.", good)
+    good = those(
+        lambda head: head["success"] and any_wrong(head) is False and len(head["turns"]) > 1
+    )
+    yield from picture(
+        method, "Every prediction right, and won", "What knowing the world looks like.", good
+    )
     if not good:
         won = those(lambda head: head["success"])
         won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
         yield from picture(method, "A success", "Won, whatever was predicted on the way.", won)
     wrong = those(lambda head: any_wrong(head) is True)
-    yield from picture(method, "A wrong prediction", "The marked cells are not where the world really went.", wrong)
+    yield from picture(
+        method, "A wrong prediction", "The marked cells are not where the world really went.", wrong
+    )
     ending = _most_common_failure(episodes)
     if ending:
         why = f"The most common failure of {method.label}: {ENDINGS.get(ending, ending)}."
-        yield from picture(method, "A typical failure", why, those(lambda head: head["stop"] == ending))
+        yield from picture(
+            method, "A typical failure", why, those(lambda head: head["stop"] == ending)
+        )
     broken = those(lambda head: not all(turn["reply"]["well_formed"] for turn in head["turns"]))
-    yield from picture(method, "A malformed reply", "The reply did not keep the asked format.", broken)
+    yield from picture(
+        method, "A malformed reply", "The reply did not keep the asked format.", broken
+    )
 
 
 def _episodes(method: RunArm, step: int | None, limit: int = 2000) -> list[_Found]:
@@ -112,18 +133,27 @@ def _episodes(method: RunArm, step: int | None, limit: int = 2000) -> list[_Foun
 
 
 def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) -> str:
-    where = {"run": method.run, "tab": "episodes", "arm": stage.arm, "stage": stage.name, "split": file.split}
+    where = {
+        "run": method.run,
+        "tab": "episodes",
+        "arm": stage.arm,
+        "stage": stage.name,
+        "split": file.split,
+    }
     return urlencode({**where, "step": file.step, "q": printable(str(head.get("episode_id")))})
 
 
 def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found], list[_Found]]:
-    """An episode that `first` won in at least two turns if possible, and one that `second` lost on the same puzzle."""
+    """An episode that `first` won in at least two turns if possible, and one that `second` lost on
+    the same puzzle."""
     lost: dict[tuple[str, Any], _Found] = {}
     for episode in second:
         if not episode.head["success"]:
             lost.setdefault(_puzzle(episode), episode)
     pairs = [
-        (episode, lost[_puzzle(episode)]) for episode in first if episode.head["success"] and _puzzle(episode) in lost
+        (episode, lost[_puzzle(episode)])
+        for episode in first
+        if episode.head["success"] and _puzzle(episode) in lost
     ]
     pairs.sort(key=lambda pair: len(pair[0].head["turns"]) < 2)
     return [won for won, _ in pairs[:1]], [lost for _, lost in pairs[:1]]

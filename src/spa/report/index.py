@@ -1,7 +1,9 @@
-"""A table of contents of every episode of a run, in SQLite, so that 100,000 of them can be filtered and paged.
+"""A table of contents of every episode of a run, in SQLite, so that 100,000 of them can be filtered
+and paged.
 
-The trajectory files stay the only truth: the index holds where each episode lies in its file and what one filters by,
-and is brought up to date file by file. It is a cache, beside the run or in the system's temporary directory.
+The trajectory files stay the only truth: the index holds where each episode lies in its file and
+what one filters by, and is brought up to date file by file. It is a cache, beside the run or in the
+system's temporary directory.
 """
 
 import json
@@ -40,7 +42,13 @@ CHOICES = ("arm", "seed", "stage", "split", "step", "tag", "stop")
 """Columns that one filters by value."""
 FLAGS = ("success", "wrong", "malformed")
 """Columns that one filters by yes or no."""
-ORDERS = {"": "id", "score": "score, id", "-score": "score DESC, id", "turns": "turns, id", "-turns": "turns DESC, id"}
+ORDERS = {
+    "": "id",
+    "score": "score, id",
+    "-score": "score DESC, id",
+    "turns": "turns, id",
+    "-turns": "turns DESC, id",
+}
 MAX_PAGE = 500
 
 
@@ -56,7 +64,8 @@ class EpisodeIndex:
     """The index of one run. Methods may be called from several threads."""
 
     def __init__(self, run: Path, *, cache: Path | None = None) -> None:
-        """`cache` is the database file; the default is a hidden file in the run directory if that can be written."""
+        """`cache` is the database file; the default is a hidden file in the run directory if that
+        can be written."""
         self.root = run.resolve()
         self._path = cache or _cache_path(self.root)
         self._local = threading.local()
@@ -65,7 +74,8 @@ class EpisodeIndex:
         self._prepare()
 
     def update(self) -> bool:
-        """Index files that are new or have changed, forget those that are gone; True if anything changed.
+        """Index files that are new or have changed, forget those that are gone; True if anything
+        changed.
 
         A second caller while an update is under way returns at once.
         """
@@ -76,11 +86,14 @@ class EpisodeIndex:
         finally:
             self._updating.release()
 
-    def page(self, filters: dict[str, str], *, order: str = "", offset: int = 0, limit: int = 50) -> dict[str, Any]:
+    def page(
+        self, filters: dict[str, str], *, order: str = "", offset: int = 0, limit: int = 50
+    ) -> dict[str, Any]:
         """Episodes that match `filters`, and how many there are.
 
-        `filters` maps CHOICES to a value, FLAGS to "1" or "0", and "q" to a part of the episode's id or to words that
-        stand one after the other in a state, a response or an error; the last one may be cut short.
+        `filters` maps CHOICES to a value, FLAGS to "1" or "0", and "q" to a part of the episode's
+        id or to words that stand one after the other in a state, a response or an error; the last
+        one may be cut short.
         """
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
@@ -89,15 +102,23 @@ class EpisodeIndex:
         return {"total": total, "episodes": found}
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
-        """Episodes taken in turn from each kind of episode, the latest steps first within a kind; at most `limit`."""
-        kind = "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
+        """Episodes taken in turn from each kind of episode, the latest steps first within a kind;
+        at most `limit`."""
+        kind = (
+            "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
+        )
         order = f"SELECT id FROM episodes ORDER BY row_number() OVER ({kind}), id LIMIT ?"
-        return self._rows(f"SELECT {_COLUMNS} FROM episodes WHERE id IN ({order}) ORDER BY id", (limit,))
+        return self._rows(
+            f"SELECT {_COLUMNS} FROM episodes WHERE id IN ({order}) ORDER BY id", (limit,)
+        )
 
     def group(self, number: int) -> list[dict[str, Any]]:
-        """The episodes of the same puzzle that were sampled together with episode `number`, itself among them."""
+        """The episodes of the same puzzle that were sampled together with episode `number`, itself
+        among them."""
         same = "(file, team) = (SELECT file, team FROM episodes WHERE id = ?)"
-        return self._rows(f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,))
+        return self._rows(
+            f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,)
+        )
 
     def last_validation(self) -> dict[str, str]:
         """The filters of the last validation of the main method; empty if there is none."""
@@ -111,27 +132,36 @@ class EpisodeIndex:
     def choices(self) -> dict[str, list[Any]]:
         """The values that occur, for every column of CHOICES."""
         return {
-            column: [row[0] for row in self._db.execute(f"SELECT DISTINCT {column} FROM episodes ORDER BY {column}")]
+            column: [
+                row[0]
+                for row in self._db.execute(
+                    f"SELECT DISTINCT {column} FROM episodes ORDER BY {column}"
+                )
+            ]
             for column in CHOICES
         }
 
     def place(self, number: int) -> Place | None:
         """Where episode `number` lies; None if there is none."""
         row = self._db.execute(
-            "SELECT path, start FROM episodes JOIN files ON files.id = file WHERE episodes.id = ?", (number,)
+            "SELECT path, start FROM episodes JOIN files ON files.id = file WHERE episodes.id = ?",
+            (number,),
         ).fetchone()
         return Place(self.root / row[0], row[1]) if row else None
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[dict[str, Any]]:
         rows = self._db.execute(query, values)
-        return [dict(zip([column[0] for column in rows.description], row, strict=True)) for row in rows]
+        return [
+            dict(zip([column[0] for column in rows.description], row, strict=True)) for row in rows
+        ]
 
     @property
     def _db(self) -> sqlite3.Connection:
         if not hasattr(self._local, "db"):
             self._local.db = sqlite3.connect(self._path, timeout=30)
             self._local.db.execute("PRAGMA journal_mode=WAL")
-            self._local.db.execute("PRAGMA synchronous=OFF")  # a cache: whatever a crash destroys is made again
+            # a cache: whatever a crash destroys is made again
+            self._local.db.execute("PRAGMA synchronous=OFF")
             self._local.db.execute("PRAGMA cache_size=-16000")
         return self._local.db
 
@@ -150,7 +180,9 @@ class EpisodeIndex:
         self._db.execute(f"PRAGMA user_version={VERSION}")
 
     def _update(self, run: Run) -> bool:
-        known = {row[0]: row[1:] for row in self._db.execute("SELECT path, size, changed, id FROM files")}
+        known = {
+            row[0]: row[1:] for row in self._db.execute("SELECT path, size, changed, id FROM files")
+        }
         work = []
         present = set()
         for stage in run.stages:
@@ -160,7 +192,8 @@ class EpisodeIndex:
                 status = file.path.stat()
                 if known.get(name, ())[:2] != (status.st_size, status.st_mtime_ns):
                     work.append((stage, file.split, file.step, file.path, name, status))
-        work.sort(key=lambda item: (item[1] != "val", arm_rank(item[0].arm), -item[2]))  # what is shown first
+        # what is shown first
+        work.sort(key=lambda item: (item[1] != "val", arm_rank(item[0].arm), -item[2]))
         gone = set(known) - present
         for name in gone:
             self._forget(name)
@@ -170,12 +203,20 @@ class EpisodeIndex:
                 with self._db:
                     self._forget(name)
                     row = (name, status.st_size, status.st_mtime_ns)
-                    number = self._db.execute("INSERT INTO files (path, size, changed) VALUES (?,?,?)", row).lastrowid
-                    last = self._db.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'").fetchone()
+                    number = self._db.execute(
+                        "INSERT INTO files (path, size, changed) VALUES (?,?,?)", row
+                    ).lastrowid
+                    last = self._db.execute(
+                        "SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'"
+                    ).fetchone()
                     rows = _rows(path, int(number or 0), stage, split, step)
-                    for place, (row, text) in enumerate(rows, (last[0] or 0) + 1):  # no number is used twice: words
-                        self._db.execute(_INSERT, (place, *row))  # of an episode that is gone then find nothing
-                        self._db.execute("INSERT INTO words (rowid, text) VALUES (?,?)", (place, text))
+                    # no number is used twice: words
+                    for place, (row, text) in enumerate(rows, (last[0] or 0) + 1):
+                        # of an episode that is gone then find nothing
+                        self._db.execute(_INSERT, (place, *row))
+                        self._db.execute(
+                            "INSERT INTO words (rowid, text) VALUES (?,?)", (place, text)
+                        )
             except OSError as error:  # the next update tries again
                 log.debug("%s is unreadable and left out: %s", path, error)
         self.progress = (len(work), len(work))
@@ -183,7 +224,9 @@ class EpisodeIndex:
 
     def _forget(self, name: str) -> None:
         with self._db:
-            self._db.execute("DELETE FROM episodes WHERE file IN (SELECT id FROM files WHERE path = ?)", (name,))
+            self._db.execute(
+                "DELETE FROM episodes WHERE file IN (SELECT id FROM files WHERE path = ?)", (name,)
+            )
             self._db.execute("DELETE FROM files WHERE path = ?", (name,))
 
 
@@ -196,7 +239,8 @@ def _files(stage: StageFolder) -> list[TrajectoryFile]:
 
 
 def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
-    clauses, values = [], []
+    clauses = []
+    values = []
     for column in CHOICES:
         if filters.get(column):
             clauses.append(f"{column} = ?")
@@ -212,7 +256,9 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
     return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)
 
 
-def _rows(path: Path, file: int, stage: StageFolder, split: str, step: int) -> Iterator[tuple[tuple[Any, ...], str]]:
+def _rows(
+    path: Path, file: int, stage: StageFolder, split: str, step: int
+) -> Iterator[tuple[tuple[Any, ...], str]]:
     start = 0
     for line, row in _lines(path):
         # a line of something else, too, so that nobody misses it
@@ -222,9 +268,13 @@ def _rows(path: Path, file: int, stage: StageFolder, split: str, step: int) -> I
 
 def _text(row: dict[str, Any]) -> str:
     """What is found by its words: states, responses and the error of an episode."""
-    parts = [text for turn in row.get("turns") or () for text in (turn["state"], turn.get("reply_text"))]
+    parts = [
+        text for turn in row.get("turns") or () for text in (turn["state"], turn.get("reply_text"))
+    ]
     last = [turn["next_state"] for turn in (row.get("turns") or ())[-1:]]
-    return printable("\n".join(part for part in (*parts, *last, row.get("error")) if isinstance(part, str)))
+    return printable(
+        "\n".join(part for part in (*parts, *last, row.get("error")) if isinstance(part, str))
+    )
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -233,7 +283,9 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             yield line, parse_head(line)
 
 
-def _row(row: dict[str, Any], file: int, start: int, stage: StageFolder, split: str, step: int) -> tuple[Any, ...]:
+def _row(
+    row: dict[str, Any], file: int, start: int, stage: StageFolder, split: str, step: int
+) -> tuple[Any, ...]:
     turns = row.get("turns") or []
     wrong = any_wrong(row)
     return (
@@ -269,7 +321,8 @@ def _cache_path(root: Path) -> Path:
 
 
 def read_episode(place: Place) -> dict[str, Any] | None:
-    """The episode's JSON, or None if it is damaged, or if the file has changed since it was indexed."""
+    """The episode's JSON, or None if it is damaged, or if the file has changed since it was
+    indexed."""
     try:
         with place.path.open("rb") as file:
             file.seek(place.start)
@@ -280,7 +333,8 @@ def read_episode(place: Place) -> dict[str, Any] | None:
 
 
 def read_scores(place: Place, episodes: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Episode -> what the trainer recorded per token of it, for those of `episodes` that it recorded."""
+    """Episode -> what the trainer recorded per token of it, for those of `episodes` that it
+    recorded."""
     path = place.path.parent.parent / "token_scores" / place.path.name
     rows = (row for _, row in read_lines(path)) if path.exists() else ()
     return {str(row.pop("episode_id")): row for row in rows if row.get("episode_id") in episodes}
@@ -289,16 +343,25 @@ def read_scores(place: Place, episodes: Sequence[str]) -> dict[str, dict[str, An
 def mean_advantage(scores: Mapping[str, Any]) -> float | None:
     """The mean advantage over the tokens that have one; None if none was recorded."""
     values = scores.get("advantages")
-    known = [value for value in values if NUMBER(value) and value] if isinstance(values, list) else []
+    known = (
+        [value for value in values if NUMBER(value) and value] if isinstance(values, list) else []
+    )
     return round(sum(known) / len(known), 4) if known else 0.0 if values else None
 
 
 def read_imagined(place: Place, episode: str) -> dict[int, list[dict[str, Any]]]:
-    """Turn -> what a planner imagined in it: the actions, the state, its value, and the first reply it grew from."""
+    """Turn -> what a planner imagined in it: the actions, the state, its value, and the first reply
+    it grew from."""
     path = place.path.parent.parent / "imagined" / place.path.name.rpartition("-")[2]
-    rows = [row for _, row in read_lines(path) if row.get("episode_id") == episode] if path.exists() else []
+    rows = (
+        [row for _, row in read_lines(path) if row.get("episode_id") == episode]
+        if path.exists()
+        else []
+    )
     return {
-        row["turn"]: [_node(row, index) for index in range(len(row["imagined"]))] for row in rows if fits(row, TREE)
+        row["turn"]: [_node(row, index) for index in range(len(row["imagined"]))]
+        for row in rows
+        if fits(row, TREE)
     }
 
 

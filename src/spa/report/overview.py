@@ -21,7 +21,8 @@ _FRESH_SECONDS = 15 * 60
 
 @dataclass(frozen=True, slots=True)
 class MethodLine:
-    """One method of a run: how far it is, and its Pass@1 with CI before PPO and at the step that reports show."""
+    """One method of a run: how far it is, and its Pass@1 with CI before PPO and at the step that
+    reports show."""
 
     name: str
     state: str
@@ -45,7 +46,9 @@ class Line:
 def list_runs(folder: Path, now: float) -> Iterator[Line]:
     """One line per run in `folder`, by name; `now` is the time in seconds since the epoch."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a directory. Give the folder that holds the runs, for example runs.")
+        raise DataError(
+            f"{folder} is not a directory. Give the folder that holds the runs, for example runs."
+        )
     yield from (line for path in sorted(folder.iterdir()) if (line := run_line(path, now)))
 
 
@@ -64,7 +67,9 @@ def run_line(path: Path, now: float) -> Line | None:
     except NoRunError:
         return None
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and other runs are to be listed
-        return Line(printable(path.name), "unreadable", printable(problem_text(error))[:120], "", "")
+        return Line(
+            printable(path.name), "unreadable", printable(problem_text(error))[:120], "", ""
+        )
 
 
 def _times(stages: Iterable[StageFolder]) -> list[float]:
@@ -84,7 +89,8 @@ def _state(run: Run, now: float) -> str:
     methods = progress(run)
     if not methods or not (in_progress(run) or held(run.path)):
         return "finished"
-    state, least = "running" if _is_running(run, now) else "stopped", methods[0]
+    state = "running" if _is_running(run, now) else "stopped"
+    least = methods[0]
     if least.finished and lacks_summary(run):
         return f"{state}: no summary.json yet"
     return f"{state}: {least.arm + ' ' if least.arm else ''}{least.stage} step {least.steps}"
@@ -95,7 +101,8 @@ def _methods(run: Run, now: float) -> Iterator[MethodLine]:
     methods = list_methods([run])
     steps = common_steps(methods)
     for method in methods:
-        stages, step = method.of("ppo") or method.of("eval"), steps[method.label]
+        stages = method.of("ppo") or method.of("eval")
+        step = steps[method.label]
         before = facts.rate(facts.behaviour_and_wins(stages, 0)[1]) if step else None
         after = facts.rate(facts.behaviour_and_wins(stages, step)[1])
         state = states.get(method.arm)
@@ -106,20 +113,25 @@ def _methods(run: Run, now: float) -> Iterator[MethodLine]:
 
 
 def _is_running(run: Run, now: float) -> bool:
-    """Whether a process holds the run or one of its stages; of a run on another machine, whether something was written
-    in the last quarter of an hour. Times that lie ahead are those of a clock that was wrong."""
+    """Whether a process holds the run or one of its stages; of a run on another machine, whether
+    something was written in the last quarter of an hour. Times that lie ahead are those of a clock
+    that was wrong."""
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
     if True in known:
         return True
-    return (None in known or not known) and any(0 <= now - time < _FRESH_SECONDS for time in _times(run.stages))
+    return (None in known or not known) and any(
+        0 <= now - time < _FRESH_SECONDS for time in _times(run.stages)
+    )
 
 
 def _result(run: Run) -> str:
-    """Pass@1 before and after PPO, per arm, at the step at which a report judges them, which is named while a method is
-    in progress."""
+    """Pass@1 before and after PPO, per arm, at the step at which a report judges them, which is
+    named while a method is in progress."""
     arms = [(arm, tuple(stage for stage in run.stages if stage.arm == arm)) for arm in run.arms()]
-    methods = [RunArm(arm, arm, run.name, number, stages) for number, (arm, stages) in enumerate(arms)]
+    methods = [
+        RunArm(arm, arm, run.name, number, stages) for number, (arm, stages) in enumerate(arms)
+    ]
     steps = common_steps(methods)
     parts = []
     for method in methods:
@@ -146,7 +158,8 @@ def _duration(run: Run) -> str:
     arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
     for stage in run.stages:
         arms[stage.arm, stage.seed].append(stage)
-    recorded = (run.summary or {}).get("seconds", {}).get("total", 0)  # without sessions that were killed
+    # without sessions that were killed
+    recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
     total = max([recorded, *map(_seconds, arms.values())])
     if not total:
         return "–"

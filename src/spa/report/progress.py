@@ -10,7 +10,8 @@ from spa.run.lock import LOCK
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The latest stage of a method, the last step of it, and its number of steps if the configuration names it."""
+    """The latest stage of a method, the last step of it, and its number of steps if the
+    configuration names it."""
 
     arm: str
     stage: str
@@ -25,13 +26,19 @@ class Progress:
 
 
 def progress(run: Run) -> list[Progress]:
-    """One entry per method, for the seed that has come least far; the method that has come least far is first."""
+    """One entry per method, for the seed that has come least far; the method that has come least
+    far is first."""
     found: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
     for arm, seed in {(stage.arm, stage.seed): None for stage in run.stages}:
-        last = max((stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)), key=_rank)
+        last = max(
+            (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)), key=_rank
+        )
         state = _progress(last)
         found.setdefault(arm, []).append(((state.finished, *_rank(last), state.step), state))
-    least = sorted((min(states, key=lambda pair: pair[0]) for states in found.values()), key=lambda pair: pair[0])
+    least = sorted(
+        (min(states, key=lambda pair: pair[0]) for states in found.values()),
+        key=lambda pair: pair[0],
+    )
     return [state for _, state in least]
 
 
@@ -42,7 +49,11 @@ def unfinished(run: Run) -> list[Progress]:
 
 def lacks_summary(run: Run) -> bool:
     """Whether a comparison has not written its summary, which it does after the last method."""
-    return run.summary is None and (run.path / LOCK).is_file() and any(stage.arm for stage in run.stages)
+    return (
+        run.summary is None
+        and (run.path / LOCK).is_file()
+        and any(stage.arm for stage in run.stages)
+    )
 
 
 def in_progress(run: Run) -> bool:
@@ -51,18 +62,25 @@ def in_progress(run: Run) -> bool:
 
 
 def _rank(stage: StageFolder) -> tuple[float, int]:
-    """Stages in the order in which a method does them: round by round, those of the last round without a number."""
+    """Stages in the order in which a method does them: round by round, those of the last round
+    without a number."""
     numbered = re.fullmatch(r"round_(\d+) (.+)", stage.name)
     name = numbered[2] if numbered else stage.name
-    return float(numbered[1]) if numbered else float("inf"), STAGES.index(name) if name in STAGES else 0
+    return float(numbered[1]) if numbered else float("inf"), STAGES.index(
+        name
+    ) if name in STAGES else 0
 
 
 def _progress(stage: StageFolder) -> Progress:
-    total = flatten(stage.config).get("trainer.total_training_steps") if stage.name == "ppo" else None
+    total = (
+        flatten(stage.config).get("trainer.total_training_steps") if stage.name == "ppo" else None
+    )
     total = total if isinstance(total, int) else None
     result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
-    finished = stage.name == "eval" or (stage.name == "ppo" and (stage.done if total is None else step >= total))
+    finished = stage.name == "eval" or (
+        stage.name == "ppo" and (stage.done if total is None else step >= total)
+    )
     return Progress(stage.arm, stage.name, step, total, finished)
 
 

@@ -1,8 +1,9 @@
 """Run directories, read only: which stages a run has, what they recorded, what its summary says.
 
-Layout: `runs/<name>/{data,sft,ppo}`, with arms `runs/<name>/<arm>/{data,sft,ppo}`, with several seeds
-`runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play lie beside them in `round_<n>/{data,sft}`, and
-their stages are called `round_<n> data` and `round_<n> sft`. Everything may still be growing while it is read.
+Layout: `runs/<name>/{data,sft,ppo}`, with arms `runs/<name>/<arm>/{data,sft,ppo}`, with several
+seeds `runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play lie beside them in
+`round_<n>/{data,sft}`, and their stages are called `round_<n> data` and `round_<n> sft`. Everything
+may still be growing while it is read.
 """
 
 import json
@@ -50,7 +51,8 @@ class TrajectoryFile:
 
 @dataclass(frozen=True)
 class StageFolder:
-    """One stage directory of a run. `arm` is "" for a run without arms, `seed` None without seed directories."""
+    """One stage directory of a run. `arm` is "" for a run without arms, `seed` None without seed
+    directories."""
 
     path: Path
     name: str
@@ -62,7 +64,8 @@ class StageFolder:
         """The stage's folder and those of its extra rounds, each with the steps that lie before it."""
         extras = [path for path in self.path.glob("extra_*") if is_stage(path)]
         extras.sort(key=lambda path: int(path.name[6:]) if path.name[6:].isdecimal() else 0)
-        parts, before = [], 0
+        parts = []
+        before = 0
         for path in (self.path, *extras):
             parts.append((path, before))
             before += max(_by_step(path / "metrics.jsonl", 0), default=0) if extras else 0
@@ -70,7 +73,8 @@ class StageFolder:
 
     @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
-        """Step -> metric -> value. Values that were not finite are left out. Extra rounds go on counting."""
+        """Step -> metric -> value. Values that were not finite are left out. Extra rounds go on
+        counting."""
         return self._merged("metrics.jsonl")
 
     @cached_property
@@ -91,7 +95,8 @@ class StageFolder:
 
     @cached_property
     def result(self) -> str | None:
-        """The folder that the finished stage returned, relative to its own; None while it is not finished."""
+        """The folder that the finished stage returned, relative to its own; None while it is not
+        finished."""
         older = self.path / "done.json"  # of runs made before there were manifests
         found = read_object(self.path / MANIFEST) or read_object(older)
         return found.get("result")
@@ -134,7 +139,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The directory's name, with as many of the folders above it as it takes to tell runs apart."""
+        """The directory's name, with as many of the folders above it as it takes to tell runs
+        apart."""
         return "/".join(self.path.resolve().parts[-1 - self.parents :])
 
     @cached_property
@@ -146,9 +152,13 @@ class Run:
         try:
             loaded = json.loads(path.read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise DataError(f"{path} is not valid JSON: {error}. Remove it, or run the comparison again.") from error
+            raise DataError(
+                f"{path} is not valid JSON: {error}. Remove it, or run the comparison again."
+            ) from error
         if not is_summary(loaded):
-            raise DataError(f"{path} is not the summary of a run. Remove it, or run the comparison again.")
+            raise DataError(
+                f"{path} is not the summary of a run. Remove it, or run the comparison again."
+            )
         return loaded
 
     def arms(self) -> list[str]:
@@ -172,10 +182,12 @@ def arm_rank(arm: str) -> int:
 
 
 def open_run(path: Path) -> Run:
-    """The run in directory `path`. Raises DataError if there is nothing that a run would have left, OSError if nothing
-    there can be read."""
+    """The run in directory `path`. Raises DataError if there is nothing that a run would have left,
+    OSError if nothing there can be read."""
     if not path.is_dir():
-        raise DataError(f"{path} is not a directory. Give the directory of a run, for example runs/demo.")
+        raise DataError(
+            f"{path} is not a directory. Give the directory of a run, for example runs/demo."
+        )
     unreadable: list[OSError] = []
     stages = tuple(_find_stages(path, unreadable))
     if not stages and not (path / "summary.json").exists():
@@ -208,7 +220,9 @@ def is_run(path: Path) -> bool:
     """Whether a folder is one run, and not a folder that holds runs."""
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}
-    return marks or any(name in STAGES or name in ARM_ORDER or _SEED.fullmatch(name) for name in names)
+    return marks or any(
+        name in STAGES or name in ARM_ORDER or _SEED.fullmatch(name) for name in names
+    )
 
 
 def is_stage(path: Path) -> bool:
@@ -223,8 +237,8 @@ def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]
 
 
 def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
-    """The stages below a folder. What lies in an unreadable folder is left out, with a warning, and its error is added
-    to `unreadable`."""
+    """The stages below a folder. What lies in an unreadable folder is left out, with a warning, and
+    its error is added to `unreadable`."""
     for path in sorted(root.iterdir()) if depth else []:
         found: list[Path] = []
         try:
@@ -238,7 +252,8 @@ def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
 
 
 def _stage(path: Path, root: Path) -> StageFolder:
-    *parents, name = path.absolute().relative_to(root.absolute()).parts  # a stage may be a link to where it lies
+    # a stage may be a link to where it lies
+    *parents, name = path.absolute().relative_to(root.absolute()).parts
     seed = None
     arm = []
     if parents and _ROUND.fullmatch(parents[-1]):
@@ -256,7 +271,9 @@ def _by_step(path: Path, before: int) -> dict[int, dict[str, float]]:
     for _, row in read_lines(path) if path.exists() else ():
         step = row.pop("step", None)
         if isinstance(step, int):
-            values = {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
+            values = {
+                key: float(value) for key, value in row.items() if isinstance(value, int | float)
+            }
             table.setdefault(step + before, {}).update(values)
     return dict(sorted(table.items()))
 
@@ -284,14 +301,16 @@ def made_with(run: Run) -> dict[str, Any]:
 
 
 def parse_head(line: bytes) -> dict[str, Any]:
-    """The episode on this line without its messages and tokens, which are most of it; {} if it is none.
+    """The episode on this line without its messages and tokens, which are most of it; {} if it is
+    none.
 
     The key that is cut at cannot occur inside a JSON string, where its quotes would be escaped.
     """
     for text in (line.partition(b',"messages":[')[0] + b"}", line):
         try:
             row = json.loads(text)
-        except (ValueError, RecursionError):  # other key order; or a line that is damaged, or being written
+        except (ValueError, RecursionError):
+            # other key order; or a line that is damaged, or being written
             continue
         if is_head(row):
             return row
@@ -300,7 +319,11 @@ def parse_head(line: bytes) -> dict[str, Any]:
 
 def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFile | None:
     """The file of the stage's last validation episodes, up to and including `step`."""
-    files = [file for file in stage.trajectory_files() if file.split == "val" and (step is None or file.step <= step)]
+    files = [
+        file
+        for file in stage.trajectory_files()
+        if file.split == "val" and (step is None or file.step <= step)
+    ]
     return files[-1] if files else None
 
 

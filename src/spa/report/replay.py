@@ -1,7 +1,8 @@
 """An episode, taken from its line in a trajectory file, as everything that a page shows of it.
 
-Works on the plain JSON of an episode, so that looking at a run needs neither torch nor a model. All text is made safe
-to show: control characters and direction marks appear as escapes, very long text is cut and says so.
+Works on the plain JSON of an episode, so that looking at a run needs neither torch nor a model. All
+text is made safe to show: control characters and direction marks appear as escapes, very long text
+is cut and says so.
 """
 
 import re
@@ -33,16 +34,20 @@ def shown(text: str | None, limit: int = MAX_TEXT) -> str:
 
 
 def prediction_wrong(turn: dict[str, Any]) -> bool | None:
-    """Whether the turn's prediction is not exactly the state that was reached; None if there is no prediction."""
+    """Whether the turn's prediction is not exactly the state that was reached; None if there is no
+    prediction."""
     return (
-        _differs(turn["reply"].get("prediction"), turn.get("next_world_state") or turn["next_state"])
+        _differs(
+            turn["reply"].get("prediction"), turn.get("next_world_state") or turn["next_state"]
+        )
         if turn.get("executed")
         else None
     )
 
 
 def observation_wrong(turn: dict[str, Any]) -> bool | None:
-    """Whether the turn's observation is not exactly the state that was shown; None if there is no observation."""
+    """Whether the turn's observation is not exactly the state that was shown; None if there is no
+    observation."""
     return _differs(turn["reply"].get("observation"), turn.get("world_state") or turn["state"])
 
 
@@ -58,18 +63,32 @@ def any_wrong(episode: dict[str, Any]) -> bool | None:
 
 
 def replay(
-    episode: dict[str, Any], *, tokenizer: "Tokenizer | None" = None, scores: dict[str, Any] | None = None
+    episode: dict[str, Any],
+    *,
+    tokenizer: "Tokenizer | None" = None,
+    scores: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What a page needs to replay `episode` (an `Episode.to_json()`).
 
-    `scores` holds token-aligned lists by name ("advantages", "values") from the stage's `token_scores`.
+    `scores` holds token-aligned lists by name ("advantages", "values") from the stage's
+    `token_scores`.
     """
     turns = episode.get("turns") or []
     texts = [message["content"] for message in episode.get("messages", ())[:2]]
     states = [text for turn in turns for text in (turn["state"], turn["next_state"])]
     size = boards.board_size([*texts, *states])
     tokens = _tokens(episode, tokenizer, scores or {})
-    facts = ("tag", "mode", "state_text", "puzzle_seed", "noise_seed", "puzzle_hash", "group", "member", "version")
+    facts = (
+        "tag",
+        "mode",
+        "state_text",
+        "puzzle_seed",
+        "noise_seed",
+        "puzzle_hash",
+        "group",
+        "member",
+        "version",
+    )
     named = re.search(r"^Actions: (.+?)\.?$", "\n".join(texts), re.MULTILINE)
     names = named[1].split(", ") if named else []
     return {
@@ -80,31 +99,46 @@ def replay(
         "error": shown(episode.get("error")),
         "facts": {name: shown(str(episode[name]), 200) for name in facts if name in episode},
         "messages": [
-            {"role": shown(m["role"], 40), "content": shown(m["content"])} for m in episode.get("messages", ())
+            {"role": shown(m["role"], 40), "content": shown(m["content"])}
+            for m in episode.get("messages", ())
         ],
-        "symbols": {symbol: shown(name, 40) for text in (*texts, *states) for name, symbol in _SYMBOL.findall(text)},
+        "symbols": {
+            symbol: shown(name, 40)
+            for text in (*texts, *states)
+            for name, symbol in _SYMBOL.findall(text)
+        },
         "turns": [_turn(turn, size, tokens.get(index), names) for index, turn in enumerate(turns)],
         "prompt_tokens": tokens.get(-1),
     }
 
 
 def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-    """The lines of a search that a response holds, as states with their moves; empty if it holds none."""
-    lines = [line for each in text.split("\n") if (line := read_line(each, actions))] if actions else []
+    """The lines of a search that a response holds, as states with their moves; empty if it holds
+    none."""
+    lines = (
+        [line for each in text.split("\n") if (line := read_line(each, actions))] if actions else []
+    )
     return [
         {
             "key": shown(line.key, 60),
-            "moves": [[shown(part, 60) for part in (move.action, move.key, move.status)] for move in line.moves],
+            "moves": [
+                [shown(part, 60) for part in (move.action, move.key, move.status)]
+                for move in line.moves
+            ],
         }
         for line in lines
     ]
 
 
 def _turn(
-    turn: dict[str, Any], size: boards.Size | None, tokens: dict[str, Any] | None, names: Sequence[str]
+    turn: dict[str, Any],
+    size: boards.Size | None,
+    tokens: dict[str, Any] | None,
+    names: Sequence[str],
 ) -> dict[str, Any]:
     reply = turn["reply"]
-    observation, prediction = reply.get("observation"), reply.get("prediction")
+    observation = reply.get("observation")
+    prediction = reply.get("prediction")
     return {
         "state": boards.read_board(turn["state"], size).to_json(),
         "observed": None
@@ -113,7 +147,9 @@ def _turn(
         "next_state": boards.read_board(turn["next_state"], size).to_json(),
         "predicted": None
         if prediction is None
-        else boards.compare(prediction, turn.get("next_world_state") or turn["next_state"], size).to_json(),
+        else boards.compare(
+            prediction, turn.get("next_world_state") or turn["next_state"], size
+        ).to_json(),
         "options": [
             {"plan": shown(", ".join(plan), 200), "state": boards.read_board(state, size).to_json()}
             for plan, state in reply.get("options", ())
@@ -134,8 +170,11 @@ def _turn(
 
 
 def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
-    """The actions of the reply, and what became of each: executed, without effect, refused, or never reached."""
-    asked, executed, infos = turn["reply"].get("actions") or [], turn.get("executed") or [], turn.get("infos") or []
+    """The actions of the reply, and what became of each: executed, without effect, refused, or
+    never reached."""
+    asked = turn["reply"].get("actions") or []
+    executed = turn.get("executed") or []
+    infos = turn.get("infos") or []
     done = []
     position = 0
     for action in asked:
@@ -165,13 +204,20 @@ def _fate(info: dict[str, Any]) -> str:
 def _tokens(
     episode: dict[str, Any], tokenizer: "Tokenizer | None", scores: dict[str, Any]
 ) -> dict[int, dict[str, Any]]:
-    """Turn -> its tokens as columns: `text`, `id`, `sampled` (trained on), and numbers per sampled token by name."""
+    """Turn -> its tokens as columns: `text`, `id`, `sampled` (trained on), and numbers per sampled
+    token by name."""
     ids = episode.get("token_ids")
     if not ids:
         return {}
-    numbers = {"logprob": episode.get("logprobs"), **{key.rstrip("s"): row for key, row in scores.items()}}
-    numbers = {key: row for key, row in numbers.items() if isinstance(row, list) and len(row) == len(ids)}
-    sampled, turn_index = episode.get("sampled") or [False] * len(ids), episode.get("turn_index") or [-1] * len(ids)
+    numbers = {
+        "logprob": episode.get("logprobs"),
+        **{key.rstrip("s"): row for key, row in scores.items()},
+    }
+    numbers = {
+        key: row for key, row in numbers.items() if isinstance(row, list) and len(row) == len(ids)
+    }
+    sampled = episode.get("sampled") or [False] * len(ids)
+    turn_index = episode.get("turn_index") or [-1] * len(ids)
     positions: dict[int, list[int]] = {}
     for position in range(min(len(ids), MAX_TOKENS)):
         positions.setdefault(int(turn_index[position]), []).append(position)
@@ -194,7 +240,8 @@ def _rounded(value: Any) -> Any:
 
 
 def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
-    """The text of each token. Where one character spans tokens, the last one shows it and the others are empty."""
+    """The text of each token. Where one character spans tokens, the last one shows it and the
+    others are empty."""
     if tokenizer is None:
         return [f"[{number}]" for number in ids]
     texts = []
@@ -211,14 +258,19 @@ def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
 
 
 def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
-    """The tokenizer of a stage: that of its checkpoints, else of any checkpoint of the run, else the built-in one.
+    """The tokenizer of a stage: that of its checkpoints, else of any checkpoint of the run, else
+    the built-in one.
 
     None if there is no `tokenizer.json` anywhere; tokens are then shown by their ids.
     """
     from tokenizers import Tokenizer
 
     builtin = Path(__file__).parent.parent / "assets"
-    for folder, pattern in ((stage, "global_step_*/"), (root, "**/global_step_*/"), (builtin, "**/")):
+    for folder, pattern in (
+        (stage, "global_step_*/"),
+        (root, "**/global_step_*/"),
+        (builtin, "**/"),
+    ):
         for path in sorted(folder.glob(pattern + "**/tokenizer.json"), key=_newest_first):
             return Tokenizer.from_file(str(path))
     return None

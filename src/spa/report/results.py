@@ -1,7 +1,8 @@
-"""The result of a report: the table of methods, the verdict in one sentence, and how sure one can be of it.
+"""The result of a report: the table of methods, the verdict in one sentence, and how sure one can
+be of it.
 
-The methods of one comparison are read at the last validation that all of them have, so that nobody is judged by more
-training than the others; what more training brings is a line of its own.
+The methods of one comparison are read at the last validation that all of them have, so that nobody
+is judged by more training than the others; what more training brings is a line of its own.
 """
 
 from collections.abc import Sequence
@@ -30,8 +31,14 @@ ARMS = {
         "A control: as SPA, but it learns from wrong next states, and plans by those where it plans. What it gains is "
         "not knowledge.",
     ),
-    "vanilla_grid": ("vanilla, drawing only", "As vanilla, and shown the drawing without coordinates."),
-    "state_estimation": ("vanilla, drawing and coordinates", "As vanilla, and shown drawing and coordinates."),
+    "vanilla_grid": (
+        "vanilla, drawing only",
+        "As vanilla, and shown the drawing without coordinates.",
+    ),
+    "state_estimation": (
+        "vanilla, drawing and coordinates",
+        "As vanilla, and shown drawing and coordinates.",
+    ),
 }
 CONTROL = "spa_shuffled"
 
@@ -70,7 +77,9 @@ def list_methods(runs: Sequence[Run]) -> list[RunArm]:
         for arm in run.arms():
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
             recorded = arm in (run.summary or {}).get("methods", {})
-            if not recorded and not any(stage.name.rpartition(" ")[2] in ("ppo", "sft", "eval") for stage in stages):
+            if not recorded and not any(
+                stage.name.rpartition(" ")[2] in ("ppo", "sft", "eval") for stage in stages
+            ):
                 continue
             name = arm_name(arm) or run.name
             label = f"{name} ({run.name})" if len(runs) > 1 and arm else name
@@ -79,14 +88,16 @@ def list_methods(runs: Sequence[Run]) -> list[RunArm]:
 
 
 def common_steps(methods: Sequence[RunArm]) -> dict[str, int | None]:
-    """Label -> the step at which the method is judged: the last validation that all methods of its run have, without
-    what some train on for."""
+    """Label -> the step at which the method is judged: the last validation that all methods of its
+    run have, without what some train on for."""
     last: dict[str, list[int]] = {}
     for method in methods:
         found = last.setdefault(method.run, [])
         for stage in method.of("ppo"):
             if file := last_validation(stage):
-                found.append(min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step))
+                found.append(
+                    min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step)
+                )
     return {method.label: min(last[method.run], default=None) for method in methods}
 
 
@@ -107,10 +118,13 @@ def rows(
     summaries: dict[str, dict[str, Any]],
     wanted_k: Wanted | None,
 ) -> list[Row]:
-    """The table. First SPA, or else the best; then the plain baseline; then the others, the better ones first."""
+    """The table. First SPA, or else the best; then the plain baseline; then the others, the better
+    ones first."""
     found = []
     for method in methods:
-        row = _row(method, outcomes[method.label][1], steps[method.label], summaries[method.run], wanted_k)
+        row = _row(
+            method, outcomes[method.label][1], steps[method.label], summaries[method.run], wanted_k
+        )
         if row.after is not None:
             found.append(row)
     rank = {summaries[found[0].run].get("reference", "spa"): 0, "vanilla": 1} if found else {}
@@ -118,7 +132,8 @@ def rows(
     found.sort(key=lambda row: (0 if several else rank.get(row.arm, 2), -(row.after or 0)))
     if not found:
         return []
-    first, table = found[0], found[:1]
+    first = found[0]
+    table = found[:1]
     ppo = {method.label: method.of("ppo") for method in methods}
     for row in found[1:]:
         summary = summaries[row.run]
@@ -128,12 +143,20 @@ def rows(
         table.append(replace(row, lead=lead))
         if longer := _longer(row, summary):
             lead = _recorded_lead(summary, f"{row.arm}_same_total_episodes") if recorded else None
-            lead = lead or facts.difference(outcomes[first.label][1], facts.behaviour_and_wins(ppo[row.label])[1])
+            lead = lead or facts.difference(
+                outcomes[first.label][1], facts.behaviour_and_wins(ppo[row.label])[1]
+            )
             table.append(replace(longer, lead=lead))
     return table
 
 
-def _row(method: RunArm, wins: facts.Wins, step: int | None, summary: dict[str, Any], wanted_k: Wanted | None) -> Row:
+def _row(
+    method: RunArm,
+    wins: facts.Wins,
+    step: int | None,
+    summary: dict[str, Any],
+    wanted_k: Wanted | None,
+) -> Row:
     recorded = summary.get("methods", {}).get(method.arm, {})
     k = wanted_k.title.lower() if wanted_k else ""
     interval = facts.rate(wins)
@@ -143,12 +166,17 @@ def _row(method: RunArm, wins: facts.Wins, step: int | None, summary: dict[str, 
         start = facts.rate(facts.behaviour_and_wins(method.of("ppo"), 0)[1]) if step else None
         found = start.mean if start else None, interval.mean
     found_k = ends(wanted_k, method, step) if wanted_k else (None, None)
-    start_rates, end_rates = recorded.get("before", {}), recorded.get("after", {})
+    start_rates = recorded.get("before", {})
+    end_rates = recorded.get("after", {})
     played = summary.get("episodes", {}).get(method.arm, {})
-    seconds = [s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{method.arm}/")]
+    seconds = [
+        s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{method.arm}/")
+    ]
     return Row(
         label=method.label,
-        what=ARMS[method.arm][1] if method.arm in ARMS else summary.get("descriptions", {}).get(method.arm, ""),
+        what=ARMS[method.arm][1]
+        if method.arm in ARMS
+        else summary.get("descriptions", {}).get(method.arm, ""),
         arm=method.arm,
         run=method.run,
         color=method.color,
@@ -168,7 +196,9 @@ def _recorded_lead(summary: dict[str, Any], name: str) -> Interval | None:
     entry = summary.get("difference", {}).get(name)
     if not entry:
         return None
-    return Interval(mean=entry["mean"], low=entry["low"], high=entry["high"], n=int(entry.get("n", 0)))
+    return Interval(
+        mean=entry["mean"], low=entry["low"], high=entry["high"], n=int(entry.get("n", 0))
+    )
 
 
 def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
@@ -177,7 +207,10 @@ def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
     if not recorded:
         return None
     episodes = summary.get("episodes", {})
-    most = max((played.get("ppo", 0) + played.get("self_play", 0) for played in episodes.values()), default=None)
+    most = max(
+        (played.get("ppo", 0) + played.get("self_play", 0) for played in episodes.values()),
+        default=None,
+    )
     total = episodes.get(row.arm, {}).get("ppo_longer", most)  # which older summaries do not say
     return replace(
         row,
@@ -199,7 +232,8 @@ def points(interval: Interval) -> str:
 
 
 def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
-    """The result in one sentence, and how sure one can be of it. No result while a method is in progress."""
+    """The result in one sentence, and how sure one can be of it. No result while a method is in
+    progress."""
     if text := how_far(runs):
         return text, _gates(runs)
     if not table:
@@ -207,7 +241,9 @@ def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
     first = table[0]
     ending = f"{number(first.after or 0, True)} of held-out puzzles at the first try"
     if len(table) == 1:
-        start = f", up from {number(first.before, True)} before PPO" if first.before is not None else ""
+        start = (
+            f", up from {number(first.before, True)} before PPO" if first.before is not None else ""
+        )
         spread = first.interval
         ends = (number(spread.low, True), number(spread.high, True)) if spread else ()
         sure = [f"95 % CI over puzzles [{', '.join(ends)}]."] if spread else []
@@ -215,13 +251,19 @@ def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
     rival = table[1]
     text = _versus(first, rival)
     seeds = max(len((run.summary or {}).get("seeds", ())) for run in runs)
-    sure = [_certainty(first.label, row, seeds, numbers=row is not rival) for row in table[1:] if row.lead]
+    sure = [
+        _certainty(first.label, row, seeds, numbers=row is not rival)
+        for row in table[1:]
+        if row.lead
+    ]
     return text, [*sure, *_every_seed(runs), *_one_seed(runs), *_gates(runs)]
 
 
 def _versus(first: Row, rival: Row) -> str:
     """Who won, by how much, and how sure one can be, in one sentence."""
-    ours, theirs, lead = first.after or 0.0, rival.after or 0.0, rival.lead
+    ours = first.after or 0.0
+    theirs = rival.after or 0.0
+    lead = rival.lead
     if lead is None:
         return (
             f"{first.label} solves {number(ours, True)} of held-out puzzles at the first try, {rival.label} "
@@ -242,7 +284,8 @@ def _versus(first: Row, rival: Row) -> str:
 
 
 def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
-    """Whether the difference to a method can be luck; with its numbers unless the verdict has just named them."""
+    """Whether the difference to a method can be luck; with its numbers unless the verdict has just
+    named them."""
     lead = row.lead
     if lead is None:
         return ""
@@ -254,9 +297,8 @@ def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
     luck = "of puzzles and training seeds" if seeds >= 3 else "of the puzzles"
-    return (
-        f"{better} is better than {worse}{said}. The CI excludes 0, so chance in the choice {luck} hardly explains it."
-    )
+    explained = f"The CI excludes 0, so chance in the choice {luck} hardly explains it."
+    return f"{better} is better than {worse}{said}. {explained}"
 
 
 def _every_seed(runs: Sequence[Run]) -> list[str]:
@@ -267,18 +309,25 @@ def _every_seed(runs: Sequence[Run]) -> list[str]:
         for arm in summary.get("methods", {}):
             pairs = []
             for entry in summary.get("seeds", ()):
-                after = [entry.get("methods", {}).get(name, {}).get("after", {}).get("pass@1") for name in ("spa", arm)]
+                after = [
+                    entry.get("methods", {}).get(name, {}).get("after", {}).get("pass@1")
+                    for name in ("spa", arm)
+                ]
                 if None not in after:
                     pairs.append(after[0] > after[1])
             if pairs and arm != "spa":
-                notes.append(f"SPA came out ahead of {arm_name(arm)} in {sum(pairs)} of {len(pairs)} training seeds.")
+                notes.append(
+                    f"SPA came out ahead of {arm_name(arm)} in {sum(pairs)} of {len(pairs)} training seeds."
+                )
     return notes
 
 
 def _one_seed(runs: Sequence[Run]) -> list[str]:
     if any(len((run.summary or {}).get("seeds", ())) > 1 for run in runs):
         return []
-    return ["One training seed: the CI covers the choice of puzzles, not the training seed. --seeds 3 measures both."]
+    return [
+        "One training seed: the CI covers the choice of puzzles, not the training seed. --seeds 3 measures both."
+    ]
 
 
 def _gates(runs: Sequence[Run]) -> list[str]:
@@ -289,7 +338,9 @@ def _gates(runs: Sequence[Run]) -> list[str]:
             path = stage.path / "gate.json"
             gate = read_object(path)
             if path.exists() and "passed" not in gate:
-                raise DataError(f"{path} is damaged. The command that made the run restores it when it is given again.")
+                raise DataError(
+                    f"{path} is damaged. The command that made the run restores it when it is given again."
+                )
             if gate.get("passed") is False:
                 seed = "" if stage.seed is None else f" (seed {stage.seed})"
                 where = arm_name(stage.arm) or run.name
@@ -304,7 +355,10 @@ def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
         method.label
         for method in methods
         if (step := steps[method.label]) is not None
-        and max((file.step for stage in method.of("ppo") if (file := last_validation(stage))), default=0) > step
+        and max(
+            (file.step for stage in method.of("ppo") if (file := last_validation(stage))), default=0
+        )
+        > step
     ]
     if not longer:
         return []
@@ -316,13 +370,15 @@ def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
 
 
 def current_summary(run: Run) -> dict[str, Any]:
-    """The summary of a run, without its results while a method is in progress: they are those of an earlier run."""
+    """The summary of a run, without its results while a method is in progress: they are those of an
+    earlier run."""
     results = ("methods", "difference", "seeds") if in_progress(run) else ()
     return {key: value for key, value in (run.summary or {}).items() if key not in results}
 
 
 def how_far(runs: Sequence[Run]) -> str:
-    """The methods that have not finished and how far they are, in one sentence; empty if all have finished."""
+    """The methods that have not finished and how far they are, in one sentence; empty if all have
+    finished."""
     parts = []
     for run in runs:
         open_methods = unfinished(run)

@@ -8,7 +8,8 @@ from typing import Any
 
 
 def page_policy(*, styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
-    """A Content-Security-Policy tag under which exactly these inline styles and scripts work, and nothing is loaded."""
+    """A Content-Security-Policy tag under which exactly these inline styles and scripts work, and
+    nothing is loaded."""
     rules = [
         "default-src 'none'",
         f"style-src {_hashes(styles)}",
@@ -26,6 +27,7 @@ def _hashes(texts: Sequence[str]) -> str:
 
 
 def script_json(data: Any) -> str:
-    """JSON that is safe inside a <script> element: no character there can close it or open a comment."""
+    """JSON that is safe inside a <script> element: no character there can close it or open a
+    comment."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,7 +1,7 @@
 """What a line of a trajectory file must look like before a page is made of it.
 
-These files are plain text that a crash, a disk or an editor may have changed, and every reader would otherwise have to
-expect anything anywhere.
+These files are plain text that a crash, a disk or an editor may have changed, and every reader
+would otherwise have to expect anything anywhere.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from types import NoneType
 from typing import Any
 
 Shape = type | tuple[type, ...] | list[Any] | dict[str, Any] | Callable[[Any], bool]
-"""A type or several; a list with the shape of its items; a mapping, where `key?` may be missing and `*` is any other
-key; or a function that says whether a value fits."""
+"""A type or several; a list with the shape of its items; a mapping, where `key?` may be missing and
+`*` is any other key; or a function that says whether a value fits."""
 
 LARGEST = 1e15
 """No reward and no rate is larger; a page and a database can hold it."""
@@ -63,7 +63,10 @@ def fits(value: Any, shape: Any) -> bool:
         return (
             all(name.endswith(("?", "*")) or name in value for name in shape)
             and all(fits(value[name], part) for name, part in named.items() if name in value)
-            and ("*" not in shape or all(fits(other, shape["*"]) for key, other in value.items() if key not in named))
+            and (
+                "*" not in shape
+                or all(fits(other, shape["*"]) for key, other in value.items() if key not in named)
+            )
         )
     if isinstance(shape, type | tuple):
         return isinstance(value, shape)
@@ -98,5 +101,7 @@ def is_episode(row: Any) -> bool:
     return (
         len({len(column) for column in columns.values()}) < 2
         and fits(ids, [int])
-        and all(len(plan) == 2 and fits(plan[0], [str]) and isinstance(plan[1], str) for plan in plans)
+        and all(
+            len(plan) == 2 and fits(plan[0], [str]) and isinstance(plan[1], str) for plan in plans
+        )
     )

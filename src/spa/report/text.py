@@ -17,8 +17,14 @@ def markdown(report: Report) -> str:
     """The report as Markdown text."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     made = jinja2.Environment(loader=loader, autoescape=False, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"md": _safe, "cell": lambda text: _safe(text).replace("|", "\\|"), "boards": _boards}
-    page = made.get_template("report.md.j2").render(report=report, number=number, points=points, endings=ENDINGS)
+    made.filters |= {
+        "md": _safe,
+        "cell": lambda text: _safe(text).replace("|", "\\|"),
+        "boards": _boards,
+    }
+    page = made.get_template("report.md.j2").render(
+        report=report, number=number, points=points, endings=ENDINGS
+    )
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", page)).strip() + "\n"
 
 
@@ -28,8 +34,13 @@ def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
     for title, board in columns:
         if board is None:
             continue
-        cells = [[f"[{text}]" if differs else f" {text} " for text, differs in row] for row in board["rows"]]
-        lines = ["".join(row) for row in cells] or [" ".join(text for text, _ in board["words"])[:400]]
+        cells = [
+            [f"[{text}]" if differs else f" {text} " for text, differs in row]
+            for row in board["rows"]
+        ]
+        lines = ["".join(row) for row in cells] or [
+            " ".join(text for text, _ in board["words"])[:400]
+        ]
         width = max(len(title), *map(len, lines))
         blocks.append([text.ljust(width) for text in (title, *lines)])
     height = max(map(len, blocks))

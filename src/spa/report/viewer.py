@@ -1,9 +1,10 @@
-"""`spa view`: runs, curves and episodes as a local web page, served on the loopback address, or exported as one file.
+"""`spa view`: runs, curves and episodes as a local web page, served on the loopback address, or
+exported as one file.
 
-The server answers GET requests for a fixed set of addresses; no part of a request becomes a file name. It answers to
-whoever has the token of the address that it was started with: other users of the machine reach the port, too. On the
-loopback address, requests that name another host are refused, so that a web page elsewhere cannot read a run through
-the visitor's browser.
+The server answers GET requests for a fixed set of addresses; no part of a request becomes a file
+name. It answers to whoever has the token of the address that it was started with: other users of
+the machine reach the port, too. On the loopback address, requests that name another host are
+refused, so that a web page elsewhere cannot read a run through the visitor's browser.
 """
 
 import hmac
@@ -29,7 +30,14 @@ from urllib.parse import parse_qs, urlsplit
 from spa.errors import DataError, SpaError
 from spa.report.build import template, write_text
 from spa.report.content import Report, build
-from spa.report.index import EpisodeIndex, Place, mean_advantage, read_episode, read_imagined, read_scores
+from spa.report.index import (
+    EpisodeIndex,
+    Place,
+    mean_advantage,
+    read_episode,
+    read_imagined,
+    read_scores,
+)
 from spa.report.overview import run_line
 from spa.report.reading import is_run, open_run, problem_text
 from spa.report.replay import find_tokenizer, replay, shown
@@ -60,10 +68,13 @@ class Viewer:
     def __init__(self, run: Path, *, cache_file: Path | None = None) -> None:
         self.run = open_run(run)
         self.index = EpisodeIndex(run, cache=cache_file)
-        self._tokenizer: Callable[[Path], Tokenizer | None] = cache(partial(find_tokenizer, root=self.index.root))
+        self._tokenizer: Callable[[Path], Tokenizer | None] = cache(
+            partial(find_tokenizer, root=self.index.root)
+        )
 
     def info(self) -> dict[str, Any]:
-        """The run's name, the values of the filters and those to begin with, and how far the index is."""
+        """The run's name, the values of the filters and those to begin with, and how far the index
+        is."""
         return {
             "run": shown(self.run.name, 200),
             "choices": self.index.choices(),
@@ -74,7 +85,9 @@ class Viewer:
 
     def page(self, query: dict[str, str]) -> dict[str, Any]:
         """One page of the list."""
-        return self.index.page(query, order=query.get("order", ""), **_numbers(query, "offset", "limit"))
+        return self.index.page(
+            query, order=query.get("order", ""), **_numbers(query, "offset", "limit")
+        )
 
     def episode(self, number: int) -> dict[str, Any] | None:
         """The replay of one episode and its group, or None if it is not (or no longer) there."""
@@ -89,7 +102,9 @@ class Viewer:
         for row in group:
             row["advantage"] = mean_advantage(scores.get(row["episode"], {}))
         trees = read_imagined(place, str(episode.get("episode_id")))
-        for turn, tree in zip(view["turns"], map(trees.get, range(len(view["turns"]))), strict=True):
+        for turn, tree in zip(
+            view["turns"], map(trees.get, range(len(view["turns"]))), strict=True
+        ):
             turn["imagined"] = tree
         return {**view, "team": group}
 
@@ -109,9 +124,12 @@ class Library:
     """The runs of a folder, or the one run that it is. Methods may be called from several threads."""
 
     def __init__(self, folder: Path, *, caches: Path | None = None) -> None:
-        """`caches`: where the indices are kept; by default each in its run. Raises DataError for no folder."""
+        """`caches`: where the indices are kept; by default each in its run. Raises DataError for no
+        folder."""
         if not folder.is_dir():
-            raise DataError(f"{folder} is not a directory. Give a run or the folder that holds the runs, like runs.")
+            raise DataError(
+                f"{folder} is not a directory. Give a run or the folder that holds the runs, like runs."
+            )
         self.folder = folder.resolve()
         self.single = is_run(folder)
         self.wake = threading.Event()
@@ -125,10 +143,13 @@ class Library:
     def places(self) -> dict[str, Path]:
         """The folders that may be runs, by name."""
         folders = [self.folder] if self.single else sorted(self.folder.iterdir())
-        return {path.name: path for path in folders if path.is_dir() and not path.name.startswith(".")}
+        return {
+            path.name: path for path in folders if path.is_dir() and not path.name.startswith(".")
+        }
 
     def viewer(self, name: str) -> Viewer | None:
-        """The viewer of a run; None if there is none of this name. Raises DataError if the run is unreadable."""
+        """The viewer of a run; None if there is none of this name. Raises DataError if the run is
+        unreadable."""
         with self._lock:
             if name not in self._viewers:
                 if name not in (places := self.places()):
@@ -143,7 +164,8 @@ class Library:
         for viewer in list(self._viewers.values()):
             try:
                 viewer.index.update()
-            except (SpaError, OSError, ValueError, sqlite3.Error) as error:  # being moved or damaged: look again
+            except (SpaError, OSError, ValueError, sqlite3.Error) as error:
+                # being moved or damaged: look again
                 _LOGGER.debug("index not updated: %s", error)
 
     def list_runs(self) -> dict[str, Any]:
@@ -153,14 +175,19 @@ class Library:
         return {"folder": shown(self.folder.name, 200), "single": self.single, "runs": runs}
 
     def report(self, names: Sequence[str]) -> Report | None:
-        """The content of the report on these runs, without episodes; None if one of them is not there."""
+        """The content of the report on these runs, without episodes; None if one of them is not
+        there."""
         places = self.places()
         if not names or not all(name in places for name in names):
             return None
         runs = [open_run(places[name]) for name in names]
-        files = [path for run in runs for stage in run.stages for path in stage.path.glob("*.json*")]
+        files = [
+            path for run in runs for stage in run.stages for path in stage.path.glob("*.json*")
+        ]
         files += [run.path / "summary.json" for run in runs]
-        stamp = [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()]
+        stamp = [
+            (path, path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()
+        ]
         if self._kept.get(tuple(names), (None,))[0] != stamp:
             self._kept[tuple(names)] = stamp, build(runs, episodes=False)
         return self._kept[tuple(names)][1]
@@ -171,7 +198,8 @@ def _numbers(query: Mapping[str, str], *keys: str) -> dict[str, int]:
 
 
 class ViewerServer(ThreadingHTTPServer):
-    """A server of a library. `token` opens it: `/?token=...` gives a browser the cookie for its later requests."""
+    """A server of a library. `token` opens it: `/?token=...` gives a browser the cookie for its
+    later requests."""
 
     daemon_threads = True
 
@@ -189,8 +217,8 @@ class ViewerServer(ThreadingHTTPServer):
 
 
 def serve(library: Library, port: int, *, host: str = HOST) -> ViewerServer:
-    """A server (port 0 takes a free one) that keeps the indices up to date; the caller runs it. Raises OSError if the
-    port cannot be used."""
+    """A server (port 0 takes a free one) that keeps the indices up to date; the caller runs it.
+    Raises OSError if the port cannot be used."""
     server = ViewerServer(library, host, port)
     threading.Thread(target=_keep_up, args=(library,), daemon=True).start()
     return server
@@ -235,12 +263,21 @@ class _Handler(BaseHTTPRequestHandler):
         query = {key: values[-1] for key, values in fields.items()}
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if self._own.is_loopback and host not in self._own.names:
-            return self._say(HTTPStatus.FORBIDDEN, f"This server answers to {self._own.names[0]} only.")
+            return self._say(
+                HTTPStatus.FORBIDDEN, f"This server answers to {self._own.names[0]} only."
+            )
         if not self._is_known(query.pop("token", "")):
-            return self._say(HTTPStatus.FORBIDDEN, "Open the address that `spa view` printed: it ends with a token.")
-        if address.path == "/" and "token=" in address.query:  # out of the address bar, into a cookie
-            cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Lax"  # opened from a file, too
-            return self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
+            return self._say(
+                HTTPStatus.FORBIDDEN,
+                "Open the address that `spa view` printed: it ends with a token.",
+            )
+        # out of the address bar, into a cookie
+        if address.path == "/" and "token=" in address.query:
+            # opened from a file, too
+            cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Lax"
+            return self._send(
+                HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie}
+            )
         page = _pages().get(address.path)
         if page:
             return self._send(HTTPStatus.OK, *page)
@@ -248,10 +285,19 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self._data(address.path, query, names)
         except Exception as error:  # noqa: BLE001 - a file of a run may hold anything, and other runs are to be shown
-            return self._say(HTTPStatus.INTERNAL_SERVER_ERROR, f"This run is unreadable: {problem_text(error)}")
+            return self._say(
+                HTTPStatus.INTERNAL_SERVER_ERROR, f"This run is unreadable: {problem_text(error)}"
+            )
         if answer is None:
-            return self._say(HTTPStatus.NOT_FOUND, "Not found. If the run has changed, look it up in the list again.")
-        saved = {"Content-Disposition": 'attachment; filename="episode.json"'} if "/raw/" in address.path else {}
+            return self._say(
+                HTTPStatus.NOT_FOUND,
+                "Not found. If the run has changed, look it up in the list again.",
+            )
+        saved = (
+            {"Content-Disposition": 'attachment; filename="episode.json"'}
+            if "/raw/" in address.path
+            else {}
+        )
         self._send(HTTPStatus.OK, json.dumps(answer).encode(), "application/json", saved)
 
     def _is_known(self, token: str) -> bool:
@@ -284,7 +330,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _say(self, status: HTTPStatus, text: str) -> None:
         self._send(status, text.encode(), "text/plain; charset=utf-8")
 
-    def _send(self, status: HTTPStatus, body: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
+    def _send(
+        self, status: HTTPStatus, body: bytes, kind: str, more: Mapping[str, str] | None = None
+    ) -> None:
         self.send_response(status)
         headers = {
             "Content-Type": kind,
@@ -307,12 +355,19 @@ class _Handler(BaseHTTPRequestHandler):
 @cache
 def _pages() -> dict[str, tuple[bytes, str]]:
     page = template("viewer.html")
-    page = page.replace("<!--STYLE-->", "".join(f'<link rel="stylesheet" href="/{name}">' for name in STYLES))
-    page = page.replace("<!--SCRIPT-->", "".join(f'<script src="/{name}"></script>' for name in SCRIPTS))
+    page = page.replace(
+        "<!--STYLE-->", "".join(f'<link rel="stylesheet" href="/{name}">' for name in STYLES)
+    )
+    page = page.replace(
+        "<!--SCRIPT-->", "".join(f'<script src="/{name}"></script>' for name in SCRIPTS)
+    )
     return {
         "/": (page.encode(), "text/html; charset=utf-8"),
         **{f"/{name}": (template(name).encode(), "text/css; charset=utf-8") for name in STYLES},
-        **{f"/{name}": (template(name).encode(), "text/javascript; charset=utf-8") for name in SCRIPTS},
+        **{
+            f"/{name}": (template(name).encode(), "text/javascript; charset=utf-8")
+            for name in SCRIPTS
+        },
     }
 
 
@@ -324,24 +379,37 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     viewer.index.update()
     total = viewer.index.page({}, limit=1)["total"]
     replays = {row["id"]: (row, viewer.episode(row["id"])) for row in viewer.index.spread(limit)}
-    replays = {number: (row, found) for number, (row, found) in replays.items() if found is not None}
+    replays = {
+        number: (row, found) for number, (row, found) in replays.items() if found is not None
+    }
     rows = [row for row, _ in replays.values()]
     note = f"This page holds {len(rows)} of {total:,} episodes" if len(rows) < total else ""
-    line, report, examples = run_line(viewer.index.root, time.time()), None, None
+    line = run_line(viewer.index.root, time.time())
+    report = None
+    examples = None
     try:
-        report, examples = asdict(build([open_run(viewer.index.root)], episodes=False)), viewer.examples({})
+        report = asdict(build([open_run(viewer.index.root)], episodes=False))
+        examples = viewer.examples({})
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and the episodes are to be shown
         _LOGGER.warning("%s is shown without curves: %s", viewer.index.root, problem_text(error))
     data = {
-        "runs": {"folder": "", "single": True, "runs": [{"key": viewer.run.name, **asdict(line)}] if line else []},
+        "runs": {
+            "folder": "",
+            "single": True,
+            "runs": [{"key": viewer.run.name, **asdict(line)}] if line else [],
+        },
         "report": report,
         "examples": examples,
         "info": {**viewer.info(), "total": len(rows), "note": note},
         "episodes": rows,
         "replays": {k: v for k, (_, v) in replays.items()},
     }
-    styles, scripts = [template(name) for name in STYLES], [template(name) for name in SCRIPTS]
-    head = [page_policy(styles=styles, scripts=scripts), *(f"<style>{style}</style>" for style in styles)]
+    styles = [template(name) for name in STYLES]
+    scripts = [template(name) for name in SCRIPTS]
+    head = [
+        page_policy(styles=styles, scripts=scripts),
+        *(f"<style>{style}</style>" for style in styles),
+    ]
     body = [f'<script type="application/json" id="data">{script_json(data)}</script>']
     body += [f"<script>{script}</script>" for script in scripts]
     page = template("viewer.html").replace("<!--STYLE-->", "\n".join(head))

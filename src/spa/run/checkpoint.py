@@ -6,10 +6,11 @@
       state/                                             tensors.safetensors, state.json: optimisers, schedule …
       complete.json                                      written last: size and SHA-256 of every file
 
-A checkpoint is written under a temporary name, flushed to the disk and renamed; one that is not complete, or whose
-files have other sizes, is skipped with a message and the one before it is used. Hashes are compared on demand
-(`spa doctor RUN`), and when a copy comes back. A preemption checkpoint, written because a run was asked to stop, goes
-when the next one is saved: a run that was stopped ends with the checkpoints of one that was not.
+A checkpoint is written under a temporary name, flushed to the disk and renamed; one that is not
+complete, or whose files have other sizes, is skipped with a message and the one before it is used.
+Hashes are compared on demand (`spa doctor RUN`), and when a copy comes back. A preemption
+checkpoint, written because a run was asked to stop, goes when the next one is saved: a run that was
+stopped ends with the checkpoints of one that was not.
 """
 
 import json
@@ -46,8 +47,8 @@ def save_checkpoint(
     keep: int | None = None,
     preemption: bool = False,
 ) -> Path:
-    """Write `directory/global_step_<step>`; then remove older preemption ones and all but the `keep` newest. Returns
-    the folder. A `preemption` checkpoint removes nothing else.
+    """Write `directory/global_step_<step>`; then remove older preemption ones and all but the
+    `keep` newest. Returns the folder. A `preemption` checkpoint removes nothing else.
 
     Raises TrainingError if the disk is full or not writable; earlier checkpoints stay.
     """
@@ -67,7 +68,8 @@ def save_checkpoint(
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
         flush_directory(directory)  # before anything older goes
-    except Exception as error:  # safetensors and tokenizers report a full disk as errors of their own
+    except Exception as error:
+        # safetensors and tokenizers report a full disk as errors of their own
         shutil.rmtree(temporary, ignore_errors=True)
         if not isinstance(error, OSError) and "os error" not in str(error):
             raise
@@ -92,7 +94,8 @@ def _write_marker(folder: Path, step: int, *, preemption: bool) -> None:
 
 
 def prune_checkpoints(directory: Path, keep: int | None) -> None:
-    """Remove all but the `keep` newest checkpoints, and preemption checkpoints unless there is no newer one."""
+    """Remove all but the `keep` newest checkpoints, and preemption checkpoints unless there is no
+    newer one."""
     known = checkpoints_in(directory)
     lasting = [folder for folder in known if not _is_preemption(folder)]
     outdated = lasting[:-keep] if keep is not None else []
@@ -102,9 +105,11 @@ def prune_checkpoints(directory: Path, keep: int | None) -> None:
 
 
 def archive_later_checkpoints(directory: Path, step: int) -> None:
-    """Move checkpoints of steps after `step`, which a run that resumes from there will make again, to `previous/<n>/`.
+    """Move checkpoints of steps after `step`, which a run that resumes from there will make again,
+    to `previous/<n>/`.
 
-    They would otherwise be taken for this run's newest, and older good ones would be removed in their favour.
+    They would otherwise be taken for this run's newest, and older good ones would be removed in
+    their favour.
     """
     later = [folder for folder in checkpoints_in(directory) if step_of(folder) > step]
     if later:
@@ -123,17 +128,20 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def last_checkpoint(directory: Path, world: World) -> Path:
-    """What a stage ends with: the newest complete checkpoint that rank 0 finds, on every rank. Raises TrainingError if
-    there is none any more."""
+    """What a stage ends with: the newest complete checkpoint that rank 0 finds, on every rank.
+    Raises TrainingError if there is none any more."""
     found = world.broadcast(lambda: str(latest_checkpoint(directory) or ""))
     if not found:
-        raise TrainingError(f"{directory}: the last checkpoint is gone; was the folder changed while training?")
+        raise TrainingError(
+            f"{directory}: the last checkpoint is gone; was the folder changed while training?"
+        )
     return Path(found)
 
 
 def find_checkpoint(directory: Path, which: str) -> Path:
-    """`last`, or a step number, as a folder. Folders that hold a model and no mark of ours (downloaded checkpoints, and
-    `directory` itself) are taken as they are. Raises ModelError if there is none, or if the asked step is damaged."""
+    """`last`, or a step number, as a folder. Folders that hold a model and no mark of ours
+    (downloaded checkpoints, and `directory` itself) are taken as they are. Raises ModelError if
+    there is none, or if the asked step is damaged."""
     if which == "last":
         foreign = filter(_is_foreign, reversed(checkpoints_in(directory)))
         found = latest_checkpoint(directory) or next(foreign, None)
@@ -143,7 +151,9 @@ def find_checkpoint(directory: Path, which: str) -> Path:
         found = directory / f"global_step_{which}"
         found = found if found.is_dir() else None
         if found and not _is_foreign(found) and (problem := damage(found)):
-            raise ModelError(f"{found} is damaged: {problem}. Name another step, or run that stage again.")
+            raise ModelError(
+                f"{found} is damaged: {problem}. Name another step, or run that stage again."
+            )
     if found is None:
         known = ", ".join(str(step_of(each)) for each in checkpoints_in(directory)) or "none"
         raise ModelError(
@@ -155,7 +165,11 @@ def find_checkpoint(directory: Path, which: str) -> Path:
 
 def _is_foreign(folder: Path) -> bool:
     """Whether the folder holds a model that `save_checkpoint` did not write."""
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors")) and not (folder / MARKER).exists()
+    return (
+        (folder / "config.json").is_file()
+        and any(folder.glob("*.safetensors"))
+        and not (folder / MARKER).exists()
+    )
 
 
 def step_of(folder: Path) -> int:
@@ -172,8 +186,8 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def load_note(folder: Path, name: str) -> Any:
-    """One entry of the `state` that has no tensors in it, without reading the others; None if there is none. Raises
-    OSError or ValueError if the checkpoint has no readable state."""
+    """One entry of the `state` that has no tensors in it, without reading the others; None if there
+    is none. Raises OSError or ValueError if the checkpoint has no readable state."""
     tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
     try:
         return next((_join(part, {}) for key, part in tree["map"] if key == name), None)
@@ -182,9 +196,11 @@ def load_note(folder: Path, name: str) -> Any:
 
 
 def damage(folder: Path, *, hashes: bool = False) -> str | None:
-    """What is wrong with a checkpoint, or None. Compares sizes, which takes no time; `hashes`: reads every file."""
+    """What is wrong with a checkpoint, or None. Compares sizes, which takes no time; `hashes`:
+    reads every file."""
     marker = read_object(folder / MARKER)
-    sums, sizes = marker.get("sha256"), marker.get("sizes", {})
+    sums = marker.get("sha256")
+    sizes = marker.get("sizes", {})
     if not isinstance(sums, dict) or not isinstance(sizes, dict):
         return f"{MARKER} is missing or unreadable"
     for name, expected in sums.items():
@@ -240,15 +256,19 @@ def _save_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """The value with its tensors moved to `tensors` and replaced by their names. JSON keys are strings, so the kind of
-    each key is kept beside it."""
+    """The value with its tensors moved to `tensors` and replaced by their names. JSON keys are
+    strings, so the kind of each key is kept beside it."""
     if isinstance(value, torch.Tensor):
         tensors[path] = value.detach().cpu().contiguous()
         return {"tensor": path}
     if isinstance(value, Mapping):
-        return {"map": [[key, _split(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
+        return {
+            "map": [[key, _split(item, f"{path}/{key}", tensors)] for key, item in value.items()]
+        }
     if isinstance(value, list | tuple):
-        return {"list": [_split(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]}
+        return {
+            "list": [_split(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        }
     return {"value": value}
 
 

@@ -1,4 +1,5 @@
-"""What people see: a console for results on stdout, one for the rest on stderr, and one logger named "spa".
+"""What people see: a console for results on stdout, one for the rest on stderr, and one logger
+named "spa".
 
 Progress, messages and warnings go to stderr, so that results can be piped.
 """
@@ -50,11 +51,18 @@ def _harmless(char: str) -> bool:
 
 def _escape(char: str) -> str:
     code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
 
 
 def write_out(text: str) -> None:
-    """Write a result to stdout: the one way of commands to do so. Text of environments and files may be anything."""
+    """Write a result to stdout: the one way of commands to do so. Text of environments and files
+    may be anything."""
     sys.stdout.write(printable(text))
 
 
@@ -62,7 +70,9 @@ class _ConsoleHandler(logging.Handler):
     """Log records as lines on the shared console, above a progress bar if one is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        style = {logging.WARNING: "yellow", logging.ERROR: "red", logging.DEBUG: "dim"}.get(record.levelno, "")
+        style = {logging.WARNING: "yellow", logging.ERROR: "red", logging.DEBUG: "dim"}.get(
+            record.levelno, ""
+        )
         prefix = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         line = Text(printable(prefix + self.format(record)), style=style)
         get_console().print(line, soft_wrap=True, highlight=False)
@@ -91,8 +101,10 @@ def get_console() -> Console:
 
 
 def set_verbosity(*, quiet: bool = False, debug: bool = False) -> None:
-    """Choose how much is said: warnings only (`quiet`), or every detail (`debug`). Installs the log handler once."""
-    _STATE.quiet, _STATE.debug = quiet, debug
+    """Choose how much is said: warnings only (`quiet`), or every detail (`debug`). Installs the log
+    handler once."""
+    _STATE.quiet = quiet
+    _STATE.debug = debug
     if not any(isinstance(handler, _ConsoleHandler) for handler in _LOGGER.handlers):
         _LOGGER.addHandler(_ConsoleHandler())
         _LOGGER.propagate = False
@@ -113,10 +125,13 @@ def is_debug() -> bool:
 
 
 def verbosity_from(environment: Mapping[str, str]) -> None:
-    """Choose how much is said by the variable `SPA_LOG`. Raises ConfigError for anything but `LEVELS`."""
+    """Choose how much is said by the variable `SPA_LOG`. Raises ConfigError for anything but
+    `LEVELS`."""
     level = environment.get("SPA_LOG", "").upper() or "INFO"
     if level not in LEVELS:
-        raise ConfigError(f"the environment variable SPA_LOG is {level!r}; use {', '.join(LEVELS)}, or unset it")
+        raise ConfigError(
+            f"the environment variable SPA_LOG is {level!r}; use {', '.join(LEVELS)}, or unset it"
+        )
     set_verbosity(quiet=level == "WARNING", debug=level == "DEBUG")
 
 

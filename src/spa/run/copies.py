@@ -1,7 +1,9 @@
-"""Copies of checkpoints and data at an fsspec URL (`s3://…`, `gs://…`, `file://…`), from which another machine resumes.
+"""Copies of checkpoints and data at an fsspec URL (`s3://…`, `gs://…`, `file://…`), from which
+another machine resumes.
 
-A run works in a local folder, whose renames and locks it relies on. Every complete checkpoint is then copied, its
-marker last and the stage's settings and metrics first; what comes back is compared with its hashes.
+A run works in a local folder, whose renames and locks it relies on. Every complete checkpoint is
+then copied, its marker last and the stage's settings and metrics first; what comes back is compared
+with its hashes.
 """
 
 import json
@@ -20,17 +22,24 @@ from spa.run.files import MANIFEST, METRICS, archive_files, sha256
 log = logging.getLogger(__name__)
 
 RECORDS = ("config.yaml", MANIFEST, METRICS, "timings.jsonl")
-"""What is copied with the checkpoints of a stage, so that its curves do not begin in the middle elsewhere."""
+"""What is copied with the checkpoints of a stage, so that its curves do not begin in the middle
+elsewhere."""
 
 
 def copies_of(cfg: Config, directory: Path) -> str | None:
-    """The URL for copies of a folder of the run: its path in the run, below the configured URL; None without one."""
-    url, path = cfg.trainer.default_hdfs_dir, os.path.relpath(directory, cfg.trainer.run_dir)
-    return url and f"{url.rstrip('/')}/{directory.name if path.startswith('..') else Path(path).as_posix()}"
+    """The URL for copies of a folder of the run: its path in the run, below the configured URL;
+    None without one."""
+    url = cfg.trainer.default_hdfs_dir
+    path = os.path.relpath(directory, cfg.trainer.run_dir)
+    return (
+        url
+        and f"{url.rstrip('/')}/{directory.name if path.startswith('..') else Path(path).as_posix()}"
+    )
 
 
 def mirror_of(cfg: Config, directory: Path) -> "Mirror | None":
-    """The copies of a stage; None if none are asked for. Raises ConfigError if the URL cannot be used."""
+    """The copies of a stage; None if none are asked for. Raises ConfigError if the URL cannot be
+    used."""
     url = copies_of(cfg, directory)
     return Mirror(url) if url else None
 
@@ -45,30 +54,45 @@ class Mirror:
         try:
             self._fs, root = url_to_fs(self.url)
         except (ValueError, ImportError) as error:
-            raise ConfigError(f"trainer.default_hdfs_dir: {url} cannot be used ({error})") from error
+            raise ConfigError(
+                f"trainer.default_hdfs_dir: {url} cannot be used ({error})"
+            ) from error
         self._root = str(root).rstrip("/")
 
     def copy(self, directory: Path, *, keep: int | None) -> bool:
-        """Copy what is new among the complete checkpoints of `directory`, then remove what `save_checkpoint` would have
-        removed. Whatever goes wrong is a warning: the next call tries again. Returns whether all went well."""
+        """Copy what is new among the complete checkpoints of `directory`, then remove what
+        `save_checkpoint` would have removed. Whatever goes wrong is a warning: the next call tries
+        again. Returns whether all went well."""
         try:
             self._copy(directory, keep)
         except Exception as error:  # noqa: BLE001 - file systems have errors of their own, and a run must outlive them
-            log.warning("%s: checkpoints could not be copied (%s); tried again at the next one", self.url, error)
+            log.warning(
+                "%s: checkpoints could not be copied (%s); tried again at the next one",
+                self.url,
+                error,
+            )
             return False
         return True
 
     def fetch(self, directory: Path) -> bool:
-        """Bring the newest checkpoint whose copy is whole to `directory`, or what `copy_files` copied; returns whether
-        there was any.
+        """Bring the newest checkpoint whose copy is whole to `directory`, or what `copy_files`
+        copied; returns whether there was any.
 
-        Raises TrainingError if the URL cannot be read: a run from scratch would overwrite the copies.
+        Raises TrainingError if the URL cannot be read: a run from scratch would overwrite the
+        copies.
         """
         try:
             for step in sorted(self._steps(), reverse=True):
                 name = f"global_step_{step}"
-                if self._get(f"{self._root}/{name}", directory / f".saving_{name}", directory / name):
-                    log.warning("no checkpoint in %s: resuming from the copy %s/%s", directory, self.url, name)
+                if self._get(
+                    f"{self._root}/{name}", directory / f".saving_{name}", directory / name
+                ):
+                    log.warning(
+                        "no checkpoint in %s: resuming from the copy %s/%s",
+                        directory,
+                        self.url,
+                        name,
+                    )
                     return True
                 log.warning("%s/%s is not whole; looking for the one before", self.url, name)
             return self._get(self._root, directory / ".fetching", directory)
@@ -80,7 +104,8 @@ class Mirror:
             ) from error
 
     def copy_files(self, directory: Path, names: Sequence[str]) -> None:
-        """Copy the result of a stage that is not a checkpoint, its checksums last. What goes wrong is a warning."""
+        """Copy the result of a stage that is not a checkpoint, its checksums last. What goes wrong
+        is a warning."""
         try:
             sums = {name: sha256(directory / name) for name in names}
             self._put_records(directory)
@@ -94,14 +119,21 @@ class Mirror:
         folders = checkpoints_in(directory)
         for folder in reversed(folders):
             target = f"{self._root}/{folder.name}"
-            if (folder / MARKER).is_file() and (folder / MARKER).read_bytes() != self._marker(target)[0]:
+            if (folder / MARKER).is_file() and (folder / MARKER).read_bytes() != self._marker(
+                target
+            )[0]:
                 self._remove(target)
                 names = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"]
                 self._put(folder, [*names, MARKER], target)
         newest = step_of(folders[-1])
-        known = {step: self._marker(f"{self._root}/global_step_{step}")[1] for step in self._steps()}
-        lasting = sorted(step for step, marker in known.items() if marker and not marker.get("preemption"))
-        lasting = [step for step in lasting if step <= newest]  # later ones: of a run before this one
+        known = {
+            step: self._marker(f"{self._root}/global_step_{step}")[1] for step in self._steps()
+        }
+        lasting = sorted(
+            step for step, marker in known.items() if marker and not marker.get("preemption")
+        )
+        # later ones: of a run before this one
+        lasting = [step for step in lasting if step <= newest]
         for step in set(known) - {newest} - set(lasting if keep is None else lasting[-keep:]):
             self._remove(f"{self._root}/global_step_{step}")
 
@@ -115,7 +147,8 @@ class Mirror:
             self._fs.put_file(str(folder / name), f"{target}/{name}")
 
     def _get(self, source: str, temporary: Path, final: Path) -> bool:
-        """Bring the files that a marker names to `final` by way of `temporary`; returns whether they are whole."""
+        """Bring the files that a marker names to `final` by way of `temporary`; returns whether
+        they are whole."""
         content, marker = self._marker(source)
         if not marker:
             return False
@@ -167,7 +200,10 @@ class Mirror:
         content = bytes(self._fs.cat_file(f"{folder}/{MARKER}"))
         try:
             marker = json.loads(content)
-            inside = all(not Path(name).is_absolute() and ".." not in Path(name).parts for name in marker["sha256"])
+            inside = all(
+                not Path(name).is_absolute() and ".." not in Path(name).parts
+                for name in marker["sha256"]
+            )
         except (ValueError, KeyError, TypeError):
             return b"", {}
         return (content, marker) if inside else (b"", {})
@@ -176,5 +212,8 @@ class Mirror:
         self._fs.invalidate_cache()
         if not self._fs.exists(self._root):
             return []
-        names = (str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._root, detail=False))
+        names = (
+            str(path).rstrip("/").rpartition("/")[2]
+            for path in self._fs.ls(self._root, detail=False)
+        )
         return [step_of(Path(name)) for name in names if name.startswith("global_step_")]

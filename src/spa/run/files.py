@@ -1,4 +1,5 @@
-"""The files of a run: legal JSON and YAML, whole files or none, old files archived instead of deleted."""
+"""The files of a run: legal JSON and YAML, whole files or none, old files archived instead of
+deleted."""
 
 import hashlib
 import json
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import yaml
 
-MANIFEST, METRICS = "manifest.json", "metrics.jsonl"
+MANIFEST = "manifest.json"
+METRICS = "metrics.jsonl"
 """The record of a stage's folder, see `spa.run.manifest`, and its lines without times."""
 
 
 def scalar(value: Any) -> int | float | str | bool | None:
-    """A metric's value as JSON can hold it: NaN is null, infinities are strings. One-element tensors count."""
+    """A metric's value as JSON can hold it: NaN is null, infinities are strings. One-element
+    tensors count."""
     if hasattr(value, "item"):
         value = value.item()
     return _finite(value) if isinstance(value, float) else value
@@ -32,7 +35,8 @@ def _finite(value: float) -> float | str | None:
 
 
 def jsonable(value: Any) -> Any:
-    """`value` with every part turned into what strict JSON knows; unknown objects become their text."""
+    """`value` with every part turned into what strict JSON knows; unknown objects become their
+    text."""
     if isinstance(value, Enum):
         return jsonable(value.value)
     if isinstance(value, np.generic | np.ndarray):
@@ -51,7 +55,8 @@ def jsonable(value: Any) -> Any:
 
 
 def dump_line(row: dict[str, Any]) -> str:
-    """One line of JSON. Escaped to ASCII, so that any text (lone surrogates too) survives any editor and any locale."""
+    """One line of JSON. Escaped to ASCII, so that any text (lone surrogates too) survives any
+    editor and any locale."""
     try:
         return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
     except (TypeError, ValueError):  # something that JSON does not know: take the slower way
@@ -59,7 +64,8 @@ def dump_line(row: dict[str, Any]) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The complete lines of a JSON-lines file, as text and as dict. A line cut off by a kill is left out."""
+    """The complete lines of a JSON-lines file, as text and as dict. A line cut off by a kill is
+    left out."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             if not line.endswith("\n"):
@@ -82,7 +88,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def write_atomic(path: Path, lines: Iterable[str]) -> None:
-    """Write a file so that a reader, or a machine that comes back after a crash, sees all of it or none of it."""
+    """Write a file so that a reader, or a machine that comes back after a crash, sees all of it or
+    none of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -109,8 +116,8 @@ def save_config(config: Any, path: Path) -> None:
 
 
 def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
-    """Move files and folders of `directory` to `previous/<n>/` below it, n being the first free number; returns that
-    folder."""
+    """Move files and folders of `directory` to `previous/<n>/` below it, n being the first free
+    number; returns that folder."""
     number = 1
     while (directory / "previous" / str(number)).exists():
         number += 1
@@ -122,14 +129,18 @@ def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what a killed process was writing: temporary files of `write_atomic`, half-written folders."""
+    """Remove what a killed process was writing: temporary files of `write_atomic`, half-written
+    folders."""
     for pattern in (".*.[0-9]*.tmp", "*/.*.[0-9]*.tmp", ".saving_*", ".fetching"):
         for path in directory.glob(pattern):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
+                missing_ok=True
+            )
 
 
 def flush_directory(folder: Path) -> None:
-    """Put the names in a folder on the disk: a file that was flushed may still be lost with its name."""
+    """Put the names in a folder on the disk: a file that was flushed may still be lost with its
+    name."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

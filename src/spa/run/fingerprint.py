@@ -1,9 +1,10 @@
-"""What a result depends on: one fingerprint per stage, of settings, contents, revision and the stage before it.
+"""What a result depends on: one fingerprint per stage, of settings, contents, revision and the
+stage before it.
 
 The schema says which settings count (`Key.affects`), one table which sections belong to which stage
-(`spa.config.stages`). Models, tokenizers, chat templates and data sets count by their content: a run may be moved, and
-a file may not be swapped. Package versions, processor and thread count are recorded alongside. They change the last
-digits, and nothing is refused because of them.
+(`spa.config.stages`). Models, tokenizers, chat templates and data sets count by their content: a
+run may be moved, and a file may not be swapped. Package versions, processor and thread count are
+recorded alongside. They change the last digits, and nothing is refused because of them.
 """
 
 import functools
@@ -26,7 +27,15 @@ REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
-_TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens_map", "added_tokens", "preprocessor_config", "processor")
+_TOKENIZER = (
+    "tokenizer",
+    "vocab",
+    "merges",
+    "special_tokens_map",
+    "added_tokens",
+    "preprocessor_config",
+    "processor",
+)
 _MODEL_FILES = (".json", ".safetensors", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 _MARKER = "complete.json"  # of a checkpoint: what it says of the other files is not content
 
@@ -35,9 +44,9 @@ _MARKER = "complete.json"  # of a checkpoint: what it says of the other files is
 class Fingerprint:
     """What one stage's result depends on, and what it was made with.
 
-    settings: dotted key -> plain value, of the keys whose schema says `result`. content: what was hashed -> SHA-256.
-    parent: the stage before, in full, so that a change there can be named even when its folder is gone.
-    numerics and environment are recorded only.
+    settings: dotted key -> plain value, of the keys whose schema says `result`. content: what was
+    hashed -> SHA-256. parent: the stage before, in full, so that a change there can be named even
+    when its folder is gone. numerics and environment are recorded only.
     """
 
     stage: Stage
@@ -50,10 +59,14 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 of everything that the result depends on. Settings at the schema's default are left out, so that a
-        record made before a setting existed keeps its digest."""
+        """A SHA-256 of everything that the result depends on. Settings at the schema's default are
+        left out, so that a record made before a setting existed keeps its digest."""
         settings = without_idle_replay(self.settings)
-        chosen = {key: value for key, value in settings.items() if _plain(value) != _plain(default_of(key))}
+        chosen = {
+            key: value
+            for key, value in settings.items()
+            if _plain(value) != _plain(default_of(key))
+        }
         parent = self.parent.digest if self.parent else None
         counted = (self.stage, chosen, dict(self.content), parent, self.revision)
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
@@ -80,26 +93,33 @@ class Fingerprint:
 
 
 def fingerprint_of(
-    cfg: Config, stage: Stage, *, parent: Fingerprint | None = None, content: Mapping[str, str] | None = None
+    cfg: Config,
+    stage: Stage,
+    *,
+    parent: Fingerprint | None = None,
+    content: Mapping[str, str] | None = None,
 ) -> Fingerprint:
     """The fingerprint of what `stage` makes of a configuration, without doing it.
 
-    `parent`: the stage whose result it starts from. PPO then begins with that stage's weights, and `model_path` counts
-    through it. `content`: hashes of more that it reads. Files are hashed once per process while size and time stay
-    the same.
+    `parent`: the stage whose result it starts from. PPO then begins with that stage's weights, and
+    `model_path` counts through it. `content`: hashes of more that it reads. Files are hashed once
+    per process while size and time stay the same.
     """
     settings: dict[str, Any] = {}
     hashes: dict[str, str] = {}
     numerics: dict[str, Any] = {}
     for name, value in values_of(cfg, stage).items():
-        key, plain = key_of(name), json.loads(json.dumps(value, default=str))
+        key = key_of(name)
+        plain = json.loads(json.dumps(value, default=str))
         if key.affects == "rounding":
             numerics[name] = plain
         elif key.affects != "result":
             continue
         elif key.content == "model":
             if parent is None or stage != "ppo":
-                hashes |= {f"{name} ({part})": found for part, found in model_content(str(value)).items()}
+                hashes |= {
+                    f"{name} ({part})": found for part, found in model_content(str(value)).items()
+                }
         elif key.content == "checkpoint":
             hashes[name] = checkpoint_content(value)
         elif key.content != "value":
@@ -122,10 +142,11 @@ def fingerprint_of(
 def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
     """What makes two fingerprints different, the stages before them included: key -> (old, new).
 
-    A key that one of them does not know has the schema's default, so that a new setting does not end a run that was
-    begun without it, or any value (`UNRECORDED`).
+    A key that one of them does not know has the schema's default, so that a new setting does not
+    end a run that was begun without it, or any value (`UNRECORDED`).
     """
-    before, now = without_idle_replay(old.settings), without_idle_replay(new.settings)
+    before = without_idle_replay(old.settings)
+    now = without_idle_replay(new.settings)
     unknown = {key for key in UNRECORDED.get(new.stage, ()) if key not in before}
     now = {key: value for key, value in now.items() if key not in unknown}
     found = _changed(before, now, default_of) | _changed(old.content, new.content)
@@ -134,27 +155,36 @@ def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]
     if old.parent and new.parent:
         return differences(old.parent, new.parent) | found
     if old.parent or new.parent:
-        found["the stage before it"] = (old.parent and old.parent.digest, new.parent and new.parent.digest)
+        found["the stage before it"] = (
+            old.parent and old.parent.digest,
+            new.parent and new.parent.digest,
+        )
     return found
 
 
 def numerical_differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
-    """What may change the last digits and nothing else: memory and speed settings, packages, processor, threads."""
-    return _changed(old.numerics, new.numerics, default_of) | _changed(old.environment, new.environment)
+    """What may change the last digits and nothing else: memory and speed settings, packages,
+    processor, threads."""
+    return _changed(old.numerics, new.numerics, default_of) | _changed(
+        old.environment, new.environment
+    )
 
 
 def _changed(
     old: Mapping[str, Any], new: Mapping[str, Any], default: Callable[[str], Any] = lambda key: None
 ) -> dict[str, tuple[Any, Any]]:
     pairs = {
-        key: tuple(side[key] if key in side else default(key) for side in (old, new)) for key in sorted({*old, *new})
+        key: tuple(side[key] if key in side else default(key) for side in (old, new))
+        for key in sorted({*old, *new})
     }
     return {key: (a, b) for key, (a, b) in pairs.items() if _plain(a) != _plain(b)}
 
 
 def _plain(value: Any) -> Any:
     """Tuples as lists; an empty mapping as nothing."""
-    return json.loads(json.dumps(value, default=str)) or (None if isinstance(value, Mapping) else value)
+    return json.loads(json.dumps(value, default=str)) or (
+        None if isinstance(value, Mapping) else value
+    )
 
 
 def environment() -> dict[str, Any]:
@@ -169,15 +199,17 @@ def environment() -> dict[str, Any]:
             continue
     cuda = torch.cuda.is_available()
     return found | {
-        "processor": torch.cuda.get_device_name() if cuda else torch.backends.cpu.get_cpu_capability(),
+        "processor": torch.cuda.get_device_name()
+        if cuda
+        else torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
 
 
 def model_content(name: str) -> dict[str, str]:
-    """`weights`, `tokenizer` and `chat template` of a model -> SHA-256 of its files. A Hub name counts by its snapshot
-    in the local cache; what is not there, or is behind an API, counts by its name. Raises ModelError for an adapter
-    that does not say whose it is."""
+    """`weights`, `tokenizer` and `chat template` of a model -> SHA-256 of its files. A Hub name
+    counts by its snapshot in the local cache; what is not there, or is behind an API, counts by its
+    name. Raises ModelError for an adapter that does not say whose it is."""
     from spa.models.load import indexed_weights
     from spa.models.lora import read_adapter
 
@@ -193,7 +225,8 @@ def model_content(name: str) -> dict[str, str]:
         parts.setdefault("weights", []).extend(path for path in nested if path.is_file())
     found = {part: _sums(paths) for part, paths in parts.items()}
     adapter = folder / "adapter_config.json"
-    if adapter.is_file() and not (folder / "config.json").is_file():  # an adapter alone: its base counts, too
+    # an adapter alone: its base counts, too
+    if adapter.is_file() and not (folder / "config.json").is_file():
         base = read_adapter(folder)["base_model_name_or_path"]
         found |= {f"{part} of its base": value for part, value in model_content(str(base)).items()}
     return found
@@ -227,17 +260,23 @@ def _cached(name: str, kind: str) -> Path | None:
 def _part(name: str) -> str:
     if name.startswith("chat_template"):
         return "chat template"
-    return "tokenizer" if name.startswith(_TOKENIZER) or name.endswith((".model", ".tiktoken")) else "weights"
+    return (
+        "tokenizer"
+        if name.startswith(_TOKENIZER) or name.endswith((".model", ".tiktoken"))
+        else "weights"
+    )
 
 
 def file_content(named: Any) -> str:
-    """The SHA-256 of the file, the files, or the parquet files of the folder or Hub data set that a value names."""
+    """The SHA-256 of the file, the files, or the parquet files of the folder or Hub data set that a
+    value names."""
     names = [named] if isinstance(named, str) else list(named)
     return _combined(_data_content(str(name)) for name in names)
 
 
 def checkpoint_content(name: str) -> str:
-    """The SHA-256 of a checkpoint's mark, which has those of its files; of one that is not there, its name."""
+    """The SHA-256 of a checkpoint's mark, which has those of its files; of one that is not there,
+    its name."""
     marker = Path(name).expanduser() / _MARKER
     return file_sum(marker) if marker.is_file() else f"name {name}"
 
@@ -249,7 +288,9 @@ def _data_content(name: str) -> str:
     folder = path if path.is_dir() else _cached(name, "dataset")
     if folder is None:
         return f"name {name}"
-    return _sums(sorted(file for place in (folder, folder / "data") for file in place.glob("*.parquet")))
+    return _sums(
+        sorted(file for place in (folder, folder / "data") for file in place.glob("*.parquet"))
+    )
 
 
 def _sums(paths: Iterable[Path]) -> str:

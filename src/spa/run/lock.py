@@ -21,8 +21,9 @@ PATIENCE_S = 5.0
 def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
     """Hold `directory` (made if it is missing) for this process.
 
-    The lock is the kernel's and goes with the process, however it ends: there are no stale ones. Raises TrainingError
-    that names the process that holds it, or says that the directory cannot be written.
+    The lock is the kernel's and goes with the process, however it ends: there are no stale ones.
+    Raises TrainingError that names the process that holds it, or says that the directory cannot be
+    written.
     """
     file = _open(directory)
     with file:
@@ -45,7 +46,8 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
 
 
 def held(directory: Path) -> bool | None:
-    """Whether a process holds `directory` now; None if that cannot be told from this machine. No clock is asked."""
+    """Whether a process holds `directory` now; None if that cannot be told from this machine. No
+    clock is asked."""
     try:
         with (directory / LOCK).open(encoding="utf-8") as file:
             try:

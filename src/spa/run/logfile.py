@@ -14,7 +14,8 @@ _LOGGER = logging.getLogger("spa")
 
 
 class _Handler(logging.FileHandler):
-    """A log that cannot be written (a full disk) says so once and does not fill the console with tracebacks."""
+    """A log that cannot be written (a full disk) says so once and does not fill the console with
+    tracebacks."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         _LOGGER.removeHandler(self)
@@ -22,8 +23,9 @@ class _Handler(logging.FileHandler):
 
 
 class LogFile:
-    """Appends what the logger "spa" says to a file until it is closed. Also a context manager, which writes down the
-    exception that ends its block. A file that is being written to already is left to the one who opened it."""
+    """Appends what the logger "spa" says to a file until it is closed. Also a context manager,
+    which writes down the exception that ends its block. A file that is being written to already is
+    left to the one who opened it."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError if the file cannot be written."""
@@ -41,9 +43,13 @@ class LogFile:
         """Write down what stopped the stage; the console hears of it from whoever catches it."""
         if self._handler is not None:
             why = (type(error), error, error.__traceback__)
-            text, name, level = "stopped by %s", type(error).__name__, logging.ERROR
+            text = "stopped by %s"
+            name = type(error).__name__
+            level = logging.ERROR
             if isinstance(error, StopRequested):  # nothing went wrong
-                name, why, level = error.name, None, logging.INFO
+                name = error.name
+                why = None
+                level = logging.INFO
             record = logging.LogRecord("spa", level, __file__, 0, text, (name,), why)
             self._handler.handle(record)
 
@@ -58,7 +64,10 @@ class LogFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             self.stopped(error)

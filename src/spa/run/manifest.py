@@ -1,9 +1,10 @@
 """What a stage's folder holds, and the one place that says what may be done with it.
 
-`manifest.json` is written when a stage begins and again when it is finished. It holds the fingerprint of the work,
-the sizes of the files that later stages read, and the result once there is one. Every start compares fingerprints:
-a stage is finished, is resumed, begins from scratch, or is refused with the names of the changed settings. A run may be
-made longer, validated more or less often, moved to other hardware or cut into other micro-batches at any time.
+`manifest.json` is written when a stage begins and again when it is finished. It holds the
+fingerprint of the work, the sizes of the files that later stages read, and the result once there is
+one. Every start compares fingerprints: a stage is finished, is resumed, begins from scratch, or is
+refused with the names of the changed settings. A run may be made longer, validated more or less
+often, moved to other hardware or cut into other micro-batches at any time.
 """
 
 import functools
@@ -39,8 +40,8 @@ _WORK = (
 class Manifest:
     """The record of a stage's folder.
 
-    sizes: file in the folder -> bytes. result: what the finished stage returned, relative to the folder; None while it
-    is not finished. seconds: how long all starts together took.
+    sizes: file in the folder -> bytes. result: what the finished stage returned, relative to the
+    folder; None while it is not finished. seconds: how long all starts together took.
     """
 
     fingerprint: Fingerprint
@@ -50,8 +51,8 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
-        """The manifest of a folder. Where it is lost or damaged, the fingerprint of the newest readable checkpoint, as
-        of a stage that is not finished; None if there is none either."""
+        """The manifest of a folder. Where it is lost or damaged, the fingerprint of the newest
+        readable checkpoint, as of a stage that is not finished; None if there is none either."""
         record = read_object(folder / MANIFEST)
         with suppress(KeyError, TypeError, ValueError):
             return cls(
@@ -70,7 +71,8 @@ class Manifest:
         write_atomic(folder / MANIFEST, [json.dumps(asdict(self), indent=1)])
 
     def problem(self, path: Path, folder: Path) -> str:
-        """What is wrong with a file of the folder: gone, or of another size than the stage wrote; "" if nothing is."""
+        """What is wrong with a file of the folder: gone, or of another size than the stage wrote;
+        "" if nothing is."""
         if not path.is_file():
             return f"{path} is missing"
         found = path.stat().st_size
@@ -84,7 +86,8 @@ def batch_file(step: int) -> str:
 
 
 def whole_batches(folder: Path, first: int = 0) -> int:
-    """The last of the batches after `first` that are recorded and whole, without a gap. A damaged one is named."""
+    """The last of the batches after `first` that are recorded and whole, without a gap. A damaged
+    one is named."""
     known = Manifest.read(folder)
     step = first
     while known is not None and (name := batch_file(step + 1)) in known.sizes:
@@ -102,8 +105,8 @@ def sizes_of(folder: Path, *patterns: str) -> dict[str, int]:
 
 
 def result_of(folder: Path) -> Path | None:
-    """What a finished stage returned, wherever the run has been moved to; None if it is not finished, or if its result
-    is gone or damaged: then the stage has to be done again.
+    """What a finished stage returned, wherever the run has been moved to; None if it is not
+    finished, or if its result is gone or damaged: then the stage has to be done again.
 
     Raises DataError if a data set is not the one that the stage wrote.
     """
@@ -130,9 +133,11 @@ def result_of(folder: Path) -> Path | None:
 
 
 def damaged_files(run: Path) -> tuple[int, list[str]]:
-    """How many checkpoints and recorded files there are in and below a folder, and what is wrong with them. Reads all
-    of them and compares the hashes of checkpoints and the sizes of other files."""
-    files, problems = 0, list[str]()
+    """How many checkpoints and recorded files there are in and below a folder, and what is wrong
+    with them. Reads all of them and compares the hashes of checkpoints and the sizes of other
+    files."""
+    files = 0
+    problems = list[str]()
     for marker in sorted(run.rglob(MARKER)):
         files += 1
         if problem := damage(marker.parent, hashes=True):
@@ -149,14 +154,19 @@ def damaged_files(run: Path) -> tuple[int, list[str]]:
 
 
 def is_finished(folder: Path, fingerprint: Fingerprint) -> bool:
-    """Whether a folder is recorded as the finished stage of this fingerprint; files are not looked at."""
+    """Whether a folder is recorded as the finished stage of this fingerprint; files are not looked
+    at."""
     known = Manifest.read(folder)
-    return known is not None and known.result is not None and not differences(known.fingerprint, fingerprint)
+    return (
+        known is not None
+        and known.result is not None
+        and not differences(known.fingerprint, fingerprint)
+    )
 
 
 def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]]:
-    """What makes the work in a folder another than that of `fingerprint`: key -> (old, new). Empty if it is the same,
-    or if there is none. What changes at most the last digits is logged."""
+    """What makes the work in a folder another than that of `fingerprint`: key -> (old, new). Empty
+    if it is the same, or if there is none. What changes at most the last digits is logged."""
     if not _has_begun(folder):
         return {}
     known = Manifest.read(folder)
@@ -173,7 +183,8 @@ def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]
 
 
 def _has_begun(folder: Path) -> bool:
-    """Whether anything was made in a folder. A start that failed, of a model that cannot be loaded, made nothing."""
+    """Whether anything was made in a folder. A start that failed, of a model that cannot be loaded,
+    made nothing."""
     if checkpoints_in(folder) or any(folder.glob(DATA_FILES)) or read_metrics(folder / METRICS):
         return True
     known = Manifest.read(folder)
@@ -186,8 +197,8 @@ def _warn_once(text: str) -> None:
 
 
 def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
-    """Raise ConfigError, one for all stages in their order, if a folder holds work of another fingerprint. What a stage
-    has from the one before it is named once."""
+    """Raise ConfigError, one for all stages in their order, if a folder holds work of another
+    fingerprint. What a stage has from the one before it is named once."""
     lines: list[str] = []
     named: dict[str, tuple[Any, Any]] = {}
     for folder, fingerprint in stages:
@@ -228,4 +239,6 @@ def archive_work(folder: Path) -> None:
     """Move everything that a stage left in its folder to `previous/<n>/`."""
     old = sorted(path for pattern in _WORK for path in folder.glob(pattern))
     if old:
-        log.warning("archived in %s: %s", archive_files(folder, old), ", ".join(path.name for path in old))
+        log.warning(
+            "archived in %s: %s", archive_files(folder, old), ", ".join(path.name for path in old)
+        )

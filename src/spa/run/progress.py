@@ -11,16 +11,20 @@ SECONDS_BETWEEN_LINES = 2.0
 
 
 class ProgressLine:
-    """Stage, step, time used, time left and the latest values. Shows nothing when quiet. Also a context manager.
+    """Stage, step, time used, time left and the latest values. Shows nothing when quiet. Also a
+    context manager.
 
     Worker processes share a terminal, so they write lines too, with the name of their run in front.
     """
 
-    def __init__(self, stage: str, *, total: int | None = None, start: int = 0, name: str = "") -> None:
+    def __init__(
+        self, stage: str, *, total: int | None = None, start: int = 0, name: str = ""
+    ) -> None:
         """`start`: steps that an earlier run has done."""
         worker = multiprocessing.parent_process() is not None
         self._stage = f"{name} {stage}" if worker and name else stage
-        self._total, self._first = total, start
+        self._total = total
+        self._first = start
         self._shown: dict[str, tuple[str, int]] = {}
         self._started = time.monotonic()
         self._last_line = self._started - SECONDS_BETWEEN_LINES
@@ -30,10 +34,12 @@ class ProgressLine:
             self._bar.start()
 
     def update(self, step: int, values: Mapping[str, str] | None = None) -> None:
-        """`step` steps are done; values by label, which stay, with the step that they are of, until replaced."""
+        """`step` steps are done; values by label, which stay, with the step that they are of, until
+        replaced."""
         self._shown |= {label: (value, step) for label, value in (values or {}).items()}
         text = "  ".join(
-            f"{label} {value}" + (f" @{since}" if since < step else "") for label, (value, since) in self._shown.items()
+            f"{label} {value}" + (f" @{since}" if since < step else "")
+            for label, (value, since) in self._shown.items()
         )
         if self._bar is not None:
             from rich.markup import escape
@@ -61,7 +67,11 @@ class ProgressLine:
         of = f"/{self._total}" if self._total else ""
         left = self._seconds_left(step, now)
         ending = f"  ({_clock(left)} left)" if left is not None else ""
-        get_console().print(printable(f"[{self._stage}] step {step}{of}  {text}{ending}"), markup=False, soft_wrap=True)
+        get_console().print(
+            printable(f"[{self._stage}] step {step}{of}  {text}{ending}"),
+            markup=False,
+            soft_wrap=True,
+        )
 
     def _seconds_left(self, step: int, now: float) -> float | None:
         done = step - self._first

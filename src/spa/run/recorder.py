@@ -1,7 +1,7 @@
 """The record of a stage: what training writes and everything that looks at a run reads.
 
-A stage directory holds `config.yaml`, `metrics.jsonl` (deterministic: no times), `timings.jsonl`, `trajectories/`,
-`token_scores/` (what the trainer thought of single tokens) and `log.txt`.
+A stage directory holds `config.yaml`, `metrics.jsonl` (deterministic: no times), `timings.jsonl`,
+`trajectories/`, `token_scores/` (what the trainer thought of single tokens) and `log.txt`.
 """
 
 import logging
@@ -39,18 +39,19 @@ TIMING_PREFIXES = ("timing_s/", "perf/")
 _RECORDS = (METRICS, "timings.jsonl")
 _EPISODES = ("trajectories", "token_scores")
 _TRACKED = "tensorboard"
-"""The one tracker that writes beside the record. Without steps to go on from, its curves would begin a second time."""
+"""The one tracker that writes beside the record. Without steps to go on from, its curves would
+begin a second time."""
 _LOGGER = logging.getLogger("spa.run")
 
 
 class Recorder:
     """Writes the record of one stage and tells the trackers. Also a context manager.
 
-    With `resume_step` = k the record goes on after step k: lines and episodes of later steps are dropped, so that an
-    interrupted run ends with the files of an undisturbed one, byte for byte. Without it, an older record in the same
-    directory is moved to `previous/<n>/`. Without progress (a timer that begins, a line that is written) for
-    `stall_timeout_s` the process ends, saying where it hung. With `enabled` = False (ranks other than 0) every method
-    does nothing.
+    With `resume_step` = k the record goes on after step k: lines and episodes of later steps are
+    dropped, so that an interrupted run ends with the files of an undisturbed one, byte for byte.
+    Without it, an older record in the same directory is moved to `previous/<n>/`. Without progress
+    (a timer that begins, a line that is written) for `stall_timeout_s` the process ends, saying
+    where it hung. With `enabled` = False (ranks other than 0) every method does nothing.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Recorder:
         stall_timeout_s: float | None = None,
         sample_episodes: Mapping[str, int] | None = None,
     ) -> None:
-        """`sample_episodes`: how many episodes of a split ("train", "val") the trackers get as a table; default: 8."""
+        """`sample_episodes`: how many episodes of a split ("train", "val") the trackers get as a
+        table; default: 8."""
         self.directory = Path(directory)
         self.stage = stage
         self.enabled = enabled
@@ -102,18 +104,20 @@ class Recorder:
         )
 
     def log(self, step: int, metrics: "Metrics", *, tokens: int | None = None) -> None:
-        """Append one line to `metrics.jsonl` and the seconds since the last call to `timings.jsonl`; tell the trackers.
+        """Append one line to `metrics.jsonl` and the seconds since the last call to
+        `timings.jsonl`; tell the trackers.
 
-        NaN is written as null and infinities as the strings "Infinity" and "-Infinity". Keys that begin with
-        `timing_s/` or `perf/` go to `timings.jsonl`. With `tokens`, how many tokens the step dealt with, their number
-        per second since the last call is `perf/throughput`.
+        NaN is written as null and infinities as the strings "Infinity" and "-Infinity". Keys that
+        begin with `timing_s/` or `perf/` go to `timings.jsonl`. With `tokens`, how many tokens the
+        step dealt with, their number per second since the last call is `perf/throughput`.
         """
         if not self.enabled:
             return
         now = time.monotonic()
         if tokens is not None and now > self._last_log:
             metrics = {**metrics, "perf/throughput": tokens / (now - self._last_log)}
-        elapsed, self._last_log = now - self._last_log, now
+        elapsed = now - self._last_log
+        self._last_log = now
         values = {key: scalar(value) for key, value in metrics.items()}
         timings = {key: value for key, value in values.items() if key.startswith(TIMING_PREFIXES)}
         lasting = {key: value for key, value in values.items() if key not in timings}
@@ -121,7 +125,8 @@ class Recorder:
         self._seconds.clear()
         if lasting:
             self._append(METRICS, step, lasting)
-        clock = {"elapsed_s": round(elapsed, 3), "unix_time": round(time.time(), 3)}  # the second may jump
+        # the second may jump
+        clock = {"elapsed_s": round(elapsed, 3), "unix_time": round(time.time(), 3)}
         self._append("timings.jsonl", step, {**timings, **clock})
         self._watchdog.beat(f"what follows step {step}")
         self._sinks.log(step, {**lasting, **timings})
@@ -140,21 +145,26 @@ class Recorder:
             _LOGGER.debug("%s: %s took %.2f s", self.stage, name, seconds)
 
     def trajectories(self, step: int, split: str, episodes: Sequence["Episode"]) -> None:
-        """Write `trajectories/<split>-<step>.jsonl`, one `Episode.to_json()` per line; a second call appends."""
+        """Write `trajectories/<split>-<step>.jsonl`, one `Episode.to_json()` per line; a second
+        call appends."""
         if not self.enabled:
             return
         self._write_rows("trajectories", step, split, (episode.to_json() for episode in episodes))
         self._sinks.episodes(step, split, episodes)
 
-    def token_scores(self, step: int, split: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    def token_scores(
+        self, step: int, split: str, scores: Mapping[str, Mapping[str, Sequence[float]]]
+    ) -> None:
         """Write what the trainer computed per token, for the viewer's hover text.
 
-        `scores` maps an episode id to token-aligned lists [T] by name, for example "advantages", "values", "returns".
+        `scores` maps an episode id to token-aligned lists [T] by name, for example "advantages",
+        "values", "returns".
         """
         if not self.enabled:
             return
         rows = (
-            {"episode_id": key, **{name: list(row) for name, row in value.items()}} for key, value in scores.items()
+            {"episode_id": key, **{name: list(row) for name, row in value.items()}}
+            for key, value in scores.items()
         )
         self._write_rows("token_scores", step, split, rows)
 
@@ -176,21 +186,29 @@ class Recorder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None and self.enabled:
             self._log.stopped(error)
         self.close()
 
     def _append(self, name: str, step: int, values: dict[str, Any]) -> None:
-        with _disk_errors(self.directory / name), (self.directory / name).open("a", encoding="utf-8") as file:
+        with (
+            _disk_errors(self.directory / name),
+            (self.directory / name).open("a", encoding="utf-8") as file,
+        ):
             file.write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
             _sync(file)
             if self.directory / name not in self._written:
                 flush_directory(self.directory)
                 self._written.add(self.directory / name)
 
-    def _write_rows(self, folder: str, step: int, split: str, rows: Iterator[dict[str, Any]]) -> None:
+    def _write_rows(
+        self, folder: str, step: int, split: str, rows: Iterator[dict[str, Any]]
+    ) -> None:
         path = self.directory / folder / f"{split}-{step:06d}.jsonl"
         with _disk_errors(path):
             path.parent.mkdir(exist_ok=True)
@@ -204,7 +222,8 @@ class Recorder:
 
 
 def _sync(file: IO[str]) -> None:
-    """On the disk before anything counts on it: a checkpoint that outlived the lines before it would lose them."""
+    """On the disk before anything counts on it: a checkpoint that outlived the lines before it
+    would lose them."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -223,7 +242,11 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 def _move_aside(directory: Path) -> None:
     """Keep an older record of the same directory in `previous/<n>/`; nothing is deleted."""
-    old = [directory / name for name in (*_RECORDS, *_EPISODES, _TRACKED) if (directory / name).exists()]
+    old = [
+        directory / name
+        for name in (*_RECORDS, *_EPISODES, _TRACKED)
+        if (directory / name).exists()
+    ]
     if old:
         archive_files(directory, old)
 
@@ -233,7 +256,9 @@ def _truncate(directory: Path, last_step: int) -> None:
     for name in _RECORDS:
         path = directory / name
         if path.exists():
-            write_atomic(path, (line for line, row in read_lines(path) if row.get("step", -1) <= last_step))
+            write_atomic(
+                path, (line for line, row in read_lines(path) if row.get("step", -1) <= last_step)
+            )
     for folder in _EPISODES:
         for path in (directory / folder).glob("*.jsonl"):
             step = path.stem.rpartition("-")[2]

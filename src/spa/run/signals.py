@@ -1,9 +1,9 @@
 """Being asked to stop: SIGTERM and Ctrl-C become one exception, at a moment when nothing is lost.
 
-Inside `stoppable()`, the first SIGTERM or SIGINT raises StopRequested in the main thread: at once where everything
-under way can be played again (rollouts, loading), at the end of the outermost `uninterrupted()` where it cannot (an
-update and the lines about it, a checkpoint). A second SIGINT interrupts whatever it meets. Light on purpose: no import
-but the standard library's.
+Inside `stoppable()`, the first SIGTERM or SIGINT raises StopRequested in the main thread: at once
+where everything under way can be played again (rollouts, loading), at the end of the outermost
+`uninterrupted()` where it cannot (an update and the lines about it, a checkpoint). A second SIGINT
+interrupts whatever it meets. Light on purpose: no import but the standard library's.
 """
 
 import faulthandler
@@ -20,11 +20,13 @@ ASKING = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequested(KeyboardInterrupt):
-    """The process was asked to stop. `saved`: the checkpoint that was written because of it, or empty."""
+    """The process was asked to stop. `saved`: the checkpoint that was written because of it, or
+    empty."""
 
     def __init__(self, name: str, saved: str = "") -> None:
         super().__init__(name, saved)
-        self.name, self.saved = name, saved
+        self.name = name
+        self.saved = saved
 
 
 @dataclass(slots=True)
@@ -42,13 +44,16 @@ _STATE = _State()
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM and SIGINT raise StopRequested within. Nothing changes inside another one, or outside the main thread. A
-    signal that the process was started to ignore stays ignored."""
+    """SIGTERM and SIGINT raise StopRequested within. Nothing changes inside another one, or outside
+    the main thread. A signal that the process was started to ignore stays ignored."""
     if _STATE.installed or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in ASKING}
-    _STATE.installed, _STATE.asked, _STATE.raised, _STATE.held = True, "", False, 0
+    _STATE.installed = True
+    _STATE.asked = ""
+    _STATE.raised = False
+    _STATE.held = 0
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _asked)
@@ -62,7 +67,8 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Whatever is done within is done to its end; then, if the process was asked to stop, StopRequested is raised."""
+    """Whatever is done within is done to its end; then, if the process was asked to stop,
+    StopRequested is raised."""
     _STATE.held += 1
     try:
         yield
@@ -84,7 +90,8 @@ def interruptible() -> Iterator[None]:
 
 
 def stop_asked() -> bool:
-    """Whether the process has been asked to stop: for ranks that have to agree before one of them does."""
+    """Whether the process has been asked to stop: for ranks that have to agree before one of them
+    does."""
     return _STATE.installed and bool(_STATE.asked)
 
 
@@ -94,8 +101,14 @@ def stops_by_signal() -> bool:
 
 
 def raise_if_asked() -> None:
-    """Raise StopRequested again if somebody asked for a stop that other people's code has swallowed."""
-    if _STATE.installed and _STATE.asked and _STATE.held == 0 and threading.current_thread() is threading.main_thread():
+    """Raise StopRequested again if somebody asked for a stop that other people's code has
+    swallowed."""
+    if (
+        _STATE.installed
+        and _STATE.asked
+        and _STATE.held == 0
+        and threading.current_thread() is threading.main_thread()
+    ):
         stop_now()
 
 
@@ -117,12 +130,14 @@ def stopping_children() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """For worker processes: Ctrl-C reaches every process of a terminal, and the parent asks its children by itself."""
+    """For worker processes: Ctrl-C reaches every process of a terminal, and the parent asks its
+    children by itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def stacks_on_request() -> None:
-    """`kill -USR1 PID` writes the stacks of all threads to stderr; without a handler it would end the process."""
+    """`kill -USR1 PID` writes the stacks of all threads to stderr; without a handler it would end
+    the process."""
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 

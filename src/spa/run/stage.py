@@ -1,4 +1,5 @@
-"""One stage of a run: it owns the folder, the fingerprint, resuming, signals, the record and the checkpoints.
+"""One stage of a run: it owns the folder, the fingerprint, resuming, signals, the record and the
+checkpoints.
 
     with Stage(cfg, folder, fingerprint, keep=2) as stage:
         if stage.result is None:                       # not finished yet
@@ -10,11 +11,11 @@
                 stage.commit(step, metrics, episodes, model)
             stage.finish()
 
-A run that is killed at any moment, started again with the same command, ends with the files of one that was not, byte
-for byte, times aside. `commit` orders the writes so that nothing counts on what is not on the disk yet: episodes, the
-line of metrics, then the checkpoint (or, for self-play, the sizes of the files in the manifest). What is there beyond
-the last of these is dropped when the stage opens. With several ranks every method is called on all of them; rank 0
-decides and writes.
+A run that is killed at any moment, started again with the same command, ends with the files of one
+that was not, byte for byte, times aside. `commit` orders the writes so that nothing counts on what
+is not on the disk yet: episodes, the line of metrics, then the checkpoint (or, for self-play, the
+sizes of the files in the manifest). What is there beyond the last of these is dropped when the
+stage opens. With several ranks every method is called on all of them; rank 0 decides and writes.
 """
 
 import logging
@@ -72,8 +73,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a checkpoint of a stage holds: a model and a tokenizer that save themselves, and state as plain values and
-    tensors."""
+    """What a checkpoint of a stage holds: a model and a tokenizer that save themselves, and state
+    as plain values and tensors."""
 
     model: Any
     tokenizer: Any
@@ -91,8 +92,9 @@ class Trained(Protocol):
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """The directory is this run's alone, and SIGTERM and Ctrl-C end the work where nothing is lost. Of several ranks
-    the first takes the lock, and none stops alone: they agree between two steps."""
+    """The directory is this run's alone, and SIGTERM and Ctrl-C end the work where nothing is lost.
+    Of several ranks the first takes the lock, and none stops alone: they agree between two steps.
+    """
     world = current_world()
     with (
         stoppable(),
@@ -118,7 +120,8 @@ def stage_fingerprint(
     data: Path | None = None,
     content: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """The fingerprint of a stage that is about to start, the same on every rank. Models of the Hub are downloaded.
+    """The fingerprint of a stage that is about to start, the same on every rank. Models of the Hub
+    are downloaded.
 
     `data`: a data set without a fingerprint of its own, which counts by its content.
     """
@@ -126,10 +129,13 @@ def stage_fingerprint(
     def find() -> dict[str, Any]:
         name = cfg.sft.model.partial_pretrain if stage == "sft" else cfg.model_path
         if name not in cfg.model_info:
-            with suppress(ModelError):  # raised where it is loaded; some policies of self-play need no model
+            # raised where it is loaded; some policies of self-play need no model
+            with suppress(ModelError):
                 model_source(name, code=cfg.actor_rollout_ref.model.trust_remote_code)
         more = {} if data is None else {"the data set": file_content(str(data))}
-        return fingerprint_of(cfg, stage, parent=parent, content={**(content or {}), **more}).to_json()
+        return fingerprint_of(
+            cfg, stage, parent=parent, content={**(content or {}), **more}
+        ).to_json()
 
     return Fingerprint.from_json(current_world().broadcast(find))
 
@@ -138,12 +144,12 @@ def stage_fingerprint(
 class Stage:
     """A stage while it is worked on; see the module. A context manager, on every rank.
 
-    first: the step after which the stage begins. total: its last step, if that is known before anything is loaded.
-    keep: how many checkpoints stay. resume_path: the checkpoint to begin from, of another run or an earlier one of
-    this. again: a finished stage is opened all the same.
+    first: the step after which the stage begins. total: its last step, if that is known before
+    anything is loaded. keep: how many checkpoints stay. resume_path: the checkpoint to begin from,
+    of another run or an earlier one of this. again: a finished stage is opened all the same.
 
-    result: what the finished stage returned; None while there is work to do. resume_from: the checkpoint to load; None
-    from scratch. step: the last step that is committed.
+    result: what the finished stage returned; None while there is work to do. resume_from: the
+    checkpoint to load; None from scratch. step: the last step that is committed.
     """
 
     cfg: Config
@@ -173,8 +179,9 @@ class Stage:
     def __enter__(self) -> Self:
         """Find out what is there, and make the folder ready if there is work to do.
 
-        Raises ConfigError, before anything is written, if the folder holds work of another fingerprint, ModelError if
-        `resume_path` cannot be used, and TrainingError if another process has the folder.
+        Raises ConfigError, before anything is written, if the folder holds work of another
+        fingerprint, ModelError if `resume_path` cannot be used, and TrainingError if another
+        process has the folder.
         """
         self.result = self._agreed(self._find_result)
         if self.result is not None:
@@ -192,13 +199,21 @@ class Stage:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        """Save what is committed if the process was asked to stop, then close the record and release the folder."""
+        """Save what is committed if the process was asked to stop, then close the record and
+        release the folder."""
         try:
             if self._loop is not None:
                 self._loop.close()
-            if isinstance(error, StopRequested) and self._trained is not None and self.step > self._saved_step:
+            if (
+                isinstance(error, StopRequested)
+                and self._trained is not None
+                and self.step > self._saved_step
+            ):
                 with uninterrupted():
                     error.saved = str(self._save(self._trained, preemption=True))
         finally:
@@ -208,8 +223,8 @@ class Stage:
 
     @cached_property
     def recorder(self) -> Recorder:
-        """The record: metrics, timings, episodes, messages. Made when it is first used, so that a start that finds
-        nothing to do writes nothing."""
+        """The record: metrics, timings, episodes, messages. Made when it is first used, so that a
+        start that finds nothing to do writes nothing."""
         trainer = self.cfg.trainer
         return Recorder(
             self.folder,
@@ -228,8 +243,8 @@ class Stage:
     def steps(self, total: int, *, save_every: int = 0) -> Iterator[int]:
         """The steps that are still to be made, up to `total`. The body of the loop commits each.
 
-        Asked to stop, it is done to the end of the body, or to the next `interruptible` in it. `save_every`: steps
-        between checkpoints; at the last step there is one in any case.
+        Asked to stop, it is done to the end of the body, or to the next `interruptible` in it.
+        `save_every`: steps between checkpoints; at the last step there is one in any case.
         """
         self.total = total
         self._save_every = save_every
@@ -247,13 +262,14 @@ class Stage:
         return step == self.total or (every > 0 and step % every == 0)
 
     def timer(self, name: str) -> AbstractContextManager[None]:
-        """Add the seconds of the `with` block to `timing_s/<name>`, written with the next line of metrics."""
+        """Add the seconds of the `with` block to `timing_s/<name>`, written with the next line of
+        metrics."""
         return self.recorder.timer(name)
 
     @contextmanager
     def interruptible(self, name: str) -> Iterator[None]:
-        """A timer around work that can be done again from the last step: asked to stop, it stops at once. Several ranks
-        stop together, so not here."""
+        """A timer around work that can be done again from the last step: asked to stop, it stops at
+        once. Several ranks stop together, so not here."""
         with self.timer(name), signals.interruptible() if self._world.size == 1 else nullcontext():
             yield
 
@@ -266,8 +282,9 @@ class Stage:
         *,
         tokens: int | None = None,
     ) -> None:
-        """The step is made: write its episodes, its line, and a checkpoint of `trained` if it is time. Without
-        `trained` the step is kept by its episodes. `tokens`: how many it dealt with, for the throughput."""
+        """The step is made: write its episodes, its line, and a checkpoint of `trained` if it is
+        time. Without `trained` the step is kept by its episodes. `tokens`: how many it dealt with,
+        for the throughput."""
         if episodes:
             self.recorder.trajectories(step, "generate" if trained is None else "train", episodes)
         self.recorder.log(step, metrics, tokens=tokens)
@@ -279,7 +296,8 @@ class Stage:
             self._record(batch_file(step))
 
     def finish(self) -> Path:
-        """Mark the stage as finished and return its result: the newest checkpoint, or for self-play the folder."""
+        """Mark the stage as finished and return its result: the newest checkpoint, or for self-play
+        the folder."""
         played = self.fingerprint.stage == "selfplay"
         self.result = self.folder if played else last_checkpoint(self.folder, self._world)
         if self._world.is_main:
@@ -299,7 +317,8 @@ class Stage:
         self._manifest.write(self.folder)
 
     def _save(self, trained: Trained, *, preemption: bool = False) -> Path:
-        """A checkpoint of everything that is needed to resume, gathered by all ranks and written by rank 0."""
+        """A checkpoint of everything that is needed to resume, gathered by all ranks and written by
+        rank 0."""
         snapshot = trained.snapshot()
         if self._world.is_main:
             notes = {
@@ -336,7 +355,8 @@ class Stage:
         return None if result is None or step_of(result) < (self.total or 0) else result
 
     def _fetch(self) -> bool:
-        """Clean up, and bring the stage back from its copies where nothing of it is here; returns whether it was."""
+        """Clean up, and bring the stage back from its copies where nothing of it is here; returns
+        whether it was."""
         scratch = self.cfg.trainer.resume_mode == "disable"
         if scratch:
             archive_work(self.folder)
@@ -348,7 +368,8 @@ class Stage:
         return not here and mirror.fetch(self.folder)
 
     def _prepare(self) -> Path | None:
-        """Put away what is of no use any more and write the manifest; returns the checkpoint to resume from."""
+        """Put away what is of no use any more and write the manifest; returns the checkpoint to
+        resume from."""
         found = latest_checkpoint(self.folder)
         named = Path(self.resume_path).expanduser() if self.resume_path else None
         if named and (found is None or named.resolve().parent == self.folder.resolve()):
@@ -365,7 +386,11 @@ class Stage:
         return found
 
     def _last_step(self) -> int:
-        return step_of(self.resume_from) if self.resume_from else whole_batches(self.folder, self.first)
+        return (
+            step_of(self.resume_from)
+            if self.resume_from
+            else whole_batches(self.folder, self.first)
+        )
 
 
 def _usable(folder: Path) -> Path:
@@ -383,4 +408,6 @@ def _warn_of_lost_lines(checkpoint: Path) -> None:
     with suppress(OSError, ValueError):
         size = record.stat().st_size if record.exists() else 0
         if size < load_note(checkpoint, "metrics_bytes"):
-            log.warning("%s has lost lines that were there when %s was saved", record, checkpoint.name)
+            log.warning(
+                "%s has lost lines that were there when %s was saved", record, checkpoint.name
+            )

@@ -1,7 +1,7 @@
 """Where metrics go besides the files: the console and the trackers named in `trainer.logger`.
 
-A tracker is optional in every sense: its package is imported when it is asked for, and the first error it makes turns
-it off with one warning. Training never stops for it.
+A tracker is optional in every sense: its package is imported when it is asked for, and the first
+error it makes turns it off with one warning. Training never stops for it.
 """
 
 import hashlib
@@ -58,14 +58,17 @@ class Sink(Protocol):
 
 
 TRACKERS = ("console", "tensorboard", "wandb", "trackio")
-"""What `trainer.logger` may name. The files are always written; "file" and "jsonl" are accepted and add nothing."""
+"""What `trainer.logger` may name. The files are always written; "file" and "jsonl" are accepted and
+add nothing."""
 
 
 def check_names(names: Sequence[str]) -> None:
     """Raise a ConfigError if a logger is unknown."""
     unknown = [name for name in names if name not in (*TRACKERS, "file", "jsonl")]
     if unknown:
-        raise ConfigError(f"trainer.logger: unknown {', '.join(unknown)}; choose from {', '.join(TRACKERS)}.")
+        raise ConfigError(
+            f"trainer.logger: unknown {', '.join(unknown)}; choose from {', '.join(TRACKERS)}."
+        )
 
 
 class Sinks:
@@ -121,12 +124,19 @@ class Sinks:
                 call()
         except EnvFault as fault:
             missing = isinstance(fault.__cause__, ImportError)
-            self._drop(key, f"{fault.__cause__}; install it with `pip install {key}`" if missing else str(fault))
+            self._drop(
+                key,
+                f"{fault.__cause__}; install it with `pip install {key}`"
+                if missing
+                else str(fault),
+            )
 
     def _drop(self, key: str, reason: str) -> None:
         self._active.pop(key, None)
         _LOGGER.warning(
-            "Tracker %s is off from here on (%s). Training goes on; metrics.jsonl has everything.", key, reason
+            "Tracker %s is off from here on (%s). Training goes on; metrics.jsonl has everything.",
+            key,
+            reason,
         )
 
 
@@ -171,7 +181,9 @@ _TABLE = ("episode", "tag", "success", "stop", "score", "turns", "conversation")
 def _table_rows(episodes: "Sequence[Episode]") -> list[list[Any]]:
     rows = []
     for episode in episodes:
-        talk = "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in episode.messages)
+        talk = "\n\n".join(
+            f"[{message['role']}]\n{message['content']}" for message in episode.messages
+        )
         ending = (str(episode.stop), episode.score, len(episode.turns), _encodable(talk))
         rows.append([episode.episode_id, episode.tag, episode.success, *ending])
     return rows
@@ -192,7 +204,8 @@ class _TensorBoardSink:
     def __init__(self, directory: Path, start_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        purge = start_step + 1 if start_step else None  # steps of an interrupted run that are played again
+        # steps of an interrupted run that are played again
+        purge = start_step + 1 if start_step else None
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
@@ -217,7 +230,8 @@ def _run_key(directory: Path) -> str:
 
 
 class _WandbSink:
-    """Weights & Biases; `WANDB_MODE=offline` (wandb's own variable) keeps everything on this machine."""
+    """Weights & Biases; `WANDB_MODE=offline` (wandb's own variable) keeps everything on this
+    machine."""
 
     def __init__(self, directory: Path, stage: str, config: Any, project: str, name: str) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
@@ -239,7 +253,12 @@ class _WandbSink:
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
         self._run.log(
-            {f"episodes/{split}": self._wandb.Table(columns=list(_TABLE), data=_table_rows(episodes))}, step=step
+            {
+                f"episodes/{split}": self._wandb.Table(
+                    columns=list(_TABLE), data=_table_rows(episodes)
+                )
+            },
+            step=step,
         )
 
     def close(self) -> None:
@@ -258,7 +277,9 @@ class _TrackioSink:
                 project=project or "spa",
                 name=f"{name or directory.resolve().parent.name}-{stage}",
                 resume="allow",
-                config=jsonable(config) if config is not None and not isinstance(config, str) else None,
+                config=jsonable(config)
+                if config is not None and not isinstance(config, str)
+                else None,
             )
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """Nothing waits for ever: a stage in which nothing moves says where it hangs and ends.
 
-What moves are beats (tokens, turns, answers, micro-batches), timers and lines. Time counts only while this process
-could have worked: of a gap between two looks, at most one look's length. So a process that was suspended (SIGSTOP, a
-machine that slept) goes on, and so does one that loses an episode to a time-out every minute.
+What moves are beats (tokens, turns, answers, micro-batches), timers and lines. Time counts only
+while this process could have worked: of a gap between two looks, at most one look's length. So a
+process that was suspended (SIGSTOP, a machine that slept) goes on, and so does one that loses an
+episode to a time-out every minute.
 """
 
 import faulthandler
@@ -21,7 +22,8 @@ from spa.run.signals import stacks_on_request
 STATUS = 3
 """Exit status of a process that the watchdog ended."""
 BACKUP_S = 60.0
-"""How much later C code takes over, if Python code cannot run because something holds the interpreter."""
+"""How much later C code takes over, if Python code cannot run because something holds the
+interpreter."""
 LONGEST_LOOK_S = 5.0
 
 _LOGGER = logging.getLogger("spa.run")
@@ -30,7 +32,8 @@ _LAST_BEAT = [0]
 
 
 def beat() -> None:
-    """Something was done: a token of a batch, a turn of an episode, an answer of a server, a micro-batch."""
+    """Something was done: a token of a batch, a turn of an episode, an answer of a server, a
+    micro-batch."""
     _LAST_BEAT[0] = next(_BEATS)
 
 
@@ -40,28 +43,33 @@ def beats() -> int:
 
 
 class Watchdog:
-    """Ends the process if nothing moves for `timeout_s` seconds, after the stacks of all threads have been written to
-    `path` (None: to stderr). `kill -USR1 PID` writes them there as long as it watches, and then to stderr. Without
-    `timeout_s` it never ends anything.
+    """Ends the process if nothing moves for `timeout_s` seconds, after the stacks of all threads
+    have been written to `path` (None: to stderr). `kill -USR1 PID` writes them there as long as it
+    watches, and then to stderr. Without `timeout_s` it never ends anything.
 
-    If something in C holds the interpreter, so that no Python runs, the kernel ends the process (SIGPROF) when it has
-    used as much processor time as all cores have in that time: processor time stands still while it is suspended.
+    If something in C holds the interpreter, so that no Python runs, the kernel ends the process
+    (SIGPROF) when it has used as much processor time as all cores have in that time: processor time
+    stands still while it is suspended.
     """
 
     def __init__(self, path: Path | None, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s
         self._path = path
         self._file: IO[str] = sys.stderr if path is None else path.open("a", encoding="utf-8")
-        self._what, self._moved = "the start", False
+        self._what = "the start"
+        self._moved = False
         self._closed = threading.Event()
         if path is not None:
             faulthandler.register(signal.SIGUSR1, file=self._file, all_threads=True)
         if timeout_s is not None:
-            threading.Thread(target=self._watch, args=(timeout_s,), daemon=True, name="spa-watchdog").start()
+            threading.Thread(
+                target=self._watch, args=(timeout_s,), daemon=True, name="spa-watchdog"
+            ).start()
 
     def beat(self, what: str) -> None:
         """Progress was made; `what` comes next."""
-        self._what, self._moved = what, True
+        self._what = what
+        self._moved = True
 
     def close(self) -> None:
         """Stop watching."""
@@ -76,16 +84,22 @@ class Watchdog:
 
     def _watch(self, timeout_s: float) -> None:
         look = max(0.02, min(LONGEST_LOOK_S, timeout_s / 20))
-        idle, seen, before = 0.0, beats(), time.monotonic()
+        idle = 0.0
+        seen = beats()
+        before = time.monotonic()
         while True:
             if not self._closed.is_set():
                 signal.setitimer(signal.ITIMER_PROF, (timeout_s + BACKUP_S) * (os.cpu_count() or 1))
             if self._closed.wait(look):
                 signal.setitimer(signal.ITIMER_PROF, 0)
                 return
-            now, count, moved = time.monotonic(), beats(), self._moved
+            now = time.monotonic()
+            count = beats()
+            moved = self._moved
             idle = 0.0 if moved or count != seen else idle + min(now - before, 2 * look)
-            seen, before, self._moved = count, now, False
+            seen = count
+            before = now
+            self._moved = False
             if idle >= timeout_s:
                 self._end(timeout_s)
 

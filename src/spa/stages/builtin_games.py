@@ -15,10 +15,13 @@ _WORD = re.compile(r"[^\W\d]+|[^\w\s]")
 
 
 def unknown_game(cfg: Config) -> str:
-    """The tag of a game that the bundled model was not made for; "" if there is none, or with another model."""
+    """The tag of a game that the bundled model was not made for; "" if there is none, or with
+    another model."""
     if cfg.model_path != BUILTIN:
         return ""
-    return next((tag for tag in cfg.es_manager.train.env_configs.tags if not _is_known(cfg, tag)), "")
+    return next(
+        (tag for tag in cfg.es_manager.train.env_configs.tags if not _is_known(cfg, tag)), ""
+    )
 
 
 def unknown_game_warning(tag: str) -> str:
@@ -31,7 +34,8 @@ def unknown_game_warning(tag: str) -> str:
 
 
 def _is_known(cfg: Config, tag: str) -> bool:
-    """Judged by the words of its actions and states, so that a game with another reward or other boards is known."""
+    """Judged by the words of its actions and states, so that a game with another reward or other
+    boards is known."""
     spec = cfg.custom_envs[tag]
     if spec.env_type in BUILTIN_GAMES:
         return True

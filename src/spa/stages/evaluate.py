@@ -1,9 +1,9 @@
 """How good a policy is on puzzles that it has not seen: Pass@1, unbiased Pass@k, and how it plays.
 
-The puzzles, noise and draws are those of the validation during training (`seed.val`), so that the last checkpoint of a
-run scores here what its last validation said; other puzzles are a matter of `seed.val=...`. Groups are played in fixed
-chunks, and a chunk is kept as soon as it is finished: a run that was broken off goes on where it stopped and ends with
-the same bytes.
+The puzzles, noise and draws are those of the validation during training (`seed.val`), so that the
+last checkpoint of a run scores here what its last validation said; other puzzles are a matter of
+`seed.val=...`. Groups are played in fixed chunks, and a chunk is kept as soon as it is finished: a
+run that was broken off goes on where it stopped and ends with the same bytes.
 """
 
 import json
@@ -43,7 +43,8 @@ from spa.types import Episode
 log = logging.getLogger(__name__)
 
 CHUNK = 256
-"""Replies that are drawn side by side. Part of the result: it fixes the batches, and with them the rounding."""
+"""Replies that are drawn side by side. Part of the result: it fixes the batches, and with them the
+rounding."""
 HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
 
 
@@ -68,11 +69,11 @@ def main(
 ) -> dict[str, Any]:
     """Play the validation groups as `target`, write the result to `output` and return it.
 
-    prices: of an API, per million tokens read and written. loaded: the engine that plays as `target`, if there is one
-    already; it stays open.
+    prices: of an API, per million tokens read and written. loaded: the engine that plays as
+    `target`, if there is one already; it stays open.
 
-    Raises ConfigError for an impossible k, DataError if no puzzle is left to play, ModelError if no episode could be
-    played to its end.
+    Raises ConfigError for an impossible k, DataError if no puzzle is left to play, ModelError if no
+    episode could be played to its end.
     """
     if not ks or min(ks) < 1:
         raise ConfigError(f"k must be at least 1, got {', '.join(map(str, ks)) or 'none'}")
@@ -80,20 +81,35 @@ def main(
     target = behind_api(cfg, target)
     cfg = with_precision(cfg, precision_of(replace(cfg, model_path=target.model or cfg.model_path)))
     player = setup.make_player(
-        cfg, None, mode=cfg.ctx_manager.mode, lost=output.with_suffix(".lost.jsonl"), own_rewards=True
+        cfg,
+        None,
+        mode=cfg.ctx_manager.mode,
+        lost=output.with_suffix(".lost.jsonl"),
+        own_rewards=True,
     )
     known = training_hashes(target.run) if target.run else None
     puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
     identity = eval_identity(cfg, target)
     key = groups_key(identity, side_by_side(cfg))
-    kept, record = Store(output.with_suffix(".groups.jsonl"), key), output.with_suffix(f".imagined-{key[:8]}.jsonl")
+    kept = Store(output.with_suffix(".groups.jsonl"), key)
+    record = output.with_suffix(f".imagined-{key[:8]}.jsonl")
     replies = output.with_suffix(f".replies-{key[:8]}.jsonl")
-    episodes = EpisodeFile(output.with_suffix("") / "trajectories" / "val-000000.jsonl", continued=bool(kept))
+    episodes = EpisodeFile(
+        output.with_suffix("") / "trajectories" / "val-000000.jsonl", continued=bool(kept)
+    )
     write_atomic(output.with_suffix("") / "config.yaml", [to_yaml(cfg)])
     watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
     try:
         groups = play_puzzles(
-            cfg, target, player, puzzles, kept, played=episodes, replies=replies, imagined=record, loaded=loaded
+            cfg,
+            target,
+            player,
+            puzzles,
+            kept,
+            played=episodes,
+            replies=replies,
+            imagined=record,
+            loaded=loaded,
         )
     finally:
         watchdog.close()
@@ -127,20 +143,28 @@ def main(
     if target.api is not None:
         result["usage"] = usage(replies, prices)
     if not any(found["episodes"] for found in result["tags"].values()):
-        errors = next((a.error for group in groups for a in group.attempts if a.error), "no reason was given")
+        errors = next(
+            (a.error for group in groups for a in group.attempts if a.error), "no reason was given"
+        )
         raise ModelError(f"not one episode could be played to its end: {errors}")
     write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     return result
 
 
 def write_result(output: Path, text: str) -> None:
-    """Write a result; another one of the same name is moved to `previous/<n>/`, because it may have cost money."""
+    """Write a result; another one of the same name is moved to `previous/<n>/`, because it may have
+    cost money."""
     if output.is_file() and output.read_bytes() != text.encode():
-        log.warning("the result before this one is kept: %s", archive_files(output.parent, [output]) / output.name)
+        log.warning(
+            "the result before this one is kept: %s",
+            archive_files(output.parent, [output]) / output.name,
+        )
     write_atomic(output, [text])
 
 
-def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> tuple[list[Puzzle], int]:
+def unseen_puzzles(
+    cfg: Config, player: setup.Player, known: frozenset[str]
+) -> tuple[list[Puzzle], int]:
     """The validation puzzles that are not among `known`, and how many were left out.
 
     Environments with a small finite set of puzzles are exempt, as in training; their cards say so.
@@ -148,14 +172,16 @@ def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> 
     by_group: dict[int, list[EpisodeSpec]] = {}
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
         by_group.setdefault(spec.group, []).append(spec)
-    puzzles, seen = [], 0
+    puzzles = []
+    seen = 0
     for specs in by_group.values():
         look = player.look_at(specs[0])
         if look is not None and look.hash in known and not look.finite:
             seen += 1
             continue
         content, hard = ("", None) if look is None else (look.hash, difficulty(look.env))
-        tag, best = specs[0].tag, None
+        tag = specs[0].tag
+        best = None
         if look is not None and card_of(cfg, tag) is None:
             best = solvable(look.env, cfg.most_actions(tag))
         puzzles.append(Puzzle(hash=content, difficulty=hard, best=best, specs=tuple(specs)))
@@ -168,7 +194,8 @@ def unseen_puzzles(cfg: Config, player: setup.Player, known: frozenset[str]) -> 
 
 
 def difficulty(env: TextEnv) -> int | None:
-    """How hard a puzzle is, by the number that its game is known by: given digits of a Sudoku, else fewest actions."""
+    """How hard a puzzle is, by the number that its game is known by: given digits of a Sudoku, else
+    fewest actions."""
     try:
         with boundary("optimal_steps", MAKING_S):
             return env.clues if isinstance(env, Sudoku) else env.optimal_steps()
@@ -186,9 +213,13 @@ def solvable(env: TextEnv, actions: int) -> float | None:
 
 
 def card_of(cfg: Config, tag: str) -> Card | None:
-    """The card of a tag, if it was measured with the same options and as many actions as its turns hold."""
-    spec, card = cfg.custom_envs[tag], cards().get(tag)
-    same = card is not None and card.describes(spec.env_type, spec.env_config, cfg.most_actions(tag))
+    """The card of a tag, if it was measured with the same options and as many actions as its turns
+    hold."""
+    spec = cfg.custom_envs[tag]
+    card = cards().get(tag)
+    same = card is not None and card.describes(
+        spec.env_type, spec.env_config, cfg.most_actions(tag)
+    )
     return card if same else None
 
 
@@ -204,23 +235,30 @@ def play_puzzles(
     imagined: Path,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> list[Group]:
-    """The groups of all puzzles, in order: from `kept` where they are finished, else played now. `imagined`: the file
-    that takes what `imagine` imagines; `played`: the one that takes the episodes."""
+    """The groups of all puzzles, in order: from `kept` where they are finished, else played now.
+    `imagined`: the file that takes what `imagine` imagines; `played`: the one that takes the
+    episodes."""
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
     size = max(1, side_by_side(cfg) // samples)
     groups: list[Group] = []
-    started, tokens = time.monotonic(), 0
+    started = time.monotonic()
+    tokens = 0
     with ProgressLine("evaluate", total=len(puzzles)) as progress:
         for chunk in (puzzles[i : i + size] for i in range(0, len(puzzles), size)):
             finished = kept.find(chunk)
             if finished is None:
                 if engine is None:
-                    engine, player = open_target(cfg, target, player, replies=replies, loaded=loaded)
+                    engine, player = open_target(
+                        cfg, target, player, replies=replies, loaded=loaded
+                    )
                     if cfg.imagine.on:
                         tags = cfg.es_manager.val.env_configs.tags
-                        record, reply = recorder_of(imagined), cfg.actor_rollout_ref.rollout.response_length
-                        engine = imagining(cfg, cfg.imagine, tags, engine, player.template, record, reply=reply)
+                        record = recorder_of(imagined)
+                        reply = cfg.actor_rollout_ref.rollout.response_length
+                        engine = imagining(
+                            cfg, cfg.imagine, tags, engine, player.template, record, reply=reply
+                        )
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
                 episodes = player.play(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)
@@ -250,7 +288,9 @@ def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -
     return shown | ({"tokens/s": f"{tokens_per_second:,.0f}"} if tokens_per_second else {})
 
 
-def grouped(episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, player: setup.Player) -> list[Group]:
+def grouped(
+    episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, player: setup.Player
+) -> list[Group]:
     """Episodes in the order of their specs as one group per puzzle."""
     found = [
         group_of(
@@ -260,18 +300,22 @@ def grouped(episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, 
         )
         for i, puzzle in enumerate(chunk)
     ]
-    return [replace(group, puzzle_hash=puzzle.hash) for group, puzzle in zip(found, chunk, strict=True)]
+    return [
+        replace(group, puzzle_hash=puzzle.hash) for group, puzzle in zip(found, chunk, strict=True)
+    ]
 
 
 class Store:
-    """Finished groups in a JSON-lines file. Its first line says what they were played with; groups of other settings
-    are set aside."""
+    """Finished groups in a JSON-lines file. Its first line says what they were played with; groups
+    of other settings are set aside."""
 
     def __init__(self, path: Path, settings: str) -> None:
         self.path, self._groups = path, dict[tuple[str, str, int], Group]()
         if path.is_file() and not self._read(settings):
             kept = archive_files(path.parent, [path]) / path.name
-            log.warning("%s was made with other settings or another model; it is kept as %s", path, kept)
+            log.warning(
+                "%s was made with other settings or another model; it is kept as %s", path, kept
+            )
         if not path.is_file():
             write_atomic(path, [dump_line({"settings": settings})])
 
@@ -301,7 +345,8 @@ class Store:
             except (TypeError, KeyError):
                 continue
             self._groups[group.tag, group.puzzle_hash, group.group] = group
-        if not self.path.read_bytes().endswith(b"\n"):  # cut off by a kill: the next group gets a line of its own
+        # cut off by a kill: the next group gets a line of its own
+        if not self.path.read_bytes().endswith(b"\n"):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")
         return True
@@ -317,7 +362,8 @@ class EpisodeFile:
             archive_files(path.parent.parent, [path])
 
     def add(self, episodes: Sequence[Episode]) -> None:
-        """Add episodes; they replace those of the same names, which are there if their evaluation was killed."""
+        """Add episodes; they replace those of the same names, which are there if their evaluation
+        was killed."""
         names = {episode.episode_id for episode in episodes}
         old = read_lines(self.path) if self.path.is_file() else ()
         lines = [line for line, row in old if row.get("episode_id") not in names]
@@ -327,8 +373,14 @@ class EpisodeFile:
 def usage(replies: Path, prices: tuple[float, float] | None) -> dict[str, float]:
     """What the kept replies of an API used: requests, tokens, and the cost if prices are given."""
     rows = [row for _, row in read_lines(replies)] if replies.is_file() else []
-    read, written = (sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens"))
-    used: dict[str, float] = {"requests": len(rows), "prompt_tokens": read, "completion_tokens": written}
+    read, written = (
+        sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens")
+    )
+    used: dict[str, float] = {
+        "requests": len(rows),
+        "prompt_tokens": read,
+        "completion_tokens": written,
+    }
     if prices is not None:
         used["cost"] = round((read * prices[0] + written * prices[1]) / 1e6, 6)
     return used
@@ -362,32 +414,43 @@ def eval_identity(cfg: Config, target: Target) -> Fingerprint:
 
 
 def _counts(name: str, api: str | None) -> bool:
-    return not name.startswith(("model_info.", "model_config.")) or name.startswith(f"model_info.{api}.")
+    return not name.startswith(("model_info.", "model_config.")) or name.startswith(
+        f"model_info.{api}."
+    )
 
 
 def side_by_side(cfg: Config) -> int:
-    """Episodes that are played at a time: fewer where several replies are drawn in each of their turns."""
+    """Episodes that are played at a time: fewer where several replies are drawn in each of their
+    turns."""
     return max(1, CHUNK // cfg.imagine.rows)
 
 
 def groups_key(identity: Fingerprint, episodes: int) -> str:
-    """A hash of everything that a group's outcome depends on, the number of groups aside, and how many `episodes` are
-    played at a time."""
+    """A hash of everything that a group's outcome depends on, the number of groups aside, and how
+    many `episodes` are played at a time."""
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
     return f"{replace(identity, settings=kept).digest[:16]} {episodes}"
 
 
 def believes(cfg: Config, target: Target) -> bool:
-    """Whether replies say what is seen and expected; those of scripted policies hold no more than the format."""
+    """Whether replies say what is seen and expected; those of scripted policies hold no more than
+    the format."""
     return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in SCRIPTED
 
 
 def tag_result(
-    cfg: Config, tag: str, groups: list[Group], ks: Sequence[int], *, states: bool, best: Sequence[float | None]
+    cfg: Config,
+    tag: str,
+    groups: list[Group],
+    ks: Sequence[int],
+    *,
+    states: bool,
+    best: Sequence[float | None],
 ) -> dict[str, Any]:
-    """The figures of a tag, `states` among them if replies tell of any, held against what can be reached: by its card,
-    or else by the solver (`best`, puzzle by puzzle), if that is known."""
-    spec, card = cfg.custom_envs[tag], card_of(cfg, tag)
+    """The figures of a tag, `states` among them if replies tell of any, held against what can be
+    reached: by its card, or else by the solver (`best`, puzzle by puzzle), if that is known."""
+    spec = cfg.custom_envs[tag]
+    card = card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
     if cfg.agent_proxy.reply_order == "no_prediction":
         report.pop("prediction_exact", None)

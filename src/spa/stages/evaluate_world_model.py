@@ -1,10 +1,10 @@
 """What a model knows of its world, on puzzles that it has not seen.
 
-Random play leads into the midst of games; at each state the model is asked once, in the world-model format, as in the
-first turn of a conversation. Its prediction is held against the state that its own answer then led to, since the
-format puts the prediction before the answer. Its prediction is also shown to it in the place of the true state, over
-several steps (an open-loop rollout), and the transition that random play took is read to it, to see what probability
-it has.
+Random play leads into the midst of games; at each state the model is asked once, in the world-model
+format, as in the first turn of a conversation. Its prediction is held against the state that its
+own answer then led to, since the format puts the prediction before the answer. Its prediction is
+also shown to it in the place of the true state, over several steps (an open-loop rollout), and the
+transition that random play took is read to it, to see what probability it has.
 """
 
 import json
@@ -17,7 +17,12 @@ from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.errors import ConfigError, DataError
-from spa.evaluation.likelihood import ReplyTokens, likelihood_report, reply_sequence, score_sequences
+from spa.evaluation.likelihood import (
+    ReplyTokens,
+    likelihood_report,
+    reply_sequence,
+    score_sequences,
+)
 from spa.evaluation.situations import (
     Reply,
     Situation,
@@ -55,7 +60,9 @@ class Asking:
     sampling: SamplingParams
     base_seed: int
 
-    def ask(self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int) -> list[Reply]:
+    def ask(
+        self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int
+    ) -> list[Reply]:
         """One question per situation about the state that is shown."""
         return ask(
             self.engine,
@@ -69,16 +76,24 @@ class Asking:
 
 
 def main(
-    cfg: Config, target: Target, *, output: Path, transitions: int = 1000, steps: int = 3, greedy: bool = False
+    cfg: Config,
+    target: Target,
+    *,
+    output: Path,
+    transitions: int = 1000,
+    steps: int = 3,
+    greedy: bool = False,
 ) -> dict[str, Any]:
-    """Ask `target` about `transitions` states per environment tag of validation, let it roll out `steps` steps open
-    loop from a fifth of them, write the result to `output` and return it.
+    """Ask `target` about `transitions` states per environment tag of validation, let it roll out
+    `steps` steps open loop from a fifth of them, write the result to `output` and return it.
 
-    Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError if replies hold no
-    predictions.
+    Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError
+    if replies hold no predictions.
     """
     if cfg.agent_proxy.reply_order == "no_prediction":
-        raise ConfigError("agent_proxy.reply_order no_prediction leaves nothing to measure; choose another order")
+        raise ConfigError(
+            "agent_proxy.reply_order no_prediction leaves nothing to measure; choose another order"
+        )
     output.parent.mkdir(parents=True, exist_ok=True)
     player = setup.make_player(cfg, None, mode="add_worldmodel")
     target = behind_api(cfg, target)
@@ -92,7 +107,9 @@ def main(
     )
     known = training_hashes(target.run) if target.run else frozenset()
     tags = {}
-    with ProgressLine("eval-world-model", total=3 * len(cfg.es_manager.val.env_configs.tags)) as progress:
+    with ProgressLine(
+        "eval-world-model", total=3 * len(cfg.es_manager.val.env_configs.tags)
+    ) as progress:
         for tag in cfg.es_manager.val.env_configs.tags:
             situations, chance = find_situations(asking, tag, transitions, known)
             done = 3 * len(tags)
@@ -100,7 +117,9 @@ def main(
             def advance(part: int, values: dict[str, str], done: int = done) -> None:
                 progress.update(done + part, values)
 
-            tags[tag] = world_model_report(cfg, asking, situations, chance=chance, steps=steps, advance=advance)
+            tags[tag] = world_model_report(
+                cfg, asking, situations, chance=chance, steps=steps, advance=advance
+            )
     engine.close()
     result = {
         "policy": target.name,
@@ -118,18 +137,25 @@ def main(
     return result
 
 
-def find_situations(asking: Asking, tag: str, count: int, known: frozenset[str]) -> tuple[list[Situation], bool]:
-    """`count` states of different puzzles, none of them among `known`; and whether chance decides in this environment.
+def find_situations(
+    asking: Asking, tag: str, count: int, known: frozenset[str]
+) -> tuple[list[Situation], bool]:
+    """`count` states of different puzzles, none of them among `known`; and whether chance decides
+    in this environment.
 
-    With chance, situations are at the start of a puzzle, so that what follows can be drawn again for the ceiling.
+    With chance, situations are at the start of a puzzle, so that what follows can be drawn again
+    for the ceiling.
     """
-    env, prompter = asking.player.make_env(tag), asking.player.prompters[tag]
+    env = asking.player.make_env(tag)
+    prompter = asking.player.prompters[tag]
     chance = has_chance(env, prompter, base_seed=asking.base_seed)
     found: list[Situation] = []
     for index in range(4 * count + 100):
         if len(found) == count:
             break
-        situation = random_situation(env, prompter, tag=tag, index=index, base_seed=asking.base_seed, from_start=chance)
+        situation = random_situation(
+            env, prompter, tag=tag, index=index, base_seed=asking.base_seed, from_start=chance
+        )
         if situation is not None and (situation.puzzle not in known or env.finite_puzzles):
             found.append(situation)
     if len(found) < count:
@@ -149,8 +175,10 @@ def world_model_report(
     steps: int,
     advance: Advance = lambda part, values: None,
 ) -> dict[str, Any]:
-    """Everything about one environment tag. `advance` is told when replies, rollouts, likelihood (1, 2, 3) end."""
-    player, tag = asking.player, situations[0].tag
+    """Everything about one environment tag. `advance` is told when replies, rollouts, likelihood
+    (1, 2, 3) end."""
+    player = asking.player
+    tag = situations[0].tag
     env = player.make_env(tag)
     envs = [replay(player.make_env(tag), situation) for situation in situations]
     replies = asking.ask(situations, envs, [situation.state for situation in situations], 0)
@@ -168,17 +196,28 @@ def world_model_report(
     ]
     env.reset(seed=situations[0].puzzle_seed)
     report = prediction_report(asked, env.legend())
-    known = {"format": "format_rate", "observation": "observation_exact", "prediction": "prediction_exact"}
+    known = {
+        "format": "format_rate",
+        "observation": "observation_exact",
+        "prediction": "prediction_exact",
+    }
     shares = {label: report[name] for label, name in known.items()}
-    advance(1, {label: f"{v['mean'] if isinstance(v, dict) else v:.3f}" for label, v in shares.items()})
+    advance(
+        1, {label: f"{v['mean'] if isinstance(v, dict) else v:.3f}" for label, v in shares.items()}
+    )
     rollouts = range(0, len(situations), 5)
     if any(situation.known != situation.state for situation in situations):
         steps = 1  # a prediction of what is hidden is nothing that could be shown
     report["open_loop"] = open_loop_rollout(
-        asking, [situations[i] for i in rollouts], [envs[i] for i in rollouts], [replies[i] for i in rollouts], steps
+        asking,
+        [situations[i] for i in rollouts],
+        [envs[i] for i in rollouts],
+        [replies[i] for i in rollouts],
+        steps,
     )
     advance(2, {})
-    chooses = cfg.agent_proxy.reply_order == "choose_plan"  # its prediction repeats what its thoughts say already
+    # its prediction repeats what its thoughts say already
+    chooses = cfg.agent_proxy.reply_order == "choose_plan"
     if isinstance(asking.engine, LocalEngine) and player.template is not None and not chooses:
         report["likelihood"] = likelihood(cfg, asking.engine, player.template, situations, replies)
     advance(3, {})
@@ -188,16 +227,20 @@ def world_model_report(
 def open_loop_rollout(
     asking: Asking, situations: list[Situation], envs: list, replies: list[Reply], steps: int
 ) -> list[dict[str, Any]]:
-    """The model's prediction is what it is shown next, while its answers are played in the real game.
+    """The model's prediction is what it is shown next, while its answers are played in the real
+    game.
 
-    A rollout in which a reply is not well formed is wrong in all its later steps; one whose game has ended is over.
+    A rollout in which a reply is not well formed is wrong in all its later steps; one whose game
+    has ended is over.
     """
     chains: list[list[tuple[bool, bool]]] = [[] for _ in situations]
     alive = list(range(len(situations)))
     for step in range(steps):
         if step:
             shown = [replies[i].parsed.prediction or "" for i in alive]
-            asked = asking.ask([situations[i] for i in alive], [envs[i] for i in alive], shown, step)
+            asked = asking.ask(
+                [situations[i] for i in alive], [envs[i] for i in alive], shown, step
+            )
             replies = list(replies)
             for i, reply in zip(alive, asked, strict=True):
                 replies[i] = reply
@@ -218,7 +261,11 @@ def open_loop_rollout(
 
 
 def likelihood(
-    cfg: Config, engine: LocalEngine, template: ChatTemplate, situations: list[Situation], replies: list[Reply]
+    cfg: Config,
+    engine: LocalEngine,
+    template: ChatTemplate,
+    situations: list[Situation],
+    replies: list[Reply],
 ) -> dict[str, Any]:
     """The likelihood of the transitions that random play took."""
     order = cfg.agent_proxy.reply_order
@@ -236,7 +283,9 @@ def likelihood(
         return reply_sequence(template, prompt, text, "<think>")
 
     pairs = list(zip(situations, replies, strict=True))
-    changed = [i for i, (situation, _) in enumerate(pairs) if situation.known != situation.next_state]
+    changed = [
+        i for i, (situation, _) in enumerate(pairs) if situation.known != situation.next_state
+    ]
     sequences = [sequence(situation, reply, situation.next_state) for situation, reply in pairs]
     copies = [sequence(*pairs[i], pairs[i][0].known) for i in changed]
     scored = score_sequences(engine.model, sequences + copies, autocast=engine.autocast)

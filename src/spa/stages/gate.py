@@ -1,4 +1,5 @@
-"""The look at the world model between fine-tuning and PPO: what the model can do by now, and what would help."""
+"""The look at the world model between fine-tuning and PPO: what the model can do by now, and what
+would help."""
 
 import json
 import logging
@@ -19,8 +20,8 @@ log = logging.getLogger(__name__)
 GATE_FILE = "gate.json"
 
 Diagnosis = Literal["not_measured", "cannot_write", "cannot_read", "does_not_predict", "predicts"]
-"""Each one supposes the ones before it: who cannot write the format has no states to be judged, and who cannot read the
-present state has nothing to predict from."""
+"""Each one supposes the ones before it: who cannot write the format has no states to be judged, and
+who cannot read the present state has nothing to predict from."""
 
 MANY_CUT_OFF = 0.1
 RISE = 1.05  # of the validation loss: below that it wavers
@@ -50,8 +51,10 @@ def evaluate_gate(cfg: Config, directory: Path) -> Gate:
 
 
 def judge(cfg: Config, lines: list[Metrics]) -> Gate:
-    """The verdict on the last of these measurements; the one before it tells where things were going."""
-    limits, last = cfg.gate, lines[-1] if lines else {}
+    """The verdict on the last of these measurements; the one before it tells where things were
+    going."""
+    limits = cfg.gate
+    last = lines[-1] if lines else {}
     found = diagnose(cfg, last)
     entropy = float(last.get("val/sampled_nll", 0.0))
     narrow = bool(last) and entropy < limits.entropy_min
@@ -87,17 +90,25 @@ def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
         return "cannot_write"
     if measured["val/wm/obs_exact"] < limits.observation_exact_min:
         return "cannot_read"
-    exact, least = measured["val/wm/pred_exact"], limits.prediction_exact_min
+    exact = measured["val/wm/pred_exact"]
+    least = limits.prediction_exact_min
     better = least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
-    return "predicts" if better and measured["val/wm/changed_f1"] >= limits.changed_f1_min else "does_not_predict"
+    return (
+        "predicts"
+        if better and measured["val/wm/changed_f1"] >= limits.changed_f1_min
+        else "does_not_predict"
+    )
 
 
 def measured_text(measured: Metrics) -> str:
     """The numbers in one sentence; "" if there are none."""
     if "val/wm/pred_exact" not in measured:
         return ""
-    start = f"World model{on_puzzles(measured.get('val/puzzles', 0), measured.get('val/puzzles_seen'))}"
-    if measured["val/wm/format_rate"] == 0:  # mostly nothing was done, and then copying would always be right
+    start = (
+        f"World model{on_puzzles(measured.get('val/puzzles', 0), measured.get('val/puzzles_seen'))}"
+    )
+    # mostly nothing was done, and then copying would always be right
+    if measured["val/wm/format_rate"] == 0:
         return (
             f"{start}: no reply is well-formed, so nothing was observed or predicted; entropy "
             f"{measured['val/sampled_nll']:.2f} nats per token."
@@ -111,10 +122,12 @@ def measured_text(measured: Metrics) -> str:
 
 
 def overfits(lines: list[Metrics]) -> bool:
-    """Whether the validation loss has risen since its best, by more than noise, while the training loss fell."""
+    """Whether the validation loss has risen since its best, by more than noise, while the training
+    loss fell."""
     if not lines or not all("val/loss" in line for line in lines):
         return False
-    best, last = lines[_best(lines)], lines[-1]
+    best = lines[_best(lines)]
+    last = lines[-1]
     return last["val/loss"] > RISE * best["val/loss"] and last["train/loss"] < best["train/loss"]
 
 
@@ -174,13 +187,15 @@ def write_gate(directory: Path, gate: Gate) -> None:
 
 
 def stop_at_gate(cfg: Config, directory: Path) -> None:
-    """Raises TrainingError if the gate is on and closed, and the configuration does not say to go on all the same; then
-    a warning says that PPO is started on a weak world model."""
+    """Raises TrainingError if the gate is on and closed, and the configuration does not say to go
+    on all the same; then a warning says that PPO is started on a weak world model."""
     gate: dict[str, Any] = current_world().broadcast(lambda: _read_gate(cfg, directory))
     if gate and not gate["passed"] and (not cfg.gate.enable or cfg.gate.on_failure == "warn"):
         why = "gate.on_failure is warn" if cfg.gate.enable else "gate.enable is false"
         if gate["diagnosis"] != "not_measured":
-            log.warning("PPO begins, although the world model is weak (%s): %s", directory / GATE_FILE, why)
+            log.warning(
+                "PPO begins, although the world model is weak (%s): %s", directory / GATE_FILE, why
+            )
         return
     if gate and not gate["passed"]:
         raise TrainingError(
@@ -191,8 +206,8 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
 
 
 def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
-    """The verdict on the last measurements by the limits of this configuration, which gate.json then has, too; what
-    gate.json says where there are none, or where the gate is off."""
+    """The verdict on the last measurements by the limits of this configuration, which gate.json
+    then has, too; what gate.json says where there are none, or where the gate is off."""
     told = _told(directory)
     if told and not cfg.gate.enable:
         return told
@@ -212,6 +227,9 @@ def _told(directory: Path) -> dict[str, Any]:
     """What gate.json says; empty if it is lost or damaged."""
     try:
         found = json.loads((directory / GATE_FILE).read_text(encoding="utf-8"))
-        return {name: kind(found[name]) for name, kind in (("passed", bool), ("text", str), ("diagnosis", str))}
+        return {
+            name: kind(found[name])
+            for name, kind in (("passed", bool), ("text", str), ("diagnosis", str))
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -1,4 +1,5 @@
-"""Planning by imagination, in evaluation and self-play: the engine around the engine, and what it imagined."""
+"""Planning by imagination, in evaluation and self-play: the engine around the engine, and what it
+imagined."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -23,7 +24,8 @@ Record = Callable[[dict[str, Any]], None]
 
 
 def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:
-    """Raises ConfigError if states of the environment cannot be judged, copied, or shown in a prompt, as is needed."""
+    """Raises ConfigError if states of the environment cannot be judged, copied, or shown in a
+    prompt, as is needed."""
     require_dynamics(env, tag, own.dynamics, own.depth, own.plans)
     if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
         raise ConfigError(
@@ -33,7 +35,8 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
 
 
 def check_planning(rounds: Iterable[Config]) -> None:
-    """Raises ConfigError if self-play with one of these configurations plans where that cannot be done."""
+    """Raises ConfigError if self-play with one of these configurations plans where that cannot be
+    done."""
     for cfg in rounds:
         own = cfg.generate.imagine
         if own.on and "self" in cfg.generate.policies:
@@ -51,15 +54,17 @@ def imagining(
     *,
     reply: int,
 ) -> Planner:
-    """The engine that plays the best of `engine`'s replies, each of at most `reply` tokens, and tells `record` what
-    each was judged by.
+    """The engine that plays the best of `engine`'s replies, each of at most `reply` tokens, and
+    tells `record` what each was judged by.
 
     Raises ConfigError as `require_imagination` does.
     """
     setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
     rollout = cfg.actor_rollout_ref.rollout
     if own.plans == "every_action" and template is None:
-        raise ConfigError("imagine.plans every_action begins replies in tokens, which this engine does not read")
+        raise ConfigError(
+            "imagine.plans every_action begins replies in tokens, which this engine does not read"
+        )
     return (BreadthFirstPlanner if own.plans == "every_action" else BestOfNPlanner)(
         engine,
         n=own.n,
@@ -91,8 +96,9 @@ def recorder_of(path: Path) -> Record:
 
 
 def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] | None:
-    """What was imagined, by its records: tokens per episode over all replies, and how many imagined states were what
-    would have come; None if nothing was. A turn that was played again counts once."""
+    """What was imagined, by its records: tokens per episode over all replies, and how many imagined
+    states were what would have come; None if nothing was. A turn that was played again counts once.
+    """
     if not own.on:
         return None
     lines = [line for path in sorted(records) if path.is_file() for _, line in read_lines(path)]
@@ -102,7 +108,9 @@ def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] |
     episodes = len({episode for episode, _ in turns})
     tokens = [sum(count or 0 for count in line["tokens"]) for line in turns.values()]
     drawn = [line for line in turns.values() if not line.get("kept")]
-    right = [part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None]
+    right = [
+        part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None
+    ]
     chosen = [line["imagined"][line["chosen"]]["right"] for line in turns.values()]
     known = [value for value in chosen if value is not None]
     return {

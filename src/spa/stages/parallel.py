@@ -20,11 +20,12 @@ def parallelize(
     trained: bool = True,
     played: bool = False,
 ) -> Replica:
-    """The model as this rank holds it: alone, whole beside whole copies (`ddp`), or in shards (`fsdp`).
+    """The model as this rank holds it: alone, whole beside whole copies (`ddp`), or in shards
+    (`fsdp`).
 
-    Of a model in shards every rank keeps a whole copy if engines play with it (`played`), else only rank 0, which
-    writes checkpoints; of one that is not `trained`, none does. Call it before the optimiser is made: shards are new
-    parameters.
+    Of a model in shards every rank keeps a whole copy if engines play with it (`played`), else only
+    rank 0, which writes checkpoints; of one that is not `trained`, none does. Call it before the
+    optimiser is made: shards are new parameters.
     """
     world = current_world()
     if world.size == 1 or (strategy == "ddp" and not trained):
@@ -41,7 +42,8 @@ def parallelize(
 
 
 def check_optimizer(name: str, strategy: Strategy) -> None:
-    """Raises ConfigError for an optimiser that needs whole matrices where each rank has a part of them."""
+    """Raises ConfigError for an optimiser that needs whole matrices where each rank has a part of
+    them."""
     if name == "muon" and strategy != "ddp" and current_world().size > 1:
         raise ConfigError(
             "sft.optim.name=muon needs whole matrices; with several ranks set sft.model.strategy=ddp, or use adamw"

@@ -10,7 +10,14 @@ from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.run.checkpoint import find_checkpoint
 from spa.run.fingerprint import Fingerprint
-from spa.run.manifest import Manifest, archive_work, changed_lines, changes, refuse_other_work, result_of
+from spa.run.manifest import (
+    Manifest,
+    archive_work,
+    changed_lines,
+    changes,
+    refuse_other_work,
+    result_of,
+)
 from spa.run.signals import stoppable
 from spa.run.stage import locked, stage_fingerprint
 from spa.stages import ppo, selfplay, sft
@@ -23,8 +30,8 @@ log = logging.getLogger(__name__)
 
 
 def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
-    """All stages (`generate_data` True: anew; None: what is missing), or PPO alone (False) from a checkpoint of the SFT
-    stage: `last` or a step number. Returns the last PPO checkpoint."""
+    """All stages (`generate_data` True: anew; None: what is missing), or PPO alone (False) from a
+    checkpoint of the SFT stage: `last` or a step number. Returns the last PPO checkpoint."""
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
     with locked(root) if inside else stoppable():  # each stage locks its own folder, too
@@ -59,9 +66,11 @@ def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
 
 
 def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
-    """Archive changed work if the run is to begin from scratch, saying why; refuse it otherwise (ConfigError)."""
+    """Archive changed work if the run is to begin from scratch, saying why; refuse it otherwise
+    (ConfigError)."""
     world = current_world()
-    if cfg.trainer.resume_mode == "disable" and world.is_main:  # what is finished as it is asked for is kept
+    # what is finished as it is asked for is kept
+    if cfg.trainer.resume_mode == "disable" and world.is_main:
         for folder, fingerprint in chain:
             if changed := changes(folder, fingerprint):
                 log.warning("%s begins from scratch: %s", folder, "; ".join(changed_lines(changed)))
@@ -69,7 +78,9 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
     world.broadcast(lambda: refuse_other_work(chain))
 
 
-def play(own: Round, cfg: Config, *, fingerprint: Fingerprint, episodes: Path | None = None) -> Path:
+def play(
+    own: Round, cfg: Config, *, fingerprint: Fingerprint, episodes: Path | None = None
+) -> Path:
     """Stage 1 of a round, with the model that `cfg` names; see `selfplay.main`."""
     return selfplay.main(
         cfg,
@@ -96,17 +107,21 @@ def archive_stages(cfg: Config) -> None:
 
 
 def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
-    """The fingerprint of PPO from a checkpoint: known by the stage that made it, or by content if that is not ours."""
+    """The fingerprint of PPO from a checkpoint: known by the stage that made it, or by content if
+    that is not ours."""
     made = Manifest.read(sft_dir) if start.is_relative_to(sft_dir) else None
     if made is None:
-        return stage_fingerprint(replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg))
+        return stage_fingerprint(
+            replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg)
+        )
     other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
     return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
 
 
 def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
-    """Where data, SFT and PPO of a run lie: `data`, `sft` and `ppo` in its folder unless the configuration says other
-    places (`generate.output_dir`, `sft.trainer.default_local_dir`, `trainer.default_local_dir`)."""
+    """Where data, SFT and PPO of a run lie: `data`, `sft` and `ppo` in its folder unless the
+    configuration says other places (`generate.output_dir`, `sft.trainer.default_local_dir`,
+    `trainer.default_local_dir`)."""
     data = cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data"
     return Path(data), Path(cfg.sft.trainer.default_local_dir), Path(cfg.trainer.default_local_dir)
 
@@ -118,8 +133,9 @@ def every_folder(cfg: Config) -> tuple[Path, ...]:
 
 
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
-    """Where PPO alone starts: this run's SFT stage, the original's checkpoint folder, or the configured model if it is
-    a folder itself, which has no steps. Raises ModelError if there is no such checkpoint."""
+    """Where PPO alone starts: this run's SFT stage, the original's checkpoint folder, or the
+    configured model if it is a folder itself, which has no steps. Raises ModelError if there is no
+    such checkpoint."""
     result = result_of(sft_dir) if ckpt == "last" else None
     if result is not None:
         return result
@@ -149,14 +165,17 @@ def world_model(
 ) -> Path:
     """Stage 2, with the gate's verdict on it; returns the checkpoint for PPO.
 
-    The data set is in `data`, or where the configuration says. What each of several `rounds` added is told. Without a
-    `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` and `sft.trainer.resume_path` make begin
-    again when it is finished; it is that of the last round where that has made the data set, else of the first.
+    The data set is in `data`, or where the configuration says. What each of several `rounds` added
+    is told. Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` and
+    `sft.trainer.resume_path` make begin again when it is finished; it is that of the last round
+    where that has made the data set, else of the first.
     """
     own_data, own_directory, _ = stage_folders(cfg)
     data = data or own_data
     directory = directory or own_directory
-    again = fingerprint is None and (cfg.trainer.resume_mode == "disable" or cfg.sft.trainer.resume_path is not None)
+    again = fingerprint is None and (
+        cfg.trainer.resume_mode == "disable" or cfg.sft.trainer.resume_path is not None
+    )
     if fingerprint is None and cfg.generate.rounds > 1:
         rounds = _last_round(cfg, data, directory)
         if not rounds and cfg.generate.policy == "search":
@@ -164,7 +183,8 @@ def world_model(
     if fingerprint is None and rounds:
         chain = fingerprints(rounds)
         current_world().broadcast(lambda: refuse_other_work(chain[:-1]))
-        cfg, fingerprint = rounds[-1].ready(), chain[-1][1]
+        cfg = rounds[-1].ready()
+        fingerprint = chain[-1][1]
     fingerprint = fingerprint or sft.sft_fingerprint(cfg, data)
     with sft.open_stage(cfg, directory, fingerprint, again=again) as stage:
         if stage.result is not None:
@@ -175,12 +195,15 @@ def world_model(
             write_gate(directory, gate)
             if len(rounds) > 1:
                 write_rounds(directory, rounds)
-        log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info("%s", gate.text)
+        log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info(
+            "%s", gate.text
+        )
         return stage.finish()
 
 
 def _last_round(cfg: Config, data: Path, directory: Path) -> list[Round]:
-    """All rounds, if the data set is that of the last one; empty for that of the first, which is said."""
+    """All rounds, if the data set is that of the last one; empty for that of the first, which is
+    said."""
 
     def goes_on() -> bool:
         made = Manifest.read(data)

@@ -1,4 +1,5 @@
-"""Who plays in an evaluation: a checkpoint, a model, a model behind an API, or a policy without a model."""
+"""Who plays in an evaluation: a checkpoint, a model, a model behind an API, or a policy without a
+model."""
 
 import re
 from collections.abc import Iterator
@@ -27,15 +28,17 @@ SCRIPTED = ("random", "expert", "scout")
 API = "api"
 STAGES = ("ppo", "sft")
 _HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
-_HEAD = 2000  # bytes of a recorded episode that are searched for its hash; it stands before turns and tokens
+# bytes of a recorded episode that are searched for its hash; it stands before turns and tokens
+_HEAD = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What was named on the command line, found on the disk.
 
-    model: a folder or name that `load_policy` takes; None for policies without weights of their own. run: the folder of
-    the run that a checkpoint belongs to, if it does. label: short and fit for a file name.
+    model: a folder or name that `load_policy` takes; None for policies without weights of their
+    own. run: the folder of the run that a checkpoint belongs to, if it does. label: short and fit
+    for a file name.
     """
 
     name: str
@@ -47,8 +50,8 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """`random`, `expert`, `scout`, `api`, `builtin:tiny`, a run folder (its newest checkpoint), a checkpoint or model
-    folder, or a Hub name.
+    """`random`, `expert`, `scout`, `api`, `builtin:tiny`, a run folder (its newest checkpoint), a
+    checkpoint or model folder, or a Hub name.
 
     Raises ModelError if a folder holds no model.
     """
@@ -65,7 +68,8 @@ def find_target(name: str) -> Target:
             raise ModelError(
                 f"{folder} holds neither a model (config.json) nor checkpoints (global_step_N).{_near(folder)}"
             )
-        checkpoint = result_of(place) or find_checkpoint(place, "last")  # of a gate's extra steps, deeper
+        # of a gate's extra steps, deeper
+        checkpoint = result_of(place) or find_checkpoint(place, "last")
     run = run_of(checkpoint)
     label = slug(str(checkpoint.absolute().relative_to(run)) if run else checkpoint.name)
     config = checkpoint.parent / "config.yaml"
@@ -80,7 +84,11 @@ def find_target(name: str) -> Target:
 
 def _near(folder: Path) -> str:
     """Where deeper in a folder there are checkpoints: a comparison has one run per method and seed."""
-    found = {step.parent for depth in ("*", "*/*", "*/*/*") for step in folder.glob(f"{depth}/global_step_*")}
+    found = {
+        step.parent
+        for depth in ("*", "*/*", "*/*/*")
+        for step in folder.glob(f"{depth}/global_step_*")
+    }
     names = sorted(str(place) for place in found if place.name == STAGES[0])
     return f" There are checkpoints in {', '.join(names)}." if names else ""
 
@@ -99,9 +107,14 @@ def slug(name: str) -> str:
 
 
 def training_hashes(run: Path) -> frozenset[str]:
-    """Content hashes of every puzzle that a run was trained on: the rows of all its rounds and its PPO episodes."""
+    """Content hashes of every puzzle that a run was trained on: the rows of all its rounds and its
+    PPO episodes."""
     found: set[str] = set()
-    for path in (part / "data" / name for part in (run, *run.glob("round_*")) for name in (TRAIN_FILE, VAL_FILE)):
+    for path in (
+        part / "data" / name
+        for part in (run, *run.glob("round_*"))
+        for name in (TRAIN_FILE, VAL_FILE)
+    ):
         if path.is_file() and "puzzle_hash" in pq.read_schema(path).names:
             found |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
     for path in sorted((run / "ppo" / "trajectories").glob("train-*.jsonl")):
@@ -110,7 +123,8 @@ def training_hashes(run: Path) -> frozenset[str]:
 
 
 def _recorded_hashes(path: Path) -> Iterator[str]:
-    """One search in the head of each line: parsing hundreds of megabytes of tokens would take minutes."""
+    """One search in the head of each line: parsing hundreds of megabytes of tokens would take
+    minutes."""
     with path.open("rb") as file:
         for line in file:
             match = _HASH.search(line[:_HEAD])
@@ -126,10 +140,12 @@ def open_target(
     replies: Path,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> tuple[Engine, setup.Player]:
-    """The engine that plays as `target`, which may be `loaded`, and the player with its chat template.
+    """The engine that plays as `target`, which may be `loaded`, and the player with its chat
+    template.
 
-    `replies` is the file in which replies of an API are kept. Raises ModelError for a model that cannot be loaded, and
-    ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot copy.
+    `replies` is the file in which replies of an API are kept. Raises ModelError for a model that
+    cannot be loaded, and ConfigError if the expert is asked to play an environment without a
+    solver, or the scout one that it cannot copy.
     """
     tags = cfg.es_manager.val.env_configs.tags
     if target.name == "scout":
@@ -140,10 +156,14 @@ def open_target(
     return engine, replace(player, template=template)
 
 
-def engine_of(cfg: Config, target: Target, *, replies: Path | None = None) -> tuple[Engine, ChatTemplate | None]:
-    """The engine that plays as `target`, and the chat template that belongs to it; None for text without tokens.
+def engine_of(
+    cfg: Config, target: Target, *, replies: Path | None = None
+) -> tuple[Engine, ChatTemplate | None]:
+    """The engine that plays as `target`, and the chat template that belongs to it; None for text
+    without tokens.
 
-    `replies` is the file that keeps the responses of an API. Raises ModelError for a model that cannot be loaded.
+    `replies` is the file that keeps the responses of an API. Raises ModelError for a model that
+    cannot be loaded.
     """
     most = cfg.agent_proxy.max_actions_per_turn
     if target.name == "random":
@@ -159,7 +179,8 @@ def engine_of(cfg: Config, target: Target, *, replies: Path | None = None) -> tu
 
 
 def behind_api(cfg: Config, target: Target) -> Target:
-    """The same target, known to be a model behind an API if its name is `api` or an entry of `model_info`."""
+    """The same target, known to be a model behind an API if its name is `api` or an entry of
+    `model_info`."""
     if target.name != API and target.name not in cfg.model_info:
         return target
     entry = cfg.model_config.model_name if target.name == API else target.name

@@ -1,8 +1,8 @@
 """Stage 3: multi-turn PPO (arXiv 1707.06347; SPA, arXiv 2510.15047).
 
-One step: play, keep the groups that differ, score, estimate advantages, let the methods annotate, update critic and
-policy. Read `train_ppo` from top to bottom; everything it calls is a pure function or one of the things it holds: an
-engine and two models.
+One step: play, keep the groups that differ, score, estimate advantages, let the methods annotate,
+update critic and policy. Read `train_ppo` from top to bottom; everything it calls is a pure
+function or one of the things it holds: an engine and two models.
 """
 
 import logging
@@ -66,9 +66,11 @@ def main(
     directory: Path | None = None,
     fingerprint: Fingerprint | None = None,
 ) -> Path:
-    """Train from `model_path` (default: the configuration's) in `directory`; returns the last checkpoint.
+    """Train from `model_path` (default: the configuration's) in `directory`; returns the last
+    checkpoint.
 
-    Without a `fingerprint` it is a stage alone, which `trainer.resume_mode` makes begin again when it is finished.
+    Without a `fingerprint` it is a stage alone, which `trainer.resume_mode` makes begin again when
+    it is finished.
     """
     trainer = cfg.trainer
     started = replace(cfg, model_path=model_path or cfg.model_path)
@@ -85,10 +87,11 @@ def main(
 
 
 def train_ppo(cfg: Config, stage: Stage) -> Path:
-    """Multi-turn PPO: rollout -> filter groups -> score -> advantages -> critic, actor -> sync weights.
+    """Multi-turn PPO: rollout -> filter groups -> score -> advantages -> critic, actor -> sync
+    weights.
 
-    With several ranks each plays, scores and trains on its share; everything here is the same on all. Raises
-    StopRequested, when it has saved what there is, if the process is asked to stop.
+    With several ranks each plays, scores and trains on its share; everything here is the same on
+    all. Raises StopRequested, when it has saved what there is, if the process is asked to stop.
     """
     limit_kernel_caches()
     actor = cfg.actor_rollout_ref.actor
@@ -110,7 +113,9 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
             specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
             episodes = player.play(models.engine, specs, sampling)
         barren = barren_steps(episodes, barren)
-        metrics = episode_metrics(episodes, "train") | episode_search_metrics(episodes, player.make_env, "train")
+        metrics = episode_metrics(episodes, "train") | episode_search_metrics(
+            episodes, player.make_env, "train"
+        )
         batch = filter_groups(cfg, make_batch(cfg, episodes, models.template), metrics)
         if batch is not None:  # None: no group has any reward variance
             with stage.timer("score"):
@@ -122,7 +127,13 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
                 if models.critic is not None:
                     models.critic.optimizer.at(step - 1)
                     minis = mini_batches(cfg, critic, batch, step)
-                    found = update(models.critic, minis, CriticLoss(critic), training_cut(critic), models.device)
+                    found = update(
+                        models.critic,
+                        minis,
+                        CriticLoss(critic),
+                        training_cut(critic),
+                        models.device,
+                    )
                     metrics |= prefixed("critic", found)
                 if step > cfg.trainer.critic_warmup:
                     models.actor.optimizer.at(step - 1)
@@ -130,7 +141,9 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
                     loss = ActorLoss(actor, sampling, replayed=not batch.played.all())
                     found = update(models.actor, minis, loss, training_cut(actor), models.device)
                     metrics |= prefixed("actor", found)
-            stage.recorder.token_scores(step, "train", token_scores(batch, episodes[:SHOWN_EPISODES]))
+            stage.recorder.token_scores(
+                step, "train", token_scores(batch, episodes[:SHOWN_EPISODES])
+            )
         models.engine.load_weights(models.actor.full_model(), version=step)
         release_memory()
         if stage.due(step, cfg.trainer.test_freq) or step == cfg.trainer.also_test_at:
@@ -142,8 +155,8 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
 
 
 def barren_steps(episodes: list[Episode], before: int) -> int:
-    """How many steps in a row had no episode without an error, this one included; raises TrainingError if these are too
-    many."""
+    """How many steps in a row had no episode without an error, this one included; raises
+    TrainingError if these are too many."""
     if any(episode.stop is not Stop.ERROR for episode in episodes):
         return 0
     if before + 1 == MOST_BARREN_STEPS:
@@ -167,15 +180,33 @@ def step_health(metrics: Metrics) -> StepHealth:
     """What a step's metrics say about the health of the run, over all environments together."""
 
     def pooled(prefix: str, name: str) -> float | None:
-        tags = {key.split("/")[1] for key in metrics if key.startswith(f"{prefix}/") and key.endswith("/episodes")}
-        counts = {tag: metrics[f"{prefix}/{tag}/episodes"] for tag in tags if f"{prefix}/{tag}/{name}" in metrics}
+        tags = {
+            key.split("/")[1]
+            for key in metrics
+            if key.startswith(f"{prefix}/") and key.endswith("/episodes")
+        }
+        counts = {
+            tag: metrics[f"{prefix}/{tag}/episodes"]
+            for tag in tags
+            if f"{prefix}/{tag}/{name}" in metrics
+        }
         total = sum(counts.values())
         return (
-            sum(metrics[f"{prefix}/{tag}/{name}"] * count for tag, count in counts.items()) / total if total else None
+            sum(metrics[f"{prefix}/{tag}/{name}"] * count for tag, count in counts.items()) / total
+            if total
+            else None
         )
 
-    played = sum(value for key, value in metrics.items() if key.startswith("train/") and key.endswith("/episodes"))
-    spoilt = sum(value for key, value in metrics.items() if key.startswith("train/") and key.endswith("/errors"))
+    played = sum(
+        value
+        for key, value in metrics.items()
+        if key.startswith("train/") and key.endswith("/episodes")
+    )
+    spoilt = sum(
+        value
+        for key, value in metrics.items()
+        if key.startswith("train/") and key.endswith("/errors")
+    )
     return StepHealth(
         kept=int(metrics.get("rollout/kept_count", 0)),
         spread=metrics.get("rollout/in_group_std", 0.0),
@@ -190,9 +221,12 @@ def step_health(metrics: Metrics) -> StepHealth:
     )
 
 
-def make_batch(cfg: Config, episodes: Sequence[Episode], template: ChatTemplate | None = None) -> EpisodeBatch | None:
-    """Episodes that ended without an error, with normalised rewards; None if there are none. `batch.episodes` counts
-    `episodes`. The template is needed for loss masks other than the sampled tokens."""
+def make_batch(
+    cfg: Config, episodes: Sequence[Episode], template: ChatTemplate | None = None
+) -> EpisodeBatch | None:
+    """Episodes that ended without an error, with normalised rewards; None if there are none.
+    `batch.episodes` counts `episodes`. The template is needed for loss masks other than the sampled
+    tokens."""
     numbers = [number for number, episode in enumerate(episodes) if is_trainable(episode)]
     if not numbers:
         return None
@@ -219,7 +253,8 @@ def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
 
 def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     """The batch with rewards whose return, as the estimator discounts it, is the normalised score."""
-    proxy, norm = cfg.agent_proxy, cfg.agent_proxy.reward_normalization
+    proxy = cfg.agent_proxy
+    norm = cfg.agent_proxy.reward_normalization
     if norm.method == "identity":
         return batch
     estimator = named_estimator(cfg)
@@ -244,8 +279,8 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
 
 
 def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> EpisodeBatch | None:
-    """The groups whose episodes differ most in score, as rows of the policy update: one for each episode, or for each
-    turn where prompts have no history. None if no group differs."""
+    """The groups whose episodes differ most in score, as rows of the policy update: one for each
+    episode, or for each turn where prompts have no history. None if no group differs."""
     if batch is None:
         return None
     rollout = cfg.actor_rollout_ref.rollout
@@ -266,10 +301,12 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
 
 
 def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) -> ScoredBatch:
-    """What policy, reference and critic say about the episodes before anything is updated; weights of the policy loss
-    for what another sampler drew."""
-    actor, ref_cfg = cfg.actor_rollout_ref.actor, cfg.actor_rollout_ref.ref
-    sampling, algorithm = setup.train_sampling(cfg), cfg.algorithm
+    """What policy, reference and critic say about the episodes before anything is updated; weights
+    of the policy loss for what another sampler drew."""
+    actor = cfg.actor_rollout_ref.actor
+    ref_cfg = cfg.actor_rollout_ref.ref
+    sampling = setup.train_sampling(cfg)
+    algorithm = cfg.algorithm
     old = score_logprobs(models.actor, batch, scoring(cfg), models.device, sampling)
     ref = values = None
     if models.ref is not None:
@@ -279,8 +316,11 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
         micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
         values = score_values(models.critic, batch, micro, models.device)
         if algorithm.bootstrap_truncated and batch.truncated is not None:
-            batch = bootstrapped(cfg, batch, score_last_values(models.critic, batch, micro, models.device))
-    # k3 estimate of KL(sampler || trainer): zero if both compute the same numbers from the same weights.
+            batch = bootstrapped(
+                cfg, batch, score_last_values(models.critic, batch, micro, models.device)
+            )
+    # k3 estimate of KL(sampler || trainer): zero if both compute the same numbers from the same
+    # weights.
     gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
     sampled = batch.mask
     if actor.loss_mask == "all_after_system":  # the environment's tokens have no sampler
@@ -308,8 +348,8 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
 
 
 def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:
-    """The batch with `values` [B], discounted once, added to the last reward of the episodes that were cut off: what
-    follows them is not 0, only unseen."""
+    """The batch with `values` [B], discounted once, added to the last reward of the episodes that
+    were cut off: what follows them is not 0, only unseen."""
     algorithm = cfg.algorithm
     per_turn = algorithm.bi_level_gae or algorithm.adv_estimator.startswith("turn_")
     following = values * (algorithm.high_level_gamma if per_turn else algorithm.gamma)
@@ -319,7 +359,8 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
 
 
 def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
-    """Warn if the engine samples from other numbers than the trainer computes; stop if that is so from the start."""
+    """Warn if the engine samples from other numbers than the trainer computes; stop if that is so
+    from the start."""
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
             f"KL(sampler || trainer) is {kl:.3g} per token before anything is trained (limit trainer.kl_stop = "
@@ -328,29 +369,44 @@ def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
             "temperature, top_k and top_p."
         )
     if kl > cfg.trainer.kl_warn:
-        log.warning("step %d: KL(sampler || trainer) is %.3g per token, above %g", step, kl, cfg.trainer.kl_warn)
+        log.warning(
+            "step %d: KL(sampler || trainer) is %.3g per token, above %g",
+            step,
+            kl,
+            cfg.trainer.kl_warn,
+        )
 
 
 def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Metrics) -> PPOBatch:
-    """Rewards (less KL, if asked for) to advantages and returns; advantages are whitened over all sampled tokens."""
+    """Rewards (less KL, if asked for) to advantages and returns; advantages are whitened over all
+    sampled tokens."""
     alg = cfg.algorithm
     rewards = batch.rewards
     if alg.use_kl_in_reward and batch.ref_logprobs is not None:
         rewards, kl = kl_in_reward(
-            rewards, batch.old_logprobs, batch.ref_logprobs, batch.mask, coef=models.kl.coef, kind=alg.kl_penalty
+            rewards,
+            batch.old_logprobs,
+            batch.ref_logprobs,
+            batch.mask,
+            coef=models.kl.coef,
+            kind=alg.kl_penalty,
         )
         mean_kl = float(mean_per_row(kl, batch.mask))
         metrics |= {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_coef": models.kl.coef}
         models.kl = models.kl.update(mean_kl, len(batch))
     estimator = named_estimator(cfg)
-    advantages, returns = estimator.estimate(batch, rewards, {key: getattr(alg, key) for key in estimator.settings})
+    advantages, returns = estimator.estimate(
+        batch, rewards, {key: getattr(alg, key) for key in estimator.settings}
+    )
     if cfg.actor_rollout_ref.actor.grpo_advantage_length_weight and alg.adv_estimator == "grpo":
         advantages = length_weighted(advantages, batch.mask)
     metrics["critic/returns/mean"] = float(masked_mean(returns, batch.mask))
     metrics["critic/advantages/mean"] = float(masked_mean(advantages, batch.mask))
     if batch.values is not None:
         metrics["critic/values/mean"] = float(masked_mean(batch.values, batch.mask))
-        metrics["critic/vf_explained_var"] = float(explained_variance(batch.values, returns, batch.mask))
+        metrics["critic/vf_explained_var"] = float(
+            explained_variance(batch.values, returns, batch.mask)
+        )
     if alg.whiten_advantages and estimator.whitened:
         advantages = whiten(advantages, batch.mask)
     known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}
@@ -364,7 +420,9 @@ def method_context(cfg: Config, models: Models, step: int, metrics: Metrics) -> 
         cfg=cfg,
         step=step,
         template=models.template,
-        entropies=lambda batch: score_entropies(models.actor, batch, scoring(cfg), models.device, sampling),
+        entropies=lambda batch: score_entropies(
+            models.actor, batch, scoring(cfg), models.device, sampling
+        ),
         state_values=partial(state_values, cfg),
         stored=models.replay,
         metrics=metrics,
@@ -388,8 +446,11 @@ def prefixed(name: str, metrics: Metrics) -> Metrics:
     return {f"{name}/{key}": value for key, value in metrics.items()}
 
 
-def mini_batches(cfg: Config, part: ActorConfig | CriticConfig, batch: PPOBatch, step: int) -> Iterator[MiniBatch]:
-    """The mini-batches of a step: of its episodes and, for the policy, of what is replayed with them."""
+def mini_batches(
+    cfg: Config, part: ActorConfig | CriticConfig, batch: PPOBatch, step: int
+) -> Iterator[MiniBatch]:
+    """The mini-batches of a step: of its episodes and, for the policy, of what is replayed with
+    them."""
     rows = plan_mini_batches(
         int(batch.played.sum()),
         size=part.ppo_mini_batch_size,
@@ -411,7 +472,9 @@ def training_cut(part: ActorConfig | CriticConfig) -> MicroBatching:
 
 def scoring(cfg: Config) -> MicroBatching:
     """How a batch is cut to score it with the policy."""
-    return micro_batching(cfg.actor_rollout_ref.actor, cfg.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu)
+    return micro_batching(
+        cfg.actor_rollout_ref.actor, cfg.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu
+    )
 
 
 def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:

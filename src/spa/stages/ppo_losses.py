@@ -1,4 +1,5 @@
-"""What policy and critic are updated with: the losses of `spa.algo`, put together as the configuration asks."""
+"""What policy and critic are updated with: the losses of `spa.algo`, put together as the
+configuration asks."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +17,9 @@ from spa.types import MiniBatch, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class ActorLoss:
-    """Policy loss, plus the losses on known tokens, minus the entropy bonus, plus KL to the reference, each if asked
-    for; all of the policy that samples like `sampling`. `replayed`: the batch has replayed rows."""
+    """Policy loss, plus the losses on known tokens, minus the entropy bonus, plus KL to the
+    reference, each if asked for; all of the policy that samples like `sampling`. `replayed`: the
+    batch has replayed rows."""
 
     cfg: ActorConfig
     sampling: SamplingParams = PLAIN
@@ -25,7 +27,9 @@ class ActorLoss:
     policy: PolicyLoss = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policy", policy_loss_named(self.cfg.policy_loss, keys_of(self.cfg)))
+        object.__setattr__(
+            self, "policy", policy_loss_named(self.cfg.policy_loss, keys_of(self.cfg))
+        )
 
     def __call__(self, model: Any, batch: MiniBatch) -> tuple[torch.Tensor, LossInfo]:
         """The loss of a micro-batch, a scalar, and the sums to report."""
@@ -40,7 +44,9 @@ class ActorLoss:
             sampling=self.sampling,
         )
         weights = batch.token_weights * batch.rl_weights
-        loss, sums = self.policy.compute(logprobs, batch.old_logprobs, batch.advantages, weights, cfg)
+        loss, sums = self.policy.compute(
+            logprobs, batch.old_logprobs, batch.advantages, weights, cfg
+        )
         info = {
             **sums,
             "tokens": (weights > 0).sum(),
@@ -66,7 +72,8 @@ class ActorLoss:
 
 
 def world_loss(cfg: WorldLossConfig, logprobs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The mean loss on the known tokens of episodes, a scalar; `weights` [b, A] are those of the mini-batch."""
+    """The mean loss on the known tokens of episodes, a scalar; `weights` [b, A] are those of the
+    mini-batch."""
     if cfg.kind == "cross_entropy":
         return cross_entropy(logprobs, weights)
     return clipped_absolute_error(logprobs, weights, most=cfg.most)

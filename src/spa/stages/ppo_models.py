@@ -33,7 +33,8 @@ from spa.training.update import Scorer, Trainable
 
 @dataclass(slots=True, kw_only=True)
 class Models:
-    """What a PPO step uses. `critic` is None for estimators without values, `ref` unless a KL term wants it."""
+    """What a PPO step uses. `critic` is None for estimators without values, `ref` unless a KL term
+    wants it."""
 
     actor: Trainable
     critic: Trainable | None
@@ -47,8 +48,13 @@ class Models:
 
     def snapshot(self) -> Snapshot:
         """What PPO needs to resume."""
-        state = {"actor": self.actor.state(), "kl_coef": self.kl.coef, "health": self.health.state()}
-        model, critic = self.actor.full_model(), None
+        state = {
+            "actor": self.actor.state(),
+            "kl_coef": self.kl.coef,
+            "health": self.health.state(),
+        }
+        model = self.actor.full_model()
+        critic = None
         if self.critic is not None:
             state["critic"] = self.critic.state()
             critic = self.critic.full_model()
@@ -61,11 +67,14 @@ def keys_of(section: Any) -> set[str]:
 
 
 def named_estimator(cfg: Config) -> Estimator:
-    """The estimator of the configuration. Raises ConfigError if it cannot be used with its other settings."""
+    """The estimator of the configuration. Raises ConfigError if it cannot be used with its other
+    settings."""
     name = cfg.algorithm.adv_estimator
     estimator = estimator_named(name, keys_of(cfg.algorithm))
     if cfg.algorithm.bootstrap_truncated and not estimator.needs_values:
-        raise ConfigError(f"algorithm.bootstrap_truncated needs a critic, and adv_estimator {name} trains none")
+        raise ConfigError(
+            f"algorithm.bootstrap_truncated needs a critic, and adv_estimator {name} trains none"
+        )
     if cfg.es_manager.train.group_size == 1 and estimator.needs_groups:
         raise ConfigError(
             f"es_manager.train.group_size is 1, and adv_estimator {name} compares episodes within a group; use 2 or "
@@ -75,37 +84,47 @@ def named_estimator(cfg: Config) -> Estimator:
 
 
 def check_trained(cfg: Config) -> None:
-    """Raises ConfigError if PPO cannot train with the estimator, the loss or the engine that are named."""
+    """Raises ConfigError if PPO cannot train with the estimator, the loss or the engine that are
+    named."""
     named_estimator(cfg)
     trained_kind(cfg)
     policy_loss_named(cfg.actor_rollout_ref.actor.policy_loss, keys_of(cfg.actor_rollout_ref.actor))
 
 
 def require_state_values(cfg: Config) -> None:
-    """Raises ConfigError if imagined plans are to count and an environment cannot say what a state is worth."""
+    """Raises ConfigError if imagined plans are to count and an environment cannot say what a state
+    is worth."""
     if cfg.algorithm.imagined_advantage > 0:
         check = partial(require_state_value, instead="algorithm.imagined_advantage must be 0")
         setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, check)
 
 
 def load_models(cfg: Config, resume: Path | None = None) -> Models:
-    """Policy, critic, reference and engine from `model_path`, or as they were at the checkpoint `resume`."""
+    """Policy, critic, reference and engine from `model_path`, or as they were at the checkpoint
+    `resume`."""
     device = setup.pick_device(cfg)
     path = cfg.model_path
     require_state_values(cfg)
     check_trained(cfg)
     note_published(path)
-    model_cfg, actor_cfg, total = (
-        cfg.actor_rollout_ref.model,
-        cfg.actor_rollout_ref.actor,
-        cfg.trainer.total_training_steps,
-    )
-    # Adapters go on from themselves on the base that they were made for; everything else from the saved weights.
+    model_cfg = cfg.actor_rollout_ref.model
+    actor_cfg = cfg.actor_rollout_ref.actor
+    total = cfg.trainer.total_training_steps
+    # Adapters go on from themselves on the base that they were made for; everything else from the
+    # saved weights.
     source = str(resume) if resume and model_cfg.lora_rank == 0 else path
     policy, template = setup.load_actor(cfg, source, device)
-    setup.make_trainable(policy, model_cfg, device, seed=cfg.seed.train, adapters=resume / ADAPTER if resume else None)
+    setup.make_trainable(
+        policy,
+        model_cfg,
+        device,
+        seed=cfg.seed.train,
+        adapters=resume / ADAPTER if resume else None,
+    )
     autocast = setup.pick_autocast(model_cfg.dtype, device)
-    held = parallelize(policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True)
+    held = parallelize(
+        policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True
+    )
     actor = Trainable(
         model=policy,
         held=held,
@@ -116,7 +135,9 @@ def load_models(cfg: Config, resume: Path | None = None) -> Models:
     critic = None
     if named_estimator(cfg).needs_values:
         critic = make_critic(cfg, path, resume, device)
-    wants_ref = (actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
+    wants_ref = (
+        actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0
+    ) or cfg.algorithm.use_kl_in_reward
     ref = None
     if wants_ref and actor_cfg.use_ref:
         ref_cfg = cfg.actor_rollout_ref.ref
@@ -124,14 +145,20 @@ def load_models(cfg: Config, resume: Path | None = None) -> Models:
             ref = Scorer(model=policy, held=held, autocast=autocast, without_adapters=True)
         else:
             frozen = setup.load_actor(cfg, path, device)[0]
-            held = parallelize(frozen, ref_cfg.strategy, ref_cfg.fsdp_config, autocast=autocast, trained=False)
+            held = parallelize(
+                frozen, ref_cfg.strategy, ref_cfg.fsdp_config, autocast=autocast, trained=False
+            )
             ref = Scorer(model=frozen, held=held, autocast=autocast)
     ctrl = cfg.algorithm.kl_ctrl
     kl = KLController(
-        coef=ctrl.kl_coef, target=ctrl.target_kl if ctrl.type == "adaptive" else None, horizon=ctrl.horizon
+        coef=ctrl.kl_coef,
+        target=ctrl.target_kl if ctrl.type == "adaptive" else None,
+        horizon=ctrl.horizon,
     )
     engine = trained_kind(cfg).make(
-        EngineRequest(cfg=cfg, model_name=source, device=device, model=actor.full_model(), template=template)
+        EngineRequest(
+            cfg=cfg, model_name=source, device=device, model=actor.full_model(), template=template
+        )
     )
     models = Models(
         actor=actor,
@@ -154,24 +181,33 @@ def load_models(cfg: Config, resume: Path | None = None) -> Models:
 
 
 def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Trainable:
-    """The critic with its optimiser: a new head on the body of `path`, or the one saved at `resume`."""
-    critic_cfg, saved = cfg.critic, resume / "critic" if resume else None
+    """The critic with its optimiser: a new head on the body of `path`, or the one saved at
+    `resume`."""
+    critic_cfg = cfg.critic
+    saved = resume / "critic" if resume else None
     source = str(saved) if saved and critic_cfg.model.lora_rank == 0 else path
     model = load_critic(
         source,
         attention=setup.pick_attention(
-            critic_cfg.model.attn_implementation, source, device, code=critic_cfg.model.trust_remote_code
+            critic_cfg.model.attn_implementation,
+            source,
+            device,
+            code=critic_cfg.model.trust_remote_code,
         ),
         trust_remote_code=critic_cfg.model.trust_remote_code,
     ).to(device)
     adapters = saved / ADAPTER if saved else None
-    setup.make_trainable(model, critic_cfg.model, device, seed=cfg.seed.train + 1, adapters=adapters)
+    setup.make_trainable(
+        model, critic_cfg.model, device, seed=cfg.seed.train + 1, adapters=adapters
+    )
     if saved is not None:
         model.load_head(saved)
     autocast = setup.pick_autocast(critic_cfg.model.dtype, device)
     return Trainable(
         model=model,
-        held=parallelize(model, critic_cfg.strategy, critic_cfg.model.fsdp_config, autocast=autocast),
+        held=parallelize(
+            model, critic_cfg.strategy, critic_cfg.model.fsdp_config, autocast=autocast
+        ),
         optimizer=optimizer_of(model, critic_cfg.optim, cfg.trainer.total_training_steps),
         grad_clip=critic_cfg.grad_clip,
         autocast=autocast,
@@ -179,11 +215,17 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
 
 
 def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
-    """AdamW with the configured schedule. Like its `total`, warm-up and schedule count PPO steps, whatever number of
-    mini-batches a step has."""
-    warmup = optim.lr_warmup_steps if optim.lr_warmup_steps >= 0 else int(total * optim.lr_warmup_steps_ratio)
+    """AdamW with the configured schedule. Like its `total`, warm-up and schedule count PPO steps,
+    whatever number of mini-batches a step has."""
+    warmup = (
+        optim.lr_warmup_steps
+        if optim.lr_warmup_steps >= 0
+        else int(total * optim.lr_warmup_steps_ratio)
+    )
     if optim.warmup_style == "cosine":
         schedule = warmup_cosine(total, warmup, floor=optim.min_lr_ratio or 0.0)
     else:
         schedule = warmup_constant(warmup)
-    return make_optimizer(model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=schedule)
+    return make_optimizer(
+        model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=schedule
+    )

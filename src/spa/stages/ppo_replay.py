@@ -21,15 +21,21 @@ def replayed_data(cfg: Config) -> Path | None:
 
 
 def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
-    """Stage 2's training sequences if rows of them are replayed. Raises DataError if there are none, ConfigError for
-    rows with pictures. Says so where rollouts are to be replayed and none of them can be."""
-    replay, data = cfg.actor_rollout_ref.actor.replay, cfg.sft.data
+    """Stage 2's training sequences if rows of them are replayed. Raises DataError if there are
+    none, ConfigError for rows with pictures. Says so where rollouts are to be replayed and none of
+    them can be."""
+    replay = cfg.actor_rollout_ref.actor.replay
+    data = cfg.sft.data
     if replay.corrects_rollouts and (reason := nothing_to_correct(cfg, template)):
         log.warning("actor_rollout_ref.actor.replay: no rollout is replayed: %s", reason)
     if replay.rows == 0 or replay.source == "rollouts":
         return []
     if template.images is not None:
-        raise ConfigError("actor_rollout_ref.actor.replay.rows must be 0 for a model that sees: rows have no pictures")
-    learnt = replace(cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on)))
+        raise ConfigError(
+            "actor_rollout_ref.actor.replay.rows must be 0 for a model that sees: rows have no pictures"
+        )
+    learnt = replace(
+        cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on))
+    )
     sequences, _ = sft.load_data(learnt, template, None)
     return [(sequence.token_ids, sequence.mask) for sequence in sequences]

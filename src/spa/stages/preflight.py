@@ -1,7 +1,8 @@
-"""What can be checked before any work: places, model, data files, engine, environments, and whether prompts fit.
+"""What can be checked before any work: places, model, data files, engine, environments, and whether
+prompts fit.
 
-`spa run` and the commands of its stages look at it first, `--dry-run` at nothing else. Every problem is found by the
-code that would meet it hours later.
+`spa run` and the commands of its stages look at it first, `--dry-run` at nothing else. Every
+problem is found by the code that would meet it hours later.
 """
 
 import importlib.util
@@ -38,10 +39,12 @@ from spa.worldmodel.branches import require_tries
 log = logging.getLogger(__name__)
 
 
-def preflight(cfg: Config, stages: Collection[Stage], model: str | None, *, thorough: bool = True) -> None:
-    """Raise ConfigError with every problem that `stages` would meet, starting from `model`; None: from what an earlier
-    stage has made. Without `thorough`, only what takes no time: no tokenizer is read, and an environment made only
-    where self-play plans.
+def preflight(
+    cfg: Config, stages: Collection[Stage], model: str | None, *, thorough: bool = True
+) -> None:
+    """Raise ConfigError with every problem that `stages` would meet, starting from `model`; None:
+    from what an earlier stage has made. Without `thorough`, only what takes no time: no tokenizer
+    is read, and an environment made only where self-play plans.
 
     A model on the Hub is not looked at before it is needed.
     """
@@ -79,14 +82,22 @@ def _collect(checks: Iterator[Callable[[], None]]) -> list[str]:
 
 
 def _is_local(name: str) -> bool:
-    return Path(name).expanduser().is_dir() or name.startswith((".", "/", "~", "builtin:")) or name.count("/") != 1
+    return (
+        Path(name).expanduser().is_dir()
+        or name.startswith((".", "/", "~", "builtin:"))
+        or name.count("/") != 1
+    )
 
 
 def _rounds(cfg: Config, stages: Collection[Stage]) -> list[Config]:
     """Configurations of all self-play in these stages: as a stage alone it is the first round."""
     if "selfplay" not in stages:
         return []
-    return [first_round(cfg)] if set(stages) == {"selfplay"} else [own.cfg for own in rounds_of(cfg, Path(), Path())]
+    return (
+        [first_round(cfg)]
+        if set(stages) == {"selfplay"}
+        else [own.cfg for own in rounds_of(cfg, Path(), Path())]
+    )
 
 
 def _plays_without_model(cfg: Config, stages: Collection[Stage]) -> bool:
@@ -118,16 +129,24 @@ def _place_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[
 
 def _check_place(key: str, place: Path) -> None:
     """Raise ConfigError if a folder can neither be used nor made."""
-    nearest = next((folder for folder in (place, *place.absolute().parents) if folder.exists()), Path("/"))
+    nearest = next(
+        (folder for folder in (place, *place.absolute().parents) if folder.exists()), Path("/")
+    )
     if not nearest.is_dir():
-        raise ConfigError(f"{key}: {nearest} is a file, so {place} cannot be a folder; choose another place")
+        raise ConfigError(
+            f"{key}: {nearest} is a file, so {place} cannot be a folder; choose another place"
+        )
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"{key}: {nearest} cannot be written to; choose another place or change its permissions")
+        raise ConfigError(
+            f"{key}: {nearest} cannot be written to; choose another place or change its permissions"
+        )
 
 
 def _check_checkpoint(key: str, folder: Path) -> None:
     if problem := damage(folder):
-        raise ModelError(f"{key}: {folder} cannot be resumed from ({problem}); give a folder global_step_N of spa's")
+        raise ModelError(
+            f"{key}: {folder} cannot be resumed from ({problem}); give a folder global_step_N of spa's"
+        )
 
 
 def _engine_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[], None]]:
@@ -140,12 +159,16 @@ def _engine_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[
 
 def _check_device(cfg: Config) -> None:
     if cfg.trainer.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError("trainer.device: is cuda, and PyTorch finds no GPU; use auto or cpu, or see `spa doctor`")
+        raise ConfigError(
+            "trainer.device: is cuda, and PyTorch finds no GPU; use auto or cpu, or see `spa doctor`"
+        )
 
 
 def _check_installed(engine: str) -> None:
     if engine == "vllm" and importlib.util.find_spec("vllm") is None:
-        raise ConfigError("actor_rollout_ref.rollout.name: is vllm, which is not installed; use local or auto")
+        raise ConfigError(
+            "actor_rollout_ref.rollout.name: is vllm, which is not installed; use local or auto"
+        )
 
 
 def _data_checks(cfg: Config) -> Iterator[Callable[[], None]]:
@@ -154,24 +177,31 @@ def _data_checks(cfg: Config) -> Iterator[Callable[[], None]]:
         given = own or getattr(cfg.data, f"{split}_files")
         key = f"sft.data.{split}_files" if own else f"data.{split}_files"
         for name in (given,) if isinstance(given, str) else given or ():
-            if name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():  # not on the Hub
+            # not on the Hub
+            if name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():
                 yield lambda key=key, name=name, split=split: _check_data(key, split, name)
 
 
 def _check_data(key: str, split: str, name: str) -> None:
-    """Raise DataError if a parquet file is missing, unreadable, or lacks a column. Reads its footer only."""
+    """Raise DataError if a parquet file is missing, unreadable, or lacks a column. Reads its footer
+    only."""
     for path in data_files(name, split):
         try:
             columns = pq.read_schema(path).names
         except Exception as error:
-            raise DataError(f"{key}: {path} cannot be read as parquet ({one_line(error)})") from error
+            raise DataError(
+                f"{key}: {path} cannot be read as parquet ({one_line(error)})"
+            ) from error
         for column in ("prompt", "response"):
             if column not in columns:
-                raise DataError(f"{key}: {path} has no column {column!r} (it has {', '.join(columns)})")
+                raise DataError(
+                    f"{key}: {path} has no column {column!r} (it has {', '.join(columns)})"
+                )
 
 
 def _check_model(cfg: Config, name: str) -> None:
-    """Raise ModelError if a model folder is incomplete, damaged, or made for shorter episodes. Reads headers only."""
+    """Raise ModelError if a model folder is incomplete, damaged, or made for shorter episodes.
+    Reads headers only."""
     source = model_source(name)
     check_context(name, model_config(name), cfg.actor_rollout_ref.rollout.max_model_len)
     for path in sorted(source.glob("*.safetensors")):
@@ -183,15 +213,20 @@ def _check_model(cfg: Config, name: str) -> None:
             raise ModelError(f"cannot load {path}: {error}. Copy or download it again") from error
 
 
-def _env_checks(cfg: Config, stages: Collection[Stage], template: ChatTemplate | None) -> Iterator[Callable[[], None]]:
-    """Every environment makes a puzzle; with a template its first prompt must leave room for a reply."""
+def _env_checks(
+    cfg: Config, stages: Collection[Stage], template: ChatTemplate | None
+) -> Iterator[Callable[[], None]]:
+    """Every environment makes a puzzle; with a template its first prompt must leave room for a
+    reply."""
     tags = [*cfg.es_manager.train.env_configs.tags] if {"selfplay", "ppo"} & set(stages) else []
     tags += cfg.es_manager.val.env_configs.tags if {"ppo", "eval"} & set(stages) else ()
     for tag in dict.fromkeys(tags):
         yield lambda tag=tag: _check_env(cfg, stages, tag, template)
 
 
-def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatTemplate | None) -> None:
+def _check_env(
+    cfg: Config, stages: Collection[Stage], tag: str, template: ChatTemplate | None
+) -> None:
     longest = cfg.actor_rollout_ref.rollout.max_model_len
     selfplay = "selfplay" in stages and tag in cfg.es_manager.train.env_configs.tags
     kinds: dict[PromptMode, int] = {}
@@ -216,7 +251,9 @@ def _check_env(cfg: Config, stages: Collection[Stage], tag: str, template: ChatT
                 )
 
 
-def _prompt_length(cfg: Config, tag: str, mode: PromptMode, env: TextEnv, template: ChatTemplate | None) -> int:
+def _prompt_length(
+    cfg: Config, tag: str, mode: PromptMode, env: TextEnv, template: ChatTemplate | None
+) -> int:
     prompter = setup.make_prompter(cfg, cfg.custom_envs[tag], mode)
     messages = prompter.first_messages(env)
     if template is None:

@@ -1,7 +1,9 @@
-"""Making the built-in base model: a Qwen2-architecture language model of about a million parameters.
+"""Making the built-in base model: a Qwen2-architecture language model of about a million
+parameters.
 
-It learns the two reply formats, to quote a state and to act by random habits (see `spa.models.pretrain_documents`), and
-nothing of any environment's dynamics. Seeded; the same seed on the same processor type gives the same weights.
+It learns the two reply formats, to quote a state and to act by random habits (see
+`spa.models.pretrain_documents`), and nothing of any environment's dynamics. Seeded; the same seed
+on the same processor type gives the same weights.
 """
 
 import time
@@ -25,7 +27,8 @@ from spa.types import Message
 
 PREFILL = "<think>"
 SCHEDULE = 3000  # steps that the learning rate's cosine is laid out for
-STEPS = 1300  # steps that are trained: a base that was annealed to the end fine-tunes worse (experiments/0003)
+# steps that are trained: a base that was annealed to the end fine-tunes worse (experiments/0003)
+STEPS = 1300
 WORDS = (
     "Left", "Right", "Up", "Down", "rows", "columns", "From", "to",
     "by", "row", "column", "the", "a", "is", "are", "at",
@@ -52,19 +55,29 @@ def pretrain_tiny(
     lr: float = 3e-3,
     muon_lr: float = 0.02,
 ) -> Path:
-    """Train the base model from scratch (bfloat16, float32 weights) and save it with its tokenizer in `folder`."""
+    """Train the base model from scratch (bfloat16, float32 weights) and save it with its tokenizer
+    in `folder`."""
     texts, states = prompt_texts()
     sentences = [line for state in states for line in state.splitlines() if "(" in line]
     phrases = [*fixed_phrases(texts, states), *fixed_phrases(sentences, ()), *REPLY_PIECES]
     tokenizer = build_tokenizer([p for p in phrases if p.strip()], WORDS)
     model = new_model(len(tokenizer), seed, tokenizer)
     documents = Documents(stream(seed, "pretrain/documents"))
-    batches = document_batches(documents, ChatTemplate(tokenizer), batch_tokens, stream(seed, "pretrain/order"))
+    batches = document_batches(
+        documents, ChatTemplate(tokenizer), batch_tokens, stream(seed, "pretrain/order")
+    )
     schedule = warmup_cosine(SCHEDULE, SCHEDULE // 20)
     optimizer = make_optimizer(
-        model, name="muon", lr=lr, betas=(0.9, 0.95), weight_decay=0.01, muon_lr=muon_lr, schedule=schedule
+        model,
+        name="muon",
+        lr=lr,
+        betas=(0.9, 0.95),
+        weight_decay=0.01,
+        muon_lr=muon_lr,
+        schedule=schedule,
     )
-    started, tokens = time.monotonic(), 0
+    started = time.monotonic()
+    tokens = 0
     progress = ProgressLine("pretrain", total=steps)
     for step in range(steps):
         ids, mask = next(batches)
@@ -117,10 +130,15 @@ def save(model: Qwen2ForCausalLM, tokenizer, folder: Path) -> None:
 
 
 def document_batches(
-    documents: Documents, template: ChatTemplate, max_tokens: int, rng: np.random.Generator, pool: int = 512
+    documents: Documents,
+    template: ChatTemplate,
+    max_tokens: int,
+    rng: np.random.Generator,
+    pool: int = 512,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless batches of documents of similar length: input_ids int64 [B, T] and mask bool [B, A], with about
-    `max_tokens` tokens. Replies and displacement texts are trained on, prompts are not."""
+    """Endless batches of documents of similar length: input_ids int64 [B, T] and mask bool [B, A],
+    with about `max_tokens` tokens. Replies and displacement texts are trained on, prompts are not.
+    """
     while True:
         tokenised = [tokenise(documents.next(), template) for _ in range(pool)]
         lengths = torch.tensor([len(ids) for ids, _ in tokenised])
@@ -129,7 +147,9 @@ def document_batches(
             yield padded([tokenised[row] for row in rows[index].tolist()])
 
 
-def tokenise(document: str | tuple[Message, ...], template: ChatTemplate) -> tuple[list[int], list[bool]]:
+def tokenise(
+    document: str | tuple[Message, ...], template: ChatTemplate
+) -> tuple[list[int], list[bool]]:
     """Token ids of a document, and which of them are trained on."""
     if isinstance(document, str):
         ids = [*template.encode(document), template.end_id]
@@ -138,7 +158,11 @@ def tokenise(document: str | tuple[Message, ...], template: ChatTemplate) -> tup
     mask = [False] * len(ids)
     for i in range(2, len(document), 2):
         reply = template.reply_ids(document[i]["content"], PREFILL)
-        delta = template.follow(document[i + 1]["content"], PREFILL, reply=reply) if i + 1 < len(document) else []
+        delta = (
+            template.follow(document[i + 1]["content"], PREFILL, reply=reply)
+            if i + 1 < len(document)
+            else []
+        )
         ids += [*reply, *delta]
         mask += [True] * len(reply) + [False] * len(delta)
     return ids, mask

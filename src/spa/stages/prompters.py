@@ -1,4 +1,5 @@
-"""What a configuration tells a model about an environment tag. Needs no torch: people who play use it too."""
+"""What a configuration tells a model about an environment tag. Needs no torch: people who play use
+it too."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,9 +16,11 @@ from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.sample import sample_reply
 
 
-def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode, *, env: TextEnv | None = None) -> Prompter:
-    """The prompter of one tag. In the world-model format it shows a sample reply if `ctx_manager.example` says so:
-    of `env`, which is reset, or of a new environment."""
+def make_prompter(
+    cfg: Config, spec: EnvSpec, mode: PromptMode, *, env: TextEnv | None = None
+) -> Prompter:
+    """The prompter of one tag. In the world-model format it shows a sample reply if
+    `ctx_manager.example` says so: of `env`, which is reset, or of a new environment."""
     proxy = cfg.agent_proxy
     instruction = spec.env_instruction
     if mode == "add_worldmodel":
@@ -38,8 +41,13 @@ def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode, *, env: TextEnv 
         "imagined_plans": proxy.imagined_plans,
         "history": cfg.ctx_manager.history or mode == "add_worldmodel",
     }
-    # Instructions that show the format themselves, as the original's do, are not contradicted by another sample.
-    if mode == "add_worldmodel" and cfg.ctx_manager.example and not contains_marker(instruction or ""):
+    # Instructions that show the format themselves, as the original's do, are not contradicted by
+    # another sample.
+    if (
+        mode == "add_worldmodel"
+        and cfg.ctx_manager.example
+        and not contains_marker(instruction or "")
+    ):
         with first_puzzle(cfg, spec) if env is None else nullcontext(env) as game:
             settings["example"] = sample_reply(game, Prompter(**settings))
     return Prompter(**settings)
@@ -47,7 +55,8 @@ def make_prompter(cfg: Config, spec: EnvSpec, mode: PromptMode, *, env: TextEnv 
 
 @contextmanager
 def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
-    """A new environment with its first puzzle, in a process of its own if `es_manager.env_workers` says so.
+    """A new environment with its first puzzle, in a process of its own if `es_manager.env_workers`
+    says so.
 
     Raises ConfigError if it cannot be made or played: then nothing can be done without the user.
     """
@@ -55,7 +64,9 @@ def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
     workers = EnvWorkers(1, timeout_s=limit) if cfg.es_manager.env_workers else None
     make = workers.make if workers is not None else make_env
     try:
-        with boundary("the first puzzle", None if limit is None or workers is not None else limit + MAKING_S):
+        with boundary(
+            "the first puzzle", None if limit is None or workers is not None else limit + MAKING_S
+        ):
             env = make(spec.env_type, spec.env_config)
             env.reset(seed=0)
             checked_text(env.state_text(cfg.state_text), "state_text")
@@ -68,7 +79,8 @@ def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
 
 
 def check_puzzles(cfg: Config, tags: Iterable[str], check: Callable[[TextEnv, str], None]) -> None:
-    """`check(env, tag)` on the first puzzle of every tag. Raises ConfigError, what `check` raises included."""
+    """`check(env, tag)` on the first puzzle of every tag. Raises ConfigError, what `check` raises
+    included."""
     for tag in tags:
         with first_puzzle(cfg, cfg.custom_envs[tag]) as env:
             check(env, tag)

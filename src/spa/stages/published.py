@@ -1,4 +1,5 @@
-"""What was published, and where the original's users keep things: data sets and checkpoints by name or in folders."""
+"""What was published, and where the original's users keep things: data sets and checkpoints by name
+or in folders."""
 
 import logging
 import re
@@ -11,25 +12,33 @@ from spa.models.hub import download_data
 log = logging.getLogger(__name__)
 
 CONFIGS = {"SimpleSokoban": "_2_sokoban", "FrozenLake": "_3_frozen_lake", "Sudoku": "_10_sudoku"}
-"""Tags that the original published data and checkpoints for, and its names for their configurations."""
+"""Tags that the original published data and checkpoints for, and its names for their
+configurations."""
 
-SPLITS = {"train": ("wm_train*.parquet", "train*.parquet"), "val": ("wm_val*.parquet", "val*.parquet", "test*.parquet")}
-_PUBLISHED = re.compile(r"SPA-(sokoban|frozenlake|sudoku)|sftckpt|checkpoints(_2_sokoban|_3_frozen_lake|_10_sudoku)")
+SPLITS = {
+    "train": ("wm_train*.parquet", "train*.parquet"),
+    "val": ("wm_val*.parquet", "val*.parquet", "test*.parquet"),
+}
+_PUBLISHED = re.compile(
+    r"SPA-(sokoban|frozenlake|sudoku)|sftckpt|checkpoints(_2_sokoban|_3_frozen_lake|_10_sudoku)"
+)
 
 
 def original_folders(cfg: Config, parent: str, prefix: str) -> list[Path]:
-    """The original's folders for the tags of this configuration, newest first: `sftckpt/checkpoints_2_sokoban-…`,
-    `sftdata/_2_sokoban-…`."""
+    """The original's folders for the tags of this configuration, newest first:
+    `sftckpt/checkpoints_2_sokoban-…`, `sftdata/_2_sokoban-…`."""
     found = []
     for tag in cfg.es_manager.train.env_configs.tags:
         if tag in CONFIGS:
-            found += [path for path in Path(parent).glob(f"{prefix}{CONFIGS[tag]}-*") if path.is_dir()]
+            found += [
+                path for path in Path(parent).glob(f"{prefix}{CONFIGS[tag]}-*") if path.is_dir()
+            ]
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def data_files(name: str, split: str) -> list[Path]:
-    """The parquet files of a split: `name` is a file, a folder with files of both splits (`wm_train.parquet`, or
-    `data/train-00000-of-00001.parquet`), or a Hub data set (owner/name).
+    """The parquet files of a split: `name` is a file, a folder with files of both splits
+    (`wm_train.parquet`, or `data/train-00000-of-00001.parquet`), or a Hub data set (owner/name).
 
     Raises DataError if there is nothing.
     """
@@ -47,7 +56,9 @@ def data_files(name: str, split: str) -> list[Path]:
         files = sorted(file for folder in (path, path / "data") for file in folder.glob(pattern))
         if files:
             return files
-    raise DataError(f"{path}: no parquet file of the split {split!r}; it should be called wm_{split}.parquet")
+    raise DataError(
+        f"{path}: no parquet file of the split {split!r}; it should be called wm_{split}.parquet"
+    )
 
 
 def note_published(name: str) -> None:

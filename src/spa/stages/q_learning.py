@@ -1,8 +1,8 @@
 """Tabular Q-learning on the puzzles of validation: what no language model is needed for.
 
-Two lines, since a table knows nothing of a board that it has not met. *On other puzzles*: one table learns on training
-puzzles, and plays at random in states that are new to it; this is the fair one. *On the puzzle itself*: the scout may
-try each reported puzzle first, which no model may.
+Two lines, since a table knows nothing of a board that it has not met. *On other puzzles*: one table
+learns on training puzzles, and plays at random in states that are new to it; this is the fair one.
+*On the puzzle itself*: the scout may try each reported puzzle first, which no model may.
 """
 
 from collections.abc import Iterator
@@ -16,18 +16,20 @@ from spa.policies.scout import STEPS, Scout, Values, learn, require_copies, tabl
 from spa.seeds import stream
 from spa.stages import setup
 
-OTHER, SAME = "on other puzzles", "on the puzzle itself"
+OTHER = "on other puzzles"
+SAME = "on the puzzle itself"
 
 
 def main(cfg: Config, steps: int) -> dict[str, Any] | None:
-    """Success on the puzzles of validation of a table after `steps` actions in training puzzles, and of the scout; None
-    for environments that list no actions or cannot be copied."""
+    """Success on the puzzles of validation of a table after `steps` actions in training puzzles,
+    and of the scout; None for environments that list no actions or cannot be copied."""
     player = setup.make_player(cfg, None, mode="base")
     try:
         setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require_copies)
     except ConfigError:
         return None
-    most, per_turn = setup.most_actions(cfg), cfg.agent_proxy.max_actions_per_turn
+    most = setup.most_actions(cfg)
+    per_turn = cfg.agent_proxy.max_actions_per_turn
     values: Values = {}
     starts = training_games(cfg, player)
     learn(values, starts, steps=steps, most=most, rng=stream(cfg.seed.train, "q_learning"))
@@ -42,7 +44,8 @@ def main(cfg: Config, steps: int) -> dict[str, Any] | None:
 
 def training_games(cfg: Config, player: setup.Player) -> Iterator[TextEnv]:
     """The training puzzles one after another, without end, each before its first action."""
-    held_out, step = setup.validation_hashes(cfg, player), 0
+    held_out = setup.validation_hashes(cfg, player)
+    step = 0
     while True:
         for spec in setup.training_specs(cfg, player, "train", step=step, held_out=held_out):
             if (look := player.look_at(spec)) is not None:

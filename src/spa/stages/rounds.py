@@ -1,12 +1,14 @@
-"""Iterated self-play (`generate.rounds`): a model that writes no format yet plays as soon as it has learnt one.
+"""Iterated self-play (`generate.rounds`): a model that writes no format yet plays as soon as it has
+learnt one.
 
-Round 1 makes rows with `generate.policy` and fine-tunes on them. In every further round the fine-tuned model plays new
-puzzles itself, with `generate.imagine` the best of its replies by what it has learnt, and goes on learning from the
-rows of all rounds so far, or of this one alone (`generate.rows_of`). The last round has the run's own folders, those
-before it have `round_N/` in the folder of the run.
+Round 1 makes rows with `generate.policy` and fine-tunes on them. In every further round the
+fine-tuned model plays new puzzles itself, with `generate.imagine` the best of its replies by what
+it has learnt, and goes on learning from the rows of all rounds so far, or of this one alone
+(`generate.rows_of`). The last round has the run's own folders, those before it have `round_N/` in
+the folder of the run.
 
-A model that searches by its own predictions has two rounds of another kind: single moves of random play, and then
-written searches that it has made itself.
+A model that searches by its own predictions has two rounds of another kind: single moves of random
+play, and then written searches that it has made itself.
 """
 
 import json
@@ -38,7 +40,8 @@ class Round:
 
     @property
     def first_batch(self) -> int:
-        """The number of its first batch of self-play, so that no round plays the puzzles of another."""
+        """The number of its first batch of self-play, so that no round plays the puzzles of
+        another."""
         return sum(done.cfg.generate.num_batches for done in self.before)
 
     @property
@@ -53,7 +56,8 @@ class Round:
         return [(done.cfg, done.data) for done in self.before] if counts else []
 
     def ready(self) -> Config:
-        """Its configuration with the model that the round before has made, which plays and is fine-tuned further."""
+        """Its configuration with the model that the round before has made, which plays and is
+        fine-tuned further."""
         if not self.before:
             return self.cfg
         folder = self.before[-1].sft
@@ -65,7 +69,8 @@ class Round:
 
 
 def first_round(cfg: Config) -> Config:
-    """The configuration with the first of its rounds alone. The first of several has nothing to plan with yet."""
+    """The configuration with the first of its rounds alone. The first of several has nothing to
+    plan with yet."""
     if cfg.generate.policy == "search" and cfg.generate.rounds > 1:
         return round_of_moves(cfg)
     own = replace(cfg.generate, rows_of="all_rounds")  # those of one round are the same
@@ -75,9 +80,11 @@ def first_round(cfg: Config) -> Config:
 
 
 def round_of_moves(cfg: Config) -> Config:
-    """The configuration of random play, one action a turn, and of fine-tuning on its single moves: the first round of
-    a model that writes examples by its own predictions (`generate.search.dynamics: model`)."""
-    own, tags = cfg.generate.search, cfg.es_manager.train.env_configs.tags
+    """The configuration of random play, one action a turn, and of fine-tuning on its single moves:
+    the first round of a model that writes examples by its own predictions
+    (`generate.search.dynamics: model`)."""
+    own = cfg.generate.search
+    tags = cfg.es_manager.train.env_configs.tags
     proxy = replace(
         cfg.agent_proxy,
         reply_order="plan_first",
@@ -88,12 +95,16 @@ def round_of_moves(cfg: Config) -> Config:
         cfg,
         agent_proxy=proxy,
         ctx_manager=replace(cfg.ctx_manager, history=True),
-        generate=replace(cfg.generate, rounds=1, group_size=1, policy="random", reply_format="moves"),
+        generate=replace(
+            cfg.generate, rounds=1, group_size=1, policy="random", reply_format="moves"
+        ),
         sft=replace(
             cfg.sft,
             data=replace(cfg.sft.data, train_batch_size=own.moves_per_step),
             trainer=replace(
-                cfg.sft.trainer, total_training_steps=max(1, own.moves // own.moves_per_step), eval_episodes=0
+                cfg.sft.trainer,
+                total_training_steps=max(1, own.moves // own.moves_per_step),
+                eval_episodes=0,
             ),
         ),
         gate=replace(cfg.gate, enable=False),
@@ -109,13 +120,14 @@ def lost_checkpoint(folder: Path) -> str:
 
 
 def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
-    """All rounds of a run, of which `data` and `sft` are the last one's folders. Their configurations name the model
-    that the run begins with (see `Round.ready`).
+    """All rounds of a run, of which `data` and `sft` are the last one's folders. Their
+    configurations name the model that the run begins with (see `Round.ready`).
 
-    Rows in base format teach nothing that could be played on with, so they have one round, fine-tuned for as long as
-    all rounds together.
+    Rows in base format teach nothing that could be played on with, so they have one round,
+    fine-tuned for as long as all rounds together.
     """
-    count, trainer = cfg.generate.rounds, cfg.sft.trainer
+    count = cfg.generate.rounds
+    trainer = cfg.sft.trainer
     if count == 1:
         return [Round(number=1, cfg=first_round(cfg), data=data, sft=sft)]
     if cfg.generate.policy == "search":
@@ -135,7 +147,9 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
     if cfg.generate.reply_format == "base":
         steps = trainer.total_training_steps
         longer = replace(
-            trainer, total_training_steps=steps and steps * count, total_epochs=trainer.total_epochs * count
+            trainer,
+            total_training_steps=steps and steps * count,
+            total_epochs=trainer.total_epochs * count,
         )
         own = replace(cfg, generate=alone, sft=replace(cfg.sft, trainer=longer))
         return [Round(number=1, cfg=own, data=data, sft=sft)]
@@ -146,37 +160,54 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
             cfg,
             generate=alone if number == 1 else later,
             sft=replace(
-                cfg.sft, trainer=replace(trainer, seed=seed, resume_path=trainer.resume_path if number == 1 else None)
+                cfg.sft,
+                trainer=replace(
+                    trainer, seed=seed, resume_path=trainer.resume_path if number == 1 else None
+                ),
             ),
         )
         folders = (data, sft)
         if number < count:
             folder = Path(cfg.trainer.run_dir) / f"round_{number}"
             folders = (folder / "data", folder / "sft")
-            own = replace(own, gate=replace(own.gate, enable=False))  # what it would ask for, the next round brings
-        rounds.append(Round(number=number, cfg=own, data=folders[0], sft=folders[1], before=tuple(rounds)))
+            # what it would ask for, the next round brings
+            own = replace(own, gate=replace(own.gate, enable=False))
+        rounds.append(
+            Round(number=number, cfg=own, data=folders[0], sft=folders[1], before=tuple(rounds))
+        )
     return rounds
 
 
 def round_folders(cfg: Config) -> tuple[Path, ...]:
     """The folders of all rounds but the last."""
-    return tuple(Path(cfg.trainer.run_dir) / f"round_{number}" for number in range(1, cfg.generate.rounds))
+    return tuple(
+        Path(cfg.trainer.run_dir) / f"round_{number}" for number in range(1, cfg.generate.rounds)
+    )
 
 
 def told(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """What each round added: who played and how well in the format, the rows that it was fine-tuned on, and what the
-    model then knew."""
+    """What each round added: who played and how well in the format, the rows that it was fine-tuned
+    on, and what the model then knew."""
     return [
         {
             "round": each.number,
             "policy": each.cfg.generate.policy,
             **_part(each.data / "summary.json", ("rows_train", "rows_val"), ()),
             "played": _part(
-                each.data / "summary.json", (), ("success", "format_rate", "wm/obs_exact", "wm/pred_exact")
+                each.data / "summary.json",
+                (),
+                ("success", "format_rate", "wm/obs_exact", "wm/pred_exact"),
             ),
             "learnt": _part(
                 each.sft / GATE_FILE,
-                ("diagnosis", "format_rate", "observation_exact", "prediction_exact", "copy_exact", "changed_f1"),
+                (
+                    "diagnosis",
+                    "format_rate",
+                    "observation_exact",
+                    "prediction_exact",
+                    "copy_exact",
+                    "changed_f1",
+                ),
                 (),
             ),
         }
@@ -188,9 +219,13 @@ def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, 
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         own = found.get("played", {})
-        return {name: found[name] for name in names} | {name: own[name] for name in played if name in own}
+        return {name: found[name] for name in names} | {
+            name: own[name] for name in played if name in own
+        }
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} cannot be read ({error}). Run that round again: remove its folder.") from error
+        raise DataError(
+            f"{path} cannot be read ({error}). Run that round again: remove its folder."
+        ) from error
 
 
 def write_rounds(directory: Path, rounds: Sequence[Round]) -> None:

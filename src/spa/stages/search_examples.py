@@ -1,12 +1,14 @@
-"""Stage 1 without play: examples of responses that write a breadth-first search (`generate.policy: search`).
+"""Stage 1 without play: examples of responses that write a breadth-first search (`generate.policy:
+search`).
 
-Each example is a puzzle of its own, at its start or, as a later turn, in a random state that can be reached from it.
-Validation puzzles are left out. Examples without a path to the goal, or with a response of more than
-`generate.sampling.response_length` tokens, are dropped and replaced by others.
+Each example is a puzzle of its own, at its start or, as a later turn, in a random state that can be
+reached from it. Validation puzzles are left out. Examples without a path to the goal, or with a
+response of more than `generate.sampling.response_length` tokens, are dropped and replaced by
+others.
 
-The search runs in copies of the game, or by a model's own predictions of single moves, from the prompt's text alone
-(`generate.search.dynamics`); which states are asked about is up to the game in both. Every kind of
-`generate.search.thoughts` has the same puzzles, states and prompts.
+The search runs in copies of the game, or by a model's own predictions of single moves, from the
+prompt's text alone (`generate.search.dynamics`); which states are asked about is up to the game in
+both. Every kind of `generate.search.thoughts` has the same puzzles, states and prompts.
 """
 
 import json
@@ -58,7 +60,8 @@ TOGETHER = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A state that a response is to be written for: a copy of the game there, and what the prompt shows."""
+    """A state that a response is to be written for: a copy of the game there, and what the prompt
+    shows."""
 
     number: int
     spec: EpisodeSpec
@@ -81,7 +84,8 @@ class Question:
 def write_examples(cfg: Config, stage: Stage, *, files: tuple[str, str, str]) -> None:
     """Write the training and validation examples and a summary to `files` in the stage's folder.
 
-    Raises ConfigError for a game that does not name its states, DataError if too few puzzles give an example.
+    Raises ConfigError for a game that does not name its states, DataError if too few puzzles give
+    an example.
     """
     for step in stage.steps(1):
         metrics: Metrics = {}
@@ -120,7 +124,11 @@ def _write_examples(cfg: Config, out: Path, files: tuple[str, str, str]) -> Metr
         by_reason(dropped),
     )
     measured = {f"search/{name}": float(value) for name, value in dynamics.counts.items()}
-    return {"search/rows": float(len(rows)), "search/dropped": float(sum(dropped.values())), **measured}
+    return {
+        "search/rows": float(len(rows)),
+        "search/dropped": float(sum(dropped.values())),
+        **measured,
+    }
 
 
 class Dynamics(Protocol):
@@ -129,7 +137,8 @@ class Dynamics(Protocol):
     counts: dict[str, float]
 
     def search(self, questions: Sequence[Question]) -> list[Search | None]:
-        """A search from the state of each question; None where the successors of a state make no sense."""
+        """A search from the state of each question; None where the successors of a state make no
+        sense."""
         ...
 
 
@@ -145,15 +154,17 @@ class Simulator:
 
 
 class LearnedMoves:
-    """A model that has learnt single moves, asked for every action of every state that a search expands.
+    """A model that has learnt single moves, asked for every action of every state that a search
+    expands.
 
-    A question is the text of a state. The answer names the next state, whose text is written by replacing the name in
-    the question's; goal and holes are what the text itself calls so. The game is not asked. `counts` compares with it
-    afterwards.
+    A question is the text of a state. The answer names the next state, whose text is written by
+    replacing the name in the question's; goal and holes are what the text itself calls so. The game
+    is not asked. `counts` compares with it afterwards.
     """
 
     def __init__(self, engine: Engine, template: ChatTemplate | None) -> None:
-        self.engine, self.template = engine, template
+        self.engine = engine
+        self.template = template
         self.counts: dict[str, float] = {}
         self._totals: Counter[str] = Counter()
 
@@ -173,15 +184,21 @@ class LearnedMoves:
     def _expand(self, asked: Sequence[tuple[Question, str]]) -> list[tuple[Successor, ...] | None]:
         prompts = list[Prompt]()
         for question, key in asked:
-            env, state = question.env, question.env.text_of_key(question.text, key)
+            env = question.env
+            state = question.env.text_of_key(question.text, key)
             assert state is not None  # it was checked when the key was predicted
             for action in env.action_names():
-                prompts.append(move_question(env, state, action, self.template, number=len(prompts)))
-        completions = iter(self.engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)))
+                prompts.append(
+                    move_question(env, state, action, self.template, number=len(prompts))
+                )
+        completions = iter(
+            self.engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS))
+        )
         self._totals["questions"] += len(prompts)
         found = list[tuple[Successor, ...] | None]()
         for question, _ in asked:
-            env, successors = question.env, list[Successor]()
+            env = question.env
+            successors = list[Successor]()
             for action in env.action_names():
                 key = next(completions).text.strip()
                 state = env.text_of_key(question.text, key)
@@ -192,7 +209,8 @@ class LearnedMoves:
 
     def _count(self, question: Question, search: Search | None) -> None:
         """Compare a search with the game."""
-        totals, lines = self._totals, search.lines if search is not None else ()
+        totals = self._totals
+        lines = search.lines if search is not None else ()
         totals["searches"] += 1
         totals["searches_right"] += search == true_search(question)
         for line in lines:
@@ -223,9 +241,10 @@ def true_search(question: Question) -> Search:
 def make_examples(
     cfg: Config, player: setup.Player, dynamics: Dynamics
 ) -> tuple[list[WorldModelRow], list[int], Counter[str]]:
-    """Examples of training and then of validation, the number of lines of each search, and how many states were dropped
-    for which reason."""
-    own, share = cfg.generate.search, cfg.generate.val_fraction
+    """Examples of training and then of validation, the number of lines of each search, and how many
+    states were dropped for which reason."""
+    own = cfg.generate.search
+    share = cfg.generate.val_fraction
     wanted = own.examples + max(1, round(own.examples * share / (1 - share)))
     template = load_template(cfg, cfg.model_path)
     dropped: Counter[str] = Counter()
@@ -238,7 +257,10 @@ def make_examples(
                 continue
             prompter = replace(player.prompters[question.spec.tag], enable_think=True)
             text = response(write_search(search), search.path, question, prompter)
-            if len(template.reply_ids(text, prompter.prefill)) > cfg.generate.sampling.response_length:
+            if (
+                len(template.reply_ids(text, prompter.prefill))
+                > cfg.generate.sampling.response_length
+            ):
                 dropped["too_long"] += 1
                 continue
             chosen.append((question, search))
@@ -250,16 +272,22 @@ def make_examples(
         )
     thoughts = thoughts_of(cfg, chosen)
     rows = [
-        row_of(question, response(text, path, question, player.prompters[question.spec.tag]), player)
+        row_of(
+            question, response(text, path, question, player.prompters[question.spec.tag]), player
+        )
         for (question, _), (text, path) in zip(chosen, thoughts, strict=True)
     ]
     return rows, [len(search.lines) for _, search in chosen], dropped
 
 
-def questions(cfg: Config, player: setup.Player, dropped: Counter[str], *, most: int) -> Iterator[Question]:
+def questions(
+    cfg: Config, player: setup.Player, dropped: Counter[str], *, most: int
+) -> Iterator[Question]:
     """States of fresh puzzles, one of each; none of validation, and none twice."""
-    own, tags = cfg.generate.search, cfg.es_manager.train.env_configs.tags
-    held_out, known = setup.validation_hashes(cfg, player), set[str]()
+    own = cfg.generate.search
+    tags = cfg.es_manager.train.env_configs.tags
+    held_out = setup.validation_hashes(cfg, player)
+    known = set[str]()
     for number in range(most):
         watchdog.beat()
         rng = stream(cfg.seed.train, "search/state", number)
@@ -273,7 +301,13 @@ def questions(cfg: Config, player: setup.Player, dropped: Counter[str], *, most:
             sample_seed=0,
         )
         look = player.look_at(spec)
-        reason = "unmakeable" if look is None else "validation_puzzle" if look.hash in held_out else "duplicate"
+        reason = (
+            "unmakeable"
+            if look is None
+            else "validation_puzzle"
+            if look.hash in held_out
+            else "duplicate"
+        )
         if look is None or look.hash in held_out or look.hash in known:
             dropped[reason] += 1
             continue
@@ -282,8 +316,11 @@ def questions(cfg: Config, player: setup.Player, dropped: Counter[str], *, most:
         try:
             true, copies = explore(look.env)
         except (ValueError, NotImplementedError) as error:
-            raise ConfigError(f"generate.policy=search: {spec.tag} cannot be searched: {error}") from error
-        env, turn = look.env, 1
+            raise ConfigError(
+                f"generate.policy=search: {spec.tag} cannot be searched: {error}"
+            ) from error
+        env = look.env
+        turn = 1
         later = [key for key in true if key != next(iter(true))]
         if later and prompter.max_turn > 1 and rng.random() >= own.start_share:
             env = copies[later[int(rng.integers(len(later)))]]
@@ -302,9 +339,12 @@ def questions(cfg: Config, player: setup.Player, dropped: Counter[str], *, most:
         )
 
 
-def thoughts_of(cfg: Config, chosen: list[tuple[Question, Search]]) -> list[tuple[str, tuple[str, ...]]]:
+def thoughts_of(
+    cfg: Config, chosen: list[tuple[Question, Search]]
+) -> list[tuple[str, tuple[str, ...]]]:
     """What each response thinks, and the path that its answer begins."""
-    kind, seed = cfg.generate.search.thoughts, cfg.seed.train
+    kind = cfg.generate.search.thoughts
+    seed = cfg.seed.train
     found: list[tuple[str, tuple[str, ...]]] = []
     if kind == "dealt":
         for question, _ in chosen:
@@ -313,7 +353,11 @@ def thoughts_of(cfg: Config, chosen: list[tuple[Question, Search]]) -> list[tupl
             assert search.path is not None  # every state is as far as it was
             found.append((write_search(search), search.path))
         return found
-    others = of_other_puzzles([search for _, search in chosen]) if kind == "other_puzzle" else [s for _, s in chosen]
+    others = (
+        of_other_puzzles([search for _, search in chosen])
+        if kind == "other_puzzle"
+        else [s for _, s in chosen]
+    )
     for (_, search), other in zip(chosen, others, strict=True):
         assert search.path is not None
         found.append(("" if kind == "none" else write_search(other), search.path))
@@ -321,8 +365,9 @@ def thoughts_of(cfg: Config, chosen: list[tuple[Question, Search]]) -> list[tupl
 
 
 def of_other_puzzles(searches: list[Search]) -> list[Search]:
-    """For each search another one with as many lines, and another text where there is one: within each length, the
-    next of its length in their order. A search that is the only one of its length takes one of the nearest length."""
+    """For each search another one with as many lines, and another text where there is one: within
+    each length, the next of its length in their order. A search that is the only one of its length
+    takes one of the nearest length."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for number, search in enumerate(searches):
         by_length[len(search.lines)].append(number)
@@ -331,9 +376,15 @@ def of_other_puzzles(searches: list[Search]) -> list[Search]:
         for place, number in enumerate(numbers):
             later = [numbers[(place + step) % len(numbers)] for step in range(1, len(numbers))]
             if not later:
-                nearest = min((n for n in by_length if n != length), key=lambda n: abs(n - length), default=length)
+                nearest = min(
+                    (n for n in by_length if n != length),
+                    key=lambda n: abs(n - length),
+                    default=length,
+                )
                 later = by_length[nearest]
-            other = next((searches[n] for n in later if searches[n] != searches[number]), searches[later[0]])
+            other = next(
+                (searches[n] for n in later if searches[n] != searches[number]), searches[later[0]]
+            )
             found[number] = other
     return found
 
@@ -347,15 +398,19 @@ def response(thoughts: str, path: tuple[str, ...], question: Question, prompter:
 
 def row_of(question: Question, text: str, player: setup.Player) -> WorldModelRow:
     """The row of a response, with what its actions lead to in a copy of the game."""
-    spec, prompter = question.spec, player.prompters[question.spec.tag]
-    env, reward, success = question.env.clone(), 0.0, False
+    spec = question.spec
+    prompter = player.prompters[question.spec.tag]
+    env = question.env.clone()
+    reward = 0.0
+    success = False
     answer = text[text.index("<answer>") + len("<answer>") : text.index("</answer>")]
     taken = tuple(action.strip() for action in answer.split(prompter.action_sep))
     for name in taken:
         action = env.to_action(name)
         assert action is not None
         _, gain, ended, _, info = env.step(action)
-        reward, success = reward + float(gain), success or bool(info["success"])
+        reward = reward + float(gain)
+        success = success or bool(info["success"])
         if ended:
             break
     return WorldModelRow(

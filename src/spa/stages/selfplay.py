@@ -1,6 +1,7 @@
 """Stage 1: self-play with the base policy, then world-model data with the states that really were.
 
-The policy writes what it believes to see and to cause; afterwards both are replaced by the environment's truth.
+The policy writes what it believes to see and to cause; afterwards both are replaced by the
+environment's truth.
 """
 
 import json
@@ -58,7 +59,8 @@ from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
 
-TRAIN_FILE, VAL_FILE = "wm_train.parquet", "wm_val.parquet"
+TRAIN_FILE = "wm_train.parquet"
+VAL_FILE = "wm_val.parquet"
 
 
 def main(
@@ -73,12 +75,13 @@ def main(
 ) -> Path:
     """Play `generate.num_batches` batches and write the data set; returns its folder.
 
-    Every batch plays new puzzles; `first_batch` continues where an earlier round stopped. Puzzles that validation uses
-    are left out of the data, so that nothing is fine-tuned on them. `earlier`: configuration and folder of rounds of
-    self-play whose episodes make rows of this data set, too. `before`: the data sets of all rounds before, whose
-    puzzles stay training or validation puzzles. `episodes`: a finished folder of the same self-play, of which other
-    rows are made. Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` makes begin again
-    when it is finished, and has the first round of several.
+    Every batch plays new puzzles; `first_batch` continues where an earlier round stopped. Puzzles
+    that validation uses are left out of the data, so that nothing is fine-tuned on them. `earlier`:
+    configuration and folder of rounds of self-play whose episodes make rows of this data set, too.
+    `before`: the data sets of all rounds before, whose puzzles stay training or validation puzzles.
+    `episodes`: a finished folder of the same self-play, of which other rows are made. Without a
+    `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` makes begin again when it
+    is finished, and has the first round of several.
     """
     alone = fingerprint is None
     if alone:
@@ -104,10 +107,14 @@ def main(
 
 
 def self_play(
-    cfg: Config, stage: Stage, earlier: Sequence[tuple[Config, Path]] = (), before: Sequence[Path] = ()
+    cfg: Config,
+    stage: Stage,
+    earlier: Sequence[tuple[Config, Path]] = (),
+    before: Sequence[Path] = (),
 ) -> None:
     """Play what is not played yet and make rows of everything."""
-    out, world = stage.folder, current_world()
+    out = stage.folder
+    world = current_world()
     imagined: list[dict[str, Any]] = []
     engine = selfplay_engine(cfg, setup.pick_device(cfg), imagined.append)
     player = setup.make_player(cfg, engine.template, mode="add_worldmodel", lost=out / LOST)
@@ -129,7 +136,8 @@ def self_play(
     rows, counts = make_rows(cfg, episodes, held_out, player)
     for own, folder in earlier:
         found, dropped = make_rows(own, stored_episodes(own, folder), held_out, player)
-        rows, counts = [*found, *rows], counts + dropped
+        rows = [*found, *rows]
+        counts = counts + dropped
     if not rows:
         raise nothing_usable(cfg, len(episodes), counts)
     if world.is_main:
@@ -144,7 +152,8 @@ def self_play(
 
 
 def rows_from(cfg: Config, source: Path, out: Path) -> bool:
-    """Write the data set that this configuration makes of self-play in another folder; False if that is not whole."""
+    """Write the data set that this configuration makes of self-play in another folder; False if
+    that is not whole."""
     batches = cfg.generate.num_batches
     if whole_batches(source) < batches:
         return False
@@ -171,29 +180,43 @@ def write_imagined(out: Path, batch: int, lines: list[dict[str, Any]]) -> None:
     write_atomic(out / IMAGINED / f"{batch:06d}.jsonl", [dump_line(line) for line in lines])
 
 
-def selfplay_engine(cfg: Config, device: torch.device, record: Record = lambda line: None) -> PlayingEngine:
-    """Who plays: the model, uniformly random actions or the solver, with a share of random turns if that is asked for.
-    What the model imagines, if it does, is told to `record`.
+def selfplay_engine(
+    cfg: Config, device: torch.device, record: Record = lambda line: None
+) -> PlayingEngine:
+    """Who plays: the model, uniformly random actions or the solver, with a share of random turns if
+    that is asked for. What the model imagines, if it does, is told to `record`.
 
-    Raises ConfigError if the expert is asked to play an environment without a solver, or the scout one that it cannot
-    copy, or if other plans are to be tried where they cannot be.
+    Raises ConfigError if the expert is asked to play an environment without a solver, or the scout
+    one that it cannot copy, or if other plans are to be tried where they cannot be.
     """
     if tries_plans(cfg):
-        setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, partial(require_tries, plans=plans_tried(cfg)))
+        setup.check_puzzles(
+            cfg,
+            cfg.es_manager.train.env_configs.tags,
+            partial(require_tries, plans=plans_tried(cfg)),
+        )
     players: dict[str, PlayingEngine] = {}
-    order = sorted(cfg.generate.policies, key=lambda name: name != "self")  # the model first: all write in its tokens
+    # the model first: all write in its tokens
+    order = sorted(cfg.generate.policies, key=lambda name: name != "self")
     for name in order:
-        players[name] = _policy(cfg, name, device, players["self"].template if "self" in players else None)
+        players[name] = _policy(
+            cfg, name, device, players["self"].template if "self" in players else None
+        )
     if "self" in players and cfg.generate.imagine.on:
-        tags, own = cfg.es_manager.train.env_configs.tags, players["self"]
+        tags = cfg.es_manager.train.env_configs.tags
+        own = players["self"]
         reply = cfg.generate.sampling.response_length
-        players["self"] = imagining(cfg, cfg.generate.imagine, tags, own, own.template, record, reply=reply)
+        players["self"] = imagining(
+            cfg, cfg.generate.imagine, tags, own, own.template, record, reply=reply
+        )
     elif cfg.generate.imagine.on:
         log.warning("generate.imagine is set, but the model does not play: nothing is planned")
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)
-        engine = MixedEngine(list(players.values()), lambda prompt: names.index(policy_of(cfg, prompt.episode_id)))
+        engine = MixedEngine(
+            list(players.values()), lambda prompt: names.index(policy_of(cfg, prompt.episode_id))
+        )
     if cfg.generate.epsilon == 0:
         return engine
     other = random_engine(engine.template, max_actions=cfg.agent_proxy.max_actions_per_turn)
@@ -213,11 +236,14 @@ def plans_tried(cfg: Config) -> int | None:
 
 
 def policy_of(cfg: Config, episode_id: str) -> str:
-    """Who plays an episode: `generate.policy`, or one of `generate.mixture` by its share, drawn for this episode."""
+    """Who plays an episode: `generate.policy`, or one of `generate.mixture` by its share, drawn for
+    this episode."""
     shares = cfg.generate.mixture
     if not shares:
         return cfg.generate.policy
-    left = stream(cfg.seed.train, f"mixture/{episode_id}").random() * sum(map(float, shares.values()))
+    left = stream(cfg.seed.train, f"mixture/{episode_id}").random() * sum(
+        map(float, shares.values())
+    )
     for name, share in shares.items():
         left -= float(share)
         if left < 0:
@@ -225,7 +251,9 @@ def policy_of(cfg: Config, episode_id: str) -> str:
     return next(reversed(list(shares)))
 
 
-def _policy(cfg: Config, name: str, device: torch.device, template: ChatTemplate | None) -> PlayingEngine:
+def _policy(
+    cfg: Config, name: str, device: torch.device, template: ChatTemplate | None
+) -> PlayingEngine:
     """The player of one policy."""
     most = cfg.agent_proxy.max_actions_per_turn
     tags = cfg.es_manager.train.env_configs.tags
@@ -244,7 +272,9 @@ def make_rows(
     """All rows that can be relabelled, and how many turns were dropped for which reason."""
     rows: list[WorldModelRow] = []
     counts: Counter[str] = Counter()
-    base = setup.make_player(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
+    base = (
+        setup.make_player(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
+    )
     for episode in episodes:
         if episode.puzzle_hash in held_out:
             counts["validation_puzzle"] += len(episode.turns)
@@ -258,7 +288,8 @@ def make_rows(
                 found, dropped = _episode_rows(cfg, episode, player, base)
         except EnvFault as error:
             log.warning("no rows of episode %s: %s", episode.episode_id, error)
-            found, dropped = [], Counter(environment_fault=len(episode.turns))
+            found = []
+            dropped = Counter(environment_fault=len(episode.turns))
         rows += found
         counts += dropped
     return rows, counts
@@ -267,11 +298,16 @@ def make_rows(
 def _episode_rows(
     cfg: Config, episode: Episode, player: setup.Player, base: setup.Player | None
 ) -> tuple[list[WorldModelRow], Counter[str]]:
-    """The rows of an episode, with those of its branches, and how many turns were dropped; in the base format with
-    `base`, a player of base prompts."""
-    make, prompter = partial(player.make_env, episode.tag), player.prompters[episode.tag]
+    """The rows of an episode, with those of its branches, and how many turns were dropped; in the
+    base format with `base`, a player of base prompts."""
+    make = partial(player.make_env, episode.tag)
+    prompter = player.prompters[episode.tag]
     chooses = base is None and episode.reply_order == "choose_plan"
-    tried = turn_options(episode, make=make, prompter=prompter, plans=plans_tried(cfg)) if chooses else []
+    tried = (
+        turn_options(episode, make=make, prompter=prompter, plans=plans_tried(cfg))
+        if chooses
+        else []
+    )
     options = [own for own, _ in tried]
     found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
     if cfg.generate.reply_format == "moves":
@@ -280,7 +316,10 @@ def _episode_rows(
         found = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in found]
     if found and base is not None:
         env = base.make_env(episode.tag)
-        env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False})
+        env.reset(
+            seed=episode.puzzle_seed,
+            options={"noise_seed": episode.noise_seed, "validation": False},
+        )
         found = in_base_format(found, episode, base.prompters[episode.tag], env)
     if base is None and not chooses and policy_of(cfg, episode.episode_id) == "branched":
         found += branch_rows(episode, make=make, prompter=prompter, plans=cfg.generate.branches)
@@ -300,13 +339,18 @@ def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataErro
 
 
 def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
-    """All episodes of a finished data set's self-play, which may lie elsewhere. Raises DataError if a file of them is
-    missing or has another size."""
+    """All episodes of a finished data set's self-play, which may lie elsewhere. Raises DataError if
+    a file of them is missing or has another size."""
     played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
-    files, known = sorted((played / "trajectories").glob("generate-*.jsonl")), Manifest.read(played)
-    problem = next((found for path in files if known and (found := known.problem(path, played))), "")
+    files = sorted((played / "trajectories").glob("generate-*.jsonl"))
+    known = Manifest.read(played)
+    problem = next(
+        (found for path in files if known and (found := known.problem(path, played))), ""
+    )
     if len(files) < cfg.generate.num_batches:
-        problem = f"{played}: {len(files)} of {cfg.generate.num_batches} batches of episodes are there"
+        problem = (
+            f"{played}: {len(files)} of {cfg.generate.num_batches} batches of episodes are there"
+        )
     if problem:
         copied = copies_of(cfg, folder)
         raise DataError(
@@ -326,8 +370,8 @@ def write_dataset(
     played_in: Path,
     before: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """wm_train.parquet, wm_val.parquet and summary.json; returns the summary. `played_in`: the folder of self-play;
-    `before`: the data sets of earlier rounds."""
+    """wm_train.parquet, wm_val.parquet and summary.json; returns the summary. `played_in`: the
+    folder of self-play; `before`: the data sets of earlier rounds."""
     train, val = split_by_puzzle(
         rows,
         val_fraction=cfg.generate.val_fraction,
@@ -336,10 +380,13 @@ def write_dataset(
         validated=puzzles_in([folder / VAL_FILE for folder in before]) or (),
     )
     if cfg.generate.shuffle_next_states:
-        train, val = shuffle_next_states(train, cfg.seed.train), shuffle_next_states(val, cfg.seed.train)
+        train = shuffle_next_states(train, cfg.seed.train)
+        val = shuffle_next_states(val, cfg.seed.train)
     if cfg.generate.coverage:
         train = coverage_sample(train, cfg.seed.train)
-    train, val = (with_states(part, cfg.generate.states, seed=cfg.seed.train) for part in (train, val))
+    train, val = (
+        with_states(part, cfg.generate.states, seed=cfg.seed.train) for part in (train, val)
+    )
     write_parquet(out / TRAIN_FILE, train)
     write_parquet(out / VAL_FILE, val)
     summary: dict[str, Any] = {
@@ -365,12 +412,14 @@ def write_dataset(
 
 
 def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Episode]) -> int:
-    """Actions that were taken beside those of the episodes: in branches, for plans to choose from, and by the scout in
-    each puzzle before it played it."""
+    """Actions that were taken beside those of the episodes: in branches, for plans to choose from,
+    and by the scout in each puzzle before it played it."""
     scouted = {(e.tag, e.puzzle_hash) for e in episodes if policy_of(cfg, e.episode_id) == "scout"}
     played = {episode.episode_id for episode in episodes}
     own = [row for row in rows if row.episode_id in played]  # others are of earlier rounds
-    branched = sum(len(row.executed) if is_branch(row) else int(row.extra.get("tried", 0)) for row in own)
+    branched = sum(
+        len(row.executed) if is_branch(row) else int(row.extra.get("tried", 0)) for row in own
+    )
     return branched + STEPS * len(scouted)
 
 
@@ -384,4 +433,6 @@ def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
 
 def played_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
     """The same as the summary has it."""
-    return {name.removeprefix("selfplay/"): value for name, value in play_metrics(cfg, episodes).items()}
+    return {
+        name.removeprefix("selfplay/"): value for name, value in play_metrics(cfg, episodes).items()
+    }

@@ -60,12 +60,15 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MAX_REDRAWS = 100
-FRESH, FRESH_OF = 8, 32  # puzzles that are not held out, of so many drawn: below that a game has too few
+# puzzles that are not held out, of so many drawn: below that a game has too few
+FRESH = 8
+FRESH_OF = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A puzzle, unplayed: its environment after `reset`, its content hash, and whether all puzzles are shared."""
+    """A puzzle, unplayed: its environment after `reset`, its content hash, and whether all puzzles
+    are shared."""
 
     env: TextEnv
     hash: str
@@ -74,7 +77,8 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
-    """Everything that playing needs, except the engine: environments, prompts, limits, and who else plays."""
+    """Everything that playing needs, except the engine: environments, prompts, limits, and who else
+    plays."""
 
     specs: Mapping[str, EnvSpec]
     prompters: Mapping[str, Prompter]
@@ -85,7 +89,8 @@ class Player:
     env_timeout_s: float | None = None
     workers: EnvWorkers | None = None  # None: environments live in this process
     lost: LostEpisodes = field(default_factory=LostEpisodes)
-    rewards: Mapping[str, tuple[WeightedReward, ...]] = field(default_factory=dict)  # by tag, in place of the game's
+    # by tag, in place of the game's
+    rewards: Mapping[str, tuple[WeightedReward, ...]] = field(default_factory=dict)
 
     def make_env(self, tag: str) -> TextEnv:
         """A new environment for a tag, in one of the processes for environments if there are any."""
@@ -93,18 +98,23 @@ class Player:
         return make(self.specs[tag].env_type, self.specs[tag].env_config)
 
     def again_s(self, turns: int) -> float | None:
-        """The seconds that an episode of so many turns may take when it is played again in this process."""
+        """The seconds that an episode of so many turns may take when it is played again in this
+        process."""
         if self.env_timeout_s is None or self.workers is not None:
             return None
         return MAKING_S + self.env_timeout_s * (turns + 1)
 
     def look_at(self, spec: EpisodeSpec) -> "Look | None":
-        """An episode's puzzle before it is played; None if it cannot be made, which its episode says when it is played.
-        A puzzle that ends its process is marked."""
+        """An episode's puzzle before it is played; None if it cannot be made, which its episode
+        says when it is played. A puzzle that ends its process is marked."""
         watchdog.beat()
         if self.lost.is_unmakeable(spec.episode_id):
             return None
-        limit = None if self.env_timeout_s is None or self.workers is not None else self.env_timeout_s + MAKING_S
+        limit = (
+            None
+            if self.env_timeout_s is None or self.workers is not None
+            else self.env_timeout_s + MAKING_S
+        )
         try:
             with boundary("reset", limit):
                 env = self.make_env(spec.tag)
@@ -116,9 +126,11 @@ class Player:
             log.warning("%s: puzzle %d cannot be made: %s", spec.tag, spec.puzzle_seed, error)
             return None
 
-    def play(self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams) -> list[Episode]:
-        """Play the given episodes. Every rank plays its own groups and gets all episodes. Raises ConfigError if not one
-        has room for a reply."""
+    def play(
+        self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams
+    ) -> list[Episode]:
+        """Play the given episodes. Every rank plays its own groups and gets all episodes. Raises
+        ConfigError if not one has room for a reply."""
 
         def play(mine: list[EpisodeSpec]) -> list[Episode]:
             episodes = collect(
@@ -149,13 +161,17 @@ def make_player(
     lost: Path | None = None,
     own_rewards: bool = False,
 ) -> Player:
-    """The player for all tags that training and validation use; `lost` is the file of episodes that are not played.
+    """The player for all tags that training and validation use; `lost` is the file of episodes that
+    are not played.
 
     `own_rewards`: episodes get the rewards of `custom_envs.TAG.reward`, as in PPO and evaluation.
     """
-    tags = dict.fromkeys((*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags))
+    tags = dict.fromkeys(
+        (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
+    )
     specs = {tag: cfg.custom_envs[tag] for tag in tags}
-    timeout, workers = cfg.es_manager.env_timeout_s, cfg.es_manager.env_workers
+    timeout = cfg.es_manager.env_timeout_s
+    workers = cfg.es_manager.env_workers
     return Player(
         specs=specs,
         prompters={tag: make_prompter(cfg, spec, mode) for tag, spec in specs.items()},
@@ -166,7 +182,10 @@ def make_player(
         env_timeout_s=timeout,
         workers=EnvWorkers(workers, timeout_s=timeout) if workers else None,
         lost=LostEpisodes(lost),
-        rewards={tag: load_rewards(f"custom_envs.{tag}.reward", spec.reward) for tag, spec in specs.items()}
+        rewards={
+            tag: load_rewards(f"custom_envs.{tag}.reward", spec.reward)
+            for tag, spec in specs.items()
+        }
         if own_rewards
         else {},
     )
@@ -183,7 +202,12 @@ def first_group(spec: EpisodeSpec) -> int:
 
 
 def episode_specs(
-    groups: GroupsConfig, purpose: str, *, base_seed: int, step: int, self_play: Collection[str] = ()
+    groups: GroupsConfig,
+    purpose: str,
+    *,
+    base_seed: int,
+    step: int,
+    self_play: Collection[str] = (),
 ) -> list[EpisodeSpec]:
     """The episodes of one step of training, self-play or validation."""
     configs = groups.env_configs
@@ -202,19 +226,23 @@ def episode_specs(
 def training_specs(
     cfg: Config, player: Player, purpose: str, *, step: int, held_out: frozenset[str]
 ) -> list[EpisodeSpec]:
-    """The episodes of one training or self-play step; a puzzle whose content is held out is drawn again. Only here does
-    a policy play itself: what it gets against itself says nothing about how well it plays."""
+    """The episodes of one training or self-play step; a puzzle whose content is held out is drawn
+    again. Only here does a policy play itself: what it gets against itself says nothing about how
+    well it plays."""
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
     specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
     firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
-    allowed = player.world.parallel_map(firsts, lambda mine: [_allowed_seed(player, spec, held_out) for spec in mine])
+    allowed = player.world.parallel_map(
+        firsts, lambda mine: [_allowed_seed(player, spec, held_out) for spec in mine]
+    )
     seeds = {spec.group: seed for spec, seed in zip(firsts, allowed, strict=True)}
     return [replace(spec, puzzle_seed=seeds[first_group(spec)]) for spec in specs]
 
 
 def selfplay_groups(cfg: Config) -> GroupsConfig:
-    """The groups of a batch of self-play: as many episodes as a step of training has, of more puzzles if asked."""
+    """The groups of a batch of self-play: as many episodes as a step of training has, of more
+    puzzles if asked."""
     train = cfg.es_manager.train
     size = cfg.generate.group_size or train.group_size
     counts = tuple(count * train.group_size // size for count in train.env_configs.n_groups or ())
@@ -232,8 +260,9 @@ def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -
 
 
 def _drawn(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -> tuple[int, str] | None:
-    """Seed and content of the first puzzle that is not held out; None if there is none in many draws. Of a finite set
-    of puzzles, and where none can be made (content ""), it is the first draw."""
+    """Seed and content of the first puzzle that is not held out; None if there is none in many
+    draws. Of a finite set of puzzles, and where none can be made (content ""), it is the first
+    draw."""
     seed = spec.puzzle_seed
     for attempt in range(MAX_REDRAWS):
         look = player.look_at(replace(spec, puzzle_seed=seed))
@@ -249,10 +278,12 @@ def most_actions(cfg: Config) -> int:
     return max(cfg.most_actions(tag) for tag in tags)
 
 
-def probe_specs(cfg: Config, player: Player, trained: frozenset[str]) -> tuple[list[EpisodeSpec], int]:
-    """Single episodes of `sft.trainer.eval_episodes` puzzles, for looking at a model while it is trained. They are
-    neither among the contents `trained` nor validation's, unless the game has too few puzzles; the second value counts
-    how many are `trained`."""
+def probe_specs(
+    cfg: Config, player: Player, trained: frozenset[str]
+) -> tuple[list[EpisodeSpec], int]:
+    """Single episodes of `sft.trainer.eval_episodes` puzzles, for looking at a model while it is
+    trained. They are neither among the contents `trained` nor validation's, unless the game has too
+    few puzzles; the second value counts how many are `trained`."""
     count = cfg.sft.trainer.eval_episodes
     configs = cfg.es_manager.train.env_configs
     base, extra = divmod(count, len(configs.tags))
@@ -265,21 +296,29 @@ def probe_specs(cfg: Config, player: Player, trained: frozenset[str]) -> tuple[l
         group_size=1,
     )
     held_out = trained | validation_hashes(cfg, player)
-    drawn = player.world.parallel_map(specs, lambda mine: [_drawn(player, spec, held_out) for spec in mine])
+    drawn = player.world.parallel_map(
+        specs, lambda mine: [_drawn(player, spec, held_out) for spec in mine]
+    )
     seen = sum(found is None or found[1] in trained for found in drawn)
-    return [replace(s, puzzle_seed=found[0]) if found else s for s, found in zip(specs, drawn, strict=True)], seen
+    return [
+        replace(s, puzzle_seed=found[0]) if found else s
+        for s, found in zip(specs, drawn, strict=True)
+    ], seen
 
 
 def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
-    """Content hashes of all validation puzzles. Environments with a small finite set of puzzles are exempt: there,
-    training and validation share puzzles. Their cards say so, and a warning does where they are found out here."""
+    """Content hashes of all validation puzzles. Environments with a small finite set of puzzles are
+    exempt: there, training and validation share puzzles. Their cards say so, and a warning does
+    where they are found out here."""
     hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
             look = player.look_at(spec) if spec.member == 0 else None
             if look is not None and not look.finite:
                 hashes.setdefault(spec.tag, set()).add(look.hash)
-    for tag in [tag for tag, found in hashes.items() if not leaves_puzzles(cfg, player, tag, found)]:
+    for tag in [
+        tag for tag, found in hashes.items() if not leaves_puzzles(cfg, player, tag, found)
+    ]:
         log.warning(
             "%s: the %d validation puzzles leave few others, so training plays them as well, and validation is not "
             "about unseen puzzles. Lower es_manager.val.env_groups if the game has more puzzles.",
@@ -290,13 +329,18 @@ def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
 
 
 def leaves_puzzles(cfg: Config, player: Player, tag: str, held_out: set[str]) -> bool:
-    """Whether training has puzzles of its own: at least a quarter of those drawn are not among the held out."""
+    """Whether training has puzzles of its own: at least a quarter of those drawn are not among the
+    held out."""
     if tag not in cfg.es_manager.train.env_configs.tags:
         return True
-    base, fresh = stream_seed(cfg.seed.train, "fresh") % 2**31, 0
-    for spec in group_specs("fresh", base_seed=base, step=0, tags=[tag], n_groups=[FRESH_OF], group_size=1):
+    base = stream_seed(cfg.seed.train, "fresh") % 2**31
+    fresh = 0
+    for spec in group_specs(
+        "fresh", base_seed=base, step=0, tags=[tag], n_groups=[FRESH_OF], group_size=1
+    ):
         look = player.look_at(spec)
-        fresh += look is None or look.hash not in held_out  # what fails is reported where it is played
+        # what fails is reported where it is played
+        fresh += look is None or look.hash not in held_out
         if fresh >= FRESH:
             return True
     return False
@@ -333,4 +377,9 @@ def val_sampling(cfg: Config) -> SamplingParams:
 def selfplay_sampling(cfg: Config) -> SamplingParams:
     """How self-play is sampled."""
     own = cfg.generate.sampling
-    return SamplingParams(temperature=own.temperature, top_p=own.top_p, top_k=own.top_k, max_tokens=own.response_length)
+    return SamplingParams(
+        temperature=own.temperature,
+        top_p=own.top_p,
+        top_k=own.top_k,
+        max_tokens=own.response_length,
+    )

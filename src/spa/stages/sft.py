@@ -1,7 +1,7 @@
 """Stage 2: supervised fine-tuning on world-model data (SPA, arXiv 2510.15047, section 2.2).
 
-The loss is the mean negative log-likelihood over all response tokens of the global batch: the true state, the true next
-state, and the actions that lead from one to the other.
+The loss is the mean negative log-likelihood over all response tokens of the global batch: the true
+state, the true next state, and the actions that lead from one to the other.
 """
 
 import logging
@@ -52,8 +52,8 @@ RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
 def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
-    """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set; returns the last
-    checkpoint. Without the gate, which belongs to the pipeline."""
+    """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set;
+    returns the last checkpoint. Without the gate, which belongs to the pipeline."""
     out = directory or Path(cfg.sft.trainer.default_local_dir)
     with open_stage(cfg, out, sft_fingerprint(cfg, data)) as stage:
         if stage.result is not None:
@@ -62,17 +62,22 @@ def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None
         return stage.finish()
 
 
-def open_stage(cfg: Config, folder: Path, fingerprint: Fingerprint, *, again: bool = False) -> Stage:
+def open_stage(
+    cfg: Config, folder: Path, fingerprint: Fingerprint, *, again: bool = False
+) -> Stage:
     """Stage 2 in a folder."""
     trainer = cfg.sft.trainer
-    return Stage(cfg, folder, fingerprint, keep=trainer.keep, resume_path=trainer.resume_path, again=again)
+    return Stage(
+        cfg, folder, fingerprint, keep=trainer.keep, resume_path=trainer.resume_path, again=again
+    )
 
 
 def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[Path] = ()) -> None:
-    """Supervised fine-tuning: batch of rows -> masked log-likelihood -> step; accuracy on held-out puzzles when due.
+    """Supervised fine-tuning: batch of rows -> masked log-likelihood -> step; accuracy on held-out
+    puzzles when due.
 
-    `before`: the data sets that this model was fine-tuned on in earlier rounds. Raises StopRequested, when it has saved
-    what there is, if the process is asked to stop.
+    `before`: the data sets that this model was fine-tuned on in earlier rounds. Raises
+    StopRequested, when it has saved what there is, if the process is asked to stop.
     """
     sft = cfg.sft
     limit_kernel_caches()
@@ -86,7 +91,9 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
     part = learner.part
     probes = find_probes(cfg, template, data, before) if sft.trainer.eval_episodes else None
     batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=stage.step)
-    micro = MicroBatching(rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu)
+    micro = MicroBatching(
+        rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu
+    )
     for step in stage.steps(total, save_every=sft.trainer.save_freq or per_epoch):
         batch = [train_rows[i] for i in next(batches)]
         with stage.timer("update"):
@@ -95,24 +102,33 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
         if stage.due(step, sft.trainer.test_freq or per_epoch):
             with stage.timer("validate"):
                 if val_rows:
-                    metrics["val/loss"] = validation_loss(part, val_rows, micro, device, template.images)
+                    metrics["val/loss"] = validation_loss(
+                        part, val_rows, micro, device, template.images
+                    )
                 if probes:
-                    metrics |= world_model_check(cfg, part.full_model(), probes, stage.recorder, step, device)
+                    metrics |= world_model_check(
+                        cfg, part.full_model(), probes, stage.recorder, step, device
+                    )
         stage.commit(step, metrics, trained=learner, tokens=int(lengths_of(batch).sum()))
         if step % RELEASE_EVERY == 0:
             release_memory()
 
 
 def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
-    """The fingerprint of stage 2 on the data set that it would find: known by the stage that made it, or by its content
-    if that is not ours. That of a later round of self-play is known by its content, too: the stage before it goes on
-    from the round before, which fine-tuning that is asked for alone does not."""
+    """The fingerprint of stage 2 on the data set that it would find: known by the stage that made
+    it, or by its content if that is not ours. That of a later round of self-play is known by its
+    content, too: the stage before it goes on from the round before, which fine-tuning that is asked
+    for alone does not."""
     folder = find_data(cfg, data)
 
     def made_by() -> dict[str, Any] | None:
         result_of(folder)  # raises if the files are not those of the record
         made = Manifest.read(folder)
-        return made.fingerprint.to_json() if made is not None and made.fingerprint.parent is None else None
+        return (
+            made.fingerprint.to_json()
+            if made is not None and made.fingerprint.parent is None
+            else None
+        )
 
     known = current_world().broadcast(made_by)
     named = cfg.sft.data.train_files or cfg.data.train_files
@@ -129,12 +145,14 @@ class Learner:
 
     def snapshot(self) -> Snapshot:
         """What fine-tuning needs to resume."""
-        model, state = self.part.full_model(), self.part.state()
+        model = self.part.full_model()
+        state = self.part.state()
         return Snapshot(model=model, tokenizer=self.template, state={"optimizer": state})
 
 
 def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[Any, ChatTemplate]:
-    """The policy as it was at the checkpoint `resume`, by default `sft.model.partial_pretrain`, and its template."""
+    """The policy as it was at the checkpoint `resume`, by default `sft.model.partial_pretrain`, and
+    its template."""
     own = cfg.sft
     source = str(resume) if resume and own.model.lora_rank == 0 else own.model.partial_pretrain
     note_published(source)
@@ -144,14 +162,18 @@ def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[
     return model, template
 
 
-def make_part(cfg: Config, model: Any, total: int, resume: Path | None, device: torch.device) -> Trainable:
+def make_part(
+    cfg: Config, model: Any, total: int, resume: Path | None, device: torch.device
+) -> Trainable:
     """The model with its optimiser, which goes on from the checkpoint `resume`."""
     own = cfg.sft
     check_optimizer(own.optim.name, own.model.strategy)
     autocast = setup.pick_autocast(own.model.dtype, device)
     part = Trainable(
         model=model,
-        held=parallelize(model, own.model.strategy, own.model.fsdp_config, autocast=autocast, played=True),
+        held=parallelize(
+            model, own.model.strategy, own.model.fsdp_config, autocast=autocast, played=True
+        ),
         optimizer=make_sft_optimizer(own, model, total),
         grad_clip=own.optim.clip_grad,
         autocast=autocast,
@@ -164,7 +186,8 @@ def make_part(cfg: Config, model: Any, total: int, resume: Path | None, device: 
 def load_data(
     cfg: Config, template: ChatTemplate, data: Path | None
 ) -> tuple[list[TrainingSequence], list[TrainingSequence]]:
-    """Training and validation sequences: from the configured files, else from `data` or the run's own data folder."""
+    """Training and validation sequences: from the configured files, else from `data` or the run's
+    own data folder."""
     sets = []
     for split in ("train", "val"):
         files = row_files(cfg, data, split)
@@ -197,10 +220,16 @@ def load_data(
 
 def row_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
     """The configured files, else that of `data` or of the run's own data folder."""
-    configured, name = cfg.sft.data.val_files or cfg.data.val_files, VAL_FILE
+    configured = cfg.sft.data.val_files or cfg.data.val_files
+    name = VAL_FILE
     if split == "train":
-        configured, name = cfg.sft.data.train_files or cfg.data.train_files, TRAIN_FILE
-    names = [configured] if isinstance(configured, str) else configured or [str(find_data(cfg, data) / name)]
+        configured = cfg.sft.data.train_files or cfg.data.train_files
+        name = TRAIN_FILE
+    names = (
+        [configured]
+        if isinstance(configured, str)
+        else configured or [str(find_data(cfg, data) / name)]
+    )
     return [file for one in names for file in data_files(one, split)]
 
 
@@ -215,7 +244,9 @@ def make_sft_optimizer(sft: SFTConfig, model: Any, total: int) -> Optimizer:
     """AdamW or Muon, warm-up and cosine (or constant) over `total` steps."""
     optim = sft.optim
     warmup = int(total * optim.warmup_steps_ratio)
-    schedule = warmup_cosine(total, warmup) if optim.lr_scheduler == "cosine" else warmup_constant(warmup)
+    schedule = (
+        warmup_cosine(total, warmup) if optim.lr_scheduler == "cosine" else warmup_constant(warmup)
+    )
     return make_optimizer(
         model,
         name=optim.name,
@@ -235,19 +266,28 @@ def update(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> Metrics:
-    """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many ranks share it."""
+    """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many
+    ranks share it."""
     tokens = token_batch(batch, reader)
     targets = max(1, int(tokens.mask.sum()))
-    found = update_model(part, [tokens], partial(response_loss, targets=targets), micro, device, dropout=True)
+    found = update_model(
+        part, [tokens], partial(response_loss, targets=targets), micro, device, dropout=True
+    )
     metrics = {f"train/{name}": value for name, value in found.items()}
     rows = sum(sequence.rows for sequence in batch)
     return metrics | {"train/tokens": float(targets), "train/rows": float(rows)}
 
 
 def response_loss(model: Any, batch: TokenBatch, *, targets: int) -> tuple[torch.Tensor, LossInfo]:
-    """The negative log-likelihood of a micro-batch's masked tokens over the number of them in the whole batch."""
-    logprobs, entropy = token_logprobs(model, batch.input_ids, batch.mask, images=batch.images, with_entropy=True)
-    return -logprobs.sum() / targets, {"entropy": entropy.detach().sum(), "tokens": batch.mask.sum()}
+    """The negative log-likelihood of a micro-batch's masked tokens over the number of them in the
+    whole batch."""
+    logprobs, entropy = token_logprobs(
+        model, batch.input_ids, batch.mask, images=batch.images, with_entropy=True
+    )
+    return -logprobs.sum() / targets, {
+        "entropy": entropy.detach().sum(),
+        "tokens": batch.mask.sum(),
+    }
 
 
 def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
@@ -255,7 +295,9 @@ def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
     return torch.tensor([len(sequence.token_ids) for sequence in sequences])
 
 
-def token_batch(sequences: Sequence[TrainingSequence], reader: ImageReader | None = None) -> TokenBatch:
+def token_batch(
+    sequences: Sequence[TrainingSequence], reader: ImageReader | None = None
+) -> TokenBatch:
     """The sequences as right-padded tensors, with their pictures for a model that sees."""
     width = max(len(sequence.token_ids) for sequence in sequences)
     ids = np.zeros((len(sequences), width), dtype=np.int64)
@@ -267,7 +309,9 @@ def token_batch(sequences: Sequence[TrainingSequence], reader: ImageReader | Non
         input_ids=torch.from_numpy(ids),
         lengths=lengths_of(sequences),
         mask=torch.from_numpy(mask[:, 1:].copy()),
-        images=None if reader is None else RowFiles(reader, tuple(sequence.images for sequence in sequences)),
+        images=None
+        if reader is None
+        else RowFiles(reader, tuple(sequence.images for sequence in sequences)),
     )
 
 
@@ -278,7 +322,8 @@ def validation_loss(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> float:
-    """Mean negative log-likelihood over all response tokens of the validation rows, of which there is at least one."""
+    """Mean negative log-likelihood over all response tokens of the validation rows, of which there
+    is at least one."""
     tokens = token_batch(batch, reader)
     found = forward_passes(part, tokens, micro, device, _summed_nll)
     sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in found), 0.0)})
@@ -291,9 +336,10 @@ def _summed_nll(model: Any, batch: TokenBatch) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """Puzzles to look at the model on, and who plays them. They belong neither to the rows nor to validation, so that a
-    decision taken on them does not touch the puzzles that the final comparison is made on; `seen` counts those that do
-    belong to the rows, because the game has too few others (None: the rows do not say whose they are)."""
+    """Puzzles to look at the model on, and who plays them. They belong neither to the rows nor to
+    validation, so that a decision taken on them does not touch the puzzles that the final
+    comparison is made on; `seen` counts those that do belong to the rows, because the game has too
+    few others (None: the rows do not say whose they are)."""
 
     player: setup.Player
     template: ChatTemplate
@@ -301,33 +347,45 @@ class Probes:
     seen: int | None
 
 
-def find_probes(cfg: Config, template: ChatTemplate, data: Path | None, before: Sequence[Path]) -> Probes:
+def find_probes(
+    cfg: Config, template: ChatTemplate, data: Path | None, before: Sequence[Path]
+) -> Probes:
     """The puzzles that are not in the rows of stage 2, nor in those of the rounds `before`."""
     player = setup.make_player(cfg, template, mode=setup.taught_mode(cfg))
     own = [*row_files(cfg, data, "train"), *row_files(cfg, data, "val")]
-    trained = puzzles_in([*own, *(folder / name for folder in before for name in (TRAIN_FILE, VAL_FILE))])
+    trained = puzzles_in(
+        [*own, *(folder / name for folder in before for name in (TRAIN_FILE, VAL_FILE))]
+    )
     specs, seen = setup.probe_specs(cfg, player, trained or frozenset())
-    return Probes(player=player, template=template, specs=specs, seen=None if trained is None else seen)
+    return Probes(
+        player=player, template=template, specs=specs, seen=None if trained is None else seen
+    )
 
 
 def world_model_check(
     cfg: Config, model: Any, probes: Probes, rec: Recorder, step: int, device: torch.device
 ) -> Metrics:
-    """World-model accuracy and entropy on the probes, by playing them in the format that the rows teach."""
+    """World-model accuracy and entropy on the probes, by playing them in the format that the rows
+    teach."""
     engine = LocalEngine(model, probes.template, autocast=setup.engine_autocast(cfg, device))
     started = time.monotonic()
     episodes = probes.player.play(engine, probes.specs, setup.selfplay_sampling(cfg))
     engine.close()
     rec.trajectories(step, "sft_eval", episodes)
-    entropy = -float(np.mean([lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]]))
-    metrics = pooled_metrics(episodes, "val") | pooled_search_metrics(episodes, probes.player.make_env, "val")
+    entropy = -float(
+        np.mean([lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]])
+    )
+    metrics = pooled_metrics(episodes, "val") | pooled_search_metrics(
+        episodes, probes.player.make_env, "val"
+    )
     metrics["val/sampled_nll"] = entropy
     metrics["val/puzzles"] = float(len(probes.specs))
     if probes.seen is not None:
         metrics["val/puzzles_seen"] = float(probes.seen)
     states = ""
     if "val/wm/pred_exact" in metrics:  # of replies without states there is nothing to tell
-        exact, copied = metrics["val/wm/pred_exact"], metrics["val/wm/copy_exact"]
+        exact = metrics["val/wm/pred_exact"]
+        copied = metrics["val/wm/copy_exact"]
         states = f"observation {metrics['val/wm/obs_exact']:.2f}, prediction {exact:.2f} (copying: {copied:.2f}), "
     rec.message(
         f"sft step {step}: {states}entropy {entropy:.2f} nats/token, success {metrics['val/success']:.2f}"

@@ -1,4 +1,5 @@
-"""Moving data sets and checkpoints to the Hugging Face Hub and back, with a card that says what they are."""
+"""Moving data sets and checkpoints to the Hugging Face Hub and back, with a card that says what
+they are."""
 
 import json
 import re
@@ -50,9 +51,10 @@ class HubUpload:
 def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
     """A folder that stage 1 wrote, or a checkpoint, as a upload called `name` (owner/name).
 
-    Of a checkpoint go the policy, adapters merged, its tokenizer, and on request the critic; optimiser states, logs,
-    configurations and adapters by themselves, which hold paths of this machine, stay here. Raises SpaError if there is
-    nothing to share, or if the checkpoint or what the card is made of is damaged.
+    Of a checkpoint go the policy, adapters merged, its tokenizer, and on request the critic;
+    optimiser states, logs, configurations and adapters by themselves, which hold paths of this
+    machine, stay here. Raises SpaError if there is nothing to share, or if the checkpoint or what
+    the card is made of is damaged.
     """
     if not _NAME.fullmatch(name):
         raise ModelError(f"{name!r} is not a name on the Hub; write owner/name")
@@ -65,28 +67,43 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
             "one of its global_step_N folders."
         )
     if (folder / MARKER).is_file() and (problem := damage(folder, hashes=True)):
-        raise ModelError(f"{folder} is damaged: {problem}. Share another step, or run that stage again.")
+        raise ModelError(
+            f"{folder} is damaged: {problem}. Share another step, or run that stage again."
+        )
     parts = [folder, *([folder / "critic"] if critic else [])]
-    paths = sorted({path for part in parts for pattern in FILES for path in part.glob(pattern) if path.is_file()})
+    paths = sorted(
+        {
+            path
+            for part in parts
+            for pattern in FILES
+            for path in part.glob(pattern)
+            if path.is_file()
+        }
+    )
     files = {path.relative_to(folder).as_posix(): path for path in paths if path.name != MARKER}
     return HubUpload(kind="model", files=files, card=model_card(folder, name))
 
 
 def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | None = None) -> str:
-    """Send a upload to the Hub as one commit; returns its address. Raises SpaError with the way out."""
+    """Send a upload to the Hub as one commit; returns its address. Raises SpaError with the way
+    out."""
     api = HfApi(endpoint=endpoint)
     with explained(name, upload.kind, _error(upload.kind)):
         url = api.create_repo(name, repo_type=upload.kind, private=private, exist_ok=True)
         operations = [
-            CommitOperationAdd(path_in_repo=target, path_or_fileobj=path) for target, path in upload.files.items()
+            CommitOperationAdd(path_in_repo=target, path_or_fileobj=path)
+            for target, path in upload.files.items()
         ]
         card = CommitOperationAdd(path_in_repo="README.md", path_or_fileobj=upload.card.encode())
-        api.create_commit(name, [*operations, card], commit_message="Upload by spa", repo_type=upload.kind)
+        api.create_commit(
+            name, [*operations, card], commit_message="Upload by spa", repo_type=upload.kind
+        )
     return str(url)
 
 
 def pull(name: str, folder: Path, *, endpoint: str | None = None) -> Kind:
-    """Download a model or data set (whichever has this name; a model if both do) into `folder`; returns its kind.
+    """Download a model or data set (whichever has this name; a model if both do) into `folder`;
+    returns its kind.
 
     Raises SpaError with the way out.
     """
@@ -130,7 +147,9 @@ def data_card(folder: Path, name: str) -> str:
 
 def _columns(file: Path) -> str:
     """The columns of a data file with their meanings."""
-    rows = [f"| `{name}` | {COLUMNS[name]} |" for name in pq.read_schema(file).names if name in COLUMNS]
+    rows = [
+        f"| `{name}` | {COLUMNS[name]} |" for name in pq.read_schema(file).names if name in COLUMNS
+    ]
     return "\n".join(["## Columns", "", "| column | meaning |", "|---|---|", *rows]) + "\n"
 
 
@@ -139,7 +158,10 @@ def model_card(folder: Path, name: str) -> str:
     stage_dir = folder.parent
     config = _yaml(stage_dir / "config.yaml")
     base = str(config.get("model_path", ""))
-    head: dict[str, Any] = {"library_name": "transformers", "tags": ["world-model", "agents", "reinforcement-learning"]}
+    head: dict[str, Any] = {
+        "library_name": "transformers",
+        "tags": ["world-model", "agents", "reinforcement-learning"],
+    }
     if _NAME.fullmatch(base) and not Path(base).exists():
         head["base_model"] = base
     step = folder.name.removeprefix("global_step_")
@@ -165,7 +187,11 @@ def _stages(stage_dir: Path) -> str:
         return ""
     if known.fingerprint.stage == "sft":
         return ": fine-tuning on played games, and no reinforcement learning yet"
-    return ": fine-tuning on played games, then multi-turn PPO" if known.fingerprint.parent else ": multi-turn PPO"
+    return (
+        ": fine-tuning on played games, then multi-turn PPO"
+        if known.fingerprint.parent
+        else ": multi-turn PPO"
+    )
 
 
 def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any], use: str) -> str:
@@ -181,7 +207,8 @@ def _splits() -> list[dict[str, str]]:
 
 def _settings(path: Path) -> dict[str, Any]:
     """Settings that say how a run was played, from its saved configuration."""
-    config, found = _yaml(path), {}
+    config = _yaml(path)
+    found = {}
     for key in SHOWN:
         value: Any = config
         for part in key.split("."):
@@ -191,7 +218,8 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _last_validation(path: Path, step: int) -> dict[str, float]:
-    """The figures of the last validation up to a step; none if the step, 0, or the record is not known."""
+    """The figures of the last validation up to a step; none if the step, 0, or the record is not
+    known."""
     if not step or not path.is_file():
         return {}
     last: dict[str, float] = {}
@@ -204,7 +232,9 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
             if key.startswith(("val/", "val-env/"))
             and key.rpartition("/")[2] in ("success", "pass@1", "pass@8", "loss")
         }
-        last = {key: value for key, value in found.items() if isinstance(value, int | float)} or last
+        last = {
+            key: value for key, value in found.items() if isinstance(value, int | float)
+        } or last
     return last
 
 
@@ -217,8 +247,8 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 
 def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """The mapping that a file holds, empty if there is no file. Raises DataError if it is something else: a card
-    would be silent about what it says."""
+    """The mapping that a file holds, empty if there is no file. Raises DataError if it is something
+    else: a card would be silent about what it says."""
     if not path.is_file():
         return {}
     try:

@@ -25,11 +25,14 @@ TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
 CONTEXTS = ("alone", "in the prompt")
 
 
-def main(cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, states: int = 100) -> dict[str, Any]:
-    """Measure `states` states of each tag, reached by random play, in every text and context; write the result.
+def main(
+    cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, states: int = 100
+) -> dict[str, Any]:
+    """Measure `states` states of each tag, reached by random play, in every text and context; write
+    the result.
 
-    The states are the same for every model. Raises ConfigError for an unknown tag, ModelError for a model that cannot
-    be loaded or whose chat template changes a state.
+    The states are the same for every model. Raises ConfigError for an unknown tag, ModelError for a
+    model that cannot be loaded or whose chat template changes a state.
     """
     for tag in tags:
         cfg.environment(tag)
@@ -40,7 +43,13 @@ def main(cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, s
         for number, tag in enumerate(tags, start=1):
             found[tag] = perplexity_of_tag(cfg, tag, model, template, device, states=states)
             progress.update(number, {"last": tag})
-    result = {"model": model_name, "states": states, "seed": cfg.seed.val, "tags": found, "versions": versions()}
+    result = {
+        "model": model_name,
+        "states": states,
+        "seed": cfg.seed.val,
+        "tags": found,
+        "versions": versions(),
+    }
     write_atomic(output, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
     return result
 
@@ -60,14 +69,21 @@ def perplexity_of_tag(
     found: dict[str, Any] = {}
     for text in texts_of(env, situations):
         prompter = replace(base, state_text=text)
-        shown = [(replay(env, situation).state_text(text), prompt_of(env, prompter)) for situation in situations]
+        shown = [
+            (replay(env, situation).state_text(text), prompt_of(env, prompter))
+            for situation in situations
+        ]
         found[text] = {}
         for context in CONTEXTS:
             sequences = [
-                state_sequence(template, *((system, prompt) if context != "alone" else ((), state)), state)
+                state_sequence(
+                    template, *((system, prompt) if context != "alone" else ((), state)), state
+                )
                 for state, (system, prompt) in shown
             ]
-            scored = score_sequences(model, sequences, rows=16, autocast=setup.engine_autocast(cfg, device))
+            scored = score_sequences(
+                model, sequences, rows=16, autocast=setup.engine_autocast(cfg, device)
+            )
             found[text][context] = perplexity_report(scored, [state for state, _ in shown])
     return found
 

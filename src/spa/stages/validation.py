@@ -10,9 +10,11 @@ from spa.types import Episode, Metrics
 
 
 def validation_episodes(cfg: Config, player: setup.Player, engine: Engine) -> list[Episode]:
-    """The validation puzzles, `validation_steps` times as many as there are groups, each pass on puzzles of its own.
+    """The validation puzzles, `validation_steps` times as many as there are groups, each pass on
+    puzzles of its own.
 
-    The puzzles and the draws are the same at every call, so that validations of one run can be compared.
+    The puzzles and the draws are the same at every call, so that validations of one run can be
+    compared.
     """
     episodes = []
     groups = sum(cfg.es_manager.val.env_configs.n_groups or ())
@@ -23,7 +25,9 @@ def validation_episodes(cfg: Config, player: setup.Player, engine: Engine) -> li
     return episodes
 
 
-def validate(cfg: Config, player: setup.Player, engine: Engine, rec: Recorder, step: int) -> Metrics:
+def validate(
+    cfg: Config, player: setup.Player, engine: Engine, rec: Recorder, step: int
+) -> Metrics:
     """Validation metrics under `val-env/<tag>/`; the episodes are recorded."""
     episodes = validation_episodes(cfg, player, engine)
     rec.trajectories(step, "val", episodes)

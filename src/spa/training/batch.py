@@ -28,24 +28,32 @@ def batch_episodes(
     mask_of: Sequence[np.ndarray] | None = None,
     reader: ImageReader | None = None,
 ) -> EpisodeBatch:
-    """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes prediction-aligned [A].
+    """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes
+    prediction-aligned [A].
 
-    `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or, with `turn_scores`,
-    on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of sampled tokens. All of these have an
-    `rl_weights` of 1. `reader` prepares the episodes' pictures, for a model that sees.
+    `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or,
+    with `turn_scores`, on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of
+    sampled tokens. All of these have an `rl_weights` of 1. `reader` prepares the episodes'
+    pictures, for a model that sees.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
     ids = np.full(shape, pad_id, dtype=np.int64)
-    mask, ends = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    mask = np.zeros(shape, dtype=bool)
+    ends = np.zeros(shape, dtype=bool)
     turns = np.full(shape, -1, dtype=np.int64)
-    logprobs, rewards = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
+    logprobs = np.zeros(shape, dtype=np.float32)
+    rewards = np.zeros(shape, dtype=np.float32)
     for row, episode in enumerate(episodes):
-        tokens, sampled, index = episode.token_ids, episode.sampled, episode.turn_index
+        tokens = episode.token_ids
+        sampled = episode.sampled
+        index = episode.turn_index
         if tokens is None or sampled is None or index is None or episode.logprobs is None:
             raise ValueError(f"episode {episode.episode_id} has no tokens")
         n = len(tokens)
-        ids[row, :n], turns[row, :n], logprobs[row, :n] = tokens, index, episode.logprobs
+        ids[row, :n] = tokens
+        turns[row, :n] = index
+        logprobs[row, :n] = episode.logprobs
         mask[row, :n] = sampled if mask_of is None else mask_of[row]
         last = _last_sampled(sampled, index, len(episode.turns))
         ends[row, last] = True
@@ -71,27 +79,37 @@ def batch_episodes(
         episodes=torch.arange(len(episodes)),
         starts=torch.zeros(len(episodes), dtype=torch.int64),
         anchors=_shifted(anchors(episodes), width),
-        truncated=torch.tensor([episode.stop in (Stop.TURN_CAP, Stop.CONTEXT) for episode in episodes]),
+        truncated=torch.tensor(
+            [episode.stop in (Stop.TURN_CAP, Stop.CONTEXT) for episode in episodes]
+        ),
         images=None if reader is None else reader.rows([episode.images for episode in episodes]),
     )
 
 
 def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
-    """int64 [T] per episode: a number for the state in which each token's turn began, the same for equal states; turns
-    with another number of actions left began in another state, since what can still be earned depends on it."""
+    """int64 [T] per episode: a number for the state in which each token's turn began, the same for
+    equal states; turns with another number of actions left began in another state, since what can
+    still be earned depends on it."""
     known: dict[tuple[str, int], int] = {}
     out = []
     for episode in episodes:
-        numbers = [known.setdefault((turn.state, turn.actions_left), len(known)) for turn in episode.turns]
+        numbers = [
+            known.setdefault((turn.state, turn.actions_left), len(known)) for turn in episode.turns
+        ]
         assert episode.turn_index is not None
-        out.append(np.asarray([*numbers, 0])[episode.turn_index.clip(-1, len(numbers) - 1)].astype(np.int64))
+        out.append(
+            np.asarray([*numbers, 0])[episode.turn_index.clip(-1, len(numbers) - 1)].astype(
+                np.int64
+            )
+        )
     return out
 
 
 def on_tokens(
     batch: EpisodeBatch, episodes: Sequence[Episode], values_of: Callable[[Episode], np.ndarray]
 ) -> torch.Tensor:
-    """[B, A]: what `values_of` an episode gives per token [T], where the batch has these tokens; 0 elsewhere.
+    """[B, A]: what `values_of` an episode gives per token [T], where the batch has these tokens; 0
+    elsewhere.
 
     `episodes` are those of the step that `batch.episodes` counts.
     """
@@ -101,7 +119,8 @@ def on_tokens(
     out = np.zeros((len(batch), batch.input_ids.shape[1]), dtype=kind)
     for row, number in enumerate(numbers):
         if number >= 0:
-            start, length = int(batch.starts[row]), int(batch.lengths[row])
+            start = int(batch.starts[row])
+            length = int(batch.lengths[row])
             out[row, :length] = found[number][start : start + length]
     return torch.from_numpy(out[:, 1:].copy())  # the prediction of token t is entry t - 1
 
@@ -136,22 +155,27 @@ def select(batch: Batch, rows: torch.Tensor) -> Batch:
 
 
 def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
-    """One row per turn, for episodes whose turns are conversations of their own and follow each other in a row.
+    """One row per turn, for episodes whose turns are conversations of their own and follow each
+    other in a row.
 
-    On the last token of each turn lies what was earned from it on, so that without a discount every turn of an episode
-    has the same return as in one row. Only the last turn counts as cut off.
+    On the last token of each turn lies what was earned from it on, so that without a discount every
+    turn of an episode has the same return as in one row. Only the last turn counts as cut off.
     """
     assert batch.images is None
-    rows, starts, ends = list[int](), list[int](), list[int]()
+    rows = list[int]()
+    starts = list[int]()
+    ends = list[int]()
     for row in range(len(batch)):
         length = int(batch.lengths[row])
-        index = batch.turns[row, : length - 1].clamp(min=0)  # entry a: of token a + 1; the first prompt is of turn 0
+        # entry a: of token a + 1; the first prompt is of turn 0
+        index = batch.turns[row, : length - 1].clamp(min=0)
         first = [0, *(int(a) + 1 for a in (index[1:] != index[:-1]).nonzero()[:, 0] + 1)]
         rows += [row] * len(first)
         starts += first
         ends += [*first[1:], length]
     lengths = torch.tensor(ends) - torch.tensor(starts)
-    width, last = int(lengths.max()), torch.tensor([a != b for a, b in zip(rows, [*rows[1:], -1], strict=True)])
+    width = int(lengths.max())
+    last = torch.tensor([a != b for a, b in zip(rows, [*rows[1:], -1], strict=True)])
     parts: dict[str, Any] = {}
     for name in (f.name for f in fields(batch)):
         value = getattr(batch, name)

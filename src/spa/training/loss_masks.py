@@ -11,13 +11,16 @@ from spa.training.batch import LossMask
 from spa.types import Episode
 
 
-def loss_masks(episodes: Sequence[Episode], mask: LossMask, template: ChatTemplate | None) -> list[np.ndarray] | None:
+def loss_masks(
+    episodes: Sequence[Episode], mask: LossMask, template: ChatTemplate | None
+) -> list[np.ndarray] | None:
     """bool [T] per episode, or None for the sampled tokens themselves.
 
-    `answer_only`: see `answer_mask`. `no_states`: see `no_states`. `all_after_system`: every token after the system
-    message, the environment's words included, as the original trains.
+    `answer_only`: see `answer_mask`. `no_states`: see `no_states`. `all_after_system`: every token
+    after the system message, the environment's words included, as the original trains.
 
-    Raises ValueError if an episode has no tokens, or if the mask needs a template and there is none.
+    Raises ValueError if an episode has no tokens, or if the mask needs a template and there is
+    none.
     """
     if mask == "sampled":
         return None
@@ -31,10 +34,11 @@ def loss_masks(episodes: Sequence[Episode], mask: LossMask, template: ChatTempla
 
 
 def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: the sampled tokens from the first one of each answer block's content to the end of the turn.
+    """bool [T]: the sampled tokens from the first one of each answer block's content to the end of
+    the turn.
 
-    A turn without exactly one answer block keeps its last sampled token only. So every turn's last sampled token, where
-    rewards and turn ends lie, is inside.
+    A turn without exactly one answer block keeps its last sampled token only. So every turn's last
+    sampled token, where rewards and turn ends lie, is inside.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
@@ -52,15 +56,16 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
 
 
 def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: the sampled tokens outside observation and prediction blocks, and the last one of every turn: reward
-    does not move beliefs."""
+    """bool [T]: the sampled tokens outside observation and prediction blocks, and the last one of
+    every turn: reward does not move beliefs."""
     _, sampled, turn_index = _tokens(episode)
     last = np.append(turn_index[1:] != turn_index[:-1], True)
     return sampled & (~believed_states(episode, template) | last)
 
 
 def shown_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: the tokens of the states that the environment shows after the first reply, nothing around them.
+    """bool [T]: the tokens of the states that the environment shows after the first reply, nothing
+    around them.
 
     A state that does not stand in its message as it was (a template that changes text) has none.
     """
@@ -75,8 +80,8 @@ def shown_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
 
 
 def believed_states(episode: Episode, template: ChatTemplate, *, right: bool = False) -> np.ndarray:
-    """bool [T]: the sampled tokens inside observation and prediction blocks; with `right`, only inside blocks that say
-    what was true."""
+    """bool [T]: the sampled tokens inside observation and prediction blocks; with `right`, only
+    inside blocks that say what was true."""
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
     for number, turn in enumerate(episode.turns):
@@ -106,7 +111,9 @@ def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
     """Index of the token of sampled `ids` that holds the character at this place of their text."""
     if character <= 0:
         return 0
-    return bisect_left(range(len(ids)), True, key=lambda i: len(template.decode_reply(ids[: i + 1])) > character)
+    return bisect_left(
+        range(len(ids)), True, key=lambda i: len(template.decode_reply(ids[: i + 1])) > character
+    )
 
 
 def after_system(episode: Episode, template: ChatTemplate) -> np.ndarray:

@@ -21,11 +21,15 @@ class MicroBatching:
     rows: int | None = None
     max_tokens: int | None = None
 
-    def split(self, lengths: torch.Tensor, *, halvings: int = 0, packed: bool = False) -> Iterator[torch.Tensor]:
+    def split(
+        self, lengths: torch.Tensor, *, halvings: int = 0, packed: bool = False
+    ) -> Iterator[torch.Tensor]:
         """Row indices of each micro-batch, with both limits halved `halvings` times."""
         rows = self.rows or len(lengths)
         tokens = None if self.max_tokens is None else max(1, self.max_tokens >> halvings)
-        return micro_batches(lengths, rows=max(1, rows >> halvings), max_tokens=tokens, packed=packed)
+        return micro_batches(
+            lengths, rows=max(1, rows >> halvings), max_tokens=tokens, packed=packed
+        )
 
 
 class Halving(Protocol):
@@ -42,16 +46,19 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Attempt:
-    """One attempt at a piece of work: `with attempt as cut` gives its micro-batches, as lists of row indices. Running
-    out of memory ends the block, not the program."""
+    """One attempt at a piece of work: `with attempt as cut` gives its micro-batches, as lists of
+    row indices. Running out of memory ends the block, not the program."""
 
     def __init__(self, cut: list[torch.Tensor]) -> None:
-        self.cut, self.reason = cut, ""
+        self.cut = cut
+        self.reason = ""
 
     def __enter__(self) -> list[torch.Tensor]:
         return self.cut
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> bool:
         if error is None or not is_out_of_memory(error):
             return False
         self.reason = str(error).splitlines()[0] if str(error) else "out of memory"
@@ -59,7 +66,12 @@ class Attempt:
 
 
 def oom_retry(
-    part: Halving, micro: MicroBatching, lengths: torch.Tensor, *, packed: bool, repeatable: bool = True
+    part: Halving,
+    micro: MicroBatching,
+    lengths: torch.Tensor,
+    *,
+    packed: bool,
+    repeatable: bool = True,
 ) -> Iterator[Attempt]:
     """Attempts at a piece of work on sequences of these `lengths`, until one fits into memory:
 
@@ -67,8 +79,9 @@ def oom_retry(
             with attempt as cut:
                 ...  # from its beginning: nothing is kept of an attempt that was broken off
 
-    When memory runs out, the next attempt has micro-batches half as large, here and from now on. Raises TrainingError
-    if single rows do not fit, or if the work is not `repeatable` because other ranks wait in the middle of it.
+    When memory runs out, the next attempt has micro-batches half as large, here and from now on.
+    Raises TrainingError if single rows do not fit, or if the work is not `repeatable` because other
+    ranks wait in the middle of it.
     """
     while True:
         attempt = Attempt(list(micro.split(lengths, halvings=part.halvings, packed=packed)))
@@ -93,4 +106,8 @@ def oom_retry(
                 "model; `spa doctor --fit CONFIG` estimates what is needed."
             )
         part.halvings += 1
-        log.warning("out of memory with %d rows at a time; from now on half as many (%s)", largest, attempt.reason)
+        log.warning(
+            "out of memory with %d rows at a time; from now on half as many (%s)",
+            largest,
+            attempt.reason,
+        )

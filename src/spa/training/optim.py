@@ -13,11 +13,14 @@ from spa.distributed.shards import like
 class Optimizer:
     """One or more torch optimisers that step together, with one schedule.
 
-    `schedule` maps how many steps of the stage are finished to a factor of each base learning rate. A step of the stage
-    may be several optimiser steps, or none: whoever counts them says where the stage is (`at`).
+    `schedule` maps how many steps of the stage are finished to a factor of each base learning rate.
+    A step of the stage may be several optimiser steps, or none: whoever counts them says where the
+    stage is (`at`).
     """
 
-    def __init__(self, parts: Sequence[torch.optim.Optimizer], schedule: Callable[[int], float]) -> None:
+    def __init__(
+        self, parts: Sequence[torch.optim.Optimizer], schedule: Callable[[int], float]
+    ) -> None:
         self.parts = list(parts)
         self._base = [[group["lr"] for group in part.param_groups] for part in self.parts]
         self._schedule = schedule
@@ -76,7 +79,12 @@ def make_optimizer(
 ) -> Optimizer:
     """AdamW on everything, or Muon on the matrices inside the layers and AdamW on the rest."""
     trained = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
-    adam: dict[str, Any] = {"lr": lr, "betas": (betas[0], betas[1]), "eps": eps, "weight_decay": weight_decay}
+    adam: dict[str, Any] = {
+        "lr": lr,
+        "betas": (betas[0], betas[1]),
+        "eps": eps,
+        "weight_decay": weight_decay,
+    }
     if name == "adamw":
         return Optimizer([torch.optim.AdamW([p for _, p in trained], **adam)], schedule)
     matrices = [p for key, p in trained if p.ndim == 2 and "embed" not in key and "head" not in key]

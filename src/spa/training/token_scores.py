@@ -1,4 +1,5 @@
-"""What the trainer computed for single tokens, back in the episodes' own alignment, for people to look at."""
+"""What the trainer computed for single tokens, back in the episodes' own alignment, for people to
+look at."""
 
 from collections.abc import Sequence
 
@@ -13,8 +14,9 @@ Scores = dict[str, dict[str, list[float]]]
 def token_scores(batch: PPOBatch, episodes: Sequence[Episode]) -> Scores:
     """Advantages, returns and values of those `episodes` that are rows of `batch`, token-aligned.
 
-    A row belongs to the episode with its token ids; the number of token t is that of its prediction, t - 1, and the
-    first token, which nothing predicts, gets 0. Episodes that were filtered out are not in the result.
+    A row belongs to the episode with its token ids; the number of token t is that of its
+    prediction, t - 1, and the first token, which nothing predicts, gets 0. Episodes that were
+    filtered out are not in the result.
     """
     played = batch.played.nonzero()[:, 0].tolist()
     rows = {_key(batch.input_ids[row, : int(batch.lengths[row])]): row for row in played}

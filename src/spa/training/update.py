@@ -26,8 +26,9 @@ from spa.types import Metrics, MiniBatch, PPOBatch, SamplingParams, TokenBatch
 
 LossInfo = Mapping[str, torch.Tensor]
 LossFn = Callable[[Any, MiniBatch], tuple[torch.Tensor, LossInfo]]
-"""(model, micro-batch) -> (loss, sums over tokens to report as means, and their number as "tokens"). `OVER_SAMPLED`
-are sums over the tokens counted in "sampled", `OVER_MINI_BATCHES` means of their own."""
+"""(model, micro-batch) -> (loss, sums over tokens to report as means, and their number as
+"tokens"). `OVER_SAMPLED` are sums over the tokens counted in "sampled", `OVER_MINI_BATCHES` means
+of their own."""
 Result = TypeVar("Result")
 
 MAX_BAD_STEPS = 3
@@ -39,9 +40,9 @@ OVER_MINI_BATCHES = ("world_loss", "replay_loss")
 
 @dataclass(slots=True, kw_only=True)
 class Scorer:
-    """A frozen model, and the precision that it computes in. `halvings`: of its micro-batches, to fit into memory;
-    `without_adapters`: score with LoRA adapters switched off, which makes a policy its own reference; `held`: how the
-    ranks hold the model, by default this process alone."""
+    """A frozen model, and the precision that it computes in. `halvings`: of its micro-batches, to
+    fit into memory; `without_adapters`: score with LoRA adapters switched off, which makes a policy
+    its own reference; `held`: how the ranks hold the model, by default this process alone."""
 
     model: Any
     held: InitVar[Replica | None] = None
@@ -56,8 +57,8 @@ class Scorer:
 
 @dataclass(slots=True, kw_only=True)
 class Trainable:
-    """A model with its optimiser. Steps with a non-finite loss or gradient are skipped and counted. `held`: how the
-    ranks hold the model, by default this process alone."""
+    """A model with its optimiser. Steps with a non-finite loss or gradient are skipped and counted.
+    `held`: how the ranks hold the model, by default this process alone."""
 
     model: Any
     optimizer: Optimizer
@@ -72,17 +73,20 @@ class Trainable:
         self.replica = held or Replica(self.model)
 
     def full_model(self) -> Any:
-        """The model with all its current weights, for engines and checkpoints. Collective: every rank calls it."""
+        """The model with all its current weights, for engines and checkpoints. Collective: every
+        rank calls it."""
         return self.replica.full_model()
 
     def state(self) -> dict[str, Any]:
-        """The optimiser's state in whole tensors; only rank 0 gets them. Collective: every rank calls it."""
+        """The optimiser's state in whole tensors; only rank 0 gets them. Collective: every rank
+        calls it."""
         return self.replica.gathered(self.optimizer.state_dict())
 
     def step(self, loss: float) -> Metrics:
-        """Clip, step, forget the gradient of `loss`, which is the sum over all ranks, so that all decide the same. A
-        non-finite loss counts though its gradient may be finite (of what was clipped or masked). Raises TrainingError
-        after several steps in a row that were not finite."""
+        """Clip, step, forget the gradient of `loss`, which is the sum over all ranks, so that all
+        decide the same. A non-finite loss counts though its gradient may be finite (of what was
+        clipped or masked). Raises TrainingError after several steps in a row that were not finite.
+        """
         trained = [p for p in self.model.parameters() if p.requires_grad]
         norm = norm_of(nn.utils.clip_grad_norm_(trained, self.grad_clip))
         finite = math.isfinite(norm) and math.isfinite(loss)
@@ -109,11 +113,13 @@ def update(
     *,
     dropout: bool = False,
 ) -> Metrics:
-    """One optimiser step for each mini-batch; returns means over tokens and steps, and the learning rate.
+    """One optimiser step for each mini-batch; returns means over tokens and steps, and the learning
+    rate.
 
-    `loss_fn(model, micro_batch)` gives the rows' part of a loss that is a sum over the whole mini-batch. So the
-    gradient does not depend on how that is cut into micro-batches and shared among ranks. Dropout is off unless
-    asked for: ratios and clipped values compare with scores that were taken without it.
+    `loss_fn(model, micro_batch)` gives the rows' part of a loss that is a sum over the whole
+    mini-batch. So the gradient does not depend on how that is cut into micro-batches and shared
+    among ranks. Dropout is off unless asked for: ratios and clipped values compare with scores that
+    were taken without it.
     """
     replica = part.replica
     world = replica.world
@@ -128,17 +134,25 @@ def update(
         dummy = mini.lengths.argmin()[None]
         sums: dict[str, float] = {}
         # Once, or again in smaller micro-batches after memory ran out.
-        for attempt in oom_retry(part, micro, mini.lengths[mine], packed=packed, repeatable=world.size == 1):
+        for attempt in oom_retry(
+            part, micro, mini.lengths[mine], packed=packed, repeatable=world.size == 1
+        ):
             part.optimizer.zero_grad()
             sums = defaultdict(float)
             loss = None  # lets go of a graph that was too large
             with attempt as cut:
-                passes = list(replica.passes([mine[picked] for picked in cut], dummy, backward=True))
+                passes = list(
+                    replica.passes([mine[picked] for picked in cut], dummy, backward=True)
+                )
                 for number, (rows, counts) in enumerate(passes, start=1):
                     watchdog.beat()
                     micro_batch = to_device(select(mini, rows), device)
-                    with torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None):
-                        loss, info = replica.forward(loss_fn, micro_batch, last=number == len(passes))
+                    with torch.autocast(
+                        device.type, dtype=part.autocast, enabled=part.autocast is not None
+                    ):
+                        loss, info = replica.forward(
+                            loss_fn, micro_batch, last=number == len(passes)
+                        )
                     # The loss is a sum over ranks; gradients are averaged over them.
                     (loss * (counts * world.size)).backward()
                     for name, value in {"loss": loss, **info}.items():
@@ -155,9 +169,13 @@ def _means(totals: Mapping[str, float], steps: int) -> Metrics:
     count = max(1, steps)
     tokens = max(1.0, totals.get("tokens", 0.0))
     sampled = max(1.0, totals.get("sampled", tokens))
-    units = {name: float(count) for name in ("loss", *OVER_MINI_BATCHES)} | dict.fromkeys(OVER_SAMPLED, sampled)
+    units = {name: float(count) for name in ("loss", *OVER_MINI_BATCHES)} | dict.fromkeys(
+        OVER_SAMPLED, sampled
+    )
     return {
-        name: total / units.get(name, tokens) for name, total in totals.items() if name not in ("tokens", "sampled")
+        name: total / units.get(name, tokens)
+        for name, total in totals.items()
+        if name not in ("tokens", "sampled")
     }
 
 
@@ -168,13 +186,18 @@ def _step_metrics(steps: Sequence[Metrics]) -> Metrics:
     }
 
 
-def mini_batch(batch: PPOBatch, rows: torch.Tensor, mode: LossAggMode, *, horizon: int | None = None) -> MiniBatch:
-    """The rows of one optimiser step, with weights that have the denominators of all of them: one for the tokens that
-    were sampled, one each for the known tokens of played and of replayed rows."""
+def mini_batch(
+    batch: PPOBatch, rows: torch.Tensor, mode: LossAggMode, *, horizon: int | None = None
+) -> MiniBatch:
+    """The rows of one optimiser step, with weights that have the denominators of all of them: one
+    for the tokens that were sampled, one each for the known tokens of played and of replayed rows.
+    """
     mini = select(batch, rows)
     played = mini.played[:, None]
     known = torch.where(
-        played, auxiliary_weights(mini.ce_weights * played), auxiliary_weights(mini.ce_weights * ~played)
+        played,
+        auxiliary_weights(mini.ce_weights * played),
+        auxiliary_weights(mini.ce_weights * ~played),
     )
     columns: dict[str, Any] = {item.name: getattr(mini, item.name) for item in fields(PPOBatch)}
     columns["ce_weights"] = known
@@ -189,8 +212,8 @@ def forward_passes(
     device: torch.device,
     compute: Callable[[Any, Batch], Result],
 ) -> list[tuple[torch.Tensor, Result]]:
-    """`compute(model, micro_batch)` without gradients and without dropout, on this rank's share of the batch; returns
-    the rows of each pass with its result."""
+    """`compute(model, micro_batch)` without gradients and without dropout, on this rank's share of
+    the batch; returns the rows of each pass with its result."""
     replica = part.replica
     off = isinstance(part, Scorer) and part.without_adapters
     mine = replica.world.deal(batch.lengths)
@@ -204,10 +227,14 @@ def forward_passes(
     ):
         packed = packs_rows(part.model)
         repeatable = not replica.in_step
-        for attempt in oom_retry(part, micro, batch.lengths[mine], packed=packed, repeatable=repeatable):
+        for attempt in oom_retry(
+            part, micro, batch.lengths[mine], packed=packed, repeatable=repeatable
+        ):
             found = []
             with attempt as cut:
-                for rows, counts in replica.passes([mine[picked] for picked in cut], dummy, backward=False):
+                for rows, counts in replica.passes(
+                    [mine[picked] for picked in cut], dummy, backward=False
+                ):
                     watchdog.beat()
                     result = replica.forward(compute, to_device(select(batch, rows), device))
                     if counts:
@@ -222,7 +249,8 @@ def score_logprobs(
     device: torch.device,
     sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
-    """float32 [B, A] on the CPU: log-probs of the sampled tokens under the policy that samples like this."""
+    """float32 [B, A] on the CPU: log-probs of the sampled tokens under the policy that samples like
+    this."""
     return _score(part, batch, micro, device, partial(_logprobs, sampling=sampling))
 
 
@@ -233,8 +261,8 @@ def score_entropies(
     device: torch.device,
     sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
-    """float32 [B, A] on the CPU: the entropy, in nats, at each sampled token of the policy as `sampling` draws from
-    it."""
+    """float32 [B, A] on the CPU: the entropy, in nats, at each sampled token of the policy as
+    `sampling` draws from it."""
     return _score(part, batch, micro, device, partial(_entropies, sampling=sampling))
 
 
@@ -250,18 +278,24 @@ def score_last_values(
 ) -> torch.Tensor:
     """float32 [B] on the CPU: the critic's values after each row's last token."""
     ids = nn.functional.pad(batch.input_ids, (0, 1))
-    ends = nn.functional.one_hot(batch.lengths - 1, batch.input_ids.shape[1]).bool()  # of a token that follows
+    # of a token that follows
+    ends = nn.functional.one_hot(batch.lengths - 1, batch.input_ids.shape[1]).bool()
     longer = TokenBatch(input_ids=ids, lengths=batch.lengths + 1, mask=ends, images=batch.images)
     return score_values(part, longer, micro, device).sum(dim=1)
 
 
 def _logprobs(model: Any, batch: TokenBatch, sampling: SamplingParams) -> torch.Tensor:
-    return token_logprobs(model, batch.input_ids, batch.mask, images=batch.images, sampling=sampling)[0]
+    return token_logprobs(
+        model, batch.input_ids, batch.mask, images=batch.images, sampling=sampling
+    )[0]
 
 
 def _entropies(model: Any, batch: TokenBatch, sampling: SamplingParams) -> torch.Tensor:
-    ids, mask = batch.input_ids, batch.mask
-    return token_logprobs(model, ids, mask, images=batch.images, with_entropy=True, sampling=sampling)[1]
+    ids = batch.input_ids
+    mask = batch.mask
+    return token_logprobs(
+        model, ids, mask, images=batch.images, with_entropy=True, sampling=sampling
+    )[1]
 
 
 def _values(model: Any, batch: TokenBatch) -> torch.Tensor:
@@ -289,11 +323,18 @@ def _score(
 
 
 def plan_mini_batches(
-    rows: int, *, size: int | None, count: int | None, epochs: int, shuffle: bool, generator: torch.Generator
+    rows: int,
+    *,
+    size: int | None,
+    count: int | None,
+    epochs: int,
+    shuffle: bool,
+    generator: torch.Generator,
 ) -> list[torch.Tensor]:
-    """The row indices of each mini-batch, epoch after epoch, all of nearly equal size: `count` of them per epoch, or as
-    many as it takes for none to have more than `size` rows. A rest of a few rows would get an optimiser step as large
-    as the others'. Rows are dealt in a random order; with `shuffle` it is a new one in every epoch."""
+    """The row indices of each mini-batch, epoch after epoch, all of nearly equal size: `count` of
+    them per epoch, or as many as it takes for none to have more than `size` rows. A rest of a few
+    rows would get an optimiser step as large as the others'. Rows are dealt in a random order; with
+    `shuffle` it is a new one in every epoch."""
     order = torch.randperm(rows, generator=generator)
     parts = count_mini_batches(rows, size=size, count=count)
     plan: list[torch.Tensor] = []

@@ -1,7 +1,9 @@
-"""How well a model knows its world: its observations against what it was shown, its predictions against what came.
+"""How well a model knows its world: its observations against what it was shown, its predictions
+against what came.
 
-No judge is needed: states are text, so they are compared exactly, unit by unit, and on the units that changed.
-Copying the shown state gets most units right; only what changed tells a world model from a copier.
+No judge is needed: states are text, so they are compared exactly, unit by unit, and on the units
+that changed. Copying the shown state gets most units right; only what changed tells a world model
+from a copier.
 """
 
 import re
@@ -46,13 +48,17 @@ Place = tuple[int, int]
 
 
 def placed_units(text: str) -> dict[Place, tuple[str, int, int]]:
-    """The units of a state by their place, each with where in `text` it starts and ends. White space around the state
-    is no line of it."""
+    """The units of a state by their place, each with where in `text` it starts and ends. White
+    space around the state is no line of it."""
     found: dict[Place, tuple[str, int, int]] = {}
     start = len(text) - len(text.lstrip())
     for row, line in enumerate(text.strip().splitlines(keepends=True)):
         for column, match in enumerate(_line_matches(line)):
-            found[row, column] = ("".join(match[0].split()), start + match.start(), start + match.end())
+            found[row, column] = (
+                "".join(match[0].split()),
+                start + match.start(),
+                start + match.end(),
+            )
         start += len(line)
     return found
 
@@ -98,20 +104,28 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def score_state(predicted: str | None, truth: str, before: str | None) -> StateScore:
-    """Compare a predicted state (None: there is none) with the true one, and their changes from the state `before`.
+    """Compare a predicted state (None: there is none) with the true one, and their changes from the
+    state `before`.
 
-    Without a state before, nothing counts as changed. Places are line and position in the line; a place that only one
-    of two texts has differs.
+    Without a state before, nothing counts as changed. Places are line and position in the line; a
+    place that only one of two texts has differs.
     """
-    true_units, units = _grid(truth), _grid(predicted or "")
+    true_units = _grid(truth)
+    units = _grid(predicted or "")
     places = true_units.keys() | units.keys()
     changed: set[tuple[int, int]] = set()
     moved: set[tuple[int, int]] = set()
     if before is not None:
         old = _grid(before)
-        changed = {place for place in true_units.keys() | old.keys() if true_units.get(place) != old.get(place)}
+        changed = {
+            place
+            for place in true_units.keys() | old.keys()
+            if true_units.get(place) != old.get(place)
+        }
         if predicted is not None:
-            moved = {place for place in units.keys() | old.keys() if units.get(place) != old.get(place)}
+            moved = {
+                place for place in units.keys() | old.keys() if units.get(place) != old.get(place)
+            }
     return StateScore(
         exact=is_exact(predicted, truth),
         units=len(places),
@@ -125,38 +139,54 @@ def score_state(predicted: str | None, truth: str, before: str | None) -> StateS
 def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     """What the world-model turns of the episodes say about the model's knowledge, under `wm/`.
 
-    The denominator is every turn of mode "add_worldmodel" in an episode without error; a malformed turn has no
-    prediction and is wrong. A prediction is held against the state that the model's own answer really led to.
+    The denominator is every turn of mode "add_worldmodel" in an episode without error; a malformed
+    turn has no prediction and is wrong. A prediction is held against the state that the model's own
+    answer really led to.
 
     * `wm/turns`: the denominator. If it is 0, it is the only key.
     * `wm/format_rate`: share of well-formed turns.
-    * `wm/obs_exact`, `wm/pred_exact`: share of turns whose observation or prediction is the true text.
+    * `wm/obs_exact`, `wm/pred_exact`: share of turns whose observation or prediction is the true
+      text.
     * `wm/pred_unit_acc`: share of units predicted right, over all turns.
-    * `wm/changed_acc`, `wm/changed_f1`: recall and F1 of the changed units, over all turns; 0 if nothing ever changed.
-    * `wm/copy_exact`: share of turns that are well-formed and whose next state is the shown one: what copying would
-      score on `wm/pred_exact`. (Nothing changes in malformed turns, but no prediction counts there.)
+    * `wm/changed_acc`, `wm/changed_f1`: recall and F1 of the changed units, over all turns; 0 if
+      nothing ever changed.
+    * `wm/copy_exact`: share of turns that are well-formed and whose next state is the shown one:
+      what copying would score on `wm/pred_exact`. (Nothing changes in malformed turns, but no
+      prediction counts there.)
 
-    If one of the episodes was played with replies that hold no prediction, there are the first three keys only.
+    If one of the episodes was played with replies that hold no prediction, there are the first
+    three keys only.
     """
-    played = [episode for episode in episodes if episode.mode == "add_worldmodel" and episode.stop is not Stop.ERROR]
+    played = [
+        episode
+        for episode in episodes
+        if episode.mode == "add_worldmodel" and episode.stop is not Stop.ERROR
+    ]
     turns = [turn for episode in played for turn in episode.turns]
     if not turns:
         return {"wm/turns": 0.0}
     found = {
         "wm/turns": float(len(turns)),
         "wm/format_rate": _mean(turn.reply.well_formed for turn in turns),
-        "wm/obs_exact": _mean(is_exact(_said(turn, turn.reply.observation), turn.target) for turn in turns),
+        "wm/obs_exact": _mean(
+            is_exact(_said(turn, turn.reply.observation), turn.target) for turn in turns
+        ),
     }
     if any(episode.reply_order == "no_prediction" for episode in played):
         return found
-    scores = [score_state(_said(turn, turn.reply.prediction), turn.next_target, turn.target) for turn in turns]
+    scores = [
+        score_state(_said(turn, turn.reply.prediction), turn.next_target, turn.target)
+        for turn in turns
+    ]
     total = total_score(scores)
     return found | {
         "wm/pred_exact": _mean(score.exact for score in scores),
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,
         "wm/changed_f1": total.changed_f1,
-        "wm/copy_exact": _mean(turn.reply.well_formed and is_exact(turn.target, turn.next_target) for turn in turns),
+        "wm/copy_exact": _mean(
+            turn.reply.well_formed and is_exact(turn.target, turn.next_target) for turn in turns
+        ),
     }
 
 

@@ -1,7 +1,8 @@
-"""The same conversations in the base format: no states in the replies, and prompts that ask for none.
+"""The same conversations in the base format: no states in the replies, and prompts that ask for
+none.
 
-Fine-tuned on them, a model has seen the games, plans and answers that the world model saw, in a format of its own, and
-has been told nothing about states: the baseline `vanilla_format`.
+Fine-tuned on them, a model has seen the games, plans and answers that the world model saw, in a
+format of its own, and has been told nothing about states: the baseline `vanilla_format`.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,8 @@ from spa.worldmodel.rows import assistant_positions
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An environment at a recorded turn, as far as prompts look at it: what never changes, and what was shown then:
-    the state, and the message that it stood in."""
+    """An environment at a recorded turn, as far as prompts look at it: what never changes, and what
+    was shown then: the state, and the message that it stood in."""
 
     env: TextEnv
     state: str
@@ -40,18 +41,23 @@ class Recorded:
 def in_base_format(
     rows: Sequence[WorldModelRow], episode: Episode, prompter: Prompter, env: TextEnv
 ) -> list[WorldModelRow]:
-    """The rows of an episode with the prompts of `prompter`, a base one, and replies of thoughts and answer alone.
+    """The rows of an episode with the prompts of `prompter`, a base one, and replies of thoughts
+    and answer alone.
 
     `env`: an environment of the episode's tag that has been reset to its puzzle.
     """
     told = [episode.messages[place - 1]["content"] for place in assistant_positions(episode)]
-    views: list[Any] = [Recorded(env, turn.state, text) for turn, text in zip(episode.turns, told, strict=False)]
+    views: list[Any] = [
+        Recorded(env, turn.state, text) for turn, text in zip(episode.turns, told, strict=False)
+    ]
     messages = [*prompter.first_messages(views[0])]
     for index, turn in enumerate(episode.turns[1:], start=1):
         before = episode.turns[index - 1]
         messages += [
             {"role": "assistant", "content": without_states(before, prompter)},
-            prompter.next_message(views[index], turn=index + 1, actions_left=turn.actions_left, reward=before.reward),
+            prompter.next_message(
+                views[index], turn=index + 1, actions_left=turn.actions_left, reward=before.reward
+            ),
         ]
     return [
         replace(
@@ -64,8 +70,9 @@ def in_base_format(
 
 
 def without_states(turn: Turn, prompter: Prompter) -> str:
-    """A turn's reply as a base one: its thoughts, and the actions that were executed. Of a reply in no good format only
-    the actions that could be read are left. Where replies name a plan, its thoughts end with it."""
+    """A turn's reply as a base one: its thoughts, and the actions that were executed. Of a reply in
+    no good format only the actions that could be read are left. Where replies name a plan, its
+    thoughts end with it."""
     thoughts = (turn.reply.think or "") if turn.reply.well_formed else ""
     actions = turn.executed if turn.reply.well_formed else turn.reply.actions
     if prompter.reply_order == "plan_first" and actions:

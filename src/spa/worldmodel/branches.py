@@ -1,7 +1,9 @@
-"""What if: at every state of a played episode, other plans are tried in a copy and become rows of their own.
+"""What if: at every state of a played episode, other plans are tried in a copy and become rows of
+their own.
 
-The rows of a state share its prompt, conversation included: one row per plan, the true next state in each. No model
-writes anything, and no solver helps; with every legal action tried, the transitions are complete and balanced.
+The rows of a state share its prompt, conversation included: one row per plan, the true next state
+in each. No model writes anything, and no solver helps; with every legal action tried, the
+transitions are complete and balanced.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,8 +27,8 @@ Plan = tuple[str, ...]
 
 
 def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
-    """Raises ConfigError if other plans cannot be tried in the environment, after `reset`: if several play it, or if it
-    lists no actions and `plans` None asks for all."""
+    """Raises ConfigError if other plans cannot be tried in the environment, after `reset`: if
+    several play it, or if it lists no actions and `plans` None asks for all."""
     if env.players > 1:
         raise ConfigError(
             f"{tag} is a game of {env.players} players, in which other plans cannot be tried: generate.policy=branched "
@@ -46,13 +48,15 @@ def no_actions(tag: str) -> ConfigError:
 def branch_rows(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[WorldModelRow]:
-    """Rows of the plans that the episode did not take, `extra["branch"]` counted from 1 at each state.
+    """Rows of the plans that the episode did not take, `extra["branch"]` counted from 1 at each
+    state.
 
-    `plans` None tries every legal action by itself; a number draws as many plans of one to `max_actions_per_turn`
-    random actions. Every copy draws chance of its own where the environment can do that.
+    `plans` None tries every legal action by itself; a number draws as many plans of one to
+    `max_actions_per_turn` random actions. Every copy draws chance of its own where the environment
+    can do that.
 
-    Raises ConfigError if every action is asked for and a state lists none, DataError if playing the episode again leads
-    to other states.
+    Raises ConfigError if every action is asked for and a state lists none, DataError if playing the
+    episode again leads to other states.
     """
     if episode.stop is Stop.ERROR:
         return []
@@ -61,7 +65,9 @@ def branch_rows(
     rows: list[WorldModelRow] = []
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
         for number, tried in enumerate(others, start=1):
-            text = relabel_turn(tried, action_sep=prompter.action_sep, order=prompter.reply_order).text
+            text = relabel_turn(
+                tried, action_sep=prompter.action_sep, order=prompter.reply_order
+            ).text
             if text is not None:
                 row = make_row(episode, index, tried, messages[: places[index]], text)
                 rows.append(_as_branch(row, number))
@@ -71,9 +77,10 @@ def branch_rows(
 def turn_options(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[tuple[tuple[Option, ...], int]]:
-    """For each turn what `choose_plan` chooses from: `imagined_plans` plans with the states that they really lead to,
-    the one that was executed among them, in a drawn order. The others are drawn as for `branch_rows`, so that no solver
-    says what is good. Beside them the number of actions that this took in copies.
+    """For each turn what `choose_plan` chooses from: `imagined_plans` plans with the states that
+    they really lead to, the one that was executed among them, in a drawn order. The others are
+    drawn as for `branch_rows`, so that no solver says what is good. Beside them the number of
+    actions that this took in copies.
 
     Raises what `branch_rows` raises.
     """
@@ -81,10 +88,14 @@ def turn_options(
         return [((), 0) for _ in episode.turns]
     found: list[tuple[tuple[Option, ...], int]] = []
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
-        turn, rng = episode.turns[index], stream(episode.noise_seed, "options", index)
-        led = {tried.executed: tried.next_target for tried in others}  # plans that end the game early may be the same
+        turn = episode.turns[index]
+        rng = stream(episode.noise_seed, "options", index)
+        # plans that end the game early may be the same
+        led = {tried.executed: tried.next_target for tried in others}
         known = [(plan, state) for plan, state in led.items() if plan != turn.executed]
-        picked = [known[number] for number in rng.permutation(len(known))[: prompter.imagined_plans - 1]]
+        picked = [
+            known[number] for number in rng.permutation(len(known))[: prompter.imagined_plans - 1]
+        ]
         own = (turn.executed, turn.next_target)
         drawn = tuple([*picked, own][number] for number in rng.permutation(len(picked) + 1))
         found.append((drawn, sum(len(tried.executed) for tried in others)))
@@ -96,7 +107,8 @@ def _tried(
 ) -> Iterator[list[Turn]]:
     """For each turn of an episode, which is played again, what other plans lead to in copies."""
     options = {"noise_seed": episode.noise_seed, "validation": False}
-    env, done = make(), list[Action]()
+    env = make()
+    done = list[Action]()
     env.reset(seed=episode.puzzle_seed, options=options)
     for index, turn in enumerate(episode.turns):
         if env.state_text(prompter.state_text) != turn.state:
@@ -104,8 +116,11 @@ def _tried(
                 f"episode {episode.episode_id}, turn {index}: playing it again leads to another state; the environment "
                 f"{episode.tag} is not fixed by its seeds (`spa env check` explains it)"
             )
-        rng, found = stream(episode.noise_seed, "branches", index), list[Turn]()
-        for number, plan in enumerate(_plans(env, episode.tag, prompter, turn, plans, rng), start=1):
+        rng = stream(episode.noise_seed, "branches", index)
+        found = list[Turn]()
+        for number, plan in enumerate(
+            _plans(env, episode.tag, prompter, turn, plans, rng), start=1
+        ):
             past = Past(make=make, seed=episode.puzzle_seed, options=options, actions=done)
             twin = branch(env, past, stream_seed(episode.noise_seed, "branches", index, number))
             found.append(_try(twin, plan, prompter, turn))
@@ -118,7 +133,12 @@ def _tried(
 
 
 def _plans(
-    env: TextEnv, tag: str, prompter: Prompter, turn: Turn, plans: int | None, rng: np.random.Generator
+    env: TextEnv,
+    tag: str,
+    prompter: Prompter,
+    turn: Turn,
+    plans: int | None,
+    rng: np.random.Generator,
 ) -> Iterator[Plan]:
     """Different plans, without the one that was taken."""
     if plans is None:
@@ -135,7 +155,8 @@ def _plans(
 
 def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
     """The plan executed in `env`, as a turn whose beliefs are empty."""
-    executed, reward = [], 0.0
+    executed = []
+    reward = 0.0
     for name in plan:
         action = env.to_action(name)
         if action is None:

@@ -1,4 +1,5 @@
-"""Meaning of the columns of world-model data, for the card of a shared data set and for docs/formats.md."""
+"""Meaning of the columns of world-model data, for the card of a shared data set and for
+docs/formats.md."""
 
 COLUMNS = {
     "data_source": "environment tag",

@@ -1,4 +1,5 @@
-"""ActObs (arXiv 2609.20715): SFT on the states that the environment shows, too, `loss_on=response_and_shown`."""
+"""ActObs (arXiv 2609.20715): SFT on the states that the environment shows, too,
+`loss_on=response_and_shown`."""
 
 from collections.abc import Sequence
 
@@ -8,14 +9,18 @@ from spa.types import IMAGE
 
 
 def observed_tokens(message: str, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """Which of the tokens between two replies show the state; nothing around it. A token that touches it belongs to it.
+    """Which of the tokens between two replies show the state; nothing around it. A token that
+    touches it belongs to it.
 
-    `message`: what the environment says there; in another layout than ours, all of it is the state. Pictures, and a
-    state that a template changes, have no tokens.
+    `message`: what the environment says there; in another layout than ours, all of it is the state.
+    Pictures, and a state that a template changes, have no tokens.
     """
     state = shown_state(message) or message.strip()
     begin = template.decode_reply(list(ids)).rfind(state) if state and IMAGE not in state else -1
     if begin < 0:
         return [False] * len(ids)
     ends = [len(template.decode_reply(list(ids[: i + 1]))) for i in range(len(ids))]
-    return [start < begin + len(state) and end > begin for start, end in zip([0, *ends], ends, strict=False)]
+    return [
+        start < begin + len(state) and end > begin
+        for start, end in zip([0, *ends], ends, strict=False)
+    ]

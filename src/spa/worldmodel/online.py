@@ -8,22 +8,27 @@ from spa.worldmodel.accuracy import score_state
 
 
 def foreseen_changes(f1: float, within: float | None) -> float:
-    """What a prediction is worth: the F1 of the changed cells; with `within`, 1 if the distance 1 - F1 is below it and
-    0 otherwise (RWML, arXiv 2602.05842, with this distance for that of embeddings, in which boards that differ in one
-    cell are the same)."""
+    """What a prediction is worth: the F1 of the changed cells; with `within`, 1 if the distance 1 -
+    F1 is below it and 0 otherwise (RWML, arXiv 2602.05842, with this distance for that of
+    embeddings, in which boards that differ in one cell are the same)."""
     return f1 if within is None else float(f1 > 1 - within)
 
 
 def with_world_model_reward(
-    episodes: Sequence[Episode], *, observation: float, prediction: float, within: float | None = None
+    episodes: Sequence[Episode],
+    *,
+    observation: float,
+    prediction: float,
+    within: float | None = None,
 ) -> list[Episode]:
-    """The episodes with `observation * S(observation, state) + prediction * S(prediction, next state)` added to the
-    reward of every well-formed turn; S of a prediction is `foreseen_changes` with `within`.
+    """The episodes with `observation * S(observation, state) + prediction * S(prediction, next
+    state)` added to the reward of every well-formed turn; S of a prediction is `foreseen_changes`
+    with `within`.
 
-    S of an observation is the share of its cells that are right. S of a prediction is the F1 of the cells that changed
-    (`StateScore.changed_f1`), which a copy of the shown state cannot win: 0 where it misses a change, and 0 as well
-    where nothing changed, so that standing still and saying so earns nothing. A turn that is not in the world-model
-    format gains nothing.
+    S of an observation is the share of its cells that are right. S of a prediction is the F1 of the
+    cells that changed (`StateScore.changed_f1`), which a copy of the shown state cannot win: 0
+    where it misses a change, and 0 as well where nothing changed, so that standing still and saying
+    so earns nothing. A turn that is not in the world-model format gains nothing.
     """
     if not observation and not prediction:
         return list(episodes)
@@ -37,4 +42,7 @@ def with_world_model_reward(
         paid = observation * seen + prediction * foreseen_changes(foreseen, within)
         return replace(turn, reward=turn.reward + paid)
 
-    return [replace(episode, turns=tuple(rewarded(turn) for turn in episode.turns)) for episode in episodes]
+    return [
+        replace(episode, turns=tuple(rewarded(turn) for turn in episode.turns))
+        for episode in episodes
+    ]

@@ -1,4 +1,5 @@
-"""World-model rows in parquet files: the columns that the original publishes, and metadata in columns of our own."""
+"""World-model rows in parquet files: the columns that the original publishes, and metadata in
+columns of our own."""
 
 import hashlib
 import json
@@ -47,20 +48,23 @@ IMAGES = pa.field("images", pa.list_(pa.binary()))
 def write_parquet(path: Path | str, rows: Sequence[WorldModelRow]) -> None:
     """Write rows; the file appears complete or not at all.
 
-    Lone surrogates, which UTF-8 cannot hold, become U+FFFD. Raises DataError if the file cannot be written (disk full,
-    no permission); what stood at `path` before is then untouched.
+    Lone surrogates, which UTF-8 cannot hold, become U+FFFD. Raises DataError if the file cannot be
+    written (disk full, no permission); what stood at `path` before is then untouched.
     """
     schema = SCHEMA.append(IMAGES) if any(row.images for row in rows) else SCHEMA
     write_table(path, pa.Table.from_pylist([_record(row) for row in rows], schema=schema))
 
 
 def write_table(path: Path | str, table: pa.Table) -> None:
-    """Write a table beside `path`, flush it to the disk, and rename it into place. Raises DataError."""
+    """Write a table beside `path`, flush it to the disk, and rename it into place. Raises
+    DataError."""
     path = Path(path)
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
             temporary = Path(file.name)
             pq.write_table(table, file, write_page_checksum=True)
             file.flush()
@@ -68,14 +72,17 @@ def write_table(path: Path | str, table: pa.Table) -> None:
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error}); free some space or choose another place") from error
+        raise DataError(
+            f"{path}: cannot be written ({error}); free some space or choose another place"
+        ) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
 
 
 def read_table(path: Path | str) -> pa.Table:
-    """The file's table. Raises DataError if it is missing, not a parquet file, or has no prompt or response column."""
+    """The file's table. Raises DataError if it is missing, not a parquet file, or has no prompt or
+    response column."""
     path = Path(path)
     if not path.is_file():
         raise DataError(
@@ -97,19 +104,25 @@ def read_table(path: Path | str) -> pa.Table:
 
 
 def read_parquet(path: Path | str) -> list[WorldModelRow]:
-    """Rows of a file written by `write_parquet` or published by the original (`prompt` a list or a JSON string).
+    """Rows of a file written by `write_parquet` or published by the original (`prompt` a list or a
+    JSON string).
 
-    Metadata that a file does not have is taken from the row itself: the states and actions from the response, the
-    puzzle hash from the prompt up to the first user message, which shows the initial state.
+    Metadata that a file does not have is taken from the row itself: the states and actions from the
+    response, the puzzle hash from the prompt up to the first user message, which shows the initial
+    state.
 
     Raises DataError naming file, row (counted from 0) and column, and what to do.
     """
     table = read_table(path)
-    return [_row(record, f"{path}, row {index}", index) for index, record in enumerate(table.to_pylist())]
+    return [
+        _row(record, f"{path}, row {index}", index)
+        for index, record in enumerate(table.to_pylist())
+    ]
 
 
 def puzzles_in(files: Iterable[Path]) -> frozenset[str] | None:
-    """Content hashes of the puzzles in data sets; None if one of the files does not say whose its rows are."""
+    """Content hashes of the puzzles in data sets; None if one of the files does not say whose its
+    rows are."""
     found: set[str] = set()
     for file in files:
         if "puzzle_hash" not in pq.read_schema(file).names:
@@ -119,7 +132,8 @@ def puzzles_in(files: Iterable[Path]) -> frozenset[str] | None:
 
 
 def parse_prompt(value: Any, where: str = "prompt") -> tuple[Message, ...]:
-    """A prompt cell as messages: a list or array of role/content structs, or the same as a JSON string.
+    """A prompt cell as messages: a list or array of role/content structs, or the same as a JSON
+    string.
 
     Raises DataError beginning with `where`.
     """
@@ -127,10 +141,14 @@ def parse_prompt(value: Any, where: str = "prompt") -> tuple[Message, ...]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}, column 'prompt': not valid JSON ({error}); remove or repair the row") from error
+            raise DataError(
+                f"{where}, column 'prompt': not valid JSON ({error}); remove or repair the row"
+            ) from error
     messages = []
     for item in value if _is_sequence(value) else ():
-        role, content = (item.get("role"), item.get("content")) if isinstance(item, dict) else (None, None)
+        role, content = (
+            (item.get("role"), item.get("content")) if isinstance(item, dict) else (None, None)
+        )
         if role not in ROLES or not isinstance(content, str):
             raise DataError(
                 f"{where}, column 'prompt': message {len(messages)} needs a role of {', '.join(ROLES)} and a text "
@@ -150,14 +168,18 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
     prompt = parse_prompt(record["prompt"], where)
     response = record["response"]
     if not isinstance(response, str) or not response.strip():
-        raise DataError(f"{where}, column 'response': empty or not a text; remove the row (spa data filter does)")
+        raise DataError(
+            f"{where}, column 'response': empty or not a text; remove the row (spa data filter does)"
+        )
 
     def given(column: str, kind: type | tuple[type, ...], default: Any) -> Any:
         value = record.get(column)
         if value is None:
             return default
         if not isinstance(value, kind):
-            raise DataError(f"{where}, column {column!r}: {value!r} is not of the expected type; remove the column")
+            raise DataError(
+                f"{where}, column {column!r}: {value!r} is not of the expected type; remove the column"
+            )
         return value
 
     reply = parse_reply(response, mode="add_worldmodel", max_actions=100)
@@ -187,12 +209,16 @@ def _block(text: str, tag: str) -> str:
 
 
 def _prompt_hash(prompt: Sequence[Message]) -> str:
-    first = next((message["content"] for message in prompt if message["role"] == "user"), prompt[0]["content"])
+    first = next(
+        (message["content"] for message in prompt if message["role"] == "user"),
+        prompt[0]["content"],
+    )
     return hashlib.sha256(first.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _extra(text: Any) -> dict[str, Any]:
-    """`extra_info` as a dict; what others put there (the original: a Python literal) is kept as text."""
+    """`extra_info` as a dict; what others put there (the original: a Python literal) is kept as
+    text."""
     if text is None:
         return {}
     try:
@@ -205,7 +231,10 @@ def _extra(text: Any) -> dict[str, Any]:
 def _record(row: WorldModelRow) -> dict[str, Any]:
     return {
         "data_source": row.tag,
-        "prompt": [{"role": message["role"], "content": _unicode(message["content"])} for message in row.prompt],
+        "prompt": [
+            {"role": message["role"], "content": _unicode(message["content"])}
+            for message in row.prompt
+        ],
         "response": _unicode(row.response),
         "ability": "world_model",
         "reward_model": json.dumps({"style": "rule", "ground_truth": row.next_state}),

@@ -1,4 +1,5 @@
-"""Ground truth into a reply: the states that the model wrote are replaced by the states that there were."""
+"""Ground truth into a reply: the states that the model wrote are replaced by the states that there
+were."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,32 +18,44 @@ UNWRITABLE = "state_or_action_holds_format_tags"
 
 @dataclass(frozen=True, slots=True)
 class Relabelled:
-    """A corrected reply, or None and the reason why there is none. `reason` is empty when there is a text."""
+    """A corrected reply, or None and the reason why there is none. `reason` is empty when there is
+    a text."""
 
     text: str | None
     reason: str = ""
 
 
 def relabel_turn(
-    turn: Turn, *, action_sep: str, order: ReplyOrder = "prediction_first", options: Sequence[Option] = ()
+    turn: Turn,
+    *,
+    action_sep: str,
+    order: ReplyOrder = "prediction_first",
+    options: Sequence[Option] = (),
 ) -> Relabelled:
     """The turn's reply with true states and executed actions (stage 1 of arXiv 2510.15047).
 
-    The observation becomes `turn.target`, the prediction `turn.next_target` (the state after all executed actions), the
-    answer the executed actions. Thoughts stay byte for byte, but that with `order` "plan_first" they end with the
-    executed actions by name, and with "choose_plan" they are `options` (by default what was executed alone, with the
-    state that it led to), of which the executed actions are chosen; text outside the blocks goes. Everything is
-    slicing, so no state is read as a pattern. The result is parsed again, and given up if it would not say exactly the
+    The observation becomes `turn.target`, the prediction `turn.next_target` (the state after all
+    executed actions), the answer the executed actions. Thoughts stay byte for byte, but that with
+    `order` "plan_first" they end with the executed actions by name, and with "choose_plan" they are
+    `options` (by default what was executed alone, with the state that it led to), of which the
+    executed actions are chosen; text outside the blocks goes. Everything is slicing, so no state is
+    read as a pattern. The result is parsed again, and given up if it would not say exactly the
     truth.
     """
-    text, foretells = turn.reply_text, order != "no_prediction"
+    text = turn.reply_text
+    foretells = order != "no_prediction"
     if not turn.reply.well_formed:
         return Relabelled(None, MALFORMED)
-    if find_block(text, "observation") is None or (foretells and find_block(text, "prediction") is None):
+    if find_block(text, "observation") is None or (
+        foretells and find_block(text, "prediction") is None
+    ):
         return Relabelled(None, NO_STATE_BLOCKS)
     most = len(turn.reply.actions)
-    if not parse_reply(text, mode="add_worldmodel", action_sep=action_sep, max_actions=most, order=order).well_formed:
-        return Relabelled(None, MALFORMED)  # well formed in base mode, with state blocks in the wrong places
+    if not parse_reply(
+        text, mode="add_worldmodel", action_sep=action_sep, max_actions=most, order=order
+    ).well_formed:
+        # well formed in base mode, with state blocks in the wrong places
+        return Relabelled(None, MALFORMED)
     if not turn.executed:
         return Relabelled(None, NOTHING_EXECUTED)
     if foretells and not turn.next_target.strip():
@@ -64,51 +77,68 @@ def relabel_turn(
 
 
 def with_plan(text: str, actions: Sequence[str], said: Sequence[str]) -> str:
-    """A reply whose thoughts between observation and prediction end with the plan `I do ..., then ....` of these
-    actions (see `end_with_plan`)."""
-    observation, prediction = find_block(text, "observation"), find_block(text, "prediction")
+    """A reply whose thoughts between observation and prediction end with the plan `I do ..., then
+    ....` of these actions (see `end_with_plan`)."""
+    observation = find_block(text, "observation")
+    prediction = find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:
         return text
-    start, end = observation[1] + len("</observation>"), prediction[0] - len("<prediction>")
+    start = observation[1] + len("</observation>")
+    end = prediction[0] - len("<prediction>")
     return f"{text[:start]}{end_with_plan(text[start:end], actions, said)} {text[end:]}"
 
 
 def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-    """Thoughts that end with the plan `I do ..., then ....` of these actions, in the place of a plan that they ended
-    with before. That is one of actions that the reply `said`, or of single words; other sentences stay."""
-    thoughts, known = thoughts.rstrip(), {name.casefold() for name in (*actions, *said)}
+    """Thoughts that end with the plan `I do ..., then ....` of these actions, in the place of a
+    plan that they ended with before. That is one of actions that the reply `said`, or of single
+    words; other sentences stay."""
+    thoughts = thoughts.rstrip()
+    known = {name.casefold() for name in (*actions, *said)}
     before, begins, plan = thoughts.rpartition("I do ")
     names = plan.removesuffix(".").split(", then ")
-    if begins and plan.endswith(".") and all(name.casefold() in known or len(name.split()) == 1 for name in names):
+    if (
+        begins
+        and plan.endswith(".")
+        and all(name.casefold() in known or len(name.split()) == 1 for name in names)
+    ):
         thoughts = before.rstrip()
     return f"{thoughts} {plan_sentence(actions)}"
 
 
 def imagined(text: str) -> tuple[Option, ...]:
-    """The plans with their states between a reply's observation and prediction; none if it does not have both."""
-    observation, prediction = find_block(text, "observation"), find_block(text, "prediction")
+    """The plans with their states between a reply's observation and prediction; none if it does not
+    have both."""
+    observation = find_block(text, "observation")
+    prediction = find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:
         return ()
-    return read_options(text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")])
+    return read_options(
+        text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")]
+    )
 
 
 def with_options(text: str, options: Sequence[Option], chosen: Sequence[str]) -> str:
-    """A reply whose thoughts between observation and prediction are these plans with their states, and the choice."""
-    observation, prediction = find_block(text, "observation"), find_block(text, "prediction")
+    """A reply whose thoughts between observation and prediction are these plans with their states,
+    and the choice."""
+    observation = find_block(text, "observation")
+    prediction = find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:
         return text
-    start, end = observation[1] + len("</observation>"), prediction[0] - len("<prediction>")
+    start = observation[1] + len("</observation>")
+    end = prediction[0] - len("<prediction>")
     return f"{text[:start]}{imagined_plans(options)}{plan_sentence(chosen)} {text[end:]}"
 
 
 def replace_block(text: str, tag: str, content: str) -> str:
-    """`text` with the content of its only `<tag>` block replaced; unchanged if there is not exactly one."""
+    """`text` with the content of its only `<tag>` block replaced; unchanged if there is not exactly
+    one."""
     span = find_block(text, tag)
     return text if span is None else text[: span[0]] + content + text[span[1] :]
 
 
 def replace_state(text: str, tag: str, state: str) -> str:
-    """`text` with the state inside its only `<tag>` block replaced, on lines of its own as everywhere in the data."""
+    """`text` with the state inside its only `<tag>` block replaced, on lines of its own as
+    everywhere in the data."""
     return replace_block(text, tag, _on_own_lines(state))
 
 
@@ -116,12 +146,21 @@ def _on_own_lines(state: str) -> str:
     return f"\n{state}\n"
 
 
-def _says_the_truth(text: str, turn: Turn, action_sep: str, order: ReplyOrder, options: Sequence[Option]) -> bool:
+def _says_the_truth(
+    text: str, turn: Turn, action_sep: str, order: ReplyOrder, options: Sequence[Option]
+) -> bool:
     limit = len(turn.executed) + 1
-    reply = parse_reply(text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit, order=order)
+    reply = parse_reply(
+        text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit, order=order
+    )
     foretold = order == "no_prediction" or reply.prediction == turn.next_target.strip()
-    if order == "choose_plan" and reply.options != tuple((tuple(plan), state.strip("\n")) for plan, state in options):
+    if order == "choose_plan" and reply.options != tuple(
+        (tuple(plan), state.strip("\n")) for plan, state in options
+    ):
         return False
     return (
-        reply.well_formed and reply.observation == turn.target.strip() and foretold and reply.actions == turn.executed
+        reply.well_formed
+        and reply.observation == turn.target.strip()
+        and foretold
+        and reply.actions == turn.executed
     )

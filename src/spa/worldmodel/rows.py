@@ -1,4 +1,5 @@
-"""Episodes become rows of world-model data: relabel, shuffle for the control, split by puzzle. Files: `parquet.py`."""
+"""Episodes become rows of world-model data: relabel, shuffle for the control, split by puzzle.
+Files: `parquet.py`."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -42,9 +43,10 @@ def episode_rows(
 ) -> tuple[list[WorldModelRow], Counter[str]]:
     """One row per turn that can be relabelled, and how many turns were dropped for which reason.
 
-    A row's prompt is the conversation before the turn, with earlier replies as corrected; an earlier reply that could
-    not be corrected stays as it was. `options` are the plans of each turn that its reply is to choose from
-    (`spa.worldmodel.branches.turn_options`). Episodes that ended in an error give no rows.
+    A row's prompt is the conversation before the turn, with earlier replies as corrected; an
+    earlier reply that could not be corrected stays as it was. `options` are the plans of each turn
+    that its reply is to choose from (`spa.worldmodel.branches.turn_options`). Episodes that ended
+    in an error give no rows.
 
     Raises DataError if the episode has fewer assistant messages than turns.
     """
@@ -64,12 +66,15 @@ def episode_rows(
 
 
 def corrected_messages(episode: Episode, *, action_sep: str) -> tuple[Message, ...]:
-    """The episode's messages with every reply that can be relabelled replaced by its corrected text."""
+    """The episode's messages with every reply that can be relabelled replaced by its corrected
+    text."""
     corrected = _corrected(episode, action_sep)
     return _with_replies(episode.messages, assistant_positions(episode), corrected)
 
 
-def _corrected(episode: Episode, action_sep: str, options: Sequence[Sequence[Option]] = ()) -> list[Relabelled]:
+def _corrected(
+    episode: Episode, action_sep: str, options: Sequence[Sequence[Option]] = ()
+) -> list[Relabelled]:
     known = options or [()] * len(episode.turns)
     return [
         relabel_turn(turn, action_sep=action_sep, order=episode.reply_order, options=own)
@@ -78,8 +83,11 @@ def _corrected(episode: Episode, action_sep: str, options: Sequence[Sequence[Opt
 
 
 def assistant_positions(episode: Episode) -> list[int]:
-    """Where the replies stand in the episode's messages. Raises DataError if there are fewer than turns."""
-    positions = [index for index, message in enumerate(episode.messages) if message["role"] == "assistant"]
+    """Where the replies stand in the episode's messages. Raises DataError if there are fewer than
+    turns."""
+    positions = [
+        index for index, message in enumerate(episode.messages) if message["role"] == "assistant"
+    ]
     if len(positions) < len(episode.turns):
         raise DataError(
             f"episode {episode.episode_id}: {len(episode.turns)} turns but {len(positions)} assistant messages; "
@@ -98,7 +106,9 @@ def _with_replies(
     return tuple(out)
 
 
-def make_row(episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], response: str) -> WorldModelRow:
+def make_row(
+    episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], response: str
+) -> WorldModelRow:
     """The row of turn `index`: `response` after the conversation `prompt`."""
     return WorldModelRow(
         prompt=prompt,
@@ -137,13 +147,16 @@ def split_by_puzzle(
 ) -> tuple[list[WorldModelRow], list[WorldModelRow]]:
     """Training and validation rows; a puzzle is on one side only.
 
-    `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side; with a single puzzle
-    all rows are for training. The choice depends on the set of puzzles and the seed, not on the order of the rows.
-    Puzzles that are `trained` or `validated` already (earlier rounds: the model goes on from theirs) keep their side.
-    Raises ConfigError unless 0 < val_fraction < 1.
+    `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side;
+    with a single puzzle all rows are for training. The choice depends on the set of puzzles and the
+    seed, not on the order of the rows. Puzzles that are `trained` or `validated` already (earlier
+    rounds: the model goes on from theirs) keep their side. Raises ConfigError unless 0 <
+    val_fraction < 1.
     """
     if not 0 < val_fraction < 1:
-        raise ConfigError(f"val_fraction must lie between 0 and 1, both excluded; got {val_fraction}")
+        raise ConfigError(
+            f"val_fraction must lie between 0 and 1, both excluded; got {val_fraction}"
+        )
     puzzles = sorted({row.puzzle_hash for row in rows}.difference(trained, validated))
     count = min(max(round(val_fraction * len(puzzles)), 1), len(puzzles) - 1)
     order = stream(seed, "world_model_split").permutation(len(puzzles))
@@ -156,11 +169,13 @@ def split_by_puzzle(
 def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
     """The control data set: every prediction block holds the next state of another row.
 
-    The states are permuted over all rows of an environment tag, so their distribution stays what it was; no row keeps
-    its true text where that is possible (it is not for a text that more than half of the rows share). Replies in later
-    rows' prompts carry the same shuffled text. `next_state` and all else stay true; `extra["shuffled"]` is set.
+    The states are permuted over all rows of an environment tag, so their distribution stays what it
+    was; no row keeps its true text where that is possible (it is not for a text that more than half
+    of the rows share). Replies in later rows' prompts carry the same shuffled text. `next_state`
+    and all else stay true; `extra["shuffled"]` is set.
 
-    Call it on the training rows after the split. Raises DataError for a row without exactly one prediction block.
+    Call it on the training rows after the split. Raises DataError for a row without exactly one
+    prediction block.
     """
     responses = list(rows)
     for tag in sorted({row.tag for row in rows}):
@@ -169,23 +184,30 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
         donors = derange(states, stream(seed, f"shuffled_next_states/{tag}"))
         for index, donor in zip(indices, donors, strict=True):
             response = replace_state(rows[index].response, "prediction", states[donor])
-            responses[index] = replace(rows[index], response=response, extra={**rows[index].extra, "shuffled": True})
+            responses[index] = replace(
+                rows[index], response=response, extra={**rows[index].extra, "shuffled": True}
+            )
     responses = _shuffled_options(responses, seed)
     by_turn = {(row.episode_id, row.turn): row.response for row in responses if not is_branch(row)}
     return [replace(row, prompt=rewritten_history(row, by_turn)) for row in responses]
 
 
 def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
-    """The rows with the states of their imagined plans dealt anew over all rows of a tag; the prediction is again that
-    of the chosen plan."""
+    """The rows with the states of their imagined plans dealt anew over all rows of a tag; the
+    prediction is again that of the chosen plan."""
     out = list(rows)
     for tag in dict.fromkeys(row.tag for row in rows):
-        known = [(index, imagined(row.response)) for index, row in enumerate(rows) if row.tag == tag]
+        known = [
+            (index, imagined(row.response)) for index, row in enumerate(rows) if row.tag == tag
+        ]
         states = [state for _, options in known for _, state in options]
-        dealt = iter(derange(states, stream(seed, f"shuffled_options/{tag}"))) if states else iter(())
+        dealt = (
+            iter(derange(states, stream(seed, f"shuffled_options/{tag}"))) if states else iter(())
+        )
         for index, options in known:
             if options:
-                row, others = rows[index], [(plan, states[next(dealt)]) for plan, _ in options]
+                row = rows[index]
+                others = [(plan, states[next(dealt)]) for plan, _ in options]
                 text = with_options(row.response, others, row.executed)
                 chosen = next((state for plan, state in others if plan == row.executed), None)
                 text = text if chosen is None else replace_state(text, "prediction", chosen)
@@ -194,14 +216,15 @@ def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldMod
 
 
 def is_branch(row: WorldModelRow) -> bool:
-    """Whether the row tells of a plan that was tried in a copy (`spa.worldmodel.branches`) and is nobody's history."""
+    """Whether the row tells of a plan that was tried in a copy (`spa.worldmodel.branches`) and is
+    nobody's history."""
     return bool(row.extra.get("branch"))
 
 
 def coverage_sample(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
-    """As many rows as there are, drawn with replacement, each with the weight 1 / count of its kind: tag, executed
-    actions, and whether the state changed. So rare outcomes (a move that is blocked) weigh as much as common ones.
-    They come in their old order."""
+    """As many rows as there are, drawn with replacement, each with the weight 1 / count of its
+    kind: tag, executed actions, and whether the state changed. So rare outcomes (a move that is
+    blocked) weigh as much as common ones. They come in their old order."""
     kinds = [(row.tag, row.executed, row.state != row.next_state) for row in rows]
     counts = Counter(kinds)
     weights = np.array([1.0 / counts[kind] for kind in kinds])
@@ -221,7 +244,9 @@ def _predicted_state(row: WorldModelRow) -> str:
     return row.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")
 
 
-def rewritten_history(row: WorldModelRow, responses: dict[tuple[str, int], str]) -> tuple[Message, ...]:
+def rewritten_history(
+    row: WorldModelRow, responses: dict[tuple[str, int], str]
+) -> tuple[Message, ...]:
     """The row's prompt with its earlier replies replaced by `responses`, by (episode id, turn)."""
     history: list[Message] = []
     turn = 0

@@ -1,7 +1,8 @@
 """World-model rows as token sequences with a loss mask.
 
-Rows of one episode are prefixes of each other: the prompt of turn 3 holds turns 1 and 2. They are merged into one
-sequence that carries the loss of all of them, which is the same loss for a third of the work.
+Rows of one episode are prefixes of each other: the prompt of turn 3 holds turns 1 and 2. They are
+merged into one sequence that carries the loss of all of them, which is the same loss for a third of
+the work.
 """
 
 import heapq
@@ -25,7 +26,8 @@ LossOn = Literal["response", "response_and_shown", "states_only", "no_states"]
 class TrainingSequence:
     """One training sequence.
 
-    token_ids: int32 [T]; mask: bool [T], True on tokens that carry loss. `rows` counts the data rows inside.
+    token_ids: int32 [T]; mask: bool [T], True on tokens that carry loss. `rows` counts the data
+    rows inside.
     """
 
     token_ids: np.ndarray
@@ -43,16 +45,20 @@ def row_sequences(
     loss_on: LossOn = "response",
     truncate: bool = True,
 ) -> tuple[list[TrainingSequence], int]:
-    """Sequences for all rows, in the order of the rows, and how many rows did not fit into `max_length`.
+    """Sequences for all rows, in the order of the rows, and how many rows did not fit into
+    `max_length`.
 
-    A row that is too long loses its oldest replies (whole ones); if its last turn alone does not fit, or without
-    `truncate`, it is dropped. No row is lost to merging: those that do not fit into one sequence get several.
+    A row that is too long loses its oldest replies (whole ones); if its last turn alone does not
+    fit, or without `truncate`, it is dropped. No row is lost to merging: those that do not fit into
+    one sequence get several.
     """
     groups: dict[str, list[WorldModelRow]] = {}
     for index, row in enumerate(rows):
-        line = f"{row.episode_id}#{row.extra.get('branch', 0)}"  # what was tried in a copy goes on nowhere
+        # what was tried in a copy goes on nowhere
+        line = f"{row.episode_id}#{row.extra.get('branch', 0)}"
         groups.setdefault(line if merge_turns else str(index), []).append(row)
-    sequences, dropped = [], 0
+    sequences = []
+    dropped = 0
     for group in groups.values():
         for part in _mergeable(sorted(group, key=lambda row: row.turn)):
             found: list[TrainingSequence] = []
@@ -69,12 +75,13 @@ def row_sequences(
 
 
 def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[list[int]]:
-    """Batches of sequence indices that hold nearly equal numbers of rows, and at most `size` unless a single sequence
-    holds more.
+    """Batches of sequence indices that hold nearly equal numbers of rows, and at most `size` unless
+    a single sequence holds more.
 
-    `rows` is the number of rows of each sequence, `order` a permutation of their indices: sequences with equally many
-    rows are dealt in this order. There are ceil(sum(rows) / size) batches, or as many more as it takes because
-    sequences are not cut apart; how many depends on `rows` and `size` alone.
+    `rows` is the number of rows of each sequence, `order` a permutation of their indices: sequences
+    with equally many rows are dealt in this order. There are ceil(sum(rows) / size) batches, or as
+    many more as it takes because sequences are not cut apart; how many depends on `rows` and `size`
+    alone.
     """
     largest_first = sorted(order, key=lambda index: -rows[index])
     count = -(-sum(rows) // size)
@@ -91,9 +98,11 @@ def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[
 
 
 def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> Iterator[list[int]]:
-    """Endless batches of sequence indices (see `spread_evenly`): every epoch has each sequence once, in an order drawn
-    from a stream of its own. `skip` batches are passed over, so that a resumed run sees what it would have seen."""
-    epoch, passed = 0, 0
+    """Endless batches of sequence indices (see `spread_evenly`): every epoch has each sequence
+    once, in an order drawn from a stream of its own. `skip` batches are passed over, so that a
+    resumed run sees what it would have seen."""
+    epoch = 0
+    passed = 0
     while True:
         rng = stream(seed, "sft/order", epoch)
         batches = spread_evenly(rows, size, rng.permutation(len(rows)).tolist())
@@ -121,9 +130,11 @@ def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
 def _sequence(
     rows: list[WorldModelRow], template: ChatTemplate, max_length: int | None, loss_on: LossOn
 ) -> TrainingSequence | None:
-    """One sequence with the loss of the last rows, as many as fit; None if the last turn alone does not fit."""
+    """One sequence with the loss of the last rows, as many as fit; None if the last turn alone does
+    not fit."""
     last = rows[-1]
-    prefill = "<answer>" if last.response.startswith("<answer>") else "<think>"  # what playing forces on such replies
+    # what playing forces on such replies
+    prefill = "<answer>" if last.response.startswith("<answer>") else "<think>"
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
     trained = {len(row.prompt) for row in rows}  # positions of the replies that carry loss
     while True:
@@ -132,13 +143,21 @@ def _sequence(
         if max_length is None or len(ids) <= max_length:
             kept = sum(1 for position in trained if position >= head)
             return TrainingSequence(
-                token_ids=np.asarray(ids, np.int32), mask=np.asarray(mask, np.bool_), rows=kept, images=last.images
+                token_ids=np.asarray(ids, np.int32),
+                mask=np.asarray(mask, np.bool_),
+                rows=kept,
+                images=last.images,
             )
         if len(messages) <= head + 1:
             return None
-        # The oldest reply goes; the messages around it become one, so that rules and states stay in their order.
+        # The oldest reply goes; the messages around it become one, so that rules and states stay in
+        # their order.
         joined = f"{messages[head - 1]['content']}\n\n{messages[head + 1]['content']}"
-        messages = (*messages[: head - 1], {"role": "user", "content": joined}, *messages[head + 2 :])
+        messages = (
+            *messages[: head - 1],
+            {"role": "user", "content": joined},
+            *messages[head + 2 :],
+        )
         trained = {position - 2 for position in trained if position - 2 >= head}
 
 
@@ -170,18 +189,24 @@ def _tokenise(
             text = messages[position + 1]["content"]
             delta = template.follow(text, prefill, reply=reply, images=shown(text))
             ids += delta
-            learnt = loss_on == "response_and_shown" and position + 2 in trained  # the state that a trained reply reads
+            # the state that a trained reply reads
+            learnt = loss_on == "response_and_shown" and position + 2 in trained
             mask += observed_tokens(text, delta, template) if learnt else [False] * len(delta)
     return ids, mask
 
 
-def _reply_mask(text: str, ids: list[int], template: ChatTemplate, prefill: str, loss_on: LossOn) -> list[bool]:
+def _reply_mask(
+    text: str, ids: list[int], template: ChatTemplate, prefill: str, loss_on: LossOn
+) -> list[bool]:
     """Which tokens of a reply carry loss. A token that touches a state block belongs to it."""
     if loss_on in ("response", "response_and_shown"):
         return [True] * len(ids)
     body = text.removeprefix(prefill)
-    spans = [span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span]
-    inside, start = [], 0
+    spans = [
+        span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span
+    ]
+    inside = []
+    start = 0
     body_length = len(ids) - len(template.end_ids)
     for i in range(body_length):
         end = len(template.decode_reply(ids[: i + 1]))

@@ -1,7 +1,8 @@
-"""Ablations of the data: what stands in the state blocks of the replies instead of the truth (arXiv 2510.15047).
+"""Ablations of the data: what stands in the state blocks of the replies instead of the truth (arXiv
+2510.15047).
 
-All work on relabelled rows and change replies only, those in later rows' prompts included: the states that the model is
-shown, and the metadata, stay true.
+All work on relabelled rows and change replies only, those in later rows' prompts included: the
+states that the model is shown, and the metadata, stay true.
 """
 
 import re
@@ -32,9 +33,11 @@ def with_states(rows: Sequence[WorldModelRow], states: States, *, seed: int) -> 
 
 
 def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
-    """Every reply says again what the model itself had written, instead of the truth. The answer stays corrected.
+    """Every reply says again what the model itself had written, instead of the truth. The answer
+    stays corrected.
 
-    Raises DataError for a row that does not say what the model had written (published data does not).
+    Raises DataError for a row that does not say what the model had written (published data does
+    not).
     """
     responses = []
     for row in rows:
@@ -48,11 +51,12 @@ def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
 
 
 def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[WorldModelRow]:
-    """Every coordinate `(r,c)` in the state blocks of the replies becomes a random one, so that the format is right and
-    the content is noise.
+    """Every coordinate `(r,c)` in the state blocks of the replies becomes a random one, so that the
+    format is right and the content is noise.
 
-    Each number is uniform over the range that the true states of the row's environment tag use. Drawings, digits behind
-    coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's states have no coordinates.
+    Each number is uniform over the range that the true states of the row's environment tag use.
+    Drawings, digits behind coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's
+    states have no coordinates.
     """
     ranges = {tag: _range(tag, rows) for tag in dict.fromkeys(row.tag for row in rows)}
     responses = []
@@ -60,7 +64,8 @@ def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[Worl
         rng, (low, high) = stream(seed, "random_coordinates", index), ranges[row.tag]
         text = row.response
         for tag in ("observation", "prediction"):
-            if tag == "observation" or find_block(row.response, tag) is not None:  # some layouts have no prediction
+            # some layouts have no prediction
+            if tag == "observation" or find_block(row.response, tag) is not None:
                 text = replace_state(text, tag, _scattered(_block(row, tag), rng, low, high))
         responses.append(text)
     return _rewritten(rows, responses)
@@ -70,7 +75,9 @@ def _range(tag: str, rows: Sequence[WorldModelRow]) -> tuple[int, int]:
     states = (text for row in rows if row.tag == tag for text in (row.state, row.next_state))
     numbers = [int(number) for text in states for cell in _CELL.findall(text) for number in cell]
     if not numbers:
-        raise DataError(f"{tag}: its states have no coordinates to randomise; set state_text=coords or grid_and_coords")
+        raise DataError(
+            f"{tag}: its states have no coordinates to randomise; set state_text=coords or grid_and_coords"
+        )
     return min(numbers), max(numbers)
 
 
@@ -94,7 +101,9 @@ def _with_blocks(text: str, observation: str, prediction: str) -> str:
 
 def _rewritten(rows: Sequence[WorldModelRow], responses: Sequence[str]) -> list[WorldModelRow]:
     by_turn = {
-        (row.episode_id, row.turn): text for row, text in zip(rows, responses, strict=True) if not is_branch(row)
+        (row.episode_id, row.turn): text
+        for row, text in zip(rows, responses, strict=True)
+        if not is_branch(row)
     }
     return [
         replace(row, response=text, prompt=rewritten_history(row, by_turn))

@@ -1,8 +1,9 @@
-"""The stand-alone filter for world-model parquet files: keeps rows whose response has the state blocks.
+"""The stand-alone filter for world-model parquet files: keeps rows whose response has the state
+blocks.
 
-It works on any file with `prompt` and `response` columns, the published ones included, and keeps all columns. It looks
-at structure only, leniently and in any letter case, as the original's `sft/filter_sft_by_tag.py` does; relabelling
-applies the strict format.
+It works on any file with `prompt` and `response` columns, the published ones included, and keeps
+all columns. It looks at structure only, leniently and in any letter case, as the original's
+`sft/filter_sft_by_tag.py` does; relabelling applies the strict format.
 """
 
 import json
@@ -30,23 +31,30 @@ DUPLICATE = "duplicate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOptions:
-    """Bounds on the response's length in characters, both included, and whether equal rows are kept once."""
+    """Bounds on the response's length in characters, both included, and whether equal rows are kept
+    once."""
 
     min_len: int | None = None
     max_len: int | None = None
     dedup: bool = True
 
     def __post_init__(self) -> None:
-        low, high = self.min_len or 0, self.max_len
+        low = self.min_len or 0
+        high = self.max_len
         if low < 0 or (high is not None and high < low):
-            raise ConfigError(f"length bounds: min-len {self.min_len} and max-len {self.max_len} admit no response")
+            raise ConfigError(
+                f"length bounds: min-len {self.min_len} and max-len {self.max_len} admit no response"
+            )
 
 
-def filter_files(in_train: Path, in_val: Path, out_dir: Path, options: FilterOptions) -> dict[str, Counter[str]]:
+def filter_files(
+    in_train: Path, in_val: Path, out_dir: Path, options: FilterOptions
+) -> dict[str, Counter[str]]:
     """Filter both files into `out_dir/wm_train.parquet` and `out_dir/wm_val.parquet`.
 
-    Returns per output file name how many rows were kept or dropped for which reason. Both inputs are read before
-    anything is written, so that the inputs may lie in `out_dir`. Raises DataError for files that cannot be used.
+    Returns per output file name how many rows were kept or dropped for which reason. Both inputs
+    are read before anything is written, so that the inputs may lie in `out_dir`. Raises DataError
+    for files that cannot be used.
     """
     results = {
         "wm_train.parquet": filter_table(read_table(in_train), options),
@@ -61,7 +69,9 @@ def filter_table(table: pa.Table, options: FilterOptions) -> tuple[pa.Table, Cou
     """The rows of `table` that pass, and the count of every verdict. Of equal rows the first stays."""
     seen: set[tuple[str, str]] = set()
     verdicts: list[str] = []
-    rows = zip(table.column("prompt").to_pylist(), table.column("response").to_pylist(), strict=True)
+    rows = zip(
+        table.column("prompt").to_pylist(), table.column("response").to_pylist(), strict=True
+    )
     for prompt, response in rows:
         verdict = check_row(prompt, response, options)
         if verdict == KEPT and options.dedup:
@@ -90,12 +100,15 @@ def check_row(prompt: Any, response: Any, options: FilterOptions) -> str:
 
 
 def check_structure(response: str) -> str:
-    """`KEPT` if a think block starts before an answer block and holds an observation and, after it, a prediction.
+    """`KEPT` if a think block starts before an answer block and holds an observation and, after it,
+    a prediction.
 
-    A block is the first opening tag with a closing tag after it, up to the nearest one; later repeats do not matter.
+    A block is the first opening tag with a closing tag after it, up to the nearest one; later
+    repeats do not matter.
     """
     text = response.lower()
-    think, answer = _first_block(text, "think"), _first_block(text, "answer")
+    think = _first_block(text, "think")
+    answer = _first_block(text, "answer")
     if think is None:
         return NO_THINK
     if answer is None:
@@ -103,7 +116,8 @@ def check_structure(response: str) -> str:
     if answer[0] < think[0]:
         return ANSWER_FIRST
     inside = text[think[0] : think[1]]
-    observation, prediction = _first_block(inside, "observation"), _first_block(inside, "prediction")
+    observation = _first_block(inside, "observation")
+    prediction = _first_block(inside, "prediction")
     if observation is None or prediction is None:
         return NO_STATES
     return PREDICTION_FIRST if prediction[0] < observation[0] else KEPT

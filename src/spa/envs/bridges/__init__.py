@@ -1,6 +1,7 @@
 """Bridges: environments of other libraries as they are, by the name `library:task`.
 
-A bridge is one file here and one row in `BRIDGES`. The library is imported when a task of it is first made.
+A bridge is one file here and one row in `BRIDGES`. The library is imported when a task of it is
+first made.
 """
 
 import importlib
@@ -28,7 +29,10 @@ class Bridge:
 BRIDGES: dict[str, Bridge] = {
     "gem": Bridge("spa.envs.bridges.gem:Gem", "gem", "gem", "language games with boards"),
     "gymnasium": Bridge(
-        "spa.envs.bridges.gymnasium:GymnasiumGame", "gymnasium", None, "Gymnasium environments of text or few values"
+        "spa.envs.bridges.gymnasium:GymnasiumGame",
+        "gymnasium",
+        None,
+        "Gymnasium environments of text or few values",
     ),
     "pettingzoo": Bridge(
         "spa.envs.bridges.pettingzoo:PettingZooGame",
@@ -37,22 +41,33 @@ BRIDGES: dict[str, Bridge] = {
         "board games of two players",
     ),
     "reasoning_gym": Bridge(
-        "spa.envs.bridges.reasoning_gym:ReasoningGym", "reasoning_gym", "reasoning-gym", "questions with a scorer"
+        "spa.envs.bridges.reasoning_gym:ReasoningGym",
+        "reasoning_gym",
+        "reasoning-gym",
+        "questions with a scorer",
     ),
     "textarena": Bridge(
-        "spa.envs.bridges.textarena:TextArena", "textarena", "textarena", "games of one or two players"
+        "spa.envs.bridges.textarena:TextArena",
+        "textarena",
+        "textarena",
+        "games of one or two players",
     ),
     "textworld": Bridge(
-        "spa.envs.bridges.textworld:TextWorldGame", "textworld", "textworld", "text adventures with facts"
+        "spa.envs.bridges.textworld:TextWorldGame",
+        "textworld",
+        "textworld",
+        "text adventures with facts",
     ),
 }
 
 
 def load_package(bridge: str, module: str | None = None) -> Any:
-    """The library behind a bridge, or one of its modules; raises ConfigError that names the extra to install."""
+    """The library behind a bridge, or one of its modules; raises ConfigError that names the extra
+    to install."""
     row = BRIDGES[bridge]
     try:
-        with OwnRandomness(0), _own_logging():  # some draw, or set up everybody's logging, while they are imported
+        # some draw, or set up everybody's logging, while they are imported
+        with OwnRandomness(0), _own_logging():
             return importlib.import_module(module or row.package)
     except ImportError as error:
         extra = install_hint(row.extra) if row.extra else f"pip install {row.package}"

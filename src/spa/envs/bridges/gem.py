@@ -1,5 +1,5 @@
-"""GEM's language games: `gem:game:Sokoban-v0-easy`. Games with a board are that board, others all that was said.
-Source: https://github.com/axon-rl/gem ."""
+"""GEM's language games: `gem:game:Sokoban-v0-easy`. Games with a board are that board, others all
+that was said. Source: https://github.com/axon-rl/gem ."""
 
 import copy
 import re
@@ -28,7 +28,8 @@ class Gem(TextEnv):
     def __init__(self, task: str, **options: Any) -> None:
         library = load_package("gem")
         require_task("gem", task, self.tasks())
-        self.task, self.own, self.finite_puzzles = task, OwnRandomness(0), "TowerofHanoi" in task  # it has one opening
+        # it has one opening
+        self.task, self.own, self.finite_puzzles = task, OwnRandomness(0), "TowerofHanoi" in task
         try:
             with self.own:
                 self.game: Any = library.make(task, **options)
@@ -39,11 +40,18 @@ class Gem(TextEnv):
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """The games; GEM's questions come from the network, or are Reasoning Gym's, which has a bridge of its own."""
+        """The games; GEM's questions come from the network, or are Reasoning Gym's, which has a
+        bridge of its own."""
         load_package("gem", "gem.envs")
-        return [name for name in load_package("gem", "gem.envs.registration").ENV_REGISTRY if name.startswith("game:")]
+        return [
+            name
+            for name in load_package("gem", "gem.envs.registration").ENV_REGISTRY
+            if name.startswith("game:")
+        ]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """GEM's reset; chance inside the game comes from the noise seed."""
         super().reset(seed=seed)
         puzzle, noise = reset_seeds(self, seed, options)
@@ -59,17 +67,27 @@ class Gem(TextEnv):
         """A move; one that GEM cannot read, or one after the end, changes nothing."""
         move = self.to_action(action) if isinstance(action, str) and not self.over else None
         tried = None if move is None else self._tried(str(move))
-        before, reward, ended, cut, said = self.state_text("grid"), 0.0, self.over, False, ""
+        before = self.state_text("grid")
+        reward = 0.0
+        ended = self.over
+        cut = False
+        said = ""
         if tried is not None:
             self.game, self.own, (said, reward, ended, cut, info) = tried
-            self.over, self.board, self.said = bool(ended or cut), _board(info), [*self.said, clean(said)]
+            self.over, self.board, self.said = (
+                bool(ended or cut),
+                _board(info),
+                [*self.said, clean(said)],
+            )
         info = {"action_is_valid": tried is not None, "success": said.startswith("Congratulations")}
         info["action_is_effective"] = self.state_text("grid") != before
         return self.state_text("grid"), float(reward), bool(ended), bool(cut), info
 
     def _tried(self, move: str) -> tuple[Any, OwnRandomness, tuple[Any, ...]] | None:
-        """The game, its chance and what it answered after a move, all on copies; None if it could not be read."""
-        game, own = copy.deepcopy(self.game), copy.deepcopy(self.own)
+        """The game, its chance and what it answered after a move, all on copies; None if it could
+        not be read."""
+        game = copy.deepcopy(self.game)
+        own = copy.deepcopy(self.own)
         try:
             with own:
                 answer = game.step(f"\\boxed{{{move}}}")
@@ -78,9 +96,14 @@ class Gem(TextEnv):
         return None if answer[2] and answer[1] == MISREAD else (game, own, answer)
 
     def state_text(self, mode: StateText) -> str:
-        """The board, and how the game has ended; without a board, all that was said. The same for every mode."""
+        """The board, and how the game has ended; without a board, all that was said. The same for
+        every mode."""
         end = self.said[-1:] if self.over else []
-        return clean("\n".join([self.board, *end] if self.board else self.said or ["Nothing was guessed yet."]))
+        return clean(
+            "\n".join(
+                [self.board, *end] if self.board else self.said or ["Nothing was guessed yet."]
+            )
+        )
 
     def to_action(self, text: str) -> Action | None:
         """The move, `\\boxed{}` left out; None if it is empty or longer than 1,000 characters."""
@@ -101,7 +124,9 @@ class Gem(TextEnv):
 
     def example_actions(self) -> tuple[str, ...]:
         """The prompt's examples."""
-        shown = (text for text in _BOXED.findall(self.prompt) if self.to_action(text) and "." not in text)
+        shown = (
+            text for text in _BOXED.findall(self.prompt) if self.to_action(text) and "." not in text
+        )
         return tuple(dict.fromkeys(shown))[:2] or ("1",)
 
     def instruction(self, mode: StateText) -> str:

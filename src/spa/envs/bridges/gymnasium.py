@@ -1,5 +1,6 @@
-"""Gymnasium's environments whose observations are text or few values: `gymnasium:Taxi-v4`, `gymnasium:FrozenLake-v1`.
-Source: https://gymnasium.farama.org/api/env/ . The seed is given to the environment as it is: seed 5 is Gymnasium's."""
+"""Gymnasium's environments whose observations are text or few values: `gymnasium:Taxi-v4`,
+`gymnasium:FrozenLake-v1`. Source: https://gymnasium.farama.org/api/env/ . The seed is given to the
+environment as it is: seed 5 is Gymnasium's."""
 
 import re
 from typing import Any
@@ -21,14 +22,17 @@ from spa.seeds import stream, stream_seed
 class GymnasiumGame(TextEnv):
     """A Gymnasium environment by its id; further options go to `gymnasium.make`.
 
-    The drawing (`grid`) is what `render_mode="ansi"` gives, if the environment has it; the values of the observation
-    stand for coordinates. `action_names`: labels of the actions where Gymnasium has only numbers. `success`: an episode
-    is won if its last reward is positive (`reward`) or if it ends at all (`end`); `info["is_success"]` comes first.
+    The drawing (`grid`) is what `render_mode="ansi"` gives, if the environment has it; the values
+    of the observation stand for coordinates. `action_names`: labels of the actions where Gymnasium
+    has only numbers. `success`: an episode is won if its last reward is positive (`reward`) or if
+    it ends at all (`end`); `info["is_success"]` comes first.
     """
 
     changes = ("game", "own")
 
-    def __init__(self, task: str, *, action_names: Any = None, success: str = "", **options: Any) -> None:
+    def __init__(
+        self, task: str, *, action_names: Any = None, success: str = "", **options: Any
+    ) -> None:
         require_task("gymnasium", task, gymnasium.registry)
         name = task.rpartition("/")[2].rpartition("-v")[0]
         success = success or ("end" if name.startswith("CliffWalking") else "reward")
@@ -36,17 +40,26 @@ class GymnasiumGame(TextEnv):
         try:
             self.game: Any = gymnasium.make(task, disable_env_checker=True, **options)
             if "ansi" in self.game.metadata.get("render_modes", ()):
-                self.game = gymnasium.make(task, disable_env_checker=True, **{"render_mode": "ansi", **options})
+                self.game = gymnasium.make(
+                    task, disable_env_checker=True, **{"render_mode": "ansi", **options}
+                )
         except Exception as error:
-            raise ConfigError(f"env_type 'gymnasium:{task}': {type(error).__name__}: {error}") from error
-        actions, self.values = self.game.action_space, self.game.observation_space
+            raise ConfigError(
+                f"env_type 'gymnasium:{task}': {type(error).__name__}: {error}"
+            ) from error
+        actions = self.game.action_space
+        self.values = self.game.observation_space
         if not isinstance(actions, spaces.Discrete) or not is_small(self.values):
             why = "a text game needs numbered actions, and observations that are text or few whole numbers"
-            raise ConfigError(f"env_type 'gymnasium:{task}': {why}; these are {actions} and {self.values}")
+            raise ConfigError(
+                f"env_type 'gymnasium:{task}': {why}; these are {actions} and {self.values}"
+            )
         numbered = tuple(f"Action {number}" for number in range(int(actions.n)))
         self.names = tuple(map(str, action_names or NAMES.get(name, numbered)))
         if len(self.names) != actions.n:
-            raise ConfigError(f"env_type 'gymnasium:{task}': {len(self.names)} action_names for {actions}")
+            raise ConfigError(
+                f"env_type 'gymnasium:{task}': {len(self.names)} action_names for {actions}"
+            )
         self.task, self.finite_puzzles = task, not isinstance(self.values, spaces.Text)
         self.observation_space, self.action_space = text_space(), label_space(len(self.names))
 
@@ -55,7 +68,9 @@ class GymnasiumGame(TextEnv):
         """The ids that Gymnasium knows, this package's own left out."""
         return [name for name in gymnasium.registry if not name.startswith("spa/")]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Gymnasium's reset; chance inside the episode comes from the noise seed."""
         super().reset(seed=seed)
         puzzle, noise = reset_seeds(self, seed, options)
@@ -70,22 +85,33 @@ class GymnasiumGame(TextEnv):
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Gymnasium's step; an unknown action, or one after the end, changes nothing."""
         index = None if self.over else action_index(action, self.names)
-        before, reward, ended, cut, won = self.state_text("grid_and_coords"), 0.0, self.over, False, False
+        before = self.state_text("grid_and_coords")
+        reward = 0.0
+        ended = self.over
+        cut = False
+        won = False
         if index is not None:
             with self.own:
                 number = index + int(self.game.action_space.start)
                 self.seen, reward, ended, cut, self.info = self.game.step(number)
                 self.drawing = self._draw()
             self.over = bool(ended or cut)
-            won = bool(ended) and bool(self.info.get("is_success", self.success_is == "end" or reward > 0))
+            won = bool(ended) and bool(
+                self.info.get("is_success", self.success_is == "end" or reward > 0)
+            )
         changed = self.state_text("grid_and_coords") != before
-        info = {"action_is_valid": index is not None, "action_is_effective": changed, "success": won}
+        info = {
+            "action_is_valid": index is not None,
+            "action_is_effective": changed,
+            "success": won,
+        }
         return self.state_text("grid"), float(reward), bool(ended), bool(cut), info
 
     def _draw(self) -> str:
         if self.game.render_mode != "ansi":
             return ""
-        return re.sub(r"(?m)^ *\(\w+\)\n?", "", uncoloured(str(self.game.render())))  # the last action is no state
+        # the last action is no state
+        return re.sub(r"(?m)^ *\(\w+\)\n?", "", uncoloured(str(self.game.render())))
 
     def state_text(self, mode: StateText) -> str:
         """The drawing, the observed values, or both."""
@@ -107,7 +133,11 @@ class GymnasiumGame(TextEnv):
     def legal_actions(self) -> tuple[str, ...]:
         """Those that `info["action_mask"]` allows, where the environment has one."""
         mask = None if self.over else self.info.get("action_mask")
-        return self.names if mask is None else tuple(n for n, free in zip(self.names, mask, strict=True) if free)
+        return (
+            self.names
+            if mask is None
+            else tuple(n for n, free in zip(self.names, mask, strict=True) if free)
+        )
 
     def instruction(self, mode: StateText) -> str:
         """What the environment's own documentation says before its tables."""

@@ -1,4 +1,5 @@
-"""A match of TextArena as its bridge needs it: own randomness, moves that are tried first, an opponent at random."""
+"""A match of TextArena as its bridge needs it: own randomness, moves that are tried first, an
+opponent at random."""
 
 import copy
 import re
@@ -18,8 +19,11 @@ LARGE = 500
 class Match:
     """A game without its wrappers. The agent is player 0; `over` also if an opponent finds no move."""
 
-    def __init__(self, library: Any, task: str, options: Mapping[str, Any], players: int, seed: int) -> None:
-        self.own, self.over = OwnRandomness(stream_seed(seed, "textarena/puzzle")), False
+    def __init__(
+        self, library: Any, task: str, options: Mapping[str, Any], players: int, seed: int
+    ) -> None:
+        self.own = OwnRandomness(stream_seed(seed, "textarena/puzzle"))
+        self.over = False
         with self.own:
             self.game = library.make(task, **options)
             while isinstance(self.game, library.Wrapper):
@@ -44,7 +48,9 @@ class Match:
             if isinstance(value, list | set | dict) and len(value) > LARGE:
                 memo[id(value)] = value
         twin = copy.copy(self)
-        twin.game, twin.own, twin.chance = (copy.deepcopy(v, memo) for v in (self.game, self.own, self.chance))
+        twin.game, twin.own, twin.chance = (
+            copy.deepcopy(v, memo) for v in (self.game, self.own, self.chance)
+        )
         return twin
 
     def told(self, *kinds: str, since: int = 0) -> str:
@@ -55,7 +61,8 @@ class Match:
     def tried(self, move: str) -> "Match | None":
         """A copy in which whose turn it is has made a move; None if it is not valid."""
         trial = copy.deepcopy(self)
-        state, mover = trial.game.state, trial.game.state.current_player_id
+        state = trial.game.state
+        mover = trial.game.state.current_player_id
         try:
             with trial.own:
                 trial.game.step(move)
@@ -71,23 +78,31 @@ class Match:
         trial = self.tried(move)
         if trial is None:
             return False
-        self.game, self.own, self.over = trial.game, trial.own, trial.over
+        self.game = trial.game
+        self.own = trial.own
+        self.over = trial.over
         return True
 
     def let_opponent_move(self) -> None:
         """Random valid moves until it is the agent's turn."""
         while not self.over and self.game.state.current_player_id != 0:
-            self.over = not any(self.attempt(self.candidate(self.chance)) for _ in range(TRIES)) or self.over
+            self.over = (
+                not any(self.attempt(self.candidate(self.chance)) for _ in range(TRIES))
+                or self.over
+            )
 
     def listed(self) -> list[str]:
         """The moves that the game lists for whose turn it is, where its last board does so."""
         for _, text, _ in reversed(self.game.state.observations[self.game.state.current_player_id]):
-            if found := re.search(r"(?i)(?:available|valid|legal|possible) (?:moves|actions)[^\[\n]*(\[.*)", str(text)):
+            if found := re.search(
+                r"(?i)(?:available|valid|legal|possible) (?:moves|actions)[^\[\n]*(\[.*)", str(text)
+            ):
                 return list(dict.fromkeys(re.findall(r"\[[^\[\]\n]{1,40}\]", found[1])))
         return []
 
     def candidate(self, rng: Any) -> str:
-        """A listed move, else one in the form of the prompt's examples with other numbers and letters."""
+        """A listed move, else one in the form of the prompt's examples with other numbers and
+        letters."""
         moves = self.listed()
         if moves:
             return moves[int(rng.integers(len(moves)))]

@@ -1,6 +1,8 @@
-"""PettingZoo's board games of two players: `pettingzoo:connect_four_v3`. The players are this package's seats.
+"""PettingZoo's board games of two players: `pettingzoo:connect_four_v3`. The players are this
+package's seats.
 
-Source: https://pettingzoo.farama.org/api/aec/ . A game is a board [rows, columns, 2] of each player's pieces.
+Source: https://pettingzoo.farama.org/api/aec/ . A game is a board [rows, columns, 2] of each
+player's pieces.
 """
 
 import importlib
@@ -20,12 +22,15 @@ from spa.seeds import stream_seed
 MARKS = "XO."
 LABELS = {
     "connect_four": tuple(f"Column {number}" for number in range(1, 8)),
-    "tictactoe": tuple(f"Row {row} Column {column}" for row in range(1, 4) for column in range(1, 4)),
+    "tictactoe": tuple(
+        f"Row {row} Column {column}" for row in range(1, 4) for column in range(1, 4)
+    ),
 }
 
 
 class PettingZooGame(TextEnv):
-    """A classic game of two, X and O; further options go to PettingZoo. Illegal moves are never given to it."""
+    """A classic game of two, X and O; further options go to PettingZoo. Illegal moves are never
+    given to it."""
 
     players = 2
     finite_puzzles = True  # one opening each
@@ -34,13 +39,19 @@ class PettingZooGame(TextEnv):
         load_package("pettingzoo")
         require_task("pettingzoo", task, self.tasks())
         try:
-            self.game: Any = importlib.import_module(f"pettingzoo.classic.{task}").env(**options).unwrapped
+            self.game: Any = (
+                importlib.import_module(f"pettingzoo.classic.{task}").env(**options).unwrapped
+            )
             self.game.reset(seed=0)
             shape = self.game.observe(self.game.possible_agents[0])["observation"].shape
         except Exception as error:
-            raise ConfigError(f"env_type 'pettingzoo:{task}': {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"env_type 'pettingzoo:{task}': {type(error).__name__}: {error}"
+            ) from error
         if len(self.game.possible_agents) != 2 or len(shape) != 3 or shape[2] != 2:
-            raise ConfigError(f"env_type 'pettingzoo:{task}': a board of two players' pieces is needed, not {shape}")
+            raise ConfigError(
+                f"env_type 'pettingzoo:{task}': a board of two players' pieces is needed, not {shape}"
+            )
         count = int(self.game.action_space(self.game.possible_agents[0]).n)
         numbered = tuple(f"Action {number}" for number in range(count))
         self.task, self.names = task, LABELS.get(task.rpartition("_v")[0], numbered)
@@ -50,16 +61,21 @@ class PettingZooGame(TextEnv):
     def tasks(cls) -> list[str]:
         """PettingZoo's classic games."""
         classic = load_package("pettingzoo", "pettingzoo.classic")
-        return [found.name for found in pkgutil.iter_modules(classic.__path__) if "_v" in found.name]
+        return [
+            found.name for found in pkgutil.iter_modules(classic.__path__) if "_v" in found.name
+        ]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """PettingZoo's reset."""
         super().reset(seed=seed)
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(noise, "pettingzoo/global"))
         with self.own:
             self.game.reset(seed=puzzle % 2**31)
-        self.over, self.ending = False, ""
+        self.over = False
+        self.ending = ""
         return self.state_text("grid"), {}
 
     def current_player(self) -> int:
@@ -68,7 +84,8 @@ class PettingZooGame(TextEnv):
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """A move of whose turn it is; one that the mask does not allow changes nothing."""
-        index, mover = action_index(action, self.names), self.current_player()
+        index = action_index(action, self.names)
+        mover = self.current_player()
         valid = index is not None and self.names[index] in self.legal_actions()
         rewards = [0.0, 0.0]
         if valid:
@@ -100,7 +117,11 @@ class PettingZooGame(TextEnv):
 
     def legal_actions(self) -> tuple[str, ...]:
         """Those that the action mask allows."""
-        mask = [0] * len(self.names) if self.over else self.game.observe(self.game.agent_selection)["action_mask"]
+        mask = (
+            [0] * len(self.names)
+            if self.over
+            else self.game.observe(self.game.agent_selection)["action_mask"]
+        )
         return tuple(name for name, free in zip(self.names, mask, strict=True) if free)
 
     def random_action(self, rng: Any) -> str:

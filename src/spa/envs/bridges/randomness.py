@@ -1,4 +1,5 @@
-"""Libraries that draw from global generators: each game gets its own, and everybody else's are left as they were."""
+"""Libraries that draw from global generators: each game gets its own, and everybody else's are left
+as they were."""
 
 import random
 from typing import Any
@@ -7,9 +8,11 @@ import numpy as np
 
 
 class OwnRandomness:
-    """Python's and NumPy's global generators of one game. A `with` block draws from them; outside of it they rest.
+    """Python's and NumPy's global generators of one game. A `with` block draws from them; outside
+    of it they rest.
 
-    Seeded by `seed`; a deep copy goes on alike. Not reentrant; environments of one process are stepped in turn.
+    Seeded by `seed`; a deep copy goes on alike. Not reentrant; environments of one process are
+    stepped in turn.
     """
 
     def __init__(self, seed: int) -> None:

@@ -1,6 +1,7 @@
 """Reasoning Gym: a question of the seed, and its own scorer: `reasoning_gym:leg_counting`.
 
-Source: https://github.com/open-thought/reasoning-gym . There is no world to model: a question, one answer, a score.
+Source: https://github.com/open-thought/reasoning-gym . There is no world to model: a question, one
+answer, a score.
 """
 
 from typing import Any
@@ -19,7 +20,8 @@ from spa.seeds import stream_seed
 class ReasoningGym(TextEnv):
     """One question per episode; the reward is the library's score, 0 to 1, and 1 is success.
 
-    `retries`: how many more answers may follow one that scores less than 1. Other options go to the data set.
+    `retries`: how many more answers may follow one that scores less than 1. Other options go to the
+    data set.
     """
 
     changes = ("own",)
@@ -28,11 +30,15 @@ class ReasoningGym(TextEnv):
         library = load_package("reasoning_gym")
         require_task("reasoning_gym", task, self.tasks())
         self.retries = require_int(f"reasoning_gym:{task}", "retries", retries, 0, 30)
-        self.task, self.options, self.create = task, options, library.create_dataset
+        self.task = task
+        self.options = options
+        self.create = library.create_dataset
         try:
             self.question(0)
         except Exception as error:
-            raise ConfigError(f"env_type 'reasoning_gym:{task}': {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"env_type 'reasoning_gym:{task}': {type(error).__name__}: {error}"
+            ) from error
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 
     @classmethod
@@ -47,11 +53,14 @@ class ReasoningGym(TextEnv):
             self.data = self.create(self.task, seed=seed % 2**31, size=1, **self.options)
             self.entry = self.data[0]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Show the question of the seed; there is no chance in the episode."""
         super().reset(seed=seed)
         self.question(reset_seeds(self, seed, options)[0])
-        self.wrong, self.right = 0, False
+        self.wrong = 0
+        self.right = False
         return self.state_text("grid"), {}
 
     @property
@@ -67,11 +76,16 @@ class ReasoningGym(TextEnv):
             self.right = score >= 1.0
             self.wrong += not self.right
         done = answer is not None
-        info = {"action_is_valid": done, "action_is_effective": done, "success": done and self.right}
+        info = {
+            "action_is_valid": done,
+            "action_is_effective": done,
+            "success": done and self.right,
+        }
         return self.state_text("grid"), score, self._over, False, info
 
     def score(self, answer: str) -> float:
-        """The library's score; 0 where it cannot read the answer, or would evaluate text that is no plain formula."""
+        """The library's score; 0 where it cannot read the answer, or would evaluate text that is no
+        plain formula."""
         if evaluates(type(self.data)) and not is_harmless(answer):
             return 0.0
         try:
@@ -86,10 +100,15 @@ class ReasoningGym(TextEnv):
         if self.right:
             return f"{text}\nYour answer was right."
         left = self.retries + 1 - self.wrong
-        return f"{text}\nWrong answers so far: {self.wrong}. Answers left: {left}." if self.wrong else text
+        return (
+            f"{text}\nWrong answers so far: {self.wrong}. Answers left: {left}."
+            if self.wrong
+            else text
+        )
 
     def to_action(self, text: str) -> Action | None:
-        """The answer without white space around it; None if it is empty or longer than 1,000 characters."""
+        """The answer without white space around it; None if it is empty or longer than 1,000
+        characters."""
         return text.strip() if text.strip() and len(text) <= ANSWER_LIMIT else None
 
     def instruction(self, mode: StateText) -> str:

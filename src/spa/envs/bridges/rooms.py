@@ -1,4 +1,5 @@
-"""TextWorld's games, and their facts as text: all of them, or what the player sees from where it stands."""
+"""TextWorld's games, and their facts as text: all of them, or what the player sees from where it
+stands."""
 
 import tempfile
 from collections.abc import Iterable
@@ -14,12 +15,15 @@ SIDES = ("north", "south", "east", "west")
 
 def fact_lines(facts: Iterable[Any]) -> list[str]:
     """Every fact as `name(argument, …)`, sorted. P is the player, I what it carries."""
-    return sorted(f"{fact.name}({', '.join(argument.name for argument in fact.arguments)})" for fact in facts)
+    return sorted(
+        f"{fact.name}({', '.join(argument.name for argument in fact.arguments)})" for fact in facts
+    )
 
 
 def in_sight(facts: Iterable[Any]) -> str:
-    """The room of the player, what stands in it (open containers and supporters with what they hold), exits, and what
-    is carried, each with its conditions (open, locked, cooked …), in a fixed order."""
+    """The room of the player, what stands in it (open containers and supporters with what they
+    hold), exits, and what is carried, each with its conditions (open, locked, cooked …), in a fixed
+    order."""
     known = [(fact.name, *(argument.name for argument in fact.arguments)) for fact in facts]
     here = next(place for name, who, *place in known if name == "at" and who == "P")[0]
     conditions: dict[str, list[str]] = {}
@@ -28,12 +32,20 @@ def in_sight(facts: Iterable[Any]) -> str:
             conditions.setdefault(arguments[0], []).append(name)
 
     def described(thing: str) -> str:
-        inside = sorted(item for name, item, *holder in known if name in ("in", "on") and holder == [thing])
+        inside = sorted(
+            item for name, item, *holder in known if name in ("in", "on") and holder == [thing]
+        )
         closed = {"closed", "locked"} & set(conditions.get(thing, ()))
         state = f" ({', '.join(conditions[thing])})" if thing in conditions else ""
-        return thing + state + (f" [{'; '.join(map(described, inside))}]" if inside and not closed else "")
+        return (
+            thing
+            + state
+            + (f" [{'; '.join(map(described, inside))}]" if inside and not closed else "")
+        )
 
-    things = sorted(thing for name, thing, *place in known if name == "at" and place == [here] and thing != "P")
+    things = sorted(
+        thing for name, thing, *place in known if name == "at" and place == [here] and thing != "P"
+    )
     carried = sorted(thing for name, thing, *place in known if name == "in" and place == ["I"])
     return "\n".join(
         [
@@ -59,14 +71,17 @@ def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]
 
 @lru_cache(maxsize=256)
 def made(task: str, settings: tuple[tuple[str, Any], ...], seed: int) -> Any:
-    """A loaded game, made once: its members and later visits start from shallow copies, which `reset` fills anew."""
+    """A loaded game, made once: its members and later visits start from shallow copies, which
+    `reset` fills anew."""
     library = load_package("textworld")
     options = library.GameOptions()
     options.seeds = seed
     infos = library.EnvInfos(facts=True, policy_commands=True, admissible_commands=True)
     with OwnRandomness(seed), tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "game.json")
-        load_package("textworld", "textworld.challenges").CHALLENGES[task][1](dict(settings), options).save(file)
+        load_package("textworld", "textworld.challenges").CHALLENGES[task][1](
+            dict(settings), options
+        ).save(file)
         game = load_package("textworld", "textworld.envs.tw").TextWorldEnv(infos)
         game.load(file)
     return game

@@ -1,4 +1,5 @@
-"""What Gymnasium environments show and say, as text: coloured drawings, small values, rules, names of actions."""
+"""What Gymnasium environments show and say, as text: coloured drawings, small values, rules, names
+of actions."""
 
 import inspect
 import re
@@ -26,11 +27,17 @@ MOST_NUMBERS = 200
 
 def uncoloured(drawing: str) -> str:
     """A terminal drawing with its colours as marks."""
-    return re.sub(r"\x1b\[[\d;]*m", "", re.sub(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", _mark, drawing, flags=re.S))
+    return re.sub(
+        r"\x1b\[[\d;]*m", "", re.sub(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", _mark, drawing, flags=re.S)
+    )
 
 
 def _mark(match: re.Match[str]) -> str:
-    codes = [int(code) // 10 if 40 < int(code) < 48 else int(code) for code in match[1].split(";") if code]
+    codes = [
+        int(code) // 10 if 40 < int(code) < 48 else int(code)
+        for code in match[1].split(";")
+        if code
+    ]
     return next((MARKS[code] for code in sorted(codes) if code in MARKS), "*{}*").format(match[2])
 
 
@@ -39,12 +46,20 @@ def is_small(space: Any) -> bool:
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return all(map(is_small, space.values() if isinstance(space, spaces.Dict) else space))
     if isinstance(space, spaces.Box):
-        return space.dtype is not None and space.dtype.kind in "iu" and int(space.high.size) <= MOST_NUMBERS
-    return isinstance(space, spaces.Text | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+        return (
+            space.dtype is not None
+            and space.dtype.kind in "iu"
+            and int(space.high.size) <= MOST_NUMBERS
+        )
+    return isinstance(
+        space, spaces.Text | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    )
 
 
 def rules(env: Any, *, drawn: bool) -> str:
     """What the environment's own documentation says before its tables, at most 1,500 characters."""
-    text = re.split(r"\n#+ (?:Action|Observation) Space", inspect.getdoc(type(env)) or type(env).__name__)[0]
+    text = re.split(
+        r"\n#+ (?:Action|Observation) Space", inspect.getdoc(type(env)) or type(env).__name__
+    )[0]
     text = clean(re.sub(r"!\[.*?\]\(.*?\)|^#+ .*$", "", text, flags=re.M)[:1500])
     return f"{text}\n{MARKED}" if drawn else text

@@ -16,16 +16,16 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
-    """A foreign text as a state: no white space at its ends or before line ends, no control characters, and tags of
-    the reply format in round brackets. Never empty."""
+    """A foreign text as a state: no white space at its ends or before line ends, no control
+    characters, and tags of the reply format in round brackets. Never empty."""
     text = _CONTROL.sub("", text.encode("utf-8", "replace").decode())
     text = "\n".join(line.rstrip() for line in text.splitlines())
     return _TAGS.sub(r"(\1)", text).strip() or "(nothing)"
 
 
 def content(value: Any) -> str:
-    """Plain data as text that depends on nothing but its content: mappings and sets are sorted, other objects count by
-    their attributes."""
+    """Plain data as text that depends on nothing but its content: mappings and sets are sorted,
+    other objects count by their attributes."""
     return json.dumps(_plain(value, 0), ensure_ascii=False, sort_keys=True)
 
 

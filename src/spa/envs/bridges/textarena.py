@@ -1,6 +1,8 @@
-"""TextArena: its games of one player, and of two against an opponent that moves at random: `textarena:TicTacToe-v0`.
+"""TextArena: its games of one player, and of two against an opponent that moves at random:
+`textarena:TicTacToe-v0`.
 
-Source: https://github.com/LeonGuertler/TextArena . A move is tried on a copy: one that is not valid changes nothing.
+Source: https://github.com/LeonGuertler/TextArena . A move is tried on a copy: one that is not valid
+changes nothing.
 """
 
 from typing import Any
@@ -17,8 +19,8 @@ from spa.errors import ConfigError
 class TextArena(TextEnv):
     """A game of TextArena; further options go to `textarena.make`.
 
-    `know`: what an agent should know of a state, what is shown (`shown`) or the game's own record (`game_state`), with
-    all that is hidden.
+    `know`: what an agent should know of a state, what is shown (`shown`) or the game's own record
+    (`game_state`), with all that is hidden.
     """
 
     changes = ("match",)
@@ -26,7 +28,10 @@ class TextArena(TextEnv):
     def __init__(self, task: str, *, know: str = "shown", **options: Any) -> None:
         library = load_package("textarena")
         require_task("textarena", task, self.tasks())
-        self.task, self.know = task, require_choice(f"textarena:{task}", "know", know, ("shown", "game_state"))
+        self.task, self.know = (
+            task,
+            require_choice(f"textarena:{task}", "know", know, ("shown", "game_state")),
+        )
         problems = []
         for players in (1, 2):
             self.how = (library, task, options, players)
@@ -47,12 +52,15 @@ class TextArena(TextEnv):
         registry = load_package("textarena", "textarena.envs.registration").ENV_REGISTRY
         return [name for name in registry if not name.endswith(("-train", "-raw"))]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """The game of the seed; chance and the opponent's moves come from the noise seed."""
         super().reset(seed=seed)
         puzzle, noise = reset_seeds(self, seed, options)
         self.match = Match(*self.how, seed=puzzle)
-        self.puzzle, self.since = self.match.puzzle(), 0
+        self.puzzle = self.match.puzzle()
+        self.since = 0
         self.match.let_opponent_move()
         self.match.renew_noise(noise)
         return self.state_text("grid"), {}
@@ -62,8 +70,11 @@ class TextArena(TextEnv):
         self.match.renew_noise(noise_seed)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """A move and the opponent's answer. The reward is TextArena's, when the game ends; 1 is success."""
-        before, seen, reward = self.state_text("grid"), len(self.match.game.state.observations[0]), 0.0
+        """A move and the opponent's answer. The reward is TextArena's, when the game ends; 1 is
+        success."""
+        before = self.state_text("grid")
+        seen = len(self.match.game.state.observations[0])
+        reward = 0.0
         move = self.to_action(action) if isinstance(action, str) and not self.match.over else None
         valid = move is not None and self.match.attempt(str(move))
         if valid:
@@ -71,20 +82,41 @@ class TextArena(TextEnv):
             self.match.let_opponent_move()
             reward = float((self.match.game.state.rewards or {}).get(0, 0.0))
         won = valid and self.match.over and reward >= 1
-        info = {"action_is_valid": valid, "action_is_effective": self.state_text("grid") != before, "success": won}
+        info = {
+            "action_is_valid": valid,
+            "action_is_effective": self.state_text("grid") != before,
+            "success": won,
+        }
         return self.state_text("grid"), reward, self.match.over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The last board with what was said since the last move; without a board, all that was said."""
-        boards = [text for _, text, kind in self.match.game.state.observations[0] if kind_name(kind) == "GAME_BOARD"]
-        kinds = ("GAME_MESSAGE",) if boards else ("GAME_MESSAGE", "GAME_ACTION_DESCRIPTION", "PLAYER_ACTION")
+        """The last board with what was said since the last move; without a board, all that was
+        said."""
+        boards = [
+            text
+            for _, text, kind in self.match.game.state.observations[0]
+            if kind_name(kind) == "GAME_BOARD"
+        ]
+        kinds = (
+            ("GAME_MESSAGE",)
+            if boards
+            else ("GAME_MESSAGE", "GAME_ACTION_DESCRIPTION", "PLAYER_ACTION")
+        )
         said = self.match.told(*kinds, since=self.since if boards else 0)
-        ending = f"Game over. {self.match.game.state.game_info[0].get('reason') or ''}" if self.match.over else ""
+        ending = (
+            f"Game over. {self.match.game.state.game_info[0].get('reason') or ''}"
+            if self.match.over
+            else ""
+        )
         return clean("\n".join(filter(None, [*boards[-1:], said, ending])))
 
     def world_state_text(self, mode: StateText) -> str:
         """The same, or the game's own record of the state."""
-        return self.state_text(mode) if self.know == "shown" else clean(content(self.match.game.state.game_state))
+        return (
+            self.state_text(mode)
+            if self.know == "shown"
+            else clean(content(self.match.game.state.game_state))
+        )
 
     def to_action(self, text: str) -> Action | None:
         """The move in square brackets; None if it is empty or longer than 1,000 characters."""
@@ -95,7 +127,11 @@ class TextArena(TextEnv):
 
     def legal_actions(self) -> tuple[str, ...]:
         """The moves that the game lists, where it does, as far as it takes them."""
-        return () if self.match.over else tuple(move for move in self.match.listed() if self.match.tried(move))
+        return (
+            ()
+            if self.match.over
+            else tuple(move for move in self.match.listed() if self.match.tried(move))
+        )
 
     def random_action(self, rng: Any) -> str:
         """A valid move, found by trying; any move if none is found."""

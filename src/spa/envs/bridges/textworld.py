@@ -1,6 +1,8 @@
-"""TextWorld: games of its generator, played on its own logic without the Inform interpreter: `textworld:tw-simple`.
+"""TextWorld: games of its generator, played on its own logic without the Inform interpreter:
+`textworld:tw-simple`.
 
-Source: https://textworld.readthedocs.io . States are the simulator's facts: those in sight are shown.
+Source: https://textworld.readthedocs.io . States are the simulator's facts: those in sight are
+shown.
 """
 
 import argparse
@@ -24,12 +26,16 @@ IDLE = ("examine ", "inventory", "look")
 class TextWorldGame(TextEnv):
     """A challenge of TextWorld; other options are its settings (`level`, `goal`, `recipe` …).
 
-    `know`: what an agent should know of a state, what is in sight (`shown`) or every fact (`facts`).
+    `know`: what an agent should know of a state, what is in sight (`shown`) or every fact
+    (`facts`).
     """
 
     def __init__(self, task: str, *, know: str = "shown", **options: Any) -> None:
         require_task("textworld", task, self.tasks())
-        self.task, self.know = task, require_choice(f"textworld:{task}", "know", know, ("shown", "facts"))
+        self.task, self.know = (
+            task,
+            require_choice(f"textworld:{task}", "know", know, ("shown", "facts")),
+        )
         parser = argparse.ArgumentParser()
         load_package("textworld", "textworld.challenges").CHALLENGES[task][2](parser)
         given = {action.dest: action.default for action in parser._actions if action.dest != "help"}
@@ -47,46 +53,73 @@ class TextWorldGame(TextEnv):
         """The challenges that the library has registered."""
         return list(load_package("textworld", "textworld.challenges").CHALLENGES)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """The game of the seed; there is no chance in the episode."""
         super().reset(seed=seed)
         puzzle, _ = reset_seeds(self, seed, options)
         try:
-            self.game = copy.copy(made(self.task, self.settings, stream_seed(puzzle, "textworld/puzzle") % 2**31))
+            self.game = copy.copy(
+                made(self.task, self.settings, stream_seed(puzzle, "textworld/puzzle") % 2**31)
+            )
         except (ValueError, AssertionError, KeyError, TypeError) as error:
-            raise ConfigError(f"env_type 'textworld:{self.task}': {type(error).__name__}: {error}") from error
-        self.now, self.score, self.over = self.game.reset(), 0.0, False
+            raise ConfigError(
+                f"env_type 'textworld:{self.task}': {type(error).__name__}: {error}"
+            ) from error
+        self.now = self.game.reset()
+        self.score = 0.0
+        self.over = False
         self.start = fact_lines(self.now["facts"])
         return self.state_text("grid"), {}
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """A command; one that is not admissible changes nothing. Rewards are shares of the highest score."""
-        before, reward = fact_lines(self.now["facts"]), 0.0
+        """A command; one that is not admissible changes nothing. Rewards are shares of the highest
+        score."""
+        before = fact_lines(self.now["facts"])
+        reward = 0.0
         valid = isinstance(action, str) and action in self.legal_actions()
         if valid:
             self.now, score, self.over = self.game.step(action)
-            reward, self.score = (score - self.score) / max(1, self.now["max_score"]), score
+            reward = (score - self.score) / max(1, self.now["max_score"])
+            self.score = score
         changed = fact_lines(self.now["facts"]) != before
-        info = {"action_is_valid": valid, "action_is_effective": changed, "success": valid and bool(self.now["won"])}
+        info = {
+            "action_is_valid": valid,
+            "action_is_effective": changed,
+            "success": valid and bool(self.now["won"]),
+        }
         return self.state_text("grid"), float(reward), bool(self.over), False, info
 
     def state_text(self, mode: StateText) -> str:
-        """What is in sight: the room, what is in it, its exits, what is carried. The same for every mode."""
-        ending = "\nYou have won." if self.now["won"] else "\nYou have lost." if self.now["lost"] else ""
+        """What is in sight: the room, what is in it, its exits, what is carried. The same for every
+        mode."""
+        ending = (
+            "\nYou have won." if self.now["won"] else "\nYou have lost." if self.now["lost"] else ""
+        )
         return clean(in_sight(self.now["facts"]) + ending)
 
     def world_state_text(self, mode: StateText) -> str:
         """The same, or every fact, one a line."""
-        return self.state_text(mode) if self.know == "shown" else "\n".join(fact_lines(self.now["facts"]))
+        return (
+            self.state_text(mode)
+            if self.know == "shown"
+            else "\n".join(fact_lines(self.now["facts"]))
+        )
 
     def to_action(self, text: str) -> Action | None:
-        """The command in lower case with single spaces; None if it is empty or longer than 1,000 characters."""
+        """The command in lower case with single spaces; None if it is empty or longer than 1,000
+        characters."""
         words = " ".join(text.lower().split()) if len(text) <= ANSWER_LIMIT else ""
         return words if words.isprintable() and words else None
 
     def legal_actions(self) -> tuple[str, ...]:
         """The admissible commands that can change something."""
-        return () if self.over else tuple(c for c in self.now["admissible_commands"] if not c.startswith(IDLE))
+        return (
+            ()
+            if self.over
+            else tuple(c for c in self.now["admissible_commands"] if not c.startswith(IDLE))
+        )
 
     def random_action(self, rng: Any) -> str:
         """One of them."""
@@ -103,7 +136,9 @@ class TextWorldGame(TextEnv):
 
     def instruction(self, mode: StateText) -> str:
         """The quest (with what the cookbook says, where there is one), and the form of commands."""
-        books = [str(info.desc) for info in self.now["game"].infos.values() if info.name == "cookbook"]
+        books = [
+            str(info.desc) for info in self.now["game"].infos.values() if info.name == "cookbook"
+        ]
         quest = clean("\n".join([str(self.now["objective"]), *books]))
         return f"{quest}\nAct by commands such as: go east, open chest, take key from chest."
 

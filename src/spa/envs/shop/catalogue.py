@@ -45,8 +45,9 @@ class Goal:
 def clean_text(text: str, limit: int = 4000) -> str:
     """Text on one line without characters that mean something in a conversation's format.
 
-    White space becomes single spaces, control characters go, `<` and `>` become look-alikes (so that no tag of the
-    reply format and no marker of a chat template can stand in a page), `||` is broken up, and long texts are cut.
+    White space becomes single spaces, control characters go, `<` and `>` become look-alikes (so
+    that no tag of the reply format and no marker of a chat template can stand in a page), `||` is
+    broken up, and long texts are cut.
     """
     text = text[: 2 * limit].replace("<", "‹").replace(">", "›")
     text = re.sub(r"\|(?=\|)", "| ", text)
@@ -57,8 +58,8 @@ def clean_text(text: str, limit: int = 4000) -> str:
 def price_limit(price: float, seed_text: str) -> float:
     """The most that a customer will pay for a product of this price, or `NO_PRICE_LIMIT`.
 
-    The larger of two different ones of the next four multiples of 10 dollars above the price, up to 990, as in the
-    original; which two is fixed by `seed_text`.
+    The larger of two different ones of the next four multiples of 10 dollars above the price, up to
+    990, as in the original; which two is fixed by `seed_text`.
     """
     bands = [10.0 * step for step in range(1, 100) if 10.0 * step > price][:4]
     if len(bands) < 2:
@@ -75,7 +76,8 @@ def price_phrase(limit: float) -> str:
 
 
 def distinct_goals(goals: Iterable[Goal]) -> tuple[Goal, ...]:
-    """The goals without those whose instruction was there before, so that no split sees another one's task."""
+    """The goals without those whose instruction was there before, so that no split sees another
+    one's task."""
     seen: dict[str, Goal] = {}
     for goal in goals:
         seen.setdefault(goal.instruction, goal)

@@ -1,7 +1,7 @@
 """Products and goals from the files that WebShop publishes.
 
-A folder with `items_shuffle.json` and `items_ins_v2.json` (or their `_1000` versions), and for goals written by people
-`items_human_ins.json`.
+A folder with `items_shuffle.json` and `items_ins_v2.json` (or their `_1000` versions), and for
+goals written by people `items_human_ins.json`.
 """
 
 import itertools
@@ -12,13 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from spa.envs.datafiles import Row
-from spa.envs.shop.catalogue import Goal, OptionChoice, Product, clean_text, distinct_goals, price_limit, price_phrase
+from spa.envs.shop.catalogue import (
+    Goal,
+    OptionChoice,
+    Product,
+    clean_text,
+    distinct_goals,
+    price_limit,
+    price_phrase,
+)
 from spa.errors import DataError
 from spa.seeds import stream
 
 SMALL = 1000
 MAX_COMBINATIONS = 20
-"""Goals made per product from its option values; the original makes one per combination, at times thousands."""
+"""Goals made per product from its option values; the original makes one per combination, at times
+thousands."""
 
 Annotations = Mapping[str, Any]
 _PRICE = re.compile(r"\$\s*([0-9][0-9,]*(?:\.[0-9]+)?)")
@@ -30,7 +39,9 @@ def find_file(folder: str, names: Sequence[str]) -> Path:
         path = Path(folder) / name
         if path.is_file():
             return path
-    raise DataError(f"{folder}: found none of {', '.join(names)}; the WebShop product files belong into this folder")
+    raise DataError(
+        f"{folder}: found none of {', '.join(names)}; the WebShop product files belong into this folder"
+    )
 
 
 def read_json(path: Path, kind: type) -> Any:
@@ -47,8 +58,9 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def load_products(folder: str, annotations: Annotations, *, small: bool) -> tuple[Product, ...]:
-    """The products of a folder of WebShop files; `small` takes the first 1,000. Repeated and broken asins are skipped
-    as in the original. Raises DataError that names file, row (counted from 1) and column.
+    """The products of a folder of WebShop files; `small` takes the first 1,000. Repeated and broken
+    asins are skipped as in the original. Raises DataError that names file, row (counted from 1) and
+    column.
     """
     names = ("items_shuffle_1000.json", "items_shuffle.json") if small else ("items_shuffle.json",)
     path = find_file(folder, names)
@@ -56,7 +68,9 @@ def load_products(folder: str, annotations: Annotations, *, small: bool) -> tupl
     items = read_json(path, list)
     for number, item in enumerate(items[:SMALL] if small else items, start=1):
         if not isinstance(item, dict):
-            raise DataError(f"{path}, row {number}: expected a JSON object, got {type(item).__name__}")
+            raise DataError(
+                f"{path}, row {number}: expected a JSON object, got {type(item).__name__}"
+            )
         row = Row(str(path), number, item)
         asin = _text(row, "asin").upper()
         if asin != "NAN" and len(asin) <= 10 and asin not in products:
@@ -67,8 +81,8 @@ def load_products(folder: str, annotations: Annotations, *, small: bool) -> tupl
 
 
 def load_annotations(folder: str, *, small: bool) -> Annotations:
-    """The attribute file: asin -> object with `attributes` and `instruction_attributes`, tuples of clean texts, and
-    `instruction`."""
+    """The attribute file: asin -> object with `attributes` and `instruction_attributes`, tuples of
+    clean texts, and `instruction`."""
     names = ("items_ins_v2_1000.json", "items_ins_v2.json") if small else ("items_ins_v2.json",)
     path = find_file(folder, names)
     entries: dict[str, Any] = {}
@@ -121,7 +135,8 @@ def _product(row: Row, asin: str, annotations: Annotations) -> Product:
 
 
 def _price(row: Row, asin: str) -> tuple[float, str]:
-    """Price and how it is shown. No price means 100 dollars; of a range, a fixed random point is what buying costs."""
+    """Price and how it is shown. No price means 100 dollars; of a range, a fixed random point is
+    what buying costs."""
     value = row.values.get("pricing")
     if not value:
         return 100.0, "$100.00"
@@ -130,7 +145,8 @@ def _price(row: Row, asin: str) -> tuple[float, str]:
     prices = [float(text.replace(",", "")) for text in found[:2]]
     if len(prices) == 1:
         return prices[0], f"${prices[0]:.2f}"
-    low, high = min(prices), max(prices)
+    low = min(prices)
+    high = max(prices)
     price = low + stream(0, f"shop/range/{asin}").random() * (high - low)
     return round(price, 2), f"${low:.2f} to ${high:.2f}"
 
@@ -145,7 +161,9 @@ def _options(row: Row) -> Iterator[tuple[str, tuple[str, ...]]]:
         if not isinstance(entries, list) or not all(
             isinstance(entry, dict) and isinstance(entry.get("value"), str) for entry in entries
         ):
-            raise row.fail("customization_options", f"a list of objects with a 'value' under {name!r}")
+            raise row.fail(
+                "customization_options", f"a list of objects with a 'value' under {name!r}"
+            )
         values = (option_value(entry["value"]) for entry in entries)
         distinct = tuple(dict.fromkeys(value for value in values if value))
         if distinct:
@@ -173,35 +191,48 @@ def annotated_goals(annotations: Annotations, products: Sequence[Product]) -> tu
 
 
 def human_goals(folder: str, products: Sequence[Product]) -> tuple[Goal, ...]:
-    """Goals that people wrote, from `items_human_ins.json`: asin -> list of requests with attributes and options."""
+    """Goals that people wrote, from `items_human_ins.json`: asin -> list of requests with
+    attributes and options."""
     path = find_file(folder, ("items_human_ins.json",))
     content = read_json(path, dict)
     goals = []
     for product in products:
         entries = content.get(product.asin) or []
         for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
-            row = Row(f"{path}, {product.asin}", number + 1, entry if isinstance(entry, dict) else {})
+            row = Row(
+                f"{path}, {product.asin}", number + 1, entry if isinstance(entry, dict) else {}
+            )
             text = _text(row, "instruction").strip(". ")
-            attributes, options = _texts(row, "instruction_attributes"), _human_options(row)
+            attributes = _texts(row, "instruction_attributes")
+            options = _human_options(row)
             if attributes:
-                goals.append(_goal(product, text, tuple(map(str.lower, attributes)), options, number))
+                goals.append(
+                    _goal(product, text, tuple(map(str.lower, attributes)), options, number)
+                )
     return distinct_goals(goals)
 
 
 def _human_options(row: Row) -> tuple[OptionChoice, ...]:
     value = row.values.get("instruction_options")
-    pairs = value.items() if isinstance(value, dict) else [("", item) for item in _texts(row, "instruction_options")]
+    pairs = (
+        value.items()
+        if isinstance(value, dict)
+        else [("", item) for item in _texts(row, "instruction_options")]
+    )
     if not all(isinstance(item, str) for _, item in pairs):
         raise row.fail("instruction_options", "texts")
     return tuple((str(name).lower(), option_value(item)) for name, item in pairs)
 
 
 def _attributes(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(clean_text(text, 200).lower() for text in entry.get("instruction_attributes") or ())
+    return tuple(
+        clean_text(text, 200).lower() for text in entry.get("instruction_attributes") or ()
+    )
 
 
 def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:
-    """All combinations of option values if they are few, else random ones that are fixed by the product's number."""
+    """All combinations of option values if they are few, else random ones that are fixed by the
+    product's number."""
     names = [name for name, _ in product.options]
     values = [choices for _, choices in product.options]
     total = 1
@@ -213,11 +244,17 @@ def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:
         return
     rng = stream(0, f"shop/options/{product.asin}")
     for _ in range(MAX_COMBINATIONS):
-        yield tuple((name, choices[int(rng.random() * len(choices))]) for name, choices in product.options)
+        yield tuple(
+            (name, choices[int(rng.random() * len(choices))]) for name, choices in product.options
+        )
 
 
 def _goal(
-    product: Product, text: str, attributes: tuple[str, ...], options: tuple[OptionChoice, ...], number: int
+    product: Product,
+    text: str,
+    attributes: tuple[str, ...],
+    options: tuple[OptionChoice, ...],
+    number: int,
 ) -> Goal:
     limit = price_limit(product.price, f"{product.asin}/{number}")
     return Goal(

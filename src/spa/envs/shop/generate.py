@@ -1,11 +1,19 @@
-"""A catalogue made of words and numbers drawn from a fixed stream: the shop that ships with the package."""
+"""A catalogue made of words and numbers drawn from a fixed stream: the shop that ships with the
+package."""
 
 import math
 from collections.abc import Callable
 from typing import TypeVar
 
 from spa.envs.options import shuffled, uniforms
-from spa.envs.shop.catalogue import Goal, OptionChoice, Product, distinct_goals, price_limit, price_phrase
+from spa.envs.shop.catalogue import (
+    Goal,
+    OptionChoice,
+    Product,
+    distinct_goals,
+    price_limit,
+    price_phrase,
+)
 from spa.envs.shop.vocabulary import ProductKind, vocabulary
 from spa.seeds import stream
 
@@ -20,7 +28,9 @@ T = TypeVar("T")
 def generated_products(seed: int = 0) -> tuple[Product, ...]:
     """1,024 products of 32 kinds, the same for the same seed everywhere, in mixed order."""
     draw = uniforms(stream(seed, "shop/products"))
-    products = [_product(kind, number, draw) for number in range(PER_KIND) for kind in vocabulary().kinds]
+    products = [
+        _product(kind, number, draw) for number in range(PER_KIND) for kind in vocabulary().kinds
+    ]
     asins = {product.asin for product in products}
     if len(asins) < len(products):
         raise ValueError(f"seed {seed} gives two products the same number")
@@ -28,7 +38,8 @@ def generated_products(seed: int = 0) -> tuple[Product, ...]:
 
 
 def generated_goals(products: tuple[Product, ...], seed: int = 0) -> tuple[Goal, ...]:
-    """Up to six different requests per product, each met by that product; requests that read the same are dropped."""
+    """Up to six different requests per product, each met by that product; requests that read the
+    same are dropped."""
     draw = uniforms(stream(seed, "shop/goals"))
     kind_of = {kind.query: kind for kind in vocabulary().kinds}
     return distinct_goals(
@@ -59,9 +70,8 @@ def _product(kind: ProductKind, number: int, draw: Draw) -> Product:
     price = round(math.exp(math.log(low) + draw() * (math.log(high) - math.log(low)))) - 0.01
     shown = _some(attributes, 1, 2, draw)
     rating = f"{2.5 + 2.5 * draw():.1f} of 5"
-    title = (
-        f"{brand} {kind.noun.title()}, {', '.join(attribute.title() for attribute in shown)}, Model {number + 1:02d}"
-    )
+    listed = ", ".join(attribute.title() for attribute in shown)
+    title = f"{brand} {kind.noun.title()}, {listed}, Model {number + 1:02d}"
     return Product(
         asin=asin,
         title=title,
@@ -90,7 +100,9 @@ def _description(kind: ProductKind, brand: str, attributes: tuple[str, ...], dra
 
 def _goal(product: Product, kind: ProductKind, number: int, draw: Draw) -> Goal:
     attributes = _some(product.attributes, 1, 3, draw)
-    options: tuple[OptionChoice, ...] = tuple((name, _pick(values, draw)) for name, values in product.options)
+    options: tuple[OptionChoice, ...] = tuple(
+        (name, _pick(values, draw)) for name, values in product.options
+    )
     limit = price_limit(product.price, f"{product.asin}/{number}")
     openings = ("i am looking for", "i need", "find me", "i would like to buy", "show me", "i want")
     wanted = f"{_pick(openings, draw)} {', '.join(attributes)} {kind.noun}"

@@ -1,4 +1,5 @@
-"""The pages of the shop as pure functions: where a visitor is, what is shown there, and where each click leads."""
+"""The pages of the shop as pure functions: where a visitor is, what is shown there, and where each
+click leads."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -9,7 +10,15 @@ from spa.envs.shop.shop import Shop
 PER_PAGE = 10
 
 Kind = Literal["search", "results", "item", "description", "features", "reviews", "done"]
-KINDS: tuple[Kind, ...] = ("search", "results", "item", "description", "features", "reviews", "done")
+KINDS: tuple[Kind, ...] = (
+    "search",
+    "results",
+    "item",
+    "description",
+    "features",
+    "reviews",
+    "done",
+)
 SUBPAGES: tuple[Kind, ...] = ("description", "features", "reviews")
 ALIASES = {"< prev": "prev", "next >": "next"}
 """The original's names of two buttons."""
@@ -109,7 +118,8 @@ def _item(product: Product, view: View) -> Page:
 
 
 def _option_blocks(product: Product, view: View, taken: set[str]) -> list[Block]:
-    """One block per option. A value that reads like another link is labelled with its option's name before it."""
+    """One block per option. A value that reads like another link is labelled with its option's name
+    before it."""
     values = [value for _, choices in product.options for value in choices]
     chosen = dict(view.options)
     blocks = []
@@ -127,11 +137,15 @@ def _option_blocks(product: Product, view: View, taken: set[str]) -> list[Block]
 def _subpage(product: Product, view: View) -> Page:
     texts = {
         "description": product.description or "There is no description.",
-        "features": "\n".join(f"- {feature}" for feature in product.features) or "No features are listed.",
-        "reviews": "\n".join(f"- {review}" for review in product.reviews) or "There are no reviews.",
+        "features": "\n".join(f"- {feature}" for feature in product.features)
+        or "No features are listed.",
+        "reviews": "\n".join(f"- {review}" for review in product.reviews)
+        or "There are no reviews.",
     }
     links = (Link("back to search", View()), Link("prev", replace(view, kind="item")))
-    return Page((Block(f"{view.kind.capitalize()} of {product.title}", links), Block(texts[view.kind])))
+    return Page(
+        (Block(f"{view.kind.capitalize()} of {product.title}", links), Block(texts[view.kind]))
+    )
 
 
 def _done(shop: Shop, goal: Goal, product: Product, view: View) -> Page:

@@ -1,9 +1,11 @@
 """What buying a product is worth, as published with WebShop (Yao et al. 2022, arXiv 2207.01206).
 
-reward = r_type * (matched attributes + matched options + [price within the limit]) / (attributes + options + 1)
+reward = r_type * (matched attributes + matched options + [price within the limit]) / (attributes +
+options + 1)
 
-Two matches are fuzzy and follow the original's thresholds. One part differs: the original finds the nouns of a title
-with a statistical tagger; here they are the title's words without numbers, function words and common adjectives.
+Two matches are fuzzy and follow the original's thresholds. One part differs: the original finds the
+nouns of a title with a statistical tagger; here they are the title's words without numbers,
+function words and common adjectives.
 """
 
 import re
@@ -22,7 +24,8 @@ _WORD = re.compile(r"[a-z][a-z'&-]*[a-z]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The reward of a purchase and its parts, all from 0 to 1. `r_options` is None if the goal asks for none."""
+    """The reward of a purchase and its parts, all from 0 to 1. `r_options` is None if the goal asks
+    for none."""
 
     reward: float
     r_type: float
@@ -35,7 +38,8 @@ class Verdict:
 
 
 def judge(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[OptionChoice]) -> Verdict:
-    """The verdict on buying `bought` with the options `chosen`, when `goal` was written about `wanted`."""
+    """The verdict on buying `bought` with the options `chosen`, when `goal` was written about
+    `wanted`."""
     r_type, title, query, category = type_match(bought, wanted)
     attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
     values = [value for _, value in chosen]
@@ -55,10 +59,12 @@ def judge(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[OptionC
 
 
 def type_match(bought: Product, wanted: Product) -> tuple[float, float, bool, bool]:
-    """r_type, title score, whether the queries are the same, whether two or more category levels are shared.
+    """r_type, title score, whether the queries are the same, whether two or more category levels
+    are shared.
 
-    The title score is the share of the wanted title's nouns that the bought title has. r_type is 1 if the queries or
-    the categories match or the score exceeds 0.2, else 0.5; but 0.1 below a score of 0.1, and 0 at 0.
+    The title score is the share of the wanted title's nouns that the bought title has. r_type is 1
+    if the queries or the categories match or the score exceeds 0.2, else 0.5; but 0.1 below a score
+    of 0.1, and 0 at 0.
     """
     query = bought.query == wanted.query
     category = len(_levels(bought) & _levels(wanted)) >= 2
@@ -82,7 +88,8 @@ def title_nouns(title: str) -> set[str]:
 
 
 def has_attribute(product: Product, attribute: str) -> bool:
-    """Whether an attribute is among the product's own, or stands in its title, features or description."""
+    """Whether an attribute is among the product's own, or stands in its title, features or
+    description."""
     if any(similar(own, attribute) for own in product.attributes):
         return True
     texts = (product.title, " ".join(product.features), product.description)
@@ -92,12 +99,15 @@ def has_attribute(product: Product, attribute: str) -> bool:
 def meets(value: str, wish: OptionChoice) -> bool:
     """Whether an option value is what was asked for.
 
-    As in the original, a value is compared with the name and the value of the wish together ("length 40 feet"), but
-    with the colour alone if the wish is one, and with the value alone if a person wished it, who names no option.
+    As in the original, a value is compared with the name and the value of the wish together
+    ("length 40 feet"), but with the colour alone if the wish is one, and with the value alone if a
+    person wished it, who names no option.
     """
     name, wanted = wish
     alone = not name or wanted in vocabulary().colour_words
-    return similar(normalise_colour(value), normalise_colour(wanted) if alone else f"{name} {wanted}")
+    return similar(
+        normalise_colour(value), normalise_colour(wanted) if alone else f"{name} {wanted}"
+    )
 
 
 def similar(one: str, other: str) -> bool:
@@ -106,6 +116,7 @@ def similar(one: str, other: str) -> bool:
 
 
 def normalise_colour(value: str) -> str:
-    """The first colour (alphabetically) that is a word of an option value; the value itself if it names none."""
+    """The first colour (alphabetically) that is a word of an option value; the value itself if it
+    names none."""
     words = set(value.lower().split())
     return next((colour for colour in vocabulary().colour_words if colour in words), value)

@@ -22,7 +22,8 @@ def document(product: Product) -> str:
 
 
 def match_expression(query: str) -> str:
-    """The FTS5 expression for a free-text query: each of its words, quoted, any of them; "" if it has none."""
+    """The FTS5 expression for a free-text query: each of its words, quoted, any of them; "" if it
+    has none."""
     words = dict.fromkeys(_WORD.findall(query[:MAX_QUERY].lower()))
     return " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
 
@@ -35,12 +36,18 @@ class SearchIndex:
         self._asins = []
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         try:
-            self._database.execute("CREATE VIRTUAL TABLE items USING fts5(text, tokenize='porter unicode61')")
+            self._database.execute(
+                "CREATE VIRTUAL TABLE items USING fts5(text, tokenize='porter unicode61')"
+            )
         except sqlite3.OperationalError as error:
-            raise DataError(f"the shop's search needs SQLite with FTS5, which this Python lacks: {error}") from error
+            raise DataError(
+                f"the shop's search needs SQLite with FTS5, which this Python lacks: {error}"
+            ) from error
         for number, product in enumerate(products):
             self._asins.append(product.asin)
-            self._database.execute("INSERT INTO items(rowid, text) VALUES (?, ?)", (number, document(product)))
+            self._database.execute(
+                "INSERT INTO items(rowid, text) VALUES (?, ?)", (number, document(product))
+            )
         self._database.execute("INSERT INTO items(items) VALUES ('optimize')")
         self._database.commit()
 

@@ -1,7 +1,8 @@
-"""The shop in a browser, for people: the same pages as the environment's, on the loopback interface only.
+"""The shop in a browser, for people: the same pages as the environment's, on the loopback interface
+only.
 
-A page's address holds everything that it shows, so the server keeps no sessions. All text is escaped, and the content
-security policy allows no script.
+A page's address holds everything that it shows, so the server keeps no sessions. All text is
+escaped, and the content security policy allows no script.
 """
 
 import html
@@ -46,11 +47,13 @@ def address(goal: int, view: View) -> str:
 def read_address(shop: Shop, query: str) -> tuple[int, View]:
     """The inverse of `address`; no fields at all mean the search page of the first request.
 
-    Raises BadAddress for anything that no link of the shop leads to, such as an option that the product does not have.
+    Raises BadAddress for anything that no link of the shop leads to, such as an option that the
+    product does not have.
     """
     try:
         fields = parse_qs(query, keep_blank_values=True, max_num_fields=200)
-        names, values = fields.get("name", []), fields.get("value", [])
+        names = fields.get("name", [])
+        values = fields.get("value", [])
         goal = int(fields.get("goal", ["0"])[0])
         page = int(fields.get("page", ["1"])[0])
         options = tuple(zip(names, values, strict=True))
@@ -62,21 +65,30 @@ def read_address(shop: Shop, query: str) -> tuple[int, View]:
     if kind is None or not 0 <= goal < len(shop.goals) or not 1 <= page <= -(-MAX_HITS // PER_PAGE):
         raise BadAddress("no such page")
     if kind in ("search", "results"):
-        return goal, View() if kind == "search" else View(kind="results", keywords=keywords, page=page)
+        return goal, View() if kind == "search" else View(
+            kind="results", keywords=keywords, page=page
+        )
     if asin not in shop.products:
         raise BadAddress("no such product")
     offered = dict(shop.products[asin].options)
     if any(value not in offered.get(name, ()) for name, value in options):
         raise BadAddress("no such option")
-    return goal, View(kind=kind, keywords=keywords, page=page, asin=asin, options=tuple(sorted(options)))
+    return goal, View(
+        kind=kind, keywords=keywords, page=page, asin=asin, options=tuple(sorted(options))
+    )
 
 
 def page_html(shop: Shop, goal: int, view: View) -> str:
     """The whole HTML page at a view."""
     request = html.escape(shop.goals[goal].instruction)
     page = render(shop, shop.goals[goal], view)
-    around = [("previous request", (goal - 1) % len(shop.goals)), ("next request", (goal + 1) % len(shop.goals))]
-    nav = "".join(f'<a href="{html.escape(address(place, View()))}">{text}</a>' for text, place in around)
+    around = [
+        ("previous request", (goal - 1) % len(shop.goals)),
+        ("next request", (goal + 1) % len(shop.goals)),
+    ]
+    nav = "".join(
+        f'<a href="{html.escape(address(place, View()))}">{text}</a>' for text, place in around
+    )
     body = "\n".join([_form(goal, view) if page.has_search_bar else "", *_paragraphs(goal, page)])
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Shop</title>'
@@ -105,11 +117,14 @@ def _paragraph(goal: int, block: Block) -> str:
         f"{html.escape(link.label)}</a>"
         for link in block.links
     )
-    return f"<p>{html.escape(block.text).replace(chr(10), '<br>')}{'<br>' if links else ''}{links}</p>"
+    return (
+        f"<p>{html.escape(block.text).replace(chr(10), '<br>')}{'<br>' if links else ''}{links}</p>"
+    )
 
 
 def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
-    """A server of the shop on 127.0.0.1; port 0 takes a free one. Raises OSError if the port cannot be used."""
+    """A server of the shop on 127.0.0.1; port 0 takes a free one. Raises OSError if the port cannot
+    be used."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds that a client may take to send its request
@@ -117,7 +132,11 @@ def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
         def do_GET(self) -> None:
             port = server.server_port
             if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-                self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This shop answers on the loopback address only.\n")
+                self._answer(
+                    HTTPStatus.FORBIDDEN,
+                    "text/plain",
+                    "This shop answers on the loopback address only.\n",
+                )
                 return
             try:
                 parts = urlsplit(self.path)

@@ -17,7 +17,8 @@ from spa.seeds import stream
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-TEST_GOALS, VAL_GOALS = 500, 1000
+TEST_GOALS = 500
+VAL_GOALS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +33,9 @@ class Shop:
         return self
 
     def goal_indices(self, split: Split) -> range:
-        """The places in `goals` of a split: the first 500 are for tests, the next 1,000 for validation, the rest for
-        training. With fewer than 3,000 goals a twelfth is for tests and a sixth for validation.
+        """The places in `goals` of a split: the first 500 are for tests, the next 1,000 for
+        validation, the rest for training. With fewer than 3,000 goals a twelfth is for tests and a
+        sixth for validation.
         """
         total = len(self.goals)
         small = total < 2 * (TEST_GOALS + VAL_GOALS)
@@ -52,25 +54,38 @@ class Shop:
 
 
 def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
-    """A shop of these products, its goals in a fixed random order. Raises DataError for fewer than three goals."""
+    """A shop of these products, its goals in a fixed random order. Raises DataError for fewer than
+    three goals."""
     if len(goals) < 3:
-        raise DataError(f"a shop needs at least three different goals, one per split; found {len(goals)}")
+        raise DataError(
+            f"a shop needs at least three different goals, one per split; found {len(goals)}"
+        )
     mixed = shuffled(goals, uniforms(stream(0, "shop/goal-order")))
-    return Shop({product.asin: product for product in products}, tuple(mixed), SearchIndex(products))
+    return Shop(
+        {product.asin: product for product in products}, tuple(mixed), SearchIndex(products)
+    )
 
 
-def open_shop(*, data: str | None = None, dataset: str = "small", human_goals: bool = False) -> Shop:
-    """The generated shop, or that of a folder of WebShop files; opened once per process and set of files.
+def open_shop(
+    *, data: str | None = None, dataset: str = "small", human_goals: bool = False
+) -> Shop:
+    """The generated shop, or that of a folder of WebShop files; opened once per process and set of
+    files.
 
-    `dataset` "small" is the first 1,000 products of the files, "full" all of them. Raises ConfigError for "full" or
-    human goals without files, and DataError for files that cannot be used.
+    `dataset` "small" is the first 1,000 products of the files, "full" all of them. Raises
+    ConfigError for "full" or human goals without files, and DataError for files that cannot be
+    used.
     """
     if data is None and (dataset == "full" or human_goals):
         raise ConfigError(
             "webshop: dataset 'full' and human goals need the WebShop product files; "
             "set option 'data' to the folder that holds items_shuffle.json and items_ins_v2.json"
         )
-    stamps = () if data is None else tuple(file_stamp(str(path)) for path in sorted(Path(data).glob("items_*.json")))
+    stamps = (
+        ()
+        if data is None
+        else tuple(file_stamp(str(path)) for path in sorted(Path(data).glob("items_*.json")))
+    )
     return _opened(data, dataset == "small", human_goals, stamps)
 
 
@@ -81,5 +96,7 @@ def _opened(data: str | None, small: bool, human: bool, stamps: tuple[object, ..
         return build_shop(products, generated_goals(products))
     annotations = files.load_annotations(data, small=small)
     products = files.load_products(data, annotations, small=small)
-    goals = files.human_goals(data, products) if human else files.annotated_goals(annotations, products)
+    goals = (
+        files.human_goals(data, products) if human else files.annotated_goals(annotations, products)
+    )
     return build_shop(products, goals)

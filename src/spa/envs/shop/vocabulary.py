@@ -1,4 +1,5 @@
-"""The words of the generated catalogue, and those that the reward has to know, from `assets/shop/vocabulary.json`."""
+"""The words of the generated catalogue, and those that the reward has to know, from
+`assets/shop/vocabulary.json`."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductKind:
-    """A kind of product: what it is called, where it is filed, what it can be, and what it costs in dollars."""
+    """A kind of product: what it is called, where it is filed, what it can be, and what it costs in
+    dollars."""
 
     noun: str
     query: str
@@ -59,7 +61,11 @@ def _kind(kind: dict[str, Any], content: dict[str, Any]) -> ProductKind:
         query=kind["query"],
         category=kind["category"],
         path=kind["path"],
-        attributes=tuple(content["attributes"][attributes] if isinstance(attributes, str) else attributes),
-        options=tuple((name, tuple(content["values"][key])) for name, key in kind["options"].items()),
+        attributes=tuple(
+            content["attributes"][attributes] if isinstance(attributes, str) else attributes
+        ),
+        options=tuple(
+            (name, tuple(content["values"][key])) for name, key in kind["options"].items()
+        ),
         prices=(low, high),
     )

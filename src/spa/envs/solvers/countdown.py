@@ -5,25 +5,32 @@ from fractions import Fraction
 from itertools import combinations, product
 
 MAX_NUMBERS = 6
-"""More numbers than these are not searched: pairing six already tries a few million expressions at worst."""
+"""More numbers than these are not searched: pairing six already tries a few million expressions at
+worst."""
 
 _Term = tuple[Fraction, str]
 
 
 def sign_solution(numbers: Sequence[int], target: int) -> str | None:
-    """The numbers in their order with plus and minus signs so that they add up to `target`; None if impossible."""
+    """The numbers in their order with plus and minus signs so that they add up to `target`; None if
+    impossible."""
     for signs in product((1, -1), repeat=len(numbers)):
         if sum(sign * number for sign, number in zip(signs, numbers, strict=True)) == target:
-            pieces = [f"{'+' if sign > 0 else '-'} {number}" for sign, number in zip(signs, numbers, strict=True)]
+            pieces = [
+                f"{'+' if sign > 0 else '-'} {number}"
+                for sign, number in zip(signs, numbers, strict=True)
+            ]
             text = " ".join(pieces)
             return text[2:] if text.startswith("+ ") else "-" + text[2:]
     return None
 
 
 def solve(numbers: Sequence[int], target: int) -> str | None:
-    """An expression over all `numbers` with the value `target`: signs alone if they do, else with `* /` and brackets.
+    """An expression over all `numbers` with the value `target`: signs alone if they do, else with
+    `* /` and brackets.
 
-    None if there is none. Raises ValueError for more than `MAX_NUMBERS` numbers that signs alone do not solve.
+    None if there is none. Raises ValueError for more than `MAX_NUMBERS` numbers that signs alone do
+    not solve.
     """
     found = sign_solution(numbers, target)
     if found is not None:
@@ -31,11 +38,18 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
     if len(numbers) > MAX_NUMBERS:
         raise ValueError(f"at most {MAX_NUMBERS} numbers, got {len(numbers)}")
     text = _search([(Fraction(number), str(number)) for number in numbers], Fraction(target), set())
-    return None if text is None else text.removeprefix("(").removesuffix(")") if len(numbers) > 1 else text
+    return (
+        None
+        if text is None
+        else text.removeprefix("(").removesuffix(")")
+        if len(numbers) > 1
+        else text
+    )
 
 
 def _search(terms: list[_Term], target: Fraction, seen: set[tuple[Fraction, ...]]) -> str | None:
-    """Combine two terms in every way until one is left. `seen` holds the values of failed positions."""
+    """Combine two terms in every way until one is left. `seen` holds the values of failed
+    positions."""
     if len(terms) == 1:
         return terms[0][1] if terms[0][0] == target else None
     key = tuple(sorted(value for value, _ in terms))

@@ -10,28 +10,34 @@ Values = tuple[float, ...]
 
 @lru_cache(maxsize=256)
 def values(lake: Lake, success_rate: float, limit: int) -> tuple[Values, ...]:
-    """The values for 0 to `limit` actions left. `success_rate` is that of the intended move: 1 without slips."""
+    """The values for 0 to `limit` actions left. `success_rate` is that of the intended move: 1
+    without slips."""
     now = tuple(float(cell == lake.goal) for cell in range(lake.size**2))
     out = [now]
     for _ in range(limit):
         best = [action_values(lake, success_rate, out[-1], cell) for cell in range(lake.size**2)]
-        out.append(tuple(max(options) if options else now[cell] for cell, options in enumerate(best)))
+        out.append(
+            tuple(max(options) if options else now[cell] for cell, options in enumerate(best))
+        )
     return tuple(out)
 
 
 def action_values(lake: Lake, success_rate: float, after: Values, cell: int) -> tuple[float, ...]:
-    """The value of left, down, right and up in `cell` if `after` are the values of the cells then; () if it is over."""
+    """The value of left, down, right and up in `cell` if `after` are the values of the cells then;
+    () if it is over."""
     if cell == lake.goal or cell in lake.holes:
         return ()
     reached = [after[moves(lake.size, direction)[cell]] for direction in TURNS]
     slip = (1 - success_rate) / 2
     return tuple(
-        success_rate * reached[turn] + slip * (reached[turn - 1] + reached[(turn + 1) % 4]) for turn in range(4)
+        success_rate * reached[turn] + slip * (reached[turn - 1] + reached[(turn + 1) % 4])
+        for turn in range(4)
     )
 
 
 def best_turn(lake: Lake, success_rate: float, cell: int, limit: int) -> int | None:
-    """The best action (index into left, down, right, up) with `limit` actions left; None if nothing helps."""
+    """The best action (index into left, down, right, up) with `limit` actions left; None if nothing
+    helps."""
     if limit < 1:
         return None
     options = action_values(lake, success_rate, values(lake, success_rate, limit)[limit - 1], cell)
@@ -43,7 +49,9 @@ def shortest_path(lake: Lake, cell: int) -> int | None:
     if cell in lake.holes:
         return None
     tables = [moves(lake.size, direction) for direction in TURNS]
-    seen, frontier, steps = {cell}, {cell}, 0
+    seen = {cell}
+    frontier = {cell}
+    steps = 0
     while frontier:
         if lake.goal in frontier:
             return steps

@@ -1,8 +1,9 @@
 """Shortest solutions of the 2x2 cube by search from both ends.
 
-A cube counts as solved however it is held, so turning the down face is as good as turning the up face the other way
-round: shortest solutions exist that never touch the corner where down, back and left meet. That leaves three faces, one
-solved cube to aim at, and 3,674,160 positions, none further than 14 quarter turns away.
+A cube counts as solved however it is held, so turning the down face is as good as turning the up
+face the other way round: shortest solutions exist that never touch the corner where down, back and
+left meet. That leaves three faces, one solved cube to aim at, and 3,674,160 positions, none further
+than 14 quarter turns away.
 """
 
 from spa.envs.cube import FACES, turn
@@ -10,7 +11,8 @@ from spa.envs.cube import FACES, turn
 TURNS = ("U", "U'", "F", "F'", "R", "R'")
 INVERSE = {name: name[0] if name.endswith("'") else name + "'" for name in TURNS}
 _OPPOSITE = {"W": "Y", "Y": "W", "G": "B", "B": "G", "R": "O", "O": "R"}
-# The stickers of the corner that stays: down face, lower left; back face, lower right; left face, lower left.
+# The stickers of the corner that stays: down face, lower left; back face, lower right; left face,
+# lower left.
 _FIXED = {"D": 22, "B": 19, "L": 6}
 _FACING = {"D": "U", "B": "F", "L": "R"}
 
@@ -23,7 +25,8 @@ def goal_of(cube: str) -> str:
 
 
 def solve(cube: str) -> tuple[str, ...]:
-    """A shortest sequence of quarter turns that solves `cube` (24 stickers of a cube that can be solved)."""
+    """A shortest sequence of quarter turns that solves `cube` (24 stickers of a cube that can be
+    solved)."""
     return _search(cube, 14) or ()
 
 
@@ -34,10 +37,13 @@ def distance(cube: str, *, limit: int = 14) -> int | None:
 
 
 def _search(cube: str, limit: int) -> tuple[str, ...] | None:
-    """Breadth-first from both ends, one whole level at a time, so that the first meeting is a shortest one."""
+    """Breadth-first from both ends, one whole level at a time, so that the first meeting is a
+    shortest one."""
     ahead: dict[str, tuple[str, ...]] = {cube: ()}  # position -> turns from `cube` to it
-    behind: dict[str, tuple[str, ...]] = {goal_of(cube): ()}  # position -> turns from it to the goal
-    edge_ahead, edge_behind = list(ahead), list(behind)
+    # position -> turns from it to the goal
+    behind: dict[str, tuple[str, ...]] = {goal_of(cube): ()}
+    edge_ahead = list(ahead)
+    edge_behind = list(behind)
     if cube in behind:
         return ()
     for level in range(limit):
@@ -48,7 +54,9 @@ def _search(cube: str, limit: int) -> tuple[str, ...] | None:
             for name in TURNS:
                 reached = turn(position, name)
                 if reached not in seen:
-                    seen[reached] = (*seen[position], name) if forward else (INVERSE[name], *seen[position])
+                    seen[reached] = (
+                        (*seen[position], name) if forward else (INVERSE[name], *seen[position])
+                    )
                     fresh.append(reached)
         meeting = next((position for position in fresh if position in other), None)
         if meeting is not None:

@@ -1,9 +1,10 @@
 """Shortest Sokoban solutions by breadth-first search from both ends, over sets of player cells.
 
-A state is the boxes and the player. All players that stand somewhere with the same boxes after the same number of moves
-are one integer of bits, so that a step of the whole crowd is a few shifts. Forwards, boxes are never pushed to dead
-cells, from which no target can be reached; backwards, the player pulls. Each step moves the side with fewer states, one
-move at a time, so that the first meeting is a shortest solution.
+A state is the boxes and the player. All players that stand somewhere with the same boxes after the
+same number of moves are one integer of bits, so that a step of the whole crowd is a few shifts.
+Forwards, boxes are never pushed to dead cells, from which no target can be reached; backwards, the
+player pulls. Each step moves the side with fewer states, one move at a time, so that the first
+meeting is a shortest solution.
 """
 
 from collections.abc import Callable
@@ -12,17 +13,21 @@ from functools import lru_cache, partial
 from spa.envs.sokoban_rooms import Room
 
 Layer = dict[int, int]
-"""Boxes (bits) -> the cells where the player may stand (bits), for the first time after so many moves."""
+"""Boxes (bits) -> the cells where the player may stand (bits), for the first time after so many
+moves."""
 
 
 def shortest_moves(room: Room, *, limit: int | None = None) -> tuple[int, ...] | None:
-    """A shortest solution of `room` as indices into up, down, left, right; None if there is none (within `limit`)."""
+    """A shortest solution of `room` as indices into up, down, left, right; None if there is none
+    (within `limit`)."""
     found = _meet(room, limit)
     if found is None:
         return None
     ahead, behind, boxes, player = found
     deltas = room.deltas()
-    moves, at, where = [], boxes, player
+    moves = []
+    at = boxes
+    where = player
     for layer in reversed(ahead[:-1]):
         index, at, where = _step_back(layer, at, where, deltas)
         moves.append(index)
@@ -41,12 +46,15 @@ def fewest_moves(room: Room, *, limit: int | None = None) -> int | None:
 
 @lru_cache(maxsize=4096)
 def live_cells(floor: frozenset[int], targets: tuple[int, ...], cols: int) -> int:
-    """The cells (bits) from which a lone box can be pushed to some target, found by pulling back from the targets."""
-    live, frontier = set(targets), list(targets)
+    """The cells (bits) from which a lone box can be pushed to some target, found by pulling back
+    from the targets."""
+    live = set(targets)
+    frontier = list(targets)
     while frontier:
         cell = frontier.pop()
         for step in (-cols - 1, cols + 1, -1, 1):
-            origin = cell - step  # the box came from here, pushed by a player who stood one cell further back
+            # the box came from here, pushed by a player who stood one cell further back
+            origin = cell - step
             if origin in floor and origin - step in floor and origin not in live:
                 live.add(origin)
                 frontier.append(origin)
@@ -54,13 +62,18 @@ def live_cells(floor: frozenset[int], targets: tuple[int, ...], cols: int) -> in
 
 
 def _meet(room: Room, limit: int | None) -> tuple[list[Layer], list[Layer], int, int] | None:
-    """Layers from the start and from the goal up to where they meet, and the boxes and player of a meeting."""
-    floor, goal, stride = _bits(room.floor), _bits(room.targets), room.cols + 1
+    """Layers from the start and from the goal up to where they meet, and the boxes and player of a
+    meeting."""
+    floor = _bits(room.floor)
+    goal = _bits(room.targets)
+    stride = room.cols + 1
     live = live_cells(room.floor, room.targets, room.cols)
-    pushes, pulls = partial(_pushes, free=live & floor, stride=stride), partial(_pulls, free=floor, stride=stride)
+    pushes = partial(_pushes, free=live & floor, stride=stride)
+    pulls = partial(_pulls, free=floor, stride=stride)
     ahead: list[Layer] = [{_bits(room.boxes): 1 << room.player}]
     behind: list[Layer] = [{goal: floor & ~goal}]
-    seen_ahead, seen_behind = dict(ahead[0]), dict(behind[0])
+    seen_ahead = dict(ahead[0])
+    seen_behind = dict(behind[0])
     state = _common(ahead[0], seen_behind)
     while state is None:
         if limit is not None and len(ahead) + len(behind) - 2 >= limit:
@@ -88,9 +101,14 @@ def _common(reached: Layer, others: Layer) -> tuple[int, int] | None:
 
 
 def _advance(
-    layer: Layer, visited: Layer, floor: int, stride: int, jumps: Callable[[int, int], list[tuple[int, int]]]
+    layer: Layer,
+    visited: Layer,
+    floor: int,
+    stride: int,
+    jumps: Callable[[int, int], list[tuple[int, int]]],
 ) -> Layer:
-    """The new states one move away: walks, and what `jumps` (pushes or pulls) gives for boxes and players.
+    """The new states one move away: walks, and what `jumps` (pushes or pulls) gives for boxes and
+    players.
 
     `visited` is brought up to date.
     """
@@ -110,7 +128,8 @@ def _advance(
 
 
 def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, int]]:
-    """Each push that one of `players` can make onto `free` cells: the boxes and the player's cell after it, as bits."""
+    """Each push that one of `players` can make onto `free` cells: the boxes and the player's cell
+    after it, as bits."""
     found = []
     free &= ~boxes
     for step in (stride, 1):
@@ -128,7 +147,8 @@ def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int,
 
 
 def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, int]]:
-    """Each push that may have led here, from `free` cells: the boxes and the player's cell before it, as bits."""
+    """Each push that may have led here, from `free` cells: the boxes and the player's cell before
+    it, as bits."""
     found = []
     free &= ~boxes
     for step in (stride, 1):
@@ -145,10 +165,13 @@ def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, 
     return found
 
 
-def _step_back(layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]) -> tuple[int, int, int]:
+def _step_back(
+    layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]
+) -> tuple[int, int, int]:
     """The move into (boxes, player) from a state of `layer`, and that state."""
     for index, delta in enumerate(deltas):
-        before, beyond = player - delta, player + delta
+        before = player - delta
+        beyond = player + delta
         if layer.get(boxes, 0) >> before & 1:
             return index, boxes, before
         if boxes >> beyond & 1:
@@ -158,7 +181,9 @@ def _step_back(layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]) -
     raise AssertionError("a state of a later layer has a predecessor")
 
 
-def _step_on(layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]) -> tuple[int, int, int]:
+def _step_on(
+    layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]
+) -> tuple[int, int, int]:
     """The move from (boxes, player) into a state of `layer`, and that state."""
     for index, delta in enumerate(deltas):
         ahead = player + delta

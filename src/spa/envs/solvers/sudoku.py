@@ -11,7 +11,9 @@ Board = tuple[int, ...]
 def houses(size: int) -> tuple[tuple[int, int, int], ...]:
     """For each cell its row, its column, and its box, each counted from 0."""
     base = isqrt(size)
-    return tuple((row, col, row // base * base + col // base) for row in range(size) for col in range(size))
+    return tuple(
+        (row, col, row // base * base + col // base) for row in range(size) for col in range(size)
+    )
 
 
 @lru_cache
@@ -27,14 +29,21 @@ def peers(size: int) -> tuple[tuple[int, ...], ...]:
 
 
 def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
-    """The first `limit` solutions of `board`; an empty list if it has none or already breaks a rule."""
-    house, full = houses(size), (1 << size + 1) - 2
-    rows, cols, boxes = [full] * size, [full] * size, [full] * size  # bits of the digits still free
+    """The first `limit` solutions of `board`; an empty list if it has none or already breaks a
+    rule."""
+    house = houses(size)
+    full = (1 << size + 1) - 2
+    # bits of the digits still free
+    rows = [full] * size
+    cols = [full] * size
+    boxes = [full] * size
     for (row, col, box), digit in zip(house, board, strict=True):
         bit = 1 << digit if digit else 0
         if bit & ~(rows[row] & cols[col] & boxes[box]):
             return []
-        rows[row], cols[col], boxes[box] = rows[row] ^ bit, cols[col] ^ bit, boxes[box] ^ bit
+        rows[row] = rows[row] ^ bit
+        cols[col] = cols[col] ^ bit
+        boxes[box] = boxes[box] ^ bit
     cells = list(board)
     found: list[Board] = []
 
@@ -42,12 +51,16 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
         if not empty:
             found.append(tuple(cells))
             return
-        fewest, where, options = size + 1, -1, 0
+        fewest = size + 1
+        where = -1
+        options = 0
         for cell in empty:
             row, col, box = house[cell]
             mask = rows[row] & cols[col] & boxes[box]
             if mask.bit_count() < fewest:
-                fewest, where, options = mask.bit_count(), cell, mask
+                fewest = mask.bit_count()
+                where = cell
+                options = mask
                 if fewest <= 1:
                     break
         row, col, box = house[where]
@@ -56,9 +69,13 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
             bit = options & -options
             options ^= bit
             cells[where] = bit.bit_length() - 1
-            rows[row], cols[col], boxes[box] = rows[row] ^ bit, cols[col] ^ bit, boxes[box] ^ bit
+            rows[row] = rows[row] ^ bit
+            cols[col] = cols[col] ^ bit
+            boxes[box] = boxes[box] ^ bit
             search(rest)
-            rows[row], cols[col], boxes[box] = rows[row] ^ bit, cols[col] ^ bit, boxes[box] ^ bit
+            rows[row] = rows[row] ^ bit
+            cols[col] = cols[col] ^ bit
+            boxes[box] = boxes[box] ^ bit
         cells[where] = 0
 
     search([cell for cell, digit in enumerate(board) if not digit])
@@ -66,10 +83,13 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
 
 
 def stays_unique(board: Board, size: int, cell: int) -> bool:
-    """Whether `board`, which has one solution, still has just one when the digit of `cell` is removed.
+    """Whether `board`, which has one solution, still has just one when the digit of `cell` is
+    removed.
 
-    A second solution would differ in `cell` itself: it is enough to look for one with each other digit there.
+    A second solution would differ in `cell` itself: it is enough to look for one with each other
+    digit there.
     """
-    before, after = board[:cell], board[cell + 1 :]
+    before = board[:cell]
+    after = board[cell + 1 :]
     others = set(range(1, size + 1)) - {board[cell]} - {board[peer] for peer in peers(size)[cell]}
     return not any(solve((*before, digit, *after), size) for digit in others)
