@@ -1,4 +1,7 @@
-"""A reward function of your own: a small cost for each action that changes nothing."""
+"""A reward function of your own: a small cost for each action that changes nothing.
+
+spa run tiny custom_envs.FrozenLakeNoSlip.reward=shaped_reward:no_idling
+"""
 
 from spa.types import Turn
 

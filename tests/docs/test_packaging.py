@@ -173,4 +173,5 @@ def test_hooks_run_the_installed_ruff():
     assert [hook["entry"].split()[:2] for hook in hooks] == [
         [".venv/bin/ruff", "check"],
         [".venv/bin/ruff", "format"],
+        [".venv/bin/python", "tools/words.py"],
     ]

@@ -75,7 +75,7 @@ def unlike_declared(there: Path, lost: list[dict[str, str]], words: list[str], s
     wrong, _ = unlike(there, declared, differences(trained(there), trained(declared)))
     if wrong:
         return f"{len(lost)} lost, differs from the run with these declared: {wrong[:4]}"
-    counted = re.search(r"(\d+) of [\d,]+ episodes were lost", said)
+    counted = re.search(r"(\d+) of [\d,]+ episodes failed", said)
     if lost and (counted is None or int(counted[1]) != len(lost)):
         return f"the last message does not count {len(lost)} lost episodes"
     return ""

@@ -75,7 +75,7 @@ def test_prompts_may_be_arrays(tmp_path):
 
 
 def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(DataError, match="Generate the data"):
+    with pytest.raises(DataError, match="Make data"):
         data_files(str(tmp_path / "wm_train.parquet"), "train")
     with pytest.raises(DataError, match=r"wm_train\.parquet"):
         data_files(str(tmp_path), "train")
