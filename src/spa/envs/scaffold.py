@@ -33,7 +33,9 @@ class $cls(TextEnv):
         self.length, self.max_steps = length, max_steps
         self.observation_space, self.action_space = text_space(), gymnasium.spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)  # Gymnasium wants this
         rng = stream(int(self.np_random.integers(2**31)) if seed is None else seed, "$name/puzzle")
         self.start, self.door = (int(cell) for cell in rng.permutation(self.length)[:2])
@@ -47,16 +49,19 @@ class $cls(TextEnv):
             self.player = min(max(before + MOVES[labels[action]], 0), self.length - 1)
         self.steps += 1
         done = self.player == self.door
-        info = {"action_is_valid": valid, "action_is_effective": self.player != before, "success": done}
-        return self.state_text(self.default_state_text), float(done), done, self.steps >= self.max_steps, info
+        moved = self.player != before
+        info = {"action_is_valid": valid, "action_is_effective": moved, "success": done}
+        text = self.state_text(self.default_state_text)
+        return text, float(done), done, self.steps >= self.max_steps, info
 
     def state_text(self, mode: StateText) -> str:
-        grid = "".join("P" if i == self.player else "D" if i == self.door else "_" for i in range(self.length))
+        signs = {self.door: "D", self.player: "P"}
+        grid = "".join(signs.get(cell, "_") for cell in range(self.length))
         sentence = f"Player (P) is at {self.player}; door (D) is at {self.door}."
         return {"grid": grid, "coords": sentence}.get(mode, f"{grid}\\n{sentence}")
 
     def puzzle_text(self) -> str:
-        return f"{self.length} {self.start} {self.door}"  # all of the puzzle, the same in every state
+        return f"{self.length} {self.start} {self.door}"  # the whole puzzle, in every state
 
     def to_action(self, text: str) -> int | None:
         return {name.lower(): number for number, name in enumerate(MOVES)}.get(text.strip().lower())
@@ -75,7 +80,7 @@ from $name import $cls
 def test_$name():
     """Every rule of an environment; a failure says what and why."""
     findings = check($cls)
-    assert all(finding.ok for finding in findings), [finding for finding in findings if not finding.ok]
+    assert [finding for finding in findings if not finding.ok] == []
 
 
 def test_the_door_is_reached():
