@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from spa.prompts.render import shown_state
 from spa.prompts.template import ChatTemplate
 from spa.types import IMAGE
+from spa.worldmodel.token_spans import tokens_touching
 
 
 def observed_tokens(message: str, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
@@ -19,8 +20,4 @@ def observed_tokens(message: str, ids: Sequence[int], template: ChatTemplate) ->
     begin = template.decode_reply(list(ids)).rfind(state) if state and IMAGE not in state else -1
     if begin < 0:
         return [False] * len(ids)
-    ends = [len(template.decode_reply(list(ids[: i + 1]))) for i in range(len(ids))]
-    return [
-        start < begin + len(state) and end > begin
-        for start, end in zip([0, *ends], ends, strict=False)
-    ]
+    return tokens_touching(ids, [(begin, begin + len(state))], template)

@@ -18,6 +18,7 @@ from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
 from spa.types import IMAGE, WorldModelRow
 from spa.worldmodel.observed import observed_tokens
+from spa.worldmodel.token_spans import tokens_touching
 
 LossOn = Literal["response", "response_and_shown", "states_only", "no_states"]
 
@@ -205,12 +206,6 @@ def _reply_mask(
     spans = [
         span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span
     ]
-    inside = []
-    start = 0
-    body_length = len(ids) - len(template.end_ids)
-    for i in range(body_length):
-        end = len(template.decode_reply(ids[: i + 1]))
-        inside.append(any(start < stop and end > begin for begin, stop in spans))
-        start = end
-    inside += [False] * len(template.end_ids)
+    body_ids = ids[: len(ids) - len(template.end_ids)]
+    inside = tokens_touching(body_ids, spans, template) + [False] * len(template.end_ids)
     return inside if loss_on == "states_only" else [not flag for flag in inside]
