@@ -42,6 +42,11 @@ one and its prediction. "search" is for base replies: the thoughts are a breadth
 (`spa.planning.written_search`)."""
 
 
+LossOn = Literal["response", "response_and_shown", "states_only", "no_states"]
+"""Tokens of an example that carry the loss of fine-tuning and replay: the response; with the state
+shown before it (not the first); its state blocks; all but its state blocks."""
+
+
 class Stop(StrEnum):
     """Why an episode ended."""
 

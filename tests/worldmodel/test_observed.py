@@ -10,9 +10,9 @@ from helpers.families import NAMES, template
 
 from spa.prompts.render import shown_state
 from spa.prompts.template import ChatTemplate
-from spa.types import IMAGE, WorldModelRow
+from spa.types import IMAGE, LossOn, WorldModelRow
 from spa.worldmodel.observed import observed_tokens
-from spa.worldmodel.sequences import LossOn, TrainingSequence, row_sequences
+from spa.worldmodel.sequences import TrainingSequence, row_sequences
 
 SHOWN = ("P__G", "_P_G", "__PG")
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from spa.config.fields import CopyURL, Folder, Invalid, Key, Name, OutputFolder, section
 from spa.config.schema_models import FSDPConfig, ModelConfig, Strategy
+from spa.types import LossOn
 
 Policy = Literal["self", "random", "branched", "expert", "scout"]
 
@@ -311,7 +312,7 @@ class SFTDataConfig:
         ),
     ] = True
     loss_on: Annotated[
-        Literal["response", "response_and_shown", "states_only", "no_states"],
+        LossOn,
         Key(
             "tokens that carry the loss: the reply, with the state shown before it (not the first), only the reply's "
             "state blocks, all but its state blocks",

@@ -9,18 +9,15 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
 import numpy as np
 
 from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
-from spa.types import IMAGE, WorldModelRow
+from spa.types import IMAGE, LossOn, WorldModelRow
 from spa.worldmodel.observed import observed_tokens
 from spa.worldmodel.token_spans import tokens_touching
-
-LossOn = Literal["response", "response_and_shown", "states_only", "no_states"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
