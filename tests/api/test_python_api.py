@@ -158,11 +158,13 @@ def test_an_environment_of_ones_own_plays_and_its_replay_is_escaped():
 
 
 def test_a_replay_marks_wrong_predictions(tiny: spa.Model):
-    for seed in range(8):
-        episode = spa.play(tiny, "FrozenLakeNoSlip", seed=seed)
-        if "predicted ≠" in episode._repr_html_():
-            return
-    raise AssertionError("the base model predicted every state right")
+    episodes = (spa.play(tiny, "FrozenLakeNoSlip", seed=seed) for seed in range(8))
+    assert any("predicted ≠" in episode._repr_html_() for episode in episodes)
+
+
+def test_a_folder_with_episodes_alone_shows_itself(tmp_path: Path):
+    (tmp_path / "an evaluation" / "trajectories").mkdir(parents=True)
+    assert "an evaluation" in spa.load_run(tmp_path / "an evaluation")._repr_html_()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +29,7 @@ class Run:
 
     path: Path
 
-    @cached_property
+    @property
     def stages(self) -> tuple[StageFolder, ...]:
         """The stages that have recorded something."""
         return open_run(self.path).stages
@@ -43,7 +42,7 @@ class Run:
         left out.
         """
         rows = []
-        for stage in open_run(self.path).stages:
+        for stage in self.stages:
             head: dict[str, Any] = {"method": stage.arm} if stage.arm else {}
             head |= {} if stage.seed is None else {"seed": stage.seed}
             rows += [
@@ -109,7 +108,7 @@ class Run:
     def _there(self) -> str:
         found = {
             f"{folder.name}: {file.split}"
-            for folder in open_run(self.path).stages
+            for folder in self.stages
             for file in folder.trajectory_files()
         }
         return f" There are {'; '.join(sorted(found))}." if found else " Nothing was recorded."
@@ -135,9 +134,9 @@ class Run:
         if not rows:
             rows = [
                 (stage.name, key, f"{value:.4g}")
-                for stage in open_run(self.path).stages
-                for key, value in list(stage.metrics.values())[-1].items()
+                for stage in self.stages
                 if stage.metrics
+                for key, value in stage.metrics[max(stage.metrics)].items()
             ]
         cells = "".join(
             f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
