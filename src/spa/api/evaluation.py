@@ -10,10 +10,12 @@ from spa.api.playing import Model, open_config
 from spa.api.settings import Overrides
 from spa.config.load import spread_groups
 from spa.config.schema import Config
+from spa.engines.base import Engine
 from spa.errors import ConfigError
 from spa.evaluation.aggregate import KS
 from spa.evaluation.statistics import Interval
 from spa.evaluation.text import interval_text
+from spa.prompts.template import ChatTemplate
 from spa.stages import evaluate as recipe
 from spa.stages.policies import Target, find_target, slug
 
@@ -101,8 +103,21 @@ def evaluate(
     target, cfg, path = plan_evaluation(
         model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
     )
+    return run_evaluation(target, cfg, path, ks=ks, prices=prices, loaded=engine)
+
+
+def run_evaluation(
+    target: Target,
+    cfg: Config,
+    path: Path,
+    *,
+    ks: Sequence[int] | None = None,
+    prices: tuple[float, float] | None = None,
+    loaded: tuple[Engine, ChatTemplate | None] | None = None,
+) -> Evaluation:
+    """Do what `plan_evaluation` planned; `loaded` is the engine that plays, if there is one already."""
     result = recipe.main(
-        cfg, target, output=path, ks=KS if ks is None else ks, prices=prices, loaded=engine
+        cfg, target, output=path, ks=KS if ks is None else ks, prices=prices, loaded=loaded
     )
     return Evaluation(result=result, path=path)
 

@@ -105,13 +105,14 @@ def _evaluate(model: str, options: argparse.Namespace) -> None:
     import spa.api.evaluation as api
 
     overrides = [*(_plan(options.plan) if options.plan else ()), *options.overrides]
-    named = {
-        "samples": options.samples,
-        "puzzles": options.puzzles,
-        "overrides": overrides,
-        "output": options.output,
-    }
-    _, cfg, output = api.plan_evaluation(model, options.config, **named)
+    target, cfg, output = api.plan_evaluation(
+        model,
+        options.config,
+        samples=options.samples,
+        puzzles=options.puzzles,
+        overrides=overrides,
+        output=options.output,
+    )
     if options.dry_run:
         val = cfg.es_manager.val
         write_out(
@@ -121,7 +122,7 @@ def _evaluate(model: str, options: argparse.Namespace) -> None:
     ks = _ks(options.k)
     prices = _prices(options.prices)
     result_file(output)
-    measured = api.evaluate(model, options.config, ks=ks, prices=prices, **named)
+    measured = api.run_evaluation(target, cfg, output, ks=ks, prices=prices)
     print_result(dict(measured.result))
     write_out(f"result: {measured.path}\n")
 
