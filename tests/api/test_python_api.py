@@ -7,22 +7,13 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from helpers.light import HEAVY
 from helpers.tiny_preset import SMALL
 
 import spa
 from spa.types import Stop
 
-HEAVY = (
-    "torch",
-    "transformers",
-    "numpy",
-    "hydra",
-    "omegaconf",
-    "pyarrow",
-    "rich",
-    "gymnasium",
-    "pydantic",
-)
+NOT_LOADED = (*HEAVY, "pydantic")
 
 
 def in_a_new_process(code: str) -> str:
@@ -32,7 +23,7 @@ def in_a_new_process(code: str) -> str:
 
 
 def test_importing_spa_loads_nothing_heavy():
-    code = f"import sys, spa; print([name for name in {HEAVY!r} if name in sys.modules])"
+    code = f"import sys, spa; print([name for name in {NOT_LOADED!r} if name in sys.modules])"
     assert in_a_new_process(code) == "[]"
 
 

@@ -6,23 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.light import HEAVY
 
 from spa.cli import COMMANDS, TOP, execute, main, make_parser, parse
 from spa.commands.old_names import CHANGED, RENAMED, new_words
 from spa.commands.table import GROUPS, actions, overview, overview_of
 
 ROOT = Path(__file__).parents[2]
-HEAVY = (
-    "torch",
-    "transformers",
-    "numpy",
-    "hydra",
-    "omegaconf",
-    "pyarrow",
-    "rich",
-    "gymnasium",
-    "jinja2",
-)
+NOT_LOADED = (*HEAVY, "jinja2")
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -50,7 +41,7 @@ def test_help_loads_no_heavy_module(args):
     code = (
         "import sys\nfrom spa.cli import main\n"
         f"status = main({args!r})\n"
-        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        f"heavy = [name for name in {NOT_LOADED!r} if name in sys.modules]\n"
         "sys.exit(f'loaded {heavy}' if heavy else status)"
     )
     done = python(code)

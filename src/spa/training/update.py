@@ -25,7 +25,7 @@ from spa.training.optim import Optimizer
 from spa.types import Metrics, MiniBatch, PPOBatch, SamplingParams, TokenBatch
 
 LossInfo = Mapping[str, torch.Tensor]
-LossFn = Callable[[Any, MiniBatch], tuple[torch.Tensor, LossInfo]]
+LossFn = Callable[[Any, Batch], tuple[torch.Tensor, LossInfo]]
 """(model, micro-batch) -> (loss, sums over tokens to report as means, and their number as
 "tokens"). `OVER_SAMPLED` are sums over the tokens counted in "sampled", `OVER_MINI_BATCHES` means
 of their own."""
@@ -107,7 +107,7 @@ class Trainable:
 def update(
     part: Trainable,
     mini_batches: Iterable[Batch],
-    loss_fn: Callable[[Any, Batch], tuple[torch.Tensor, LossInfo]],
+    loss_fn: LossFn[Batch],
     micro: MicroBatching,
     device: torch.device,
     *,
