@@ -163,13 +163,14 @@ def test_the_pacer_gives_slots_at_the_asked_rate(monkeypatch):
         (failing(402, "Insufficient Balance"), ["credit"]),
         (failing(400, "Your credit balance is too low to access the API."), ["no credit"]),
         (failing(400, "Unknown parameter: foo"), ["generation_kwargs"]),
+        (failing(501, "Unsupported method"), ["http://127.0.0.1", "base_url"]),
     ],
-    ids=["401", "403", "404", "402", "400-credit", "400"],
+    ids=["401", "403", "404", "402", "400-credit", "400", "501"],
 )
 def test_trouble_that_only_the_user_can_end_stops_at_once(trouble, words):
     with Server([trouble] * 50) as server, pytest.raises(ModelError) as error:
-        engine(server, max_concurrency=1).generate([prompt(i) for i in range(20)], SAMPLING)
-    assert len(server.requests) <= 2
+        engine(server, max_concurrency=8).generate([prompt(i) for i in range(20)], SAMPLING)
+    assert len(server.requests) == 1
     for word in words:
         assert word in str(error.value)
     assert KEY not in str(error.value)
@@ -212,7 +213,7 @@ def test_reasoning_beside_the_text_becomes_the_think_block():
 
 
 def test_one_request_without_an_answer_does_not_end_the_others():
-    with Server([failing(500, **SOON)] * 3) as server:
+    with Server([failing(500, **SOON)] * 4) as server:  # the probe, and then three attempts
         player = engine(server, max_concurrency=1, max_retries=2)
         completions = player.generate([prompt(i) for i in range(3)], SAMPLING)
     assert [c.finish_reason for c in completions] == ["error", "stop", "stop"]
@@ -256,9 +257,21 @@ def test_nothing_is_sent_after_an_interruption(monkeypatch):
 
 def test_a_dead_server_is_named():
     with Server() as server:
-        player = engine(server, max_retries=1)
-    with pytest.raises(ModelError, match=r"127\.0\.0\.1.* answered none of 2"):
+        player = engine(server)
+    started = time.monotonic()
+    with pytest.raises(ModelError, match=r"127\.0\.0\.1.*no server answers there.*base_url"):
         player.generate([prompt(0), prompt(1)], SAMPLING)
+    assert time.monotonic() - started < 5  # nothing is retried
+
+
+def test_the_first_request_goes_alone_and_keeps_its_response(tmp_path):
+    with Server([slow(0.3)]) as server:
+        player = engine(server, max_concurrency=4, store=tmp_path / "responses.jsonl")
+        threading.Timer(0.15, lambda: alone.append(len(server.requests))).start()
+        alone: list[int] = []
+        completions = player.generate([prompt(i) for i in range(4)], SAMPLING)
+    assert alone == [1] and len(server.requests) == 4
+    assert all(c.finish_reason == "stop" for c in completions)
 
 
 def test_replies_are_kept_and_not_asked_for_twice(tmp_path):
@@ -287,9 +300,9 @@ def test_at_most_the_asked_number_of_requests_are_out(tmp_path):
         barrier.wait()
         good()(handler)
 
-    with Server([together] * 6) as server:
+    with Server([good(), *[together] * 6]) as server:
         player = engine(server, max_concurrency=3)
-        completions = player.generate([prompt(i) for i in range(6)], SAMPLING)
+        completions = player.generate([prompt(i) for i in range(7)], SAMPLING)
     assert all(c.finish_reason == "stop" for c in completions)
     assert server.most_busy == 3
 

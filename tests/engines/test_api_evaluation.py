@@ -16,7 +16,7 @@ from spa.worldmodel.rows import read_parquet
 BAD_KEY = failing(401, "bad key")
 
 
-def config(server: Server, tmp_path):
+def config(server: Server, tmp_path, *overrides: str):
     entry = f"{{provider_name: custom, model_name: m, base_url: '{server.address}'}}"
     tags = "env_configs={tags: [FrozenLakeNoSlip], n_groups: null}"
     return load_config(
@@ -29,6 +29,7 @@ def config(server: Server, tmp_path):
             "es_manager.val.env_groups=4",
             f"es_manager.val.{tags}",
             "agent_proxy.max_turn=1",
+            *overrides,
         ],
     )
 
@@ -52,6 +53,55 @@ def test_goes_on_after_the_server_refused(tmp_path, name):
         "completion_tokens": 20,
         "cost": pytest.approx((44 + 200) / 1e6),
     }
+
+
+def test_the_usage_is_that_of_the_result_alone(tmp_path):
+    output = tmp_path / "r.json"
+    with Server() as server:
+        cfg = config(server, tmp_path)
+        more = evaluate.main(cfg, find_target("api"), output=output)
+        fewer = config(server, tmp_path, "es_manager.val.env_groups=1")
+        one = evaluate.main(fewer, find_target("api"), output=output)
+        assert len(server.requests) == 4  # the one comes from the responses of the first
+    assert (more["usage"]["requests"], one["usage"]["requests"]) == (4, 1)
+    assert one["usage"]["prompt_tokens"] == 11
+
+
+def test_a_wrong_key_costs_one_request(tmp_path):
+    with Server(acts=[BAD_KEY] * 8) as server:
+        cfg = config(server, tmp_path, "model_config.max_concurrency=8")
+        with pytest.raises(ModelError, match="wrong, has expired"):
+            evaluate.main(cfg, find_target("api"), output=tmp_path / "r.json")
+        assert len(server.requests) == 1
+
+
+def test_several_models_stand_in_one_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with Server(acts=[good(), good(), BAD_KEY]) as server:
+        entry = f"{{provider_name: custom, model_name: m, base_url: '{server.address}'}}"
+        command = [
+            "eval",
+            "random",
+            "mine",
+            "--config",
+            "evaluate_api_llm",
+            "--puzzles",
+            "2",
+            f"+model_info.mine={entry}",
+            "es_manager.val.env_configs={tags: [FrozenLakeNoSlip], n_groups: null}",
+            "agent_proxy.max_turn=1",
+            "--quiet",
+        ]
+        assert cli.main(command) == 0, capsys.readouterr().err
+        out = capsys.readouterr().out
+        assert out.count("percent of optimum") == 1 and out.count("Brackets") == 1
+        assert "random" in out and "mine" in out and "mine: 2 requests" in out
+        names = [f"{name}-test-FrozenLakeNoSlip.json" for name in ("random", "mine")]
+        assert all((tmp_path / "runs/test/eval" / name).is_file() for name in names)
+        # a model that fails does not hide the results before it
+        assert cli.main([*command, "seed.val=7"]) == 2
+        captured = capsys.readouterr()
+        assert "random on unseen puzzles" in captured.out and "expired" in captured.err
 
 
 def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):

@@ -147,6 +147,29 @@ def test_its_episodes_can_be_viewed_and_are_those_of_the_result(tmp_path):
     assert len(list((tmp_path / "r" / "previous").rglob("*.jsonl"))) == 1
 
 
+def test_episodes_are_appended_chunk_by_chunk(tmp_path, monkeypatch):
+    """A chunk of an evaluation of many puzzles must not write all episodes again."""
+    monkeypatch.setattr(evaluate, "CHUNK", 4)
+    path = tmp_path / "r" / "trajectories" / "val-000000.jsonl"
+    files = []
+    add = evaluate.EpisodeFile.add
+
+    def noted(self, episodes):
+        add(self, episodes)
+        files.append((path.stat().st_ino, path.read_text()))
+
+    monkeypatch.setattr(evaluate.EpisodeFile, "add", noted)
+    run(demo(6, 2), "random", tmp_path / "r.json")
+    assert len(files) == 3 and len({inode for inode, _ in files}) == 1
+    whole = files[-1][1]
+    # killed in the midst of a line, and before the groups of the last chunk were kept
+    groups = tmp_path / "r.groups.jsonl"
+    groups.write_text("".join(groups.read_text().splitlines(keepends=True)[:5]))
+    path.write_text(whole[:-50])
+    run(demo(6, 2), "random", tmp_path / "r.json")
+    assert path.read_text() == whole
+
+
 def test_a_line_that_a_kill_cut_off_costs_its_group_and_not_the_next(tmp_path):
     cfg, path = demo(6, 2), tmp_path / "r.json"
     run(cfg, "random", path)
@@ -265,7 +288,7 @@ def test_model_that_never_follows_the_format_gets_a_clear_result(tmp_path, untra
     assert found["format_rate"] == 0.0 and found["pass@1"]["mean"] == 0.0
     assert found["tokens_per_turn"] <= 4
     text = "\n".join(remarks(result))
-    assert "not one reply follows the format" in text
+    assert "not one response follows the format" in text
     assert "Pass@4, Pass@8" in text and "--samples 64" in text
     assert "not known here" in text
 
@@ -319,9 +342,9 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
     assert (
         "Pass@1" in out
         and "Pass@8: not computed" in out
-        and "runs/demo/eval/random-demo.json" in out
+        and f"runs/demo/eval/random-demo-{LAKE}.json" in out
     )
-    result = json.loads((tmp_path / "runs/demo/eval/random-demo.json").read_text())
+    result = json.loads((tmp_path / f"runs/demo/eval/random-demo-{LAKE}.json").read_text())
     assert result["settings"]["groups"] == 4 and set(result["not_computed"]) == {"pass@8"}
 
 

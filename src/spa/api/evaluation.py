@@ -144,7 +144,10 @@ def plan_evaluation(
         target, cfg = open_config(model, config, overrides)
     cfg = _sized(cfg, samples, puzzles)
     root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
-    own = root / f"{target.label}-{slug(cfg.trainer.experiment_name)}{suffix}.json"
+    tags = cfg.es_manager.val.env_configs.tags
+    games = "-".join(tags) if len(tags) <= 3 else f"{len(tags)}-games"
+    name = f"{target.label}-{slug(cfg.trainer.experiment_name)}-{slug(games)}{suffix}"
+    own = root / f"{name}.json"
     return target, cfg, Path(output) if output else own
 
 

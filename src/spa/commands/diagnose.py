@@ -92,7 +92,7 @@ def _text(report: dict[str, Any]) -> str:
     score = report["rewards"]
     model = report["world_model"]
     bits = report["collapse"]
-    lines = [f"{report['rollouts']} rollouts ({stacks}), {report['format']['replies']} replies"]
+    lines = [f"{report['rollouts']} rollouts ({stacks}), {report['format']['replies']} responses"]
     if score["mean"] is not None:
         lines.append(f"reward {score['mean']:.3f}, standard deviation {score['std']:.3f}")
     if score["by_turn"]:
@@ -113,7 +113,7 @@ def _text(report: dict[str, Any]) -> str:
     lines.append(f"repeated words: {report['repetition']['mean']:.1%} of four-word runs")
     if bits:
         lines.append(
-            f"first replies: {bits['entropy']:.2f} bits, {bits['information']:.2f} of them about the prompt"
+            f"first responses: {bits['entropy']:.2f} bits, {bits['information']:.2f} of them about the prompt"
         )
     lines += (
         ["", *(f"! {text}" for text in report["findings"])]

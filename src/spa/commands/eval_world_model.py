@@ -57,7 +57,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     copy = found["baselines"]["copy"]
     other = found["baselines"]["other_state"]
     rows = [
-        ("replies in the format", percent(found["format_rate"]), "", ""),
+        ("responses in the format", percent(found["format_rate"]), "", ""),
         ("observation exact", _interval(found["observation_exact"]), "100.0", ""),
         (
             "prediction exact",
@@ -92,7 +92,7 @@ def remarks(found: dict[str, Any]) -> list[str]:
     lines = ["Shares in percent; brackets: 95 % bootstrap intervals over puzzles."]
     if found["format_rate"] == 0:
         lines.append(
-            "Not one reply follows the world-model format, so every observation and prediction is wrong."
+            "Not one response follows the world-model format, so every observation and prediction is wrong."
         )
     known = found.get("likelihood")
     if known:

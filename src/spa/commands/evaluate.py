@@ -1,12 +1,16 @@
 """`spa eval`: success on unseen puzzles, the accuracy of a world model, the perplexity of states."""
 
 import argparse
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from spa.commands.arguments import names, positive_number, result_file
 from spa.errors import ConfigError
 from spa.evaluation.text import interval_text, percent
 from spa.run.console import write_out
+
+if TYPE_CHECKING:
+    from spa.api.evaluation import Evaluation
 
 
 def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +19,8 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "models",
         nargs="+",
         metavar="MODEL",
-        help="a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of model_info, or "
-        "api for the chosen one), random, expert, or scout (tabular Q-learning)",
+        help="one or several: a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of "
+        "model_info, or api for the chosen one), random, expert, or scout (tabular Q-learning)",
     )
     parser.add_argument(
         "--config",
@@ -87,21 +91,31 @@ def evaluate(options: argparse.Namespace) -> int:
         )
     if options.output and len(options.models) > 1:
         raise ConfigError("--output names one file, for one model")
-    for model in options.models:
-        if options.world_model:
-            from spa.commands.eval_world_model import evaluate_world_model
+    if options.world_model or options.state_perplexity:
+        for model in options.models:
+            if options.world_model:
+                from spa.commands.eval_world_model import evaluate_world_model
 
-            evaluate_world_model(model, options)
-        elif options.state_perplexity:
-            from spa.commands.state_perplexity import evaluate_states
+                evaluate_world_model(model, options)
+            else:
+                from spa.commands.state_perplexity import evaluate_states
 
-            evaluate_states(model, options)
-        else:
-            _evaluate(model, options)
+                evaluate_states(model, options)
+        return 0
+    measured: list[Evaluation] = []
+    try:
+        for model in options.models:
+            if (one := _evaluate(model, options)) is not None:
+                measured.append(one)
+    finally:  # a model that fails does not hide the results before it
+        if measured:
+            print_results([dict(one.result) for one in measured])
+            for one in measured:
+                write_out(f"result: {one.path}\n")
     return 0
 
 
-def _evaluate(model: str, options: argparse.Namespace) -> None:
+def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
     import spa.api.evaluation as api
 
     overrides = [*(_plan(options.plan) if options.plan else ()), *options.overrides]
@@ -118,13 +132,11 @@ def _evaluate(model: str, options: argparse.Namespace) -> None:
         write_out(
             f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n"
         )
-        return
+        return None
     ks = _ks(options.k)
     prices = _prices(options.prices)
     result_file(output)
-    measured = api.run_evaluation(target, cfg, output, ks=ks, prices=prices)
-    print_result(dict(measured.result))
-    write_out(f"result: {measured.path}\n")
+    return api.run_evaluation(target, cfg, output, ks=ks, prices=prices)
 
 
 def _plan(text: str) -> list[str]:
@@ -164,22 +176,35 @@ def _prices(text: str | None) -> tuple[float, float] | None:
     return read, written
 
 
-def print_result(result: dict[str, Any]) -> None:
-    """A table with one column per environment tag, and what the table does not say by itself."""
+def print_results(results: list[dict[str, Any]]) -> None:
+    """One table with a column per model and environment tag, and remarks below it."""
     from rich.table import Table
 
     from spa.run.console import results_console
 
     console = results_console()
-    table = Table(title=f"{result['policy']} on unseen puzzles")
+    policies = [result["policy"] for result in results]
+    one = len(results) == 1
+    table = Table(title=f"{policies[0]} on unseen puzzles" if one else "Unseen puzzles")
     table.add_column("")
-    for tag in result["tags"]:
-        table.add_column(tag, justify="right")
-    for label, cells in _rows(list(result["tags"].values())):
+    for result in results:
+        for tag in result["tags"]:
+            table.add_column(tag if one else f"{result['policy']}\n{tag}", justify="right")
+    columns = [found for result in results for found in result["tags"].values()]
+    for label, cells in _rows(columns):
         table.add_row(label, *cells)
     console.print(table)
-    for line in remarks(result):
-        console.print(line)
+    for line, of in _shared(zip(policies, map(remarks, results), strict=True)).items():
+        console.print(line if len(of) == len(results) else f"{', '.join(of)}: {line}")
+
+
+def _shared(remarks: Iterable[tuple[str, list[str]]]) -> dict[str, list[str]]:
+    """Each remark with the models that it is about."""
+    shared: dict[str, list[str]] = {}
+    for policy, lines in remarks:
+        for line in lines:
+            shared.setdefault(line, []).append(policy)
+    return shared
 
 
 def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
@@ -212,7 +237,7 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
     ):
         rows.append((label, [_number(tag.get(name), digits) for tag in found]))
     for label, name in (
-        ("replies in the format", "format_rate"),
+        ("responses in the format", "format_rate"),
         ("invalid per action", "invalid_per_action"),
         ("ineffective per action", "ineffective_per_action"),
         ("observations exact", "observation_exact"),
@@ -245,7 +270,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append(
             f"{_asked(imagined)}: {percent(imagined['right'])} % of them right, {percent(imagined['chosen_right'])} % "
             f"of the chosen; {_changed(imagined)} in {percent(imagined['changed'])} % of the turns{_kept(imagined)}; "
-            f"all replies together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
+            f"all responses together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
         )
     used = result.get("usage")
     if used:
@@ -259,7 +284,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
             )
         if found.get("format_rate") == 0:
             lines.append(
-                f"{tag}: not one reply follows the format; try an instruct model or a larger response_length."
+                f"{tag}: not one response follows the format; try an instruct model or a larger response_length."
             )
     return lines
 
@@ -277,7 +302,7 @@ def _asked(imagined: dict[str, Any]) -> str:
     if _searched(imagined):
         return f"Every action asked for by {imagined['dynamics']} states, up to {imagined['depth']} ahead"
     ahead = "" if imagined["depth"] == 1 else f", up to {imagined['depth']} turns ahead"
-    return f"Best of {imagined['n']} replies by {imagined['dynamics']} states{ahead}"
+    return f"Best of {imagined['n']} responses by {imagined['dynamics']} states{ahead}"
 
 
 def _changed(imagined: dict[str, Any]) -> str:

@@ -7,7 +7,9 @@ errors, and waits as long as the server asks. What is left of trouble is told ap
 * `Unanswered`: the server failed this request. If it fails all of them, the run ends.
 * `Refused`: this request will not be answered (too long, a content filter), others may be. Its
   episode fails.
-* `ModelError`: nothing works before the user changes something (key, model name, quota).
+* `ModelError`: nothing works before the user changes something (key, model name, address, quota).
+
+The first request is sent alone, so that such an error costs one request.
 
 Every response is written to a file as it arrives. The same command, started again, takes responses
 from there.
@@ -21,7 +23,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -75,6 +77,7 @@ class ApiResponse:
     reasoning: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    episode: str = ""  # that asked for it
 
 
 class Pacer:
@@ -172,6 +175,7 @@ class ApiEngine:
         self.store = ResponseStore(store)
         self.usage = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
         self._usage_lock = threading.Lock()
+        self._reached = False  # whether a request was sent; the first is a probe
         self._pacer = Pacer(per_minute)
         self._key = api_key(entry)
         self._sdk_error = openai.APIError
@@ -201,7 +205,14 @@ class ApiEngine:
         settings = self._settings(sampling)
         pool = ThreadPoolExecutor(max_workers=self.max_concurrency, thread_name_prefix="spa-api")
         try:
-            futures = [pool.submit(self._complete, prompt, settings) for prompt in prompts]
+            futures: list[Future[tuple[Completion, bool]]] = []
+            for prompt in prompts:
+                first = not self._reached
+                futures.append(pool.submit(self._complete, prompt, settings))
+                if first:  # alone: a wrong key, model or address costs one request
+                    wait(futures)
+                    if futures[-1].exception() is not None:
+                        break
             wait(futures, return_when=FIRST_EXCEPTION)
             fatal = next(
                 (f.exception() for f in futures if f.done() and f.exception() is not None), None
@@ -275,7 +286,7 @@ class ApiEngine:
                     text=str(error), token_ids=None, logprobs=None, finish_reason="error"
                 )
                 return failed, isinstance(error, Refused)
-            self.store.put(key, response)
+            self.store.put(key, replace(response, episode=prompt.episode_id))
         text = without_prefill(response, prompt.prefill)
         return Completion(
             text=text, token_ids=None, logprobs=None, finish_reason=response.finish_reason
@@ -287,14 +298,12 @@ class ApiEngine:
         sendable: Any = [
             {**message, "content": _without_surrogates(message["content"])} for message in messages
         ]
+        request = {"model": self.name, "messages": sendable, "extra_body": dict(settings)}
         try:
-            answer = self._client.chat.completions.create(
-                model=self.name, messages=sendable, extra_body=dict(settings)
-            )
-            response = self._read(answer)
+            response = self._read(self._send(request))
         except self._sdk_error as error:
             raise self._failure(error) from None
-        except Unanswered:
+        except (Unanswered, ModelError):
             raise
         except Exception as error:  # noqa: BLE001 - the SDK checks nothing: an answer can be anything
             raise Unanswered(
@@ -305,6 +314,24 @@ class ApiEngine:
             prompt_tokens=response.prompt_tokens, completion_tokens=response.completion_tokens
         )
         return response
+
+    def _send(self, request: dict[str, Any]) -> Any:
+        """The SDK's answer. The first request of all is tried once before it is retried: no wait
+        mends an address at which nothing listens. Raises the SDK's errors or ModelError."""
+        if not self._reached:
+            self._reached = True
+            try:
+                once = self._client.with_options(max_retries=0)
+                return once.chat.completions.create(**request)
+            except self._sdk_error as error:
+                if type(error.__cause__).__name__ == "ConnectError":
+                    raise ModelError(
+                        f"{self.address}: no server answers there. Check base_url of {self.name}'s "
+                        f"entry in model_info. {self._readable(one_line(error))[:400]}"
+                    ) from None
+                if type(self._failure(error)) is not Unanswered:
+                    raise
+        return self._client.chat.completions.create(**request)
 
     def _read(self, answer: Any) -> ApiResponse:
         """The response in an answer of the server, as it may be kept. Raises Unanswered or Refused."""
@@ -346,10 +373,10 @@ class ApiEngine:
             return ModelError(
                 f"{where}: the key in {variable} is wrong, has expired or may not do this. {text}"
             )
-        if status == 404:
+        if status == 404 or (status == 501 and not len(self.store)):
             return ModelError(
-                f"{where}: there is no such model or address. Check model_name and base_url of its entry in "
-                f"model_info. {text}"
+                f"{where}: there is no such model, or {self.address} does not speak the chat protocol. Check "
+                f"model_name and base_url of its entry in model_info. {text}"
             )
         if status is None or status < 400 or status >= 500 or status in (408, 409, 425, 429):
             return Unanswered(

@@ -9,7 +9,7 @@ run that was broken off goes on where it stopped and ends with the same bytes.
 import json
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,8 @@ def main(
     if (found := imagination(cfg.imagine, [record])) is not None:
         result["imagination"] = found
     if target.api is not None:
-        result["usage"] = usage(replies, prices)
+        played = {spec.episode_id for puzzle in puzzles for spec in puzzle.specs}
+        result["usage"] = usage(replies, prices, played)
     if not any(found["episodes"] for found in result["tags"].values()):
         errors = next(
             (a.error for group in groups for a in group.attempts if a.error), "no reason was given"
@@ -357,22 +358,42 @@ class EpisodeFile:
 
     def __init__(self, path: Path, *, continued: bool) -> None:
         self.path = path
+        self._names = set[str]()
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and not continued:  # of other settings
             archive_files(path.parent.parent, [path])
+        if path.is_file():
+            self._keep(lambda name: True)  # without a line that a kill cut off
 
     def add(self, episodes: Sequence[Episode]) -> None:
-        """Add episodes; they replace those of the same names, which are there if their evaluation
-        was killed."""
+        """Append episodes. They replace those of the same names, which are there if an evaluation
+        was killed, or played again after an error."""
         names = {episode.episode_id for episode in episodes}
-        old = read_lines(self.path) if self.path.is_file() else ()
-        lines = [line for line, row in old if row.get("episode_id") not in names]
-        write_atomic(self.path, [*lines, *(dump_line(episode.to_json()) for episode in episodes)])
+        if not self._names.isdisjoint(names):
+            self._keep(lambda name: name not in names)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(dump_line(episode.to_json()) for episode in episodes)
+        self._names |= names
+
+    def _keep(self, wanted: Callable[[str], bool]) -> None:
+        """Write the file again with the complete lines of the wanted episodes."""
+        kept = [
+            (line, name)
+            for line, row in read_lines(self.path)
+            if wanted(name := str(row.get("episode_id")))
+        ]
+        write_atomic(self.path, [line for line, _ in kept])
+        self._names = {name for _, name in kept}
 
 
-def usage(replies: Path, prices: tuple[float, float] | None) -> dict[str, float]:
-    """What the kept replies of an API used: requests, tokens, and the cost if prices are given."""
-    rows = [row for _, row in read_lines(replies)] if replies.is_file() else []
+def usage(
+    replies: Path, prices: tuple[float, float] | None, episodes: Set[str]
+) -> dict[str, float]:
+    """What the responses of an API to these episodes used: requests, tokens, and the cost if prices
+    are given. The file may hold others, of an earlier evaluation of more puzzles."""
+    kept = [row for _, row in read_lines(replies)] if replies.is_file() else []
+    # a planner's questions are named after their episode: EPISODE#NUMBER
+    rows = [row for row in kept if str(row.get("episode")).partition("#")[0] in episodes]
     read, written = (
         sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens")
     )
