@@ -37,6 +37,7 @@ class _State:
     asked: str = ""  # the name of the signal
     raised: bool = False
     held: int = 0
+    stops_children: bool = False
 
 
 _STATE = _State()
@@ -121,12 +122,14 @@ def stop_now() -> NoReturn:
 @contextmanager
 def stopping_children() -> Iterator[None]:
     """Child processes of `multiprocessing` are asked to stop, too, when this one is."""
+    _STATE.stops_children = True
     try:
         yield
     except KeyboardInterrupt:
-        for child in multiprocessing.active_children():
-            child.terminate()
+        _stop_children()
         raise
+    finally:
+        _STATE.stops_children = False
 
 
 def ignore_interrupts() -> None:
@@ -141,9 +144,16 @@ def stacks_on_request() -> None:
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 
+def _stop_children() -> None:
+    for child in multiprocessing.active_children():
+        child.terminate()
+
+
 def _asked(number: int, frame: FrameType | None) -> None:
-    if number == signal.SIGINT and _STATE.asked:
-        raise KeyboardInterrupt  # somebody presses it again
+    if number == signal.SIGINT and _STATE.asked:  # somebody presses it again
+        if _STATE.stops_children:  # this may interrupt the handler that would ask them
+            _stop_children()
+        raise KeyboardInterrupt
     _STATE.asked = _STATE.asked or signal.Signals(number).name
     _raise_if_asked()
 
