@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from spa.cli import make_parser
-from spa.commands.table import COMMANDS, GROUPS, actions
+from spa.commands.table import COMMANDS, actions, groups
 
 HEAD = """# Command line
 
@@ -18,7 +18,7 @@ SHARED = ("-h", "--quiet", "--debug")
 def reference() -> str:
     """The page in Markdown."""
     parts = [HEAD]
-    for group, names in GROUPS.items():
+    for group, names in groups().items():
         parts.append(f"## {group}\n")
         for name in names:
             parts += [_section(words) for words in actions(name) or [name]]

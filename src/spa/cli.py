@@ -18,7 +18,8 @@ from spa.commands.arguments import (
     value_options,
 )
 from spa.commands.old_names import CHANGED, RENAMED, new_words, notice
-from spa.commands.table import COMMANDS, GROUPS, Command, actions, overview, overview_of
+from spa.commands.table import COMMANDS, Command, actions, overview, overview_of
+from spa.errors import SpaError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors that a full, broken or read-only disk makes."""
@@ -26,7 +27,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errn
 NO_PLACE = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors of names that cannot be a file or folder, or are something else already."""
 
-TOP = tuple(name for names in GROUPS.values() for name in names)
+TOP = tuple(dict.fromkeys(words.partition(" ")[0] for words in COMMANDS))
 """The first words of all commands."""
 
 
@@ -79,8 +80,6 @@ def _load(command: Command, suffix: str = "") -> Any:
 
 def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
     """The command that `args` begin with, and its own words. Raises SpaError if there is none."""
-    from spa.errors import SpaError
-
     first, *rest = args
     if first in COMMANDS:
         return first, rest
@@ -98,13 +97,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     terminated."""
     let_waiting_threads_sleep()
     args = list(sys.argv[1:] if argv is None else argv)
-    if (text := _printed_at_once(args)) is not None:
+    try:
+        text = _printed_at_once(args)
+    except SpaError as error:  # a package that registers a command and cannot be imported
+        sys.stderr.write(f"spa: {error}\n")
+        return 2
+    if text is not None:
         sys.stdout.write(text)
         return 0
     if args[0] not in TOP and args[0] not in RENAMED and args[0] not in CHANGED:
         sys.stderr.write(f"spa: {_unknown(args[0])}\n")
         return 2
-    from spa.errors import EnvFault, SpaError
+    from spa.errors import EnvFault
     from spa.run.console import is_debug, printable, verbosity_from
     from spa.run.signals import stoppable
 
@@ -227,7 +231,6 @@ def _values(name: str, args: Sequence[str]) -> set[int]:
 def _resume_is_disabled(words: Sequence[str], args: Sequence[str]) -> bool:
     """Whether the overrides, or the configuration among the words, say that no work is resumed."""
     from spa.config.load import load_config
-    from spa.errors import SpaError
 
     overrides = [arg for arg in args if "resume_mode" in arg]
     for name in (*words, "base"):

@@ -8,7 +8,7 @@ from spa.config.load import load_config
 from spa.config.schema import Config, EnvSpec
 from spa.envs.base import TextEnv
 from spa.envs.options import nearest
-from spa.envs.registry import ENVS, make_env
+from spa.envs.registry import env_types, make_env
 from spa.errors import ConfigError, EnvFault
 
 _SPEC = "_spa_spec"
@@ -42,10 +42,11 @@ def find_spec(name: str, cfg: Config) -> EnvSpec:
     for neither."""
     if name in cfg.custom_envs:
         return cfg.custom_envs[name]
-    if name not in ENVS and ":" not in name:
+    if name not in env_types() and ":" not in name:
+        known = [*cfg.custom_envs, *env_types()]
         raise ConfigError(
-            f"there is no environment {name!r}: {nearest(name, [*cfg.custom_envs, *ENVS])} `spa env list` prints all "
-            "of them. Name your own class as 'module:Class'."
+            f"there is no environment {name!r}: {nearest(name, known)} `spa env list` prints all of them. "
+            "Name your own class as 'module:Class'."
         )
     return EnvSpec(env_type=name)
 

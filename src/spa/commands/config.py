@@ -23,13 +23,14 @@ def list_names(options: argparse.Namespace) -> int:
         from spa.config.load import PARTS, config_names
 
         return say([name for name in config_names() if name not in PARTS])
-    from spa.experiments.methods import METHODS
+    from spa.experiments.methods import method, method_names
 
-    width = max(map(len, METHODS))
+    width = max(map(len, method_names()))
     lines = []
-    for name, method in METHODS.items():
-        changes = " ".join((*method.overrides, *method.world_model, *method.ppo)) or "-"
-        lines += [f"{name:<{width}}  {method.description}", f"{'':<{width}}  {changes}"]
+    for name in method_names():
+        found = method(name)
+        changes = " ".join((*found.overrides, *found.world_model, *found.ppo)) or "-"
+        lines += [f"{name:<{width}}  {found.description}", f"{'':<{width}}  {changes}"]
     return say(lines)
 
 

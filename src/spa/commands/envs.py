@@ -179,6 +179,7 @@ def measure(options: argparse.Namespace) -> int:
 
 def _table(cfg: "Config") -> None:
     from spa.envs.cards import cards
+    from spa.plugins import plugins
 
     rows: list[tuple[str, ...]] = [
         ("tag", "type", "cap", "optimum", "random", "score", "by", "options")
@@ -204,6 +205,8 @@ def _table(cfg: "Config") -> None:
         rows.append(
             (tag, spec.env_type, str(cap) if most == cap else f"{cap} ({most})", *figures, options)
         )
+    others = [name for name in plugins("envs") if name not in cfg.custom_envs]
+    rows += [(name, name, "-", "?", "?", "?", "not measured", "") for name in others]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:  # the last column is as long as it is: a narrow terminal breaks only that one
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

@@ -1,7 +1,11 @@
 """All commands in groups: what they do, an example, and the function that runs them. Imports
 nothing heavy."""
 
+from collections import UserDict
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from spa.plugins import load_plugin, plugins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,7 +14,7 @@ class Command:
 
     `target` is `module:function`; `function_arguments` of the same module adds its arguments to a
     parser. `overrides`: it takes `key=value`. `resumes`: after an interruption the same command
-    continues.
+    continues. `group`: the heading of `spa --help` for the first word of another package's command.
     """
 
     summary: str
@@ -18,6 +22,25 @@ class Command:
     example: str
     overrides: bool = False
     resumes: bool = False
+    group: str = "Other packages"
+
+
+class _Commands(UserDict[str, Command]):
+    """Our commands, then those of other packages, whose records are imported one by one."""
+
+    def __missing__(self, name: str) -> Command:
+        if name not in plugins("commands"):
+            raise KeyError(name)
+        return load_plugin("commands", name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data or name in plugins("commands")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.data, *plugins("commands"))))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -29,9 +52,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Bench": ("bench",),
     "Setup": ("config", "doctor"),
 }
-"""The groups of `spa --help` and their commands."""
+"""The groups of `spa --help` and our commands in them."""
 
-COMMANDS: dict[str, Command] = {
+_OURS: dict[str, Command] = {
     "run": Command(
         summary="train: self-play, world-model SFT, PPO",
         target="spa.commands.recipe:run",
@@ -199,12 +222,27 @@ COMMANDS: dict[str, Command] = {
         overrides=True,
     ),
 }
+
+COMMANDS = _Commands(_OURS)
 """Every command by its words."""
 
 
-def actions(name: str) -> dict[str, Command]:
-    """The actions of a command such as `env`; empty if it has none."""
-    return {words: command for words, command in COMMANDS.items() if words.startswith(f"{name} ")}
+def groups() -> dict[str, tuple[str, ...]]:
+    """The groups of `spa --help` and the commands in them, those of other packages included."""
+    found = dict(GROUPS)
+    listed = {name for names in GROUPS.values() for name in names}
+    for words in plugins("commands"):
+        first = words.partition(" ")[0]
+        if first not in listed:
+            listed.add(first)
+            group = COMMANDS[words].group
+            found[group] = (*found.get(group, ()), first)
+    return found
+
+
+def actions(name: str) -> list[str]:
+    """The words of all actions of a command such as `env`; empty if it has none."""
+    return [words for words in COMMANDS if words.startswith(f"{name} ")]
 
 
 def overview() -> str:
@@ -214,7 +252,7 @@ def overview() -> str:
         "Train LLM agents that learn a world model from self-play before reinforcement learning.",
         "",
     ]
-    for group, names in GROUPS.items():
+    for group, names in groups().items():
         lines.append(f"{group}:")
         for name in names:
             inner = [words.partition(" ")[2] for words in actions(name)]
@@ -232,9 +270,9 @@ def overview() -> str:
 def overview_of(name: str) -> str:
     """The text of `spa env --help`, and of other commands with actions."""
     found = actions(name)
-    width = max(len(words) for words in found)
+    width = max(map(len, found))
     lines = [f"usage: spa {name} ACTION [arguments]", ""]
-    lines += [f"  {words:<{width}}  {command.summary}" for words, command in found.items()]
-    lines += ["", "example:", f"  {next(iter(found.values())).example}", ""]
+    lines += [f"  {words:<{width}}  {COMMANDS[words].summary}" for words in found]
+    lines += ["", "example:", f"  {COMMANDS[found[0]].example}", ""]
     lines += [f"`spa {name} ACTION --help` explains an action."]
     return "\n".join(lines) + "\n"

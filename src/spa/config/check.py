@@ -8,7 +8,8 @@ from spa.config.problems import Problems
 from spa.config.schema import Config, EnvSpec, GroupsConfig, ImagineConfig
 from spa.config.stages import STAGES, Stage
 from spa.envs.options import nearest
-from spa.envs.registry import ENVS
+from spa.envs.registry import env_types
+from spa.plugins import plugins
 
 # These names are those of the tables in spa.algo.estimators, spa.algo.losses and
 # spa.engines.factory, which need torch.
@@ -206,8 +207,8 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
 def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
     """Of the type only the name: its options are checked when it is made, since its module may be
     heavy to import."""
-    if spec.env_type not in ENVS and ":" not in spec.env_type:
-        hint = f"{nearest(spec.env_type, ENVS)} or a path package.module:Class"
+    if spec.env_type not in env_types() and ":" not in spec.env_type:
+        hint = f"{nearest(spec.env_type, env_types())} or a path package.module:Class"
         problems.add(f"{path}.env_type", f"no environment type {spec.env_type!r}; {hint}")
 
 
@@ -316,11 +317,12 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
 
 def _check_engine(cfg: Config, problems: Problems) -> None:
     rollout = cfg.actor_rollout_ref.rollout
-    if rollout.name not in ENGINES and ":" not in rollout.name:
+    engines = (*ENGINES, *plugins("engines"))
+    if rollout.name not in engines and ":" not in rollout.name:
         problems.add(
             "actor_rollout_ref.rollout.name",
-            f"must be one of {', '.join(ENGINES)} or a path package.module:name, got {rollout.name!r}; "
-            f"{nearest(rollout.name, ENGINES)}",
+            f"must be one of {', '.join(engines)} or a path package.module:name, got {rollout.name!r}; "
+            f"{nearest(rollout.name, engines)}",
         )
     if cfg.model_info and cfg.model_config.model_name not in cfg.model_info:
         problems.add(

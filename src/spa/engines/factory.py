@@ -17,6 +17,7 @@ from spa.engines.vllm import VllmEngine
 from spa.errors import ConfigError
 from spa.models.choose import engine_autocast, load_actor, load_template, pick_autocast
 from spa.own import load_setting
+from spa.plugins import load_plugin, plugins
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 
@@ -74,16 +75,16 @@ def make_engine(
 
 
 def engine_kind(name: str) -> EngineKind:
-    """The engine that `actor_rollout_ref.rollout.name` means: one of `ENGINES`, or
-    `package.module:name` of an `EngineKind`, or of a class or function that makes an engine from an
-    `EngineRequest` (and is not trained on).
+    """The engine that `actor_rollout_ref.rollout.name` means: one of `ENGINES`, or another
+    package's or `package.module:name`, each an `EngineKind`, or a class or function that makes an
+    engine from an `EngineRequest` (and is not trained on).
 
     Raises ConfigError if it does not load.
     """
-    if ":" not in name:
+    if name in ENGINES:
         return ENGINES[name]
     key = "actor_rollout_ref.rollout.name"
-    found = load_setting(key, name)
+    found = load_plugin("engines", name) if name in plugins("engines") else load_setting(key, name)
     if not isinstance(found, EngineKind) and not callable(found):
         raise ConfigError(
             f"{key}: {name!r} is neither an EngineKind nor a class or function that makes an engine"

@@ -13,6 +13,7 @@ from spa.envs.limits import EnvFault
 from spa.envs.options import nearest
 from spa.errors import ConfigError, SpaError
 from spa.own import find_modules_beside_user
+from spa.plugins import load_plugin, plugins
 
 ENVS: dict[str, str] = {
     "bandit": "spa.envs.bandit:Bandit",
@@ -27,16 +28,23 @@ ENVS: dict[str, str] = {
 }
 
 
+def env_types() -> list[str]:
+    """The names of all environment types: ours, then those that other packages register."""
+    return list(dict.fromkeys((*ENVS, *plugins("envs"))))
+
+
 def env_class(env_type: str) -> type[TextEnv]:
-    """The class of an environment type: a name of `ENVS`, a bridge's `library:task`, or a path
+    """The class of an environment type: a name of `env_types`, a bridge's `library:task`, or a path
     `my_pkg.env:MyEnv`.
 
     Raises ConfigError if there is no such type, module or class, or if it is no TextEnv.
     """
-    if not isinstance(env_type, str) or (env_type not in ENVS and ":" not in env_type):
+    if not isinstance(env_type, str) or (env_type not in env_types() and ":" not in env_type):
         raise ConfigError(
-            f"unknown env_type {env_type!r}; {nearest(env_type, ENVS)} or a path 'package.module:Class'"
+            f"unknown env_type {env_type!r}; {nearest(env_type, env_types())} or a path 'package.module:Class'"
         )
+    if env_type not in ENVS and env_type in plugins("envs"):
+        return load_plugin("envs", env_type)
     bridge, _, task = env_type.partition(":")
     if bridge in BRIDGES and not task:
         raise ConfigError(

@@ -16,6 +16,7 @@ from spa.envs.options import nearest
 from spa.errors import ConfigError
 from spa.models.precision import precision_of, with_precision
 from spa.own import load_setting
+from spa.plugins import load_plugin, plugins
 from spa.run.copies import copies_of
 from spa.stages.pipeline import every_folder, stage_folders
 
@@ -368,6 +369,11 @@ _TRANSFERS: Mapping[str, Method] = {
 METHODS: Mapping[str, Method] = {**_RECIPE, **_ABLATIONS, **_FIELD, **_WRITTEN, **_TRANSFERS}
 
 
+def method_names() -> list[str]:
+    """The names of all methods: ours, then those that other packages register."""
+    return list(dict.fromkeys((*METHODS, *plugins("methods"))))
+
+
 def method(name: str) -> Method:
     """The method of this name, or the user's own at `module:name`, where modules beside the user
     are found; the shuffled control of a fine-tuned method at NAME_shuffled.
@@ -376,13 +382,15 @@ def method(name: str) -> Method:
     """
     if name in METHODS:
         return METHODS[name]
+    if name in plugins("methods"):
+        return load_plugin("methods", name)
     plain = name.removesuffix(SHUFFLED)
-    if plain != name and plain in METHODS:
+    if plain != name and plain in method_names():
         return _control(plain)
     if ":" not in name:
+        hint = nearest(name, method_names())
         raise ConfigError(
-            f"there is no method {name!r}; {nearest(name, METHODS)} (`spa config list methods` prints them), or your "
-            "own as module:name"
+            f"there is no method {name!r}; {hint} (`spa config list methods` prints them), or your own as module:name"
         )
     try:
         found = load_setting("method", name)

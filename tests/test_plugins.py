@@ -1,0 +1,108 @@
+"""Another package's games, engines, methods and commands have the rights of the shipped ones."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.light import HEAVY
+from helpers.plugin_package import install
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the example package in it, as pip installs it."""
+    return install(EXAMPLE, tmp_path_factory.mktemp("plugin") / "site")
+
+
+def python(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the package on its path, in its folder."""
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=site.parent,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def spa(site: Path, *words: str) -> str:
+    """Run `spa` and return what it prints."""
+    done = python(site, "-m", "spa", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_its_command_is_listed_explained_and_run(site):
+    assert "Games of chance:\n  coins     odds\n" in spa(site, "--help")
+    assert "compute how likely" in spa(site, "coins", "--help")
+    assert "--flips N" in spa(site, "coins", "odds", "--help")
+    assert spa(site, "coins", "odds", "--flips", "3") == "0.1250\n"
+
+
+def test_its_game_is_listed_shown_and_conforms(site):
+    assert [
+        line.split()[:2] for line in spa(site, "env", "list").splitlines() if "coins" in line
+    ] == [["coins", "coins"]]
+    assert "Six right in a row".lower() in spa(site, "env", "show", "coins").lower()
+    spa(site, "env", "check", "coins")
+
+
+def test_its_method_is_listed_compared_and_has_a_control(site):
+    assert "short_sight" in spa(site, "config", "list", "methods")
+    plan = spa(
+        site, "compare", "tiny", "--methods", "short_sight,short_sight_shuffled", "--dry-run"
+    )
+    assert "short_sight/ppo" in plan and "short_sight_shuffled/sft" in plan
+
+
+def test_its_engine_plays_its_game(site):
+    (site.parent / "coins.yaml").write_text(
+        "defaults: [tiny]\n"
+        "custom_envs: {Coins: {env_type: coins, max_actions_per_traj: 12}}\n"
+        "es_manager:\n"
+        "  train: {env_configs: {tags: [Coins], n_groups: null}}\n"
+        "  val: {env_groups: 2, group_size: 1, env_configs: {tags: [Coins], n_groups: null}}\n",
+        encoding="utf-8",
+    )
+    words = ["eval", "builtin:tiny", "--config", "coins.yaml", "--output", "result.json"]
+    spa(site, *words, "actor_rollout_ref.rollout.name=always_heads")
+    result = json.loads((site.parent / "result.json").read_text(encoding="utf-8"))
+    assert result["tags"]["Coins"]["puzzles"] == 2
+    done = python(site, "-m", "spa", *words, "actor_rollout_ref.rollout.name=always_head")
+    assert done.returncode == 2 and "did you mean 'always_heads'?" in done.stderr
+
+
+def test_help_imports_records_of_commands_and_nothing_else(site):
+    code = (
+        "import sys\nfrom spa.cli import main\nmain(['--help'])\n"
+        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "others = [name for name in sys.modules if name.startswith('spa_coins.')]\n"
+        "sys.exit(f'{heavy} {others}' if heavy or others != ['spa_coins.commands'] else 0)"
+    )
+    done = python(site, "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_other_commands_import_no_plugin(site):
+    code = (
+        "import sys\nfrom spa.cli import main\nmain(['config', 'show', 'tiny'])\n"
+        "sys.exit(any(name.startswith('spa_coins') for name in sys.modules))"
+    )
+    assert python(site, "-c", code).returncode == 0
+
+
+def test_a_package_that_cannot_be_imported_is_named(tmp_path):
+    site = install(EXAMPLE, tmp_path / "site")
+    (site / "spa_coins" / "commands.py").unlink()
+    done = python(site, "-m", "spa", "--help")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "package spa-coins" in done.stderr and "spa_coins.commands:odds_command" in done.stderr
+    done = python(site, "-m", "spa", "coins", "odds")
+    assert done.returncode == 2 and "package spa-coins" in done.stderr
