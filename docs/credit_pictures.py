@@ -11,9 +11,9 @@ import matplotlib as mpl
 mpl.use("svg")
 from matplotlib import pyplot as plt
 
-from spa.lab.credit import ESTIMATORS, groups_of, judge
-from spa.lab.page import SPECIMENS, tables, verdicts
-from spa.lab.worlds import STOP_OR_GO, WORLDS, enumerate_episodes
+from spa_bench.estimator_bias.credit import ESTIMATORS, groups_of, judge
+from spa_bench.estimator_bias.page import SPECIMENS, tables, verdicts
+from spa_bench.estimator_bias.worlds import STOP_OR_GO, WORLDS, enumerate_episodes
 
 HERE = Path(__file__).parent
 MARKS = re.compile(

@@ -20,13 +20,15 @@ FORBIDDEN_IMPORTS = {"random", "pickle", "shelve", "marshal", "dill", "cloudpick
 HOLDS_GLOBAL_RANDOMNESS = "spa.envs.bridges.randomness"
 """Gives other people's games their own global generators, and puts everybody else's back."""
 FORBIDDEN_CALLS = {"print", "eval", "exec", "breakpoint"}
+SIBLINGS = ("spa_bench",)
+"""Packages beside the core, which they import."""
 
 
 @cache
-def modules() -> dict[str, ast.Module]:
-    """Every module of the package by its dotted name."""
+def modules(top: str = "spa") -> dict[str, ast.Module]:
+    """Every module of a package, the core unless another is named, by its dotted name."""
     found = {}
-    for path in sorted((SOURCE / "spa").rglob("*.py")):
+    for path in sorted((SOURCE / top).rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(
             path.read_text(encoding="utf-8")
@@ -45,6 +47,11 @@ def imports(tree: ast.Module, module: str) -> Iterator[str]:
             yield from (
                 name if node.module == "spa" or name in modules() else node.module for name in names
             )
+
+
+def all_modules() -> dict[str, ast.Module]:
+    """The modules of the core and of its siblings."""
+    return {name: tree for top in ("spa", *SIBLINGS) for name, tree in modules(top).items()}
 
 
 def package(module: str) -> str:
@@ -101,6 +108,27 @@ def test_imports_point_down_and_every_exception_is_listed_and_used():
     assert upward() == exceptions()
 
 
+def test_no_package_imports_a_sibling():
+    assert {path.parent.name for path in SOURCE.glob("spa_*/__init__.py")} == {
+        *SIBLINGS,
+        "spa_verifiers",
+    }
+    for top in ("spa", *SIBLINGS):
+        others = {*SIBLINGS, "spa_verifiers"} - {top}
+        found = {
+            (module, name)
+            for module, tree in modules(top).items()
+            for name in imports(tree, module)
+            if name.partition(".")[0] in others
+        }
+        assert found == set()
+        if top == "spa":  # nor by a name in a text
+            for path in (SOURCE / top).rglob("*.py"):
+                assert not re.search(
+                    r"spa_(bench|integrations)\.", path.read_text(encoding="utf-8")
+                ), path
+
+
 def test_nothing_that_samples_tokens_sees_an_environment():
     for module, tree in modules().items():
         if package(module) == "engines":
@@ -146,7 +174,7 @@ def test_who_uses_the_recorder_and_the_report(target: str, users: set[str]):
 def test_nothing_heavy_or_unsafe_is_imported():
     found = {
         (module, name)
-        for module, tree in modules().items()
+        for module, tree in all_modules().items()
         for name in imports(tree, module)
         if name.split(".")[0] in FORBIDDEN_IMPORTS
     }
@@ -162,7 +190,7 @@ def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
 
 def test_no_call_prints_evaluates_or_draws_from_global_state():
     found = set()
-    for module, tree in modules().items():
+    for module, tree in all_modules().items():
         for name, call in calls(tree):
             keywords = {keyword.arg for keyword in call.keywords}
             head, _, last = name.rpartition(".")
@@ -182,7 +210,7 @@ def test_no_call_prints_evaluates_or_draws_from_global_state():
 
 def test_global_seeds_are_set_only_inside_a_fork():
     """Weights of new models are drawn by torch from its global state; it is put back afterwards."""
-    for module, tree in modules().items():
+    for module, tree in all_modules().items():
         seeding = [
             call.lineno
             for name, call in calls(tree)
@@ -200,7 +228,7 @@ def test_global_seeds_are_set_only_inside_a_fork():
 def test_only_keys_of_apis_and_the_log_level_come_from_environment_variables():
     found = {
         module
-        for module, tree in modules().items()
+        for module, tree in all_modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
     }

@@ -24,6 +24,8 @@ COME_ALONG = {"pandas", "uvicorn"}
 """Imported lazily beside the optional package that depends on it."""
 GUESTS = {"spa/export/openenv.py", "spa/export/verifiers.py", "spa_verifiers/__init__.py"}
 """Modules that are only imported where the stack is installed that they are written for."""
+HOMES = sorted(file.parent for file in (ROOT / "src").glob("*/__init__.py"))
+"""The folders of the packages of this distribution."""
 
 
 def third_party(*, top_level: bool) -> set[str]:
@@ -41,7 +43,7 @@ def third_party(*, top_level: bool) -> set[str]:
             else:
                 continue
             found |= {name.split(".")[0] for name in names}
-    outside = found - set(sys.stdlib_module_names) - {"spa"}
+    outside = found - set(sys.stdlib_module_names) - {home.name for home in HOMES}
     return {canonicalize_name(NAMES.get(name, name)) for name in outside}
 
 
@@ -60,17 +62,17 @@ def test_imports_inside_functions_are_dependencies_or_extras():
 
 
 def test_every_file_beside_the_modules_is_shipped():
-    patterns = PROJECT["tool"]["setuptools"]["package-data"]["spa"]
-    files = [
-        PurePosixPath(path.relative_to(ROOT / "src/spa"))
-        for path in (ROOT / "src/spa").rglob("*")
-        if path.is_file()
-    ]
-    data = [file for file in files if file.suffix not in (".py", ".pyc")]
-    assert len(data) > 10
-    assert [
-        str(file) for file in data if not any(matches(file, pattern) for pattern in patterns)
-    ] == []
+    shipped = PROJECT["tool"]["setuptools"]["package-data"]
+    counts = {}
+    for home in HOMES:
+        files = [PurePosixPath(p.relative_to(home)) for p in home.rglob("*") if p.is_file()]
+        data = [file for file in files if file.suffix not in (".py", ".pyc")]
+        patterns = shipped.get(home.name, [])
+        assert [
+            str(file) for file in data if not any(matches(file, pattern) for pattern in patterns)
+        ] == []
+        counts[home.name] = len(data)
+    assert counts["spa"] > 10 and set(shipped) <= set(counts)
 
 
 def matches(file: PurePosixPath, pattern: str) -> bool:

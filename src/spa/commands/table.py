@@ -25,19 +25,24 @@ class Command:
     group: str = "Other packages"
 
 
+def _registered() -> list[str]:
+    """The words of other packages' commands: the entry point `env.serve` is `spa env serve`."""
+    return [name.replace(".", " ") for name in plugins("commands")]
+
+
 class _Commands(UserDict[str, Command]):
     """Our commands, then those of other packages, whose records are imported one by one."""
 
-    def __missing__(self, name: str) -> Command:
-        if name not in plugins("commands"):
-            raise KeyError(name)
-        return load_plugin("commands", name)
+    def __missing__(self, words: str) -> Command:
+        if words not in _registered():
+            raise KeyError(words)
+        return load_plugin("commands", words.replace(" ", "."))
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.data or name in plugins("commands")
+    def __contains__(self, words: object) -> bool:
+        return words in self.data or words in _registered()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self.data, *plugins("commands"))))
+        return iter(dict.fromkeys((*self.data, *_registered())))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -199,11 +204,6 @@ _OURS: dict[str, Command] = {
         overrides=True,
         resumes=True,
     ),
-    "bench estimators": Command(
-        summary="compute the exact bias and variance of advantage estimators",
-        target="spa.commands.credit_lab:estimators",
-        example="spa bench estimators --group-size 4",
-    ),
     "config list": Command(
         summary="list the shipped configurations, or the methods",
         target="spa.commands.config:list_names",
@@ -231,7 +231,7 @@ def groups() -> dict[str, tuple[str, ...]]:
     """The groups of `spa --help` and the commands in them, those of other packages included."""
     found = dict(GROUPS)
     listed = {name for names in GROUPS.values() for name in names}
-    for words in plugins("commands"):
+    for words in _registered():
         first = words.partition(" ")[0]
         if first not in listed:
             listed.add(first)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from spa.lab.credit import ESTIMATORS, Verdict, groups_of, judge
-from spa.lab.worlds import STOP_OR_GO, WORLDS, World, enumerate_episodes
+from spa_bench.estimator_bias.credit import ESTIMATORS, Verdict, groups_of, judge
+from spa_bench.estimator_bias.worlds import STOP_OR_GO, WORLDS, World, enumerate_episodes
 
 SPECIMENS = (
     "turn_rloo",

@@ -7,9 +7,16 @@ import pytest
 import torch
 
 from spa.algo.turn_credit import gigpo, rewards_to_go, turn_gae, turn_rloo
-from spa.lab.credit import ESTIMATORS, groups_of, judge
-from spa.lab.page import tables
-from spa.lab.worlds import KEY_AND_DOOR, REVISITS, STOP_OR_GO, WORLDS, World, enumerate_episodes
+from spa_bench.estimator_bias.credit import ESTIMATORS, groups_of, judge
+from spa_bench.estimator_bias.page import tables
+from spa_bench.estimator_bias.worlds import (
+    KEY_AND_DOOR,
+    REVISITS,
+    STOP_OR_GO,
+    WORLDS,
+    World,
+    enumerate_episodes,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "credit.md"
 

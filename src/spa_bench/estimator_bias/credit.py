@@ -17,7 +17,7 @@ from spa.algo.advantages import bi_level_gae, gae, grpo, reinforce_plus_plus, rl
 from spa.algo.groups import group_stats
 from spa.algo.masked import whiten
 from spa.algo.turn_credit import Turns, gigpo, rewards_to_go, turn_gae, turn_rloo
-from spa.lab.worlds import Episodes
+from spa_bench.estimator_bias.worlds import Episodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

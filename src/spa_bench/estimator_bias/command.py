@@ -25,6 +25,6 @@ def estimators(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"--group-size is {options.group_size}; it must be from 2 to {MOST_IN_A_GROUP}"
         )
-    from spa.lab.page import tables
+    from spa_bench.estimator_bias.page import tables
 
     return say(tables(group_size=options.group_size, critic_error=options.critic_error))
