@@ -34,7 +34,7 @@ from spa.experiments.results import (
     read_training,
 )
 from spa.experiments.spent import learnt_tokens, q_learning, spent
-from spa.experiments.tables import print_table, sentences
+from spa.experiments.tables import equal_tokens, print_table, sentences
 from spa.report.reading import open_run
 from spa.worldmodel.rows import read_parquet
 
@@ -477,6 +477,31 @@ def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
     rounds = ("generate.num_batches=7", "generate.rounds=3", "generate.later_batches=2")
     cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, *rounds)))
     assert longer(cfg).trainer.total_training_steps == 1 + 7 + 2 + 2
+
+
+def test_a_baseline_with_as_many_sampled_tokens_has_more_ppo_steps(base, tmp_path, capsys):
+    made = methods_compared(
+        "base", overrides(base, tmp_path / "run"), only=["vanilla", "vanilla_x3", "spa"]
+    )
+    trainers = {name: ones[0].ppo.trainer for name, ones in made.trainings.items()}
+    steps = {name: trainer.total_training_steps for name, trainer in trainers.items()}
+    # vanilla goes on to as many episodes in all; the other has its steps and no more
+    assert (steps["spa"], steps["vanilla_x3"], steps["vanilla"]) == (1, 3, 2)
+    assert trainers["vanilla_x3"].also_test_at is None
+    assert episodes_played(made.trainings["vanilla_x3"][0]) == {"ppo": 36, "self_play": 0}
+    assert method("spa_x2").steps == 2 and method("spa_x2").world_model == method("spa").world_model
+    for name in ("vanilla_x0", "nothing_x2"):
+        with pytest.raises(ConfigError, match="no method"):
+            method(name)
+
+
+def test_the_table_names_the_baseline_with_as_many_sampled_tokens():
+    tokens = {"vanilla": {"after": 176_197, "longer": 229_809}, "spa": {"after": 1_482_108}}
+    said = equal_tokens({"sampled_tokens": tokens})
+    assert said is not None
+    assert "8.4 times the tokens" in said and "--methods vanilla,vanilla_x11,spa" in said
+    assert equal_tokens({"sampled_tokens": {**tokens, "vanilla_x11": {"after": 1_500_000}}}) is None
+    assert equal_tokens({"sampled_tokens": {"spa": {"after": 9}}}) is None
 
 
 def test_the_line_of_who_trained_longer_counts_what_it_played(tmp_path, capsys):

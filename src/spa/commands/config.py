@@ -31,6 +31,10 @@ def list_names(options: argparse.Namespace) -> int:
         found = method(name)
         changes = " ".join((*found.overrides, *found.world_model, *found.ppo)) or "-"
         lines += [f"{name:<{width}}  {found.description}", f"{'':<{width}}  {changes}"]
+    lines += [
+        "NAME_shuffled: the control of NAME, fine-tuned on next states of other turns",
+        "NAME_xN: NAME with N times the PPO steps, such as vanilla_x11",
+    ]
     return say(lines)
 
 

@@ -33,7 +33,7 @@ from spa.experiments.grid import (
     plan_grid,
 )
 from spa.experiments.leaderboard import leaderboard, row_of
-from spa.experiments.methods import SHUFFLED, configured, label, method, placed
+from spa.experiments.methods import SHUFFLED, configured, label, method, placed, with_steps
 from spa.experiments.paper import SCALES, Setting
 from spa.experiments.results import SeedResult, read_training
 from spa.experiments.spent import learnt_tokens, q_learning, spent
@@ -200,8 +200,8 @@ def training_of(
         for own in chosen.changes
     )
     if not chosen.fine_tuned:
-        return Training(folder=folder, world_model=None, ppo=longer(ppo))
-    return Training(folder=folder, world_model=first, ppo=ppo)
+        return Training(folder=folder, world_model=None, ppo=longer(with_steps(chosen, ppo)))
+    return Training(folder=folder, world_model=first, ppo=with_steps(chosen, ppo))
 
 
 def with_controls(made: Bench, best: Sequence[str]) -> Bench:

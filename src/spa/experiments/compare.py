@@ -33,7 +33,15 @@ from spa.experiments.grid import (
     plan_grid,
     run_grid,
 )
-from spa.experiments.methods import REFERENCE, Method, configured, label, method, placed
+from spa.experiments.methods import (
+    REFERENCE,
+    Method,
+    configured,
+    label,
+    method,
+    placed,
+    with_steps,
+)
 from spa.experiments.results import summarise
 from spa.run.files import read_object, write_atomic
 from spa.run.stage import locked
@@ -120,7 +128,7 @@ def _training(
         )
         for own in arm.method.changes
     ]
-    ppo = longer(stages[1]) if arm.longer else stages[1]
+    ppo = longer(stages[1]) if arm.longer else with_steps(arm.method, stages[1])
     return Training(
         folder=folder, world_model=stages[0] if arm.method.fine_tuned else None, ppo=ppo
     )
@@ -150,7 +158,8 @@ def methods_compared(
     chosen = (*(only or cfg.compare.arms), *names)
     found = {name: method(name) for name in dict.fromkeys(chosen)}
     arms = [
-        Arm(name=label(name), method=one, longer=not one.fine_tuned) for name, one in found.items()
+        Arm(name=label(name), method=one, longer=not one.fine_tuned and one.steps == 1)
+        for name, one in found.items()
     ]
     reference = REFERENCE if REFERENCE in found else arms[0].name
     home = (

@@ -5,6 +5,7 @@ Each is a few overrides of a configuration, in one table; `module:name` is a `Me
 own.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,13 +29,15 @@ _NO_ROWS = f"{_REPLAY}.rows=0"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """What a method changes. `overrides` are of the whole training, `world_model` of stages 1 and 2
-    alone, `ppo` of stage 3 alone; without `fine_tuned`, PPO starts from the base model."""
+    alone, `ppo` of stage 3 alone; without `fine_tuned`, PPO starts from the base model. `steps`:
+    PPO steps, as a multiple of the configuration's."""
 
     description: str
     overrides: tuple[str, ...] = ()
     world_model: tuple[str, ...] = ()
     ppo: tuple[str, ...] = ()
     fine_tuned: bool = True
+    steps: int = 1
 
     @property
     def has_control(self) -> bool:
@@ -59,6 +62,9 @@ BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
 """What `spa run --method` trains besides SPA: PPO alone."""
 CONTROLS = ("vanilla_wm", "spa_shuffled")
 """What `spa compare --controls` adds."""
+LONGER = re.compile(r"(.+)_x([1-9]\d*)")
+"""A method's name with _xN trains with N times the PPO steps: a baseline for methods that sample
+more tokens."""
 SHUFFLED = "_shuffled"
 """A method's name with this is its control: the same after SFT on next states of other turns."""
 
@@ -376,7 +382,8 @@ def method_names() -> list[str]:
 
 def method(name: str) -> Method:
     """The method of this name, or the user's own at `module:name`, where modules beside the user
-    are found; the shuffled control of a fine-tuned method at NAME_shuffled.
+    are found; the shuffled control of a fine-tuned method at NAME_shuffled, a method with N times
+    the PPO steps at NAME_xN.
 
     Raises ConfigError that names the nearest one if there is none.
     """
@@ -384,6 +391,14 @@ def method(name: str) -> Method:
         return METHODS[name]
     if name in plugins("methods"):
         return load_plugin("methods", name)
+    if ":" not in name and (longer := LONGER.fullmatch(name)):
+        shorter = method(longer[1])
+        steps = int(longer[2])
+        return replace(
+            shorter,
+            description=f"{longer[1]} with {steps} times the PPO steps",
+            steps=shorter.steps * steps,
+        )
     plain = name.removesuffix(SHUFFLED)
     if plain != name and plain in method_names():
         return _control(plain)
@@ -414,6 +429,12 @@ def _control(plain: str) -> Method:
         description=f"control of {label(plain)}: SFT on next states of other turns",
         overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),
     )
+
+
+def with_steps(chosen: Method, ppo: Config) -> Config:
+    """The configuration of stage 3 with the method's multiple of its PPO steps."""
+    steps = chosen.steps * ppo.trainer.total_training_steps
+    return replace(ppo, trainer=replace(ppo.trainer, total_training_steps=steps))
 
 
 def label(name: str) -> str:

@@ -1,5 +1,6 @@
 """The table that a comparison ends with."""
 
+import math
 from typing import Any
 
 from rich.table import Table
@@ -8,6 +9,10 @@ from spa.evaluation.statistics import MANY_SEEDS
 from spa.evaluation.text import on_puzzles
 from spa.experiments.results import IN_PLAY
 from spa.run.console import results_console
+
+MORE_STEPS = 1.25
+"""Steps of a baseline with as many sampled tokens, beyond the measured ratio: responses become
+shorter while they are trained."""
 
 
 def print_table(summary: dict[str, Any]) -> None:
@@ -54,6 +59,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         else:
             claim = f"No difference found between {first} and {against} ({mean:+.0f} points)"
         out.append(f"{claim} (95 % interval {low:.0f} to {high:.0f} {over}).")
+    if (more := equal_tokens(summary)) is not None:
+        out.append(more)
     world = summary.get("world_model") or {}
     if "observation_exact" in world:
         out.append(
@@ -78,6 +85,27 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         f"{seconds:.0f} s in all; at most {memory} GB of memory (the peaks of all processes, added up)."
     )
     return out
+
+
+def equal_tokens(summary: dict[str, Any]) -> str | None:
+    """Which baseline samples as many tokens as the recipe; None if it is here, or if the recipe
+    samples no more than the baseline."""
+    tokens = {
+        arm: used["after"]
+        for arm, used in summary.get("sampled_tokens", {}).items()
+        if "after" in used
+    }
+    baselines = [arm for arm in tokens if arm.startswith("vanilla") and not arm.endswith("format")]
+    if not baselines or "vanilla" not in tokens or "spa" not in tokens:
+        return None
+    if tokens["spa"] <= max(tokens[arm] for arm in baselines):
+        return None
+    times = tokens["spa"] / tokens["vanilla"]
+    name = f"vanilla_x{math.ceil(MORE_STEPS * times)}"
+    return (
+        f"SPA sampled {times:.1f} times the tokens of vanilla. Add a baseline with as many: "
+        f"--methods vanilla,{name},spa"
+    )
 
 
 def _cells(
