@@ -242,8 +242,8 @@ def ends(
 ) -> tuple[float | None, float | None]:
     """The metric at step 0, if that is not the last, and at its last step up to `step`, the mean
     over seeds; None where there is none."""
-    drawn = chart(wanted, [method])
-    points = dict(drawn.series[0].points) if drawn else {}
+    tables = [_values(stage, wanted.pattern) for stage in method.of(wanted.stage)]
+    points = dict(_average([table for table in tables if table])[0])
     last = max((x for x in points if step is None or x <= step), default=None)
     return (points.get(0) if last else None), None if last is None else points[last]
 

@@ -124,7 +124,7 @@ def validation(path: Path) -> tuple[Behaviour, dict[str, float]]:
 def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[str, float]]:
     behaviour = Behaviour()
     of_puzzle: dict[str, list[bool]] = defaultdict(list)
-    for episode in heads(path):
+    for episode in (head for _, head in heads(path) if head):
         behaviour.add(episode)
         if episode.get("stop") != "error":
             # a seed alone has others

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from spa.report.curves import RunArm
 from spa.report.facts import ENDINGS
 from spa.report.index import Place, read_episode
-from spa.report.reading import StageFolder, TrajectoryFile, last_validation, parse_head
+from spa.report.reading import StageFolder, TrajectoryFile, heads, last_validation
 from spa.report.replay import any_wrong, replay
 from spa.run.console import printable
 
@@ -121,14 +121,11 @@ def _episodes(method: RunArm, step: int | None, limit: int = 2000) -> list[_Foun
         file = last_validation(stage, step)
         if file is None:
             continue
-        start = 0
-        with file.path.open("rb") as lines:
-            for line in lines:
-                if (head := parse_head(line)) and head["turns"]:
-                    found.append(_Found(head, file.path, start, _link(method, stage, file, head)))
-                start += len(line)
-                if len(found) >= limit:
-                    break
+        for start, head in heads(file.path):
+            if head.get("turns"):
+                found.append(_Found(head, file.path, start, _link(method, stage, file, head)))
+            if len(found) >= limit:
+                break
     return sorted(found, key=lambda episode: len(episode.head["turns"]))
 
 

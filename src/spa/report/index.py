@@ -12,14 +12,14 @@ import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spa.report.reading import Run, StageFolder, TrajectoryFile, arm_rank, open_run, parse_head
+from spa.report.reading import Run, StageFolder, TrajectoryFile, arm_rank, heads, open_run
 from spa.report.replay import any_wrong
-from spa.report.shape import NUMBER, TREE, fits, is_episode
+from spa.report.shape import NUMBER, is_episode, is_tree
 from spa.run.console import printable
 from spa.run.files import read_lines
 
@@ -209,14 +209,15 @@ class EpisodeIndex:
                     last = self._db.execute(
                         "SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'"
                     ).fetchone()
-                    rows = _rows(path, int(number or 0), stage, split, step)
-                    # no number is used twice: words
-                    for place, (row, text) in enumerate(rows, (last[0] or 0) + 1):
-                        # of an episode that is gone then find nothing
-                        self._db.execute(_INSERT, (place, *row))
-                        self._db.execute(
-                            "INSERT INTO words (rowid, text) VALUES (?,?)", (place, text)
-                        )
+                    # no number is used twice: words of an episode that is gone find nothing then
+                    where = (int(number or 0), stage, split, step)
+                    texts = []
+                    rows = []
+                    for place, (start, head) in enumerate(heads(path), (last[0] or 0) + 1):
+                        rows.append((place, *_row(head, start, *where)))
+                        texts.append((place, _text(head)))
+                    self._db.executemany(_INSERT, rows)
+                    self._db.executemany("INSERT INTO words (rowid, text) VALUES (?,?)", texts)
             except OSError as error:  # the next update tries again
                 log.debug("%s is unreadable and left out: %s", path, error)
         self.progress = (len(work), len(work))
@@ -256,16 +257,6 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
     return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)
 
 
-def _rows(
-    path: Path, file: int, stage: StageFolder, split: str, step: int
-) -> Iterator[tuple[tuple[Any, ...], str]]:
-    start = 0
-    for line, row in _lines(path):
-        # a line of something else, too, so that nobody misses it
-        yield _row(row, file, start, stage, split, step), _text(row)
-        start += len(line)
-
-
 def _text(row: dict[str, Any]) -> str:
     """What is found by its words: states, responses and the error of an episode."""
     parts = [
@@ -277,15 +268,10 @@ def _text(row: dict[str, Any]) -> str:
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    with path.open("rb") as file:
-        for line in file:
-            yield line, parse_head(line)
-
-
 def _row(
-    row: dict[str, Any], file: int, start: int, stage: StageFolder, split: str, step: int
+    row: dict[str, Any], start: int, file: int, stage: StageFolder, split: str, step: int
 ) -> tuple[Any, ...]:
+    """The columns of an episode; of a line that is none, too, so that nobody misses it."""
     turns = row.get("turns") or []
     wrong = any_wrong(row)
     return (
@@ -361,7 +347,7 @@ def read_imagined(place: Place, episode: str) -> dict[int, list[dict[str, Any]]]
     return {
         row["turn"]: [_node(row, index) for index in range(len(row["imagined"]))]
         for row in rows
-        if fits(row, TREE)
+        if is_tree(row)
     }
 
 

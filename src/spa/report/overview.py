@@ -17,6 +17,8 @@ from spa.run.console import printable
 from spa.run.lock import LOCK, held
 
 _FRESH_SECONDS = 15 * 60
+Steps = dict[str, int | None]
+"""Label of a method -> the step that it is judged at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,21 @@ def run_line(path: Path, now: float) -> Line | None:
         if not path.is_dir() or path.name.startswith("."):
             return None
         run = open_run(path)
-        methods = tuple(_methods(run, now))
+        methods = list_methods([run])
+        steps = common_steps(methods)
+        lines = tuple(_methods(run, methods, steps, now))
         commit = printable(str(flatten(run.summary or {}).get("versions.commit", "")))
         name, state, result, seeds, duration = map(
-            printable, (run.name, _state(run, now), _result(run), _seeds(run), _duration(run))
+            printable,
+            (
+                run.name,
+                _state(run, now),
+                _result(run, methods, steps),
+                _seeds(run),
+                _duration(run),
+            ),
         )
-        return Line(name, state, result, seeds, duration, methods, commit)
+        return Line(name, state, result, seeds, duration, lines, commit)
     except NoRunError:
         return None
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and other runs are to be listed
@@ -96,10 +107,8 @@ def _state(run: Run, now: float) -> str:
     return f"{state}: {least.arm + ' ' if least.arm else ''}{least.stage} step {least.steps}"
 
 
-def _methods(run: Run, now: float) -> Iterator[MethodLine]:
+def _methods(run: Run, methods: Sequence[RunArm], steps: Steps, now: float) -> Iterator[MethodLine]:
     states = {state.arm: state for state in progress(run)}
-    methods = list_methods([run])
-    steps = common_steps(methods)
     for method in methods:
         stages = method.of("ppo") or method.of("eval")
         step = steps[method.label]
@@ -125,14 +134,9 @@ def _is_running(run: Run, now: float) -> bool:
     )
 
 
-def _result(run: Run) -> str:
+def _result(run: Run, methods: Sequence[RunArm], steps: Steps) -> str:
     """Pass@1 before and after PPO, per arm, at the step at which a report judges them, which is
     named while a method is in progress."""
-    arms = [(arm, tuple(stage for stage in run.stages if stage.arm == arm)) for arm in run.arms()]
-    methods = [
-        RunArm(arm, arm, run.name, number, stages) for number, (arm, stages) in enumerate(arms)
-    ]
-    steps = common_steps(methods)
     parts = []
     for method in methods:
         before, after = ends(PASS_1, method, steps[method.label])

@@ -121,7 +121,7 @@ class StageFolder:
 
 @lru_cache(maxsize=1024)  # YAML is slow to read, and the viewer lists all runs every few seconds
 def _read_config(path: Path, changed: int) -> dict[str, Any]:
-    try:
+    try:  # not by libyaml: it crashes on deep nesting and refuses some escapes
         loaded = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
     except yaml.YAMLError as error:
         raise DataError(f"{path} is not valid YAML: {error}") from error
@@ -327,9 +327,11 @@ def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFi
     return files[-1] if files else None
 
 
-def heads(path: Path) -> Iterator[dict[str, Any]]:
-    """The episodes of a file, without messages and tokens; lines that are no episode are left out."""
+def heads(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Where each line of a file starts, and the episode on it without messages and tokens; {} for a
+    line that is no episode."""
+    start = 0
     with path.open("rb") as file:
         for line in file:
-            if row := parse_head(line):
-                yield row
+            yield start, parse_head(line)
+            start += len(line)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spa.planning.written_search import read_line
 from spa.report import boards
 from spa.run.console import printable
 from spa.worldmodel.accuracy import is_exact
@@ -115,6 +114,8 @@ def replay(
 def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
     """The lines of a search that a response holds, as states with their moves; empty if it holds
     none."""
+    from spa.planning.written_search import read_line  # imports games, which a list can do without
+
     lines = (
         [line for each in text.split("\n") if (line := read_line(each, actions))] if actions else []
     )

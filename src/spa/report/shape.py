@@ -9,9 +9,8 @@ from math import isfinite
 from types import NoneType
 from typing import Any
 
-Shape = type | tuple[type, ...] | list[Any] | dict[str, Any] | Callable[[Any], bool]
-"""A type or several; a list with the shape of its items; a mapping, where `key?` may be missing and
-`*` is any other key; or a function that says whether a value fits."""
+Check = Callable[[Any], bool]
+"""Whether a value that JSON can hold has a shape."""
 
 LARGEST = 1e15
 """No reward and no rate is larger; a page and a database can hold it."""
@@ -22,86 +21,78 @@ def NUMBER(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) <= LARGEST and isfinite(value)
 
 
+def shape(of: Any) -> Check:
+    """The check for a shape: a type or several; a list with the shape of its items; a mapping,
+    where `key?` may be missing and `*` is any other key; or a function that is the check.
+
+    Built once per shape, because a large run has a million values to check.
+    """
+    if isinstance(of, list):
+        item = shape(of[0])
+        return lambda value: isinstance(value, list) and all(map(item, value))
+    if isinstance(of, dict):
+        needed = {name for name in of if not name.endswith(("?", "*"))}
+        named = {name.removesuffix("?"): shape(part) for name, part in of.items()}
+        other = named.pop("*", None)
+        return lambda value: (
+            isinstance(value, dict)
+            and needed <= value.keys()
+            and all(check(part) for key, part in value.items() if (check := named.get(key, other)))
+        )
+    return (lambda value: isinstance(value, of)) if isinstance(of, type | tuple) else of
+
+
 TEXT = (str, NoneType)
 
-_REPLY: Shape = {
+_REPLY = {
     "well_formed": bool, "think?": TEXT, "observation?": TEXT, "prediction?": TEXT, "actions?": [str],
     "options?": [list],
 }  # fmt: skip
-_TURN: Shape = {
+_TURN = {
     "state": str, "next_state": str, "reply": _REPLY, "reward": NUMBER, "penalty": NUMBER, "world_state?": TEXT,
     "next_world_state?": TEXT, "executed?": [str], "infos?": [dict],
 }  # fmt: skip
-HEAD: Shape = {
+is_head = shape({
     "episode_id?": str, "tag?": str, "mode?": str, "stop": str, "success": bool, "turns": [_TURN], "puzzle_hash?": TEXT,
     "error?": TEXT,
-}  # fmt: skip
-"""An episode without its messages and tokens."""
+})  # fmt: skip
+"""Whether this is an episode, as far as lists and counts of episodes look at it: without its
+messages and tokens."""
 
 _TOKENS = ("token_ids", "sampled", "logprobs", "turn_index")
-_REST: Shape = {
+_has_rest = shape({
     "messages?": [{"role": str, "content": str}], "turns": [{"reply_text": str}],
     **{f"{name}?": (list, NoneType) for name in _TOKENS},
-}  # fmt: skip
+})  # fmt: skip
+_are_whole = shape([int])
+_are_texts = shape([str])
 
-
-TREE: Shape = {
+is_tree = shape({
     "turn": int, "chosen": int,
     "imagined": [{"actions": [str], "state": TEXT, "right": (bool, NoneType), "root": int, "depth": int}],
-}  # fmt: skip
-"""What a planner recorded of a turn."""
+})  # fmt: skip
+"""Whether this is what a planner recorded of a turn."""
 
-
-def fits(value: Any, shape: Any) -> bool:
-    """Whether a value that JSON can hold has a shape."""
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(fits(item, shape[0]) for item in value)
-    if isinstance(shape, dict):
-        if not isinstance(value, dict):
-            return False
-        named = {name.removesuffix("?"): part for name, part in shape.items() if name != "*"}
-        return (
-            all(name.endswith(("?", "*")) or name in value for name in shape)
-            and all(fits(value[name], part) for name, part in named.items() if name in value)
-            and (
-                "*" not in shape
-                or all(fits(other, shape["*"]) for key, other in value.items() if key not in named)
-            )
-        )
-    if isinstance(shape, type | tuple):
-        return isinstance(value, shape)
-    return shape(value)
-
-
-_RATES: Shape = {"*": {"*": NUMBER}}  # moment -> Pass@k -> rate
-_SUMMARY: Shape = {
+_RATES = {"*": {"*": NUMBER}}  # moment -> Pass@k -> rate
+is_summary = shape({
     "methods?": {"*": _RATES}, "seeds?": [{"methods?": {"*": _RATES}}], "reference?": str, "descriptions?": {"*": str},
     "episodes?": {"*": {"*": NUMBER}}, "seconds?": {"*": NUMBER},
     "difference?": {"*": {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n?": NUMBER}},
-}  # fmt: skip
-
-
-def is_summary(value: Any) -> bool:
-    """Whether this is what `summary.json` of a comparison holds, as far as reports look at it."""
-    return fits(value, _SUMMARY)
-
-
-def is_head(row: Any) -> bool:
-    """Whether this is an episode, as far as lists and counts of episodes look at it."""
-    return fits(row, HEAD)
+})  # fmt: skip
+"""Whether this is what `summary.json` of a comparison holds, as far as reports look at it."""
 
 
 def is_episode(row: Any) -> bool:
     """Whether this is an episode, as far as a page that replays it looks at it."""
-    if not (is_head(row) and fits(row, _REST)):
+    if not (is_head(row) and _has_rest(row)):
         return False
     columns = {name: row[name] for name in _TOKENS if row.get(name) is not None}
     ids = [*columns.get("token_ids", ()), *columns.get("turn_index", ())]
     plans = [plan for turn in row["turns"] for plan in turn["reply"].get("options", ())]
     return (
         len({len(column) for column in columns.values()}) < 2
-        and fits(ids, [int])
+        and _are_whole(ids)
         and all(
-            len(plan) == 2 and fits(plan[0], [str]) and isinstance(plan[1], str) for plan in plans
+            len(plan) == 2 and _are_texts(plan[0]) and isinstance(plan[1], str) for plan in plans
         )
     )

@@ -40,7 +40,7 @@ def printable(text: str) -> str:
     Newlines and tabs stay. Control characters (terminal escapes among them), characters that change the writing
     direction, and lone surrogates become `\\x1b`-style escapes.
     """
-    if text.isprintable():
+    if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return text.translate({ord(char): _escape(char) for char in set(text) if not _harmless(char)})
 
