@@ -2,6 +2,22 @@
 
 from spa.commands.table import Command
 
+paper = Command(
+    summary="reproduce the paper's tables",
+    target="spa_bench.paper.command:paper",
+    example="spa bench paper main --scale tiny --dry-run",
+    overrides=True,
+    resumes=True,
+    group="Bench",
+)
+methods = Command(
+    summary="rank methods on a leaderboard",
+    target="spa_bench.leaderboard.command:methods",
+    example="spa bench methods spa vanilla --dry-run",
+    overrides=True,
+    resumes=True,
+    group="Bench",
+)
 estimators = Command(
     summary="compute the exact bias and variance of advantage estimators",
     target="spa_bench.estimator_bias.command:estimators",

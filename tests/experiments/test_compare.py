@@ -28,7 +28,6 @@ from spa.experiments.results import (
     SeedResult,
     difference,
     episodes_played,
-    mean_curve,
     puzzles_of,
     read_curve,
     read_training,
@@ -37,6 +36,7 @@ from spa.experiments.spent import learnt_tokens, q_learning, spent
 from spa.experiments.tables import equal_tokens, print_table, sentences
 from spa.report.reading import open_run
 from spa.worldmodel.rows import read_parquet
+from spa_bench.paper.verdicts import mean_curve
 
 STEPS = (
     "trainer.total_training_steps=1",

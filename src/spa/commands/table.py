@@ -54,7 +54,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Look at results": ("view", "report", "runs"),
     "Environments": ("env",),
     "Models and data": ("model", "data"),
-    "Bench": ("bench",),
     "Setup": ("config", "doctor"),
 }
 """The groups of `spa --help` and our commands in them."""
@@ -188,20 +187,6 @@ _OURS: dict[str, Command] = {
         summary="upload a data set to the Hugging Face Hub",
         target="spa.commands.share:push",
         example="spa data push runs/demo/data me/my-data --dry-run",
-        resumes=True,
-    ),
-    "bench paper": Command(
-        summary="reproduce the paper's tables",
-        target="spa.commands.experiments:paper",
-        example="spa bench paper main --scale tiny --dry-run",
-        overrides=True,
-        resumes=True,
-    ),
-    "bench methods": Command(
-        summary="rank methods on a leaderboard",
-        target="spa.commands.bench:methods",
-        example="spa bench methods spa vanilla --dry-run",
-        overrides=True,
         resumes=True,
     ),
     "config list": Command(

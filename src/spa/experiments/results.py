@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spa.errors import DataError
-from spa.evaluation.aggregate import interval_json
 from spa.evaluation.passk import pass_at_k
 from spa.evaluation.statistics import (
     Interval,
-    iqm_interval,
     paired_by_puzzle,
-    rate_interval,
-    sentence,
 )
 from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
 from spa.experiments.spent import spent
@@ -27,12 +23,10 @@ from spa.stages.versions import versions
 
 if TYPE_CHECKING:
     from spa.experiments.compare import Comparison
-    from spa.experiments.paper import Finding
 
 KS = (1, 8)
 IN_PLAY = {"pred_exact": "predictions", "obs_exact": "observations", "format_rate": "format"}
 """Shares of turns in validation -> what they are called."""
-MARGIN = 0.05  # that nothing is gained or lost takes an interval that leaves less than this
 Puzzles = dict[str, tuple[int, int]]
 """Puzzle -> (attempts, successes)."""
 Curve = dict[int, tuple[float, float | None]]
@@ -153,18 +147,6 @@ def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
 def per_puzzle(puzzles: Puzzles, k: int) -> dict[str, float]:
     """Unbiased Pass@k of every puzzle with at least k attempts."""
     return {name: float(pass_at_k(n, c, k)) for name, (n, c) in puzzles.items() if n >= k}
-
-
-def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, float | int]]:
-    """`pass@k` -> interval over seeds if there are enough of them, else over puzzles."""
-    out = {}
-    for k in KS:
-        strata = [
-            list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results
-        ]
-        if strata and all(strata):
-            out[f"pass@{k}"] = interval_json(rate_interval(strata, seed=0))
-    return out
 
 
 def difference(
@@ -342,95 +324,3 @@ def stage_seconds(made: "Comparison") -> dict[str, float]:
                 known = Manifest.read(task.folder)
                 out[f"{name}/{task.folder.name}"] += known.seconds if known else 0.0
     return {name: round(value, 1) for name, value in out.items()}
-
-
-def judge(finding: "Finding", results: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Whether a claim was found here, JSON-ready. `results` are those of the finding's environment
-    by method.
-
-    `reproduced`, `contradicted` (the interval lies on the other side), `no difference found`, or
-    `not run`. A claim that nothing is gained, or lost, is reproduced if the interval leaves no
-    gain, or loss, of `MARGIN` or more; otherwise it is `undecided`: not to have found a difference
-    is no evidence that there is none.
-    """
-    first = results.get(finding.first) or ()
-    second = results.get(finding.second) or ()
-    base = {"text": finding.text, "environment": finding.environment, "kind": finding.kind}
-    if finding.kind == "keeps":
-        second = first
-        gap = difference(first, first, k=8, moments=("after", "before"))
-        names = (f"Pass@8 of {finding.first} after PPO", "before")
-    else:
-        gap = difference(first, second)
-        names = (finding.first, finding.second)
-    if gap is None:
-        return {**base, "verdict": "not run"}
-    if finding.kind == "better":
-        verdict = (
-            "reproduced"
-            if gap.low > 0
-            else "contradicted"
-            if gap.high < 0
-            else "no difference found"
-        )
-    elif finding.kind == "no_gain":
-        verdict = (
-            "contradicted" if gap.low > 0 else "reproduced" if gap.high < MARGIN else "undecided"
-        )
-    else:
-        verdict = (
-            "contradicted" if gap.high < 0 else "reproduced" if gap.low > -MARGIN else "undecided"
-        )
-    return {
-        **base,
-        "verdict": verdict,
-        "difference": interval_json(gap),
-        "sentence": sentence(*names, gap),
-        "seeds": len({result.seed for result in first} & {result.seed for result in second}),
-    }
-
-
-def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]]) -> dict[str, Any]:
-    """Per method the interquartile mean of Pass@1 over environments and seeds, of methods that ran
-    in all of them.
-
-    `results` by (environment, method).
-    """
-    environments = dict.fromkeys(environment for environment, _ in results)
-    out = {}
-    for method in dict.fromkeys(method for _, method in results):
-        scores = [
-            [
-                float(np.mean(list(per_puzzle(r.moments["after"], 1).values())))
-                for r in results.get((environment, method), ())
-            ]
-            for environment in environments
-        ]
-        if len(environments) > 1 and all(scores):
-            out[method] = interval_json(iqm_interval(scores))
-    return out
-
-
-def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
-    """Validation steps that all seeds have, with the means over seeds and the range of Pass@1."""
-    if not results:
-        return []
-    shared = sorted(set.intersection(*(set(result.curve) for result in results)))
-    rows = []
-    for step in shared:
-        firsts = [result.curve[step][0] for result in results]
-        eighths = [value for result in results if (value := result.curve[step][1]) is not None]
-        rows.append(
-            {
-                "step": step,
-                "pass@1": round(float(np.mean(firsts)), 4),
-                **(
-                    {"pass@8": round(float(np.mean(eighths)), 4)}
-                    if len(eighths) == len(results)
-                    else {}
-                ),
-                "low": round(min(firsts), 4),
-                "high": round(max(firsts), 4),
-            }
-        )
-    return rows

@@ -8,11 +8,11 @@ from typing import Any
 from spa.errors import SpaError
 from spa.evaluation.statistics import MANY_SEEDS
 from spa.evaluation.text import interval_text
-from spa.experiments.paper import NAMES, SCALES
-from spa.experiments.results import MARGIN
 from spa.report.charts import Chart, Series
 from spa.report.figures import save_chart
 from spa.run.files import write_atomic
+from spa_bench.paper.paper import NAMES, SCALES
+from spa_bench.paper.verdicts import MARGIN
 
 
 def write_page(

@@ -10,7 +10,7 @@ import yaml
 from spa.errors import ConfigError
 
 _PAPER: Mapping[str, Any] = yaml.safe_load(
-    resources.files("spa.experiments").joinpath("paper.yaml").read_text(encoding="utf-8")
+    resources.files("spa_bench.paper").joinpath("paper.yaml").read_text(encoding="utf-8")
 )
 
 PERPLEXITY: Mapping[tuple[str, str], float] = {

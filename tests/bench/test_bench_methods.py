@@ -12,12 +12,12 @@ from spa import cli
 from spa.errors import ConfigError
 from spa.evaluation.statistics import probability_of_improvement
 from spa.evaluation.text import interval_text
-from spa.experiments import bench, leaderboard
-from spa.experiments.leaderboard import at_budget, verdicts
 from spa.experiments.methods import METHODS, method
-from spa.experiments.paper import Setting
 from spa.experiments.results import SeedResult
 from spa.experiments.spent import Spent
+from spa_bench.leaderboard import bench, tables
+from spa_bench.leaderboard.tables import at_budget, verdicts
+from spa_bench.paper.paper import Setting
 
 TINIEST = (
     *SMALL,
@@ -41,11 +41,11 @@ def result(seed: int, won: int) -> SeedResult:
 
 def row(
     name: str, board: str, one: SeedResult, *, first: float = 0.0, per_step: float = 10.0
-) -> leaderboard.Row:
+) -> tables.Row:
     spent = {
         step: Spent(first + per_step * step, 100 * (first + per_step * step)) for step in range(17)
     }
-    return leaderboard.row_of(name, board, one, optimum=0.8, spent=spent)
+    return tables.row_of(name, board, one, optimum=0.8, spent=spent)
 
 
 def test_probability_of_improvement_by_hand():
@@ -67,7 +67,7 @@ def test_a_curve_is_read_on_the_straight_line_and_nowhere_else():
 def test_the_thriftiest_training_sets_the_budget():
     found = {("lake", "spa"): [result(0, 8)], ("lake", "vanilla"): [result(0, 4)]}
     rows = [row("spa", "lake", result(0, 8), first=80), row("vanilla", "lake", result(0, 4))]
-    made = leaderboard.leaderboard(rows, found)
+    made = tables.leaderboard(rows, found)
     assert made["budgets"]["environment_steps"] == {"lake": 160}
     # After 160 steps spa, which spent 80 before PPO, is at PPO step 8; vanilla is at its end.
     assert [one["at_environment_steps"] for one in rows] == [0.5, 0.5]
@@ -83,7 +83,7 @@ def test_a_method_that_misses_a_board_has_no_interquartile_mean_and_stands_last(
         (board, name): [result(0, 8)] for board, name in (("a", "echo"), ("a", "spa"), ("b", "spa"))
     }
     rows = [row(name, board, one) for (board, name), (one,) in found.items()]
-    made = leaderboard.leaderboard(rows, found)
+    made = tables.leaderboard(rows, found)
     last = made["leaderboard"]["tokens"][-1]
     assert (
         last["method"] == "echo" and last["iqm"] is None and last["boards"] == {"a": 1.0, "b": None}
@@ -100,8 +100,8 @@ def test_rows_and_controls_of_fewer_boards_say_so():
     }
     found = {place: [result(0, won)] for place, won in wins.items()}
     rows = [row(name, board, one) for (board, name), (one,) in found.items()]
-    _, _, (_, _, head, body) = leaderboard.tables(
-        {**leaderboard.leaderboard(rows, found), "rows": rows, "descriptions": {}}
+    _, _, (_, _, head, body) = tables.tables(
+        {**tables.leaderboard(rows, found), "rows": rows, "descriptions": {}}
     )
     cells = {line[0]: dict(zip(head, line, strict=True)) for line in body}
     assert cells["spa"]["minus its shuffled control"] == "not run"
@@ -117,7 +117,7 @@ def test_a_single_run_has_no_interval():
     one, two = ([row("spa", "a", result(seed, 2)) for seed in range(count)] for count in (1, 2))
     for rows in (one, two):
         found = {("a", "spa"): [result(seed, 2) for seed in range(len(rows))]}
-        (entry,) = leaderboard.leaderboard(rows, found)["leaderboard"]["tokens"]
+        (entry,) = tables.leaderboard(rows, found)["leaderboard"]["tokens"]
         assert ("low" in entry["iqm"]) == (len(rows) > 1)
         assert interval_text(entry["iqm"]).count("[") == len(rows) - 1
 
@@ -209,11 +209,8 @@ def test_predictions_on_puzzles_of_training_say_so():
         row("spa", "t", replace(result(0, 4), world_model={"prediction_exact": 0.5, **own}))
         for own in counts
     ]
-    assert leaderboard._seen(rows[:2], "spa") == " (12 of 128 seen in training)"
-    assert (
-        leaderboard._seen(rows[1:2], "spa") == ""
-        and leaderboard._seen(rows, "spa") == " (not counted)"
-    )
+    assert tables._seen(rows[:2], "spa") == " (12 of 128 seen in training)"
+    assert tables._seen(rows[1:2], "spa") == "" and tables._seen(rows, "spa") == " (not counted)"
 
 
 def gap(mean: float, low: float, high: float) -> dict[str, float]:

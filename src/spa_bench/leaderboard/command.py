@@ -60,8 +60,8 @@ def methods_arguments(parser: argparse.ArgumentParser) -> None:
 def methods(options: argparse.Namespace) -> int:
     """Train methods x boards x seeds as one resumable grid, and write the leaderboard. Raises
     ConfigError."""
-    from spa.experiments import bench, leaderboard
     from spa.run.files import write_atomic
+    from spa_bench.leaderboard import bench, tables
 
     root = Path(options.root or f"runs/bench-{options.scale}")
     made = bench.make_bench(
@@ -80,9 +80,9 @@ def methods(options: argparse.Namespace) -> int:
         made, controls=options.controls, train=not options.no_training, parallel=options.parallel
     )
     command = _command(options)
-    write_atomic(page, [leaderboard.markdown(result, command)])
-    write_atomic(page.with_suffix(".html"), [leaderboard.html(result, command)])
-    order = [f"{place}. {line}" for place, line in enumerate(leaderboard.ranking(result), start=1)]
+    write_atomic(page, [tables.markdown(result, command)])
+    write_atomic(page.with_suffix(".html"), [tables.html(result, command)])
+    order = [f"{place}. {line}" for place, line in enumerate(tables.ranking(result), start=1)]
     return say(
         [
             *order,

@@ -23,19 +23,13 @@ from spa.experiments.grid import (
     plan_grid,
 )
 from spa.experiments.methods import configured, method, placed
-from spa.experiments.page import write_page
-from spa.experiments.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
-from spa.experiments.results import (
-    SeedResult,
-    interquartile_means,
-    judge,
-    mean_curve,
-    rates,
-    read_training,
-)
+from spa.experiments.results import SeedResult, read_training
 from spa.run.files import read_object, write_atomic
 from spa.stages import state_perplexity
 from spa.stages.versions import versions
+from spa_bench.paper.page import write_page
+from spa_bench.paper.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
+from spa_bench.paper.verdicts import interquartile_means, judge, mean_curve, rates
 
 RESULTS = "results.json"
 PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")

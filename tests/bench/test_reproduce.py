@@ -10,19 +10,13 @@ from helpers.stages import mark_finished
 
 from spa import cli
 from spa.errors import ConfigError, ModelError, TrainingError
-from spa.experiments import reproduce
 from spa.experiments.grid import Task
 from spa.experiments.methods import METHODS
-from spa.experiments.page import write_page
-from spa.experiments.paper import NAMES, SCALES, Finding, paper_table
-from spa.experiments.results import (
-    SeedResult,
-    difference,
-    interquartile_means,
-    judge,
-    mean_curve,
-    rates,
-)
+from spa.experiments.results import SeedResult, difference
+from spa_bench.paper import reproduce
+from spa_bench.paper.page import write_page
+from spa_bench.paper.paper import NAMES, SCALES, Finding, paper_table
+from spa_bench.paper.verdicts import interquartile_means, judge, mean_curve, rates
 
 
 def seed_result(

@@ -1,0 +1,1 @@
+"""The leaderboard: methods on boards, compared at equal budgets."""

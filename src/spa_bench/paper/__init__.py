@@ -1,0 +1,1 @@
+"""The paper's tables: experiments, verdicts on its claims, one page."""

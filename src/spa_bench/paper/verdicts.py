@@ -1,0 +1,119 @@
+"""From the results of trainings to the paper's claims: rates, verdicts, means over environments,
+curves."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spa.evaluation.aggregate import interval_json
+from spa.evaluation.statistics import iqm_interval, rate_interval, sentence
+from spa.experiments.results import KS, SeedResult, difference, per_puzzle
+from spa_bench.paper.paper import Finding
+
+MARGIN = 0.05
+"""That nothing is gained or lost takes an interval that leaves less than this."""
+
+
+def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, float | int]]:
+    """`pass@k` -> interval over seeds if there are enough of them, else over puzzles."""
+    out = {}
+    for k in KS:
+        strata = [
+            list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results
+        ]
+        if strata and all(strata):
+            out[f"pass@{k}"] = interval_json(rate_interval(strata, seed=0))
+    return out
+
+
+def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
+    """Whether a claim was found here, JSON-ready. `results` are those of the finding's environment
+    by method.
+
+    `reproduced`, `contradicted` (the interval lies on the other side), `no difference found`, or
+    `not run`. A claim that nothing is gained, or lost, is reproduced if the interval leaves no
+    gain, or loss, of `MARGIN` or more; otherwise it is `undecided`: not to have found a difference
+    is no evidence that there is none.
+    """
+    first = results.get(finding.first) or ()
+    second = results.get(finding.second) or ()
+    base = {"text": finding.text, "environment": finding.environment, "kind": finding.kind}
+    if finding.kind == "keeps":
+        second = first
+        gap = difference(first, first, k=8, moments=("after", "before"))
+        names = (f"Pass@8 of {finding.first} after PPO", "before")
+    else:
+        gap = difference(first, second)
+        names = (finding.first, finding.second)
+    if gap is None:
+        return {**base, "verdict": "not run"}
+    if finding.kind == "better":
+        verdict = (
+            "reproduced"
+            if gap.low > 0
+            else "contradicted"
+            if gap.high < 0
+            else "no difference found"
+        )
+    elif finding.kind == "no_gain":
+        verdict = (
+            "contradicted" if gap.low > 0 else "reproduced" if gap.high < MARGIN else "undecided"
+        )
+    else:
+        verdict = (
+            "contradicted" if gap.high < 0 else "reproduced" if gap.low > -MARGIN else "undecided"
+        )
+    return {
+        **base,
+        "verdict": verdict,
+        "difference": interval_json(gap),
+        "sentence": sentence(*names, gap),
+        "seeds": len({result.seed for result in first} & {result.seed for result in second}),
+    }
+
+
+def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]]) -> dict[str, Any]:
+    """Per method the interquartile mean of Pass@1 over environments and seeds, of methods that ran
+    in all of them.
+
+    `results` by (environment, method).
+    """
+    environments = dict.fromkeys(environment for environment, _ in results)
+    out = {}
+    for method in dict.fromkeys(method for _, method in results):
+        scores = [
+            [
+                float(np.mean(list(per_puzzle(r.moments["after"], 1).values())))
+                for r in results.get((environment, method), ())
+            ]
+            for environment in environments
+        ]
+        if len(environments) > 1 and all(scores):
+            out[method] = interval_json(iqm_interval(scores))
+    return out
+
+
+def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
+    """Validation steps that all seeds have, with the means over seeds and the range of Pass@1."""
+    if not results:
+        return []
+    shared = sorted(set.intersection(*(set(result.curve) for result in results)))
+    rows = []
+    for step in shared:
+        firsts = [result.curve[step][0] for result in results]
+        eighths = [value for result in results if (value := result.curve[step][1]) is not None]
+        rows.append(
+            {
+                "step": step,
+                "pass@1": round(float(np.mean(firsts)), 4),
+                **(
+                    {"pass@8": round(float(np.mean(eighths)), 4)}
+                    if len(eighths) == len(results)
+                    else {}
+                ),
+                "low": round(min(firsts), 4),
+                "high": round(max(firsts), 4),
+            }
+        )
+    return rows
