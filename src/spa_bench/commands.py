@@ -2,6 +2,13 @@
 
 from spa.commands.table import Command
 
+diagnose = Command(
+    summary="find problems in the rollouts of any training stack",
+    target="spa_bench.diagnose.command:diagnose",
+    example="spa diagnose runs/demo/ppo/trajectories --model builtin:tiny",
+    overrides=True,
+    group="Evaluate",
+)
 paper = Command(
     summary="reproduce the paper's tables",
     target="spa_bench.paper.command:paper",

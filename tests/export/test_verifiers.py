@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from spa.commands.diagnose import game_of
 from spa.errors import EnvFault
-from spa.evaluation.diagnose import diagnose
-from spa.evaluation.rollouts import read_rollouts
 from spa.export.chat import make_chat
+from spa_bench.diagnose.command import game_of
+from spa_bench.diagnose.findings import diagnose
+from spa_bench.diagnose.rollouts import read_rollouts
 from tests.engines.api_server import Server
 
 if importlib.util.find_spec("verifiers") is None:

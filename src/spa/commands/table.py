@@ -50,7 +50,7 @@ class _Commands(UserDict[str, Command]):
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Train": ("run", "compare"),
-    "Evaluate": ("eval", "diagnose"),
+    "Evaluate": ("eval",),
     "Look at results": ("view", "report", "runs"),
     "Environments": ("env",),
     "Models and data": ("model", "data"),
@@ -79,12 +79,6 @@ _OURS: dict[str, Command] = {
         example="spa eval runs/demo --samples 8",
         overrides=True,
         resumes=True,
-    ),
-    "diagnose": Command(
-        summary="find problems in the rollouts of any training stack",
-        target="spa.commands.diagnose:diagnose",
-        example="spa diagnose runs/demo/ppo/trajectories --model builtin:tiny",
-        overrides=True,
     ),
     "view": Command(
         summary="show runs, curves and episodes in a browser",

@@ -94,11 +94,11 @@ def template(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
-def render_page(name: str, **content: Any) -> str:
-    """A template of this package with the report's style and charts. Every text in `content` is
-    escaped."""
+def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
+    """A template of this package, or of another `folder`, with the report's style and charts. Every
+    text in `content` is escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        loader=jinja2.FileSystemLoader([folder, _TEMPLATES]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -11,11 +11,11 @@ from operator import itemgetter
 from statistics import fmean, pstdev
 from typing import Any
 
-from spa.evaluation.copying import state_likelihood
-from spa.evaluation.predictions import drift, inside, world_model
-from spa.evaluation.replay import Game, replay_report, replayed
-from spa.evaluation.rollouts import Chat, Rollout
 from spa.prompts.parse import TAGS, find_block
+from spa_bench.diagnose.copying import state_likelihood
+from spa_bench.diagnose.predictions import drift, inside, world_model
+from spa_bench.diagnose.replay import Game, replay_report, replayed
+from spa_bench.diagnose.rollouts import Chat, Rollout
 
 _ROLE = re.compile(
     r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user"

@@ -11,19 +11,19 @@ from helpers.smollm2 import needs_smollm2
 from pyarrow import parquet
 
 from spa.cli import execute
-from spa.commands.diagnose import game_of
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
-from spa.evaluation.diagnose import diagnose, masks, retokenised, with_text
-from spa.evaluation.rollouts import read_rollouts, read_row
 from spa.models.load import load_tokenizer
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
 from spa.report.build import template
-from spa.report.diagnosis import diagnosis_page
 from spa.rollout import collect
 from spa.types import SamplingParams
+from spa_bench.diagnose.command import game_of
+from spa_bench.diagnose.findings import diagnose, masks, retokenised, with_text
+from spa_bench.diagnose.page import diagnosis_page
+from spa_bench.diagnose.rollouts import read_rollouts, read_row
 
 USER = {"role": "user", "content": "room A"}
 

@@ -3,6 +3,7 @@ curves."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from spa.report.build import render_page
@@ -10,13 +11,14 @@ from spa.report.charts import Chart, Series
 
 
 def diagnosis_page(report: Mapping[str, Any], source: str) -> str:
-    """The result of `spa.evaluation.diagnose.diagnose` as one HTML page that loads nothing. All
+    """The result of `spa_bench.diagnose.findings.diagnose` as one HTML page that loads nothing. All
     text of rollouts is escaped."""
     count = len(report["findings"])
     what = f"{count} finding{'s' if count > 1 else ''}" if count else "Nothing wrong was found"
     stacks = ", ".join(f"{name} {number}" for name, number in report["stacks"].items())
     return render_page(
         "diagnosis.html.j2",
+        Path(__file__).parent,
         source=source,
         verdict=f"{what} in {report['rollouts']} rollouts ({stacks}).",
         report=report,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spa.evaluation.rollouts import Rollout
 from spa.prompts.parse import split_actions
 from spa.worldmodel.accuracy import score_state, total_score
+from spa_bench.diagnose.rollouts import Rollout
 
 _MOST = 1000  # actions that are counted in an answer
 

@@ -10,7 +10,7 @@ from spa.errors import ConfigError
 from spa.run.console import write_out
 
 if TYPE_CHECKING:
-    from spa.evaluation.replay import Game
+    from spa_bench.diagnose.replay import Game
 
 NO_LIMIT = 10**9
 
@@ -41,8 +41,8 @@ def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
 def diagnose(options: argparse.Namespace) -> int:
     """Print what is found; 0 whatever it is. Raises DataError, ModelError, ConfigError."""
     overrides = options.overrides
-    from spa.evaluation.diagnose import diagnose as find_problems
-    from spa.evaluation.rollouts import read_rollouts
+    from spa_bench.diagnose.findings import diagnose as find_problems
+    from spa_bench.diagnose.rollouts import read_rollouts
 
     page = None if options.html is None else result_file(options.html)
     game = None if options.env is None else game_of(options.env, options.config, overrides)
@@ -57,7 +57,7 @@ def diagnose(options: argparse.Namespace) -> int:
     report = find_problems(rollouts, tokenizer, game)
     if page is not None:
         from spa.report.build import write_text
-        from spa.report.diagnosis import diagnosis_page
+        from spa_bench.diagnose.page import diagnosis_page
 
         write_text(page, diagnosis_page(report, options.rollouts), "--html")
     write_out(json.dumps(report, indent=1) + "\n" if options.json else _text(report))
@@ -71,7 +71,7 @@ def game_of(name: str, config: str, overrides: list[str]) -> "Game":
     several players."""
     from spa.config.load import load_config
     from spa.envs.registry import make_env
-    from spa.evaluation.replay import Game
+    from spa_bench.diagnose.replay import Game
 
     cfg = load_config(config, overrides)
     spec = cfg.custom_envs.get(name)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from spa.evaluation.copying import StateToken, fall, state_likelihood, state_tokens
-from spa.evaluation.diagnose import diagnose
-from spa.evaluation.rollouts import Rollout, read_rollouts, read_row
+from spa_bench.diagnose.copying import StateToken, fall, state_likelihood, state_tokens
+from spa_bench.diagnose.findings import diagnose
+from spa_bench.diagnose.rollouts import Rollout, read_rollouts, read_row
 
 
 class Letters:

@@ -3,10 +3,10 @@
 import pytest
 
 from spa.envs.registry import make_env
-from spa.evaluation.diagnose import diagnose
-from spa.evaluation.predictions import drift
-from spa.evaluation.replay import Game, replayed
-from spa.evaluation.rollouts import Rollout, read_row
+from spa_bench.diagnose.findings import diagnose
+from spa_bench.diagnose.predictions import drift
+from spa_bench.diagnose.replay import Game, replayed
+from spa_bench.diagnose.rollouts import Rollout, read_row
 
 REPLY = (
     "<think><observation>{}</observation> <prediction>{}</prediction></think><answer>{}</answer>"

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from spa.evaluation.predictions import inside
-from spa.evaluation.rollouts import Rollout
 from spa.prompts.parse import find_block
 from spa.worldmodel.accuracy import placed_units
+from spa_bench.diagnose.predictions import inside
+from spa_bench.diagnose.rollouts import Rollout
 
 KINDS = ("copied", "changed")
 

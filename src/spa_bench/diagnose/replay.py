@@ -8,9 +8,9 @@ from typing import Any
 
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import EnvFault, boundary, checked_step, checked_text
-from spa.evaluation.predictions import inside, words
-from spa.evaluation.rollouts import Rollout
 from spa.prompts.parse import split_actions
+from spa_bench.diagnose.predictions import inside, words
+from spa_bench.diagnose.rollouts import Rollout
 
 CLOSE = 1e-6  # rewards that differ by no more are equal
 

@@ -1,0 +1,1 @@
+"""Problems in the rollouts of any training stack."""
