@@ -1,12 +1,13 @@
 """Grids without processes of their own."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from spa.experiments.compare import Comparison, run_comparison
 
 
-def in_this_process() -> ThreadPoolExecutor:
+def in_this_process(errors: Path | None = None) -> ThreadPoolExecutor:
     """One worker that is a thread."""
     return ThreadPoolExecutor(max_workers=1)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from spa.config.schema import Config
+from spa.config.schema import Config, TrainerConfig
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.grid import Plan, Task, run_grid
 from spa.run import console
@@ -250,14 +250,14 @@ def test_debug_says_how_long_each_part_took(verbosity, tmp_path: Path) -> None:
     assert "DEBUG ppo: rollout took 0.00 s" in (tmp_path / "log.txt").read_text()
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-def test_workers_say_as_much_as_their_parent(verbosity, capfd, quiet: bool) -> None:
-    console.set_verbosity(quiet=quiet)
+@pytest.mark.parametrize("debug", [False, True])
+def test_workers_show_warnings_and_with_debug_everything(verbosity, capfd, debug: bool) -> None:
+    console.set_verbosity(debug=debug)
     known = Fingerprint(stage="selfplay", settings={}, content={})
     task = Task(stage="selfplay", folder=Path("nowhere"), config=Config(), fingerprint=known)
     assert run_grid(Plan(tasks=[task]), devices=["cpu"], work=_talk) == {7: 7}
     said = capfd.readouterr().err
-    assert "warning: careful" in said and ("by the way" in said) is not quiet
+    assert "warning: careful" in said and ("by the way" in said) is debug
 
 
 def _talk(task: Task, device: str) -> tuple[int, int]:
@@ -283,7 +283,7 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     assert captured.out == ""
     first, last = captured.err.splitlines()
     assert first.startswith("[ppo] step 1/2  success 0.500  pg_loss 0.1000")
-    assert last.startswith("[ppo] step 2/2  success 0.500 @1  pg_loss 0.2000")
+    assert last.startswith("[ppo] step 2/2  pg_loss 0.2000")
 
 
 def test_quiet_says_nothing_but_warnings(
@@ -417,21 +417,22 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def _record_in_a_worker(task: Task, device: str) -> tuple[int, int]:
     with Recorder(task.folder, stage="ppo", name="demo-spa", total_steps=1) as recorder:
-        recorder.log(1, {"train/loss": 1.0})
+        recorder.log(1, {"train/success": 0.5})
     return 7, 7
 
 
-def test_workers_write_lines_with_their_name(
+def test_a_grid_writes_a_line_when_a_stage_of_a_worker_ends(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = Task(
         stage="ppo",
         folder=tmp_path,
-        config=Config(),
+        config=Config(trainer=TrainerConfig(run_dir=str(tmp_path / "spa"))),
         fingerprint=Fingerprint(stage="ppo", settings={}, content={}),
     )
     run_grid(Plan(tasks=[task]), devices=["cpu"], work=_record_in_a_worker)
-    assert "[demo-spa ppo] step 1/1  loss 1.0000" in capfd.readouterr().err
+    line = "spa: PPO 1/1  success 0.500  finished in 0:0"
+    assert capfd.readouterr().err.startswith(line)
 
 
 def test_lines_are_on_the_disk_when_log_returns(tmp_path, monkeypatch):

@@ -802,6 +802,7 @@ TIMINGS = Group(
             "elapsed_s", "time since the last line", "seconds", "stable", "find the part that grew"
         ),
         Metric("unix_time", "time of day", "seconds", "", ""),
+        Metric("total_steps", "steps of the stage, where they are known", "steps", "", ""),
     ),
 )
 

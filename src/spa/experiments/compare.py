@@ -7,6 +7,7 @@ all as SPA: a line of its own.
 
 import itertools
 import json
+import logging
 import re
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from spa.experiments.grid import (
     PoolOf,
     Training,
     Work,
+    announce,
     do_task,
     fetch_models,
     free_devices,
@@ -45,6 +47,11 @@ from spa.experiments.methods import (
 from spa.experiments.results import summarise
 from spa.run.files import read_object, write_atomic
 from spa.run.stage import locked
+
+log = logging.getLogger(__name__)
+
+MINUTES = {"demo": 10, "smol_frozen_lake": 120}
+"""Measured time of `spa compare NAME` with its own settings, one seed, on two CPU cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +75,7 @@ class Comparison:
     reference: str
     trainings: dict[str, list[Training]]  # one per seed
     nearby: list[Path]  # where stages may be finished
+    preset: str = ""  # the name of a configuration that is trained without changes
 
     @cached_property
     def grid(self) -> Plan:
@@ -111,6 +119,7 @@ def comparison(
         arms={arm.name: arm for arm in arms},
         reference=reference,
         trainings=trainings,
+        preset="" if any(not text.startswith("trainer.run_dir=") for text in overrides) else preset,
         nearby=[home, *sorted(home.parent.glob(f"{home.name}-*/"))],
     )
 
@@ -248,6 +257,9 @@ def run_comparison(
         made = replace(made)
         at_a_time = made.cfg.compare.parallel if parallel is None else parallel
         devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)
+        minutes = MINUTES.get(made.preset) if made.cfg.compare.seeds == 1 else None
+        for line in announce(made.grid, workers=len(devices), minutes=minutes):
+            log.info("%s", line)
         peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
         seconds = time.monotonic() - started if peaks else 0.0
         summary = summarise(

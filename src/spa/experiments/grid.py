@@ -11,21 +11,24 @@ import logging
 import os
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import Stage
 from spa.errors import ConfigError, DataError, ModelError, SpaError, TrainingError
 from spa.models.load import model_source
-from spa.run.console import same_verbosity
+from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
+from spa.run.console import worker_console
 from spa.run.files import archive_files
 from spa.run.fingerprint import Fingerprint, fingerprint_of
+from spa.run.live import SECONDS_BETWEEN_LOOKS, GridProgress, StageView
 from spa.run.manifest import (
     MANIFEST,
     Manifest,
@@ -45,6 +48,7 @@ from spa.stages.rounds import Round, lost_checkpoint, rounds_of
 log = logging.getLogger(__name__)
 
 FOLDERS: dict[Stage, str] = {"selfplay": "data", "sft": "sft", "ppo": "ppo"}
+STAGE_NAMES: dict[Stage, str] = {"selfplay": "self-play", "sft": "SFT", "ppo": "PPO"}
 ROWS_ONLY = (
     "shuffle_next_states",
     "states",
@@ -298,20 +302,26 @@ def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 Work = Callable[[Task, str], tuple[int, int]]
-PoolOf = Callable[[], Executor]
+PoolOf = Callable[[Path | None], Executor]
 
 
-def own_process() -> Executor:
-    """A worker that is a process of its own, with a fresh interpreter. One for each device, not one
-    executor with several: that would take down the others with a worker that is killed, and may not
-    notice for long."""
+def own_process(errors: Path | None) -> Executor:
+    """A worker in its own process, with a fresh interpreter. `errors`: the file that its stderr
+    goes to; None: ours.
+
+    There is one executor per device. One executor with several workers would end all of them with a
+    worker that is killed.
+    """
     return ProcessPoolExecutor(
-        1, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(same_verbosity(),)
+        1,
+        mp_context=get_context("spawn"),
+        initializer=_begin_worker,
+        initargs=(worker_console(errors),),
     )
 
 
-def _begin_worker(set_verbosity: Callable[[], None]) -> None:
-    set_verbosity()
+def _begin_worker(set_console: Callable[[], None]) -> None:
+    set_console()
     ignore_interrupts()
     stacks_on_request()
 
@@ -384,8 +394,16 @@ def run_grid(
     missing = {task.folder.resolve() for task in waiting}
     running = dict[Future, tuple[Task, tuple[Executor, str]]]()
     failed = dict[Path, str]()
-    with ExitStack() as open_workers, stopping_children():
-        free = [(open_workers.enter_context(pool()), device) for device in devices]
+    with (
+        GridProgress(_views(plan)) as progress,
+        ExitStack() as open_workers,
+        stopping_children(),
+    ):
+        free = [
+            (open_workers.enter_context(pool(progress.worker_errors)), device) for device in devices
+        ]
+        # The table goes first when work is interrupted: workers take a while to save.
+        open_workers.callback(progress.close)
         while waiting or running:
             for task in [task for task in waiting if _needs(task) & failed.keys()]:
                 waiting.remove(task)
@@ -400,7 +418,12 @@ def run_grid(
                     for task in waiting
                 }
                 break
-            for future in wait(running, return_when=FIRST_COMPLETED).done if running else ():
+            progress.update(
+                running={task.folder.resolve() for task, _ in running.values()},
+                unfinished=missing,
+                failed=failed,
+            )
+            for future in _finished(running):
                 task, place = running.pop(future)
                 if not isinstance(future.exception(), BrokenProcessPool):
                     free.insert(0, place)
@@ -411,12 +434,66 @@ def run_grid(
                     missing.discard(task.folder.resolve())
                     pid, peak = future.result()
                     peaks[pid] = max(peak, peaks.get(pid, 0))
+        progress.update(running=(), unfinished=missing, failed=failed)
     if failed:
         raise TrainingError(
             f"{len(failed)} of {len(plan.tasks)} stages could not be done; the others are kept, and the same command "
             "tries again:\n  " + "\n  ".join(failed.values())
         )
     return peaks
+
+
+def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[str]:
+    """What the plan does, before it starts: a line per method, and the time if it is known.
+
+    `minutes`: the measured time of the whole plan, if no stage is finished.
+    """
+    missing = {task.folder for task in plan.missing}
+    linked = {task.folder for task in plan.linked}
+    methods: dict[str, list[StagePlan]] = {}
+    for view in _views(plan):
+        stages = methods.setdefault(view.method, [])
+        if view.folder in linked:
+            source = plan.links[view.folder]
+            why = f"the same as {source}"
+            stages.append(StagePlan(view.name, source, "reuse", why))
+        else:
+            action = "run" if view.folder in missing else "reuse"
+            stages.append(StagePlan(view.name, view.folder, action))
+    if not missing:
+        return []
+    lines = plan_lines(methods)
+    if minutes is not None and len(missing) == len(plan.tasks):
+        return [*lines, f"This takes {duration(60 * minutes)} on two CPU cores."]
+    seconds = seconds_expected(methods, workers=workers)
+    return lines if seconds is None else [*lines, f"This takes {duration(seconds)}."]
+
+
+def _finished(running: Mapping[Future, Any]) -> Collection[Future]:
+    """The futures that are done, after a wait of at most a second."""
+    return wait(running, SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED).done if running else ()
+
+
+def _views(plan: Plan) -> list[StageView]:
+    """The stages of every method in their order, for the progress table. The name of a stage ends
+    with its round where a method has several."""
+    methods: dict[str, list[Task]] = {}
+    for task in [*plan.tasks, *plan.linked]:
+        methods.setdefault(task.config.trainer.run_dir, []).append(task)
+    root = os.path.commonpath([os.path.dirname(folder) for folder in methods]) if methods else ""
+    views = []
+    for folder, tasks in methods.items():
+        rounds = max((task.round.number for task in tasks if task.round), default=1)
+
+        def position(task: Task, last: int = rounds) -> tuple[int, int]:
+            own = task.round.number if task.round else last + 1
+            return own, list(FOLDERS).index(task.stage)
+
+        for task in sorted(tasks, key=position):
+            number = f" {task.round.number}" if task.round and rounds > 1 else ""
+            name = STAGE_NAMES[task.stage] + number
+            views.append(StageView(os.path.relpath(folder, root), name, task.folder))
+    return views
 
 
 def _settle(plan: Plan) -> None:

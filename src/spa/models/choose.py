@@ -28,6 +28,7 @@ from spa.models.load import (
 from spa.models.lora import add_adapters, load_adapters
 from spa.prompts.template import ChatTemplate
 from spa.prompts.token_check import check_tokens
+from spa.run.console import FILE_ONLY
 from spa.seeds import stream_seed
 
 log = logging.getLogger(__name__)
@@ -132,14 +133,14 @@ def load_template(cfg: Config, name: str) -> ChatTemplate:
         stop_ids=stop_ids(name, code=code),
     )
     check_tokens(template)
-    _tell(f"chat template of {name}: {template.report}")
+    _notice(f"chat template of {name}: {template.report}")
     return template
 
 
 @cache
-def _tell(text: str) -> None:
-    """Say something once, however often a model is loaded."""
-    log.info(text)
+def _notice(text: str) -> None:
+    """Log a notice once, however often a model is loaded."""
+    log.info(text, extra=FILE_ONLY)
 
 
 def make_trainable(

@@ -5,11 +5,13 @@ Progress, messages and warnings go to stderr, so that results can be piped.
 """
 
 import logging
+import os
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -70,6 +72,8 @@ class _ConsoleHandler(logging.Handler):
     """Log records as lines on the shared console, above a progress bar if one is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "file_only", False) and not _STATE.debug:
+            return
         style = {logging.WARNING: "yellow", logging.ERROR: "red", logging.DEBUG: "dim"}.get(
             record.levelno, ""
         )
@@ -83,6 +87,11 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+FILE_ONLY = {"file_only": True}
+"""`extra` of a log call for an internal notice: it goes to `log.txt`, and to the console with
+`SPA_LOG=DEBUG`."""
 
 
 def results_console() -> Console:
@@ -136,8 +145,23 @@ def verbosity_from(environment: Mapping[str, str]) -> None:
 
 
 def same_verbosity() -> Callable[[], None]:
-    """A function that makes a worker process say as much as this one does."""
+    """A function that gives another process the verbosity of this one."""
     return partial(set_verbosity, quiet=_STATE.quiet, debug=_STATE.debug)
+
+
+def worker_console(errors: Path | None) -> Callable[[], None]:
+    """A function that sets the console of a worker process: warnings, or every detail if this
+    process shows every detail. `errors`: the file that stderr goes to; None: where it goes here."""
+    return partial(_set_worker_console, errors, debug=_STATE.debug)
+
+
+def _set_worker_console(errors: Path | None, *, debug: bool) -> None:
+    if errors is not None:
+        # The descriptor and not `sys.stderr`: faulthandler and C libraries write to it as well.
+        descriptor = os.open(errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+    set_verbosity(quiet=not debug, debug=debug)
 
 
 def ensure_logging() -> None:

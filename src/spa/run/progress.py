@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal, elsewhere a plain line now and then."""
+"""The progress of a long command: a bar on a terminal, elsewhere a line every 30 seconds."""
 
 import multiprocessing
 import time
@@ -7,14 +7,14 @@ from typing import Any, Self
 
 from spa.run.console import get_console, is_quiet, printable
 
-SECONDS_BETWEEN_LINES = 2.0
+SECONDS_BETWEEN_LINES = 30.0
 
 
 class ProgressLine:
     """Stage, step, time used, time left and the latest values. Shows nothing when quiet. Also a
     context manager.
 
-    Worker processes share a terminal, so they write lines too, with the name of their run in front.
+    Worker processes write lines, with the name of their run in front: several share a terminal.
     """
 
     def __init__(
@@ -34,19 +34,22 @@ class ProgressLine:
             self._bar.start()
 
     def update(self, step: int, values: Mapping[str, str] | None = None) -> None:
-        """`step` steps are done; values by label, which stay, with the step that they are of, until
-        replaced."""
+        """Show that `step` steps are done, with values by label.
+
+        A bar keeps a value, with its step, until a newer one replaces it. A line has the values
+        that are newer than the last line.
+        """
         self._shown |= {label: (value, step) for label, value in (values or {}).items()}
-        text = "  ".join(
-            f"{label} {value}" + (f" @{since}" if since < step else "")
-            for label, (value, since) in self._shown.items()
-        )
         if self._bar is not None:
             from rich.markup import escape
 
+            text = "  ".join(
+                f"{label} {value}" + (f" @{since}" if since < step else "")
+                for label, (value, since) in self._shown.items()
+            )
             self._bar.update(self._task, completed=step, values=escape(printable(text)))
         elif not is_quiet():
-            self._line(step, text)
+            self._line(step)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -59,14 +62,17 @@ class ProgressLine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _line(self, step: int, text: str) -> None:
+    def _line(self, step: int) -> None:
+        """Write a line, unless the last one is recent. It has the values since the last one."""
         now = time.monotonic()
         if now - self._last_line < SECONDS_BETWEEN_LINES and step != self._total:
             return
         self._last_line = now
+        text = "  ".join(f"{label} {value}" for label, (value, _) in self._shown.items())
+        self._shown.clear()
         of = f"/{self._total}" if self._total else ""
         left = self._seconds_left(step, now)
-        ending = f"  ({_clock(left)} left)" if left is not None else ""
+        ending = f"  ({clock(left)} left)" if left is not None else ""
         get_console().print(
             printable(f"[{self._stage}] step {step}{of}  {text}{ending}"),
             markup=False,
@@ -97,7 +103,8 @@ def _bar(stage: str, total: int | None, start: int) -> tuple[Any, Any]:
     return bar, bar.add_task(escape(printable(stage)), total=total, completed=start, values="")
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A duration as `m:ss` or `h:mm:ss`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

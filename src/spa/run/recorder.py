@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from spa.errors import TrainingError
-from spa.run.console import ensure_logging
+from spa.run.console import FILE_ONLY, ensure_logging
 from spa.run.files import (
     METRICS,
     archive_files,
@@ -74,6 +74,7 @@ class Recorder:
         self.directory = Path(directory)
         self.stage = stage
         self.enabled = enabled
+        self._total_steps = total_steps
         self._seconds: dict[str, float] = defaultdict(float)
         self._last_log = time.monotonic()
         self._written: set[Path] = set()
@@ -127,6 +128,8 @@ class Recorder:
             self._append(METRICS, step, lasting)
         # the second may jump
         clock = {"elapsed_s": round(elapsed, 3), "unix_time": round(time.time(), 3)}
+        if self._total_steps is not None:
+            clock["total_steps"] = self._total_steps
         self._append("timings.jsonl", step, {**timings, **clock})
         self._watchdog.beat(f"what follows step {step}")
         self._sinks.log(step, {**lasting, **timings})
@@ -169,9 +172,9 @@ class Recorder:
         self._write_rows("token_scores", step, split, rows)
 
     def message(self, text: str) -> None:
-        """A line for people: on the console (unless quiet) and in `log.txt`."""
+        """Write a line to `log.txt`."""
         if self.enabled:
-            _LOGGER.info("%s", text)
+            _LOGGER.info("%s", text, extra=FILE_ONLY)
 
     def close(self) -> None:
         """Close the log file, the trackers and the progress bar. Calling it again does nothing."""

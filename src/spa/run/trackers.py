@@ -31,6 +31,7 @@ SHOWN = (
     ("success", "success", "{:.3f}"),
     ("format_rate", "format", "{:.2f}"),
     ("pred_exact", "prediction", "{:.3f}"),
+    ("copy_exact", "copy baseline", "{:.3f}"),
     ("obs_exact", "observation", "{:.3f}"),
     ("loss", "loss", "{:.4f}"),
     ("pg_loss", "pg_loss", "{:.4f}"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ModelError
+from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.checkpoint import find_checkpoint
 from spa.run.fingerprint import Fingerprint
 from spa.run.manifest import (
@@ -15,6 +16,7 @@ from spa.run.manifest import (
     archive_work,
     changed_lines,
     changes,
+    is_finished,
     refuse_other_work,
     result_of,
 )
@@ -45,6 +47,7 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         chain = fingerprints(rounds)
         policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
         _settle(cfg, [*chain, (ppo_dir, policy)])
+        _announce(cfg, rounds, [*chain, (ppo_dir, policy)])
         known = dict(chain)
         made: list[Path] = []
         for own in rounds:
@@ -76,6 +79,28 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
                 log.warning("%s begins from scratch: %s", folder, "; ".join(changed_lines(changed)))
                 archive_work(folder)
     world.broadcast(lambda: refuse_other_work(chain))
+
+
+def _announce(
+    cfg: Config, rounds: Sequence[Round], chain: Sequence[tuple[Path, Fingerprint]]
+) -> None:
+    """Log which stages run and which are reused, and the time if it is known."""
+    several = len(rounds) > 1
+    names = [
+        f"{name} {own.number}" if several else name
+        for own in rounds
+        for name in ("self-play", "SFT")
+    ]
+    stages = [
+        StagePlan(name, folder, "reuse" if is_finished(folder, fingerprint) else "run")
+        for name, (folder, fingerprint) in zip([*names, "PPO"], chain, strict=True)
+    ]
+    if current_world().is_main and any(stage.action == "run" for stage in stages):
+        methods = {cfg.trainer.experiment_name: stages}
+        seconds = seconds_expected(methods, workers=1)
+        time = [] if seconds is None else [f"This takes {duration(seconds)}."]
+        for line in [*plan_lines(methods), *time]:
+            log.info("%s", line)
 
 
 def play(

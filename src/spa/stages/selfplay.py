@@ -143,7 +143,7 @@ def self_play(
     if world.is_main:
         summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out, before=before)
         log.info(
-            "%d training and %d validation rows from %d episodes; dropped: %s",
+            "%d training and %d validation examples from %d episodes; dropped: %s",
             summary["rows_train"],
             summary["rows_val"],
             summary["episodes"],

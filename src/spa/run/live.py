@@ -1,0 +1,252 @@
+"""The progress of several trainings at once: a live table on a terminal, lines elsewhere.
+
+The values come from the files that each stage writes, so the workers need no channel to this
+process.
+"""
+
+import json
+import tempfile
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from spa.run.console import get_console, is_quiet, printable
+from spa.run.files import METRICS
+from spa.run.progress import clock
+from spa.run.trackers import headline
+
+TIMINGS = "timings.jsonl"
+SECONDS_BETWEEN_LOOKS = 1.0
+_LINE_SECONDS = (30.0, 300.0)
+"""The shortest and the longest time between two lines of a method."""
+_WINDOW = 20
+"""Steps that the time left is estimated from."""
+_BAR_WIDTH = 20
+LABELS = ("success", "prediction", "copy baseline")
+"""The values that are shown, named as on the progress line."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageView:
+    """A stage of a method as people see it: its name, and the folder with its records."""
+
+    method: str
+    name: str
+    folder: Path
+
+
+class StageProgress:
+    """What a stage has recorded so far. Each call of `read` takes in the lines that are new."""
+
+    def __init__(self, folder: Path) -> None:
+        self.step = 0
+        self.total: int | None = None
+        self.seconds = 0.0
+        self.values: dict[str, tuple[str, int]] = {}  # label -> formatted value, its step
+        self._folder = folder
+        self._sizes = {METRICS: 0, TIMINGS: 0}
+        self._recent: deque[float] = deque(maxlen=_WINDOW)
+
+    @property
+    def steps(self) -> str:
+        """`12/48`, or `12` without a known total."""
+        return f"{self.step}/{self.total}" if self.total else f"{self.step}"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time until the stage ends, by the pace of its last steps; None if unknown."""
+        if self.total is None or not self._recent:
+            return None
+        return max(self.total - self.step, 0) * sum(self._recent) / len(self._recent)
+
+    def read(self) -> Self:
+        """Take in the new lines. A file that became shorter is another one: read it from its start."""
+        for row in self._new_rows(METRICS):
+            shown = headline(row)
+            self.values |= {
+                label: (shown[label], row["step"]) for label in LABELS if label in shown
+            }
+        for row in self._new_rows(TIMINGS):
+            self.step = row["step"]
+            self.total = row.get("total_steps", self.total)
+            elapsed = row.get("elapsed_s", 0.0)
+            self.seconds += elapsed
+            self._recent.append(elapsed)
+        return self
+
+    def _new_rows(self, name: str) -> Iterator[dict[str, Any]]:
+        path = self._folder / name
+        size = path.stat().st_size if path.is_file() else 0
+        if size < self._sizes[name]:
+            self._sizes[name] = 0
+            if name == TIMINGS:
+                self.seconds = 0.0
+                self._recent.clear()
+        if size == self._sizes[name]:
+            return
+        with path.open("rb") as file:
+            file.seek(self._sizes[name])
+            text = file.read()
+        text = text[: text.rfind(b"\n") + 1]
+        self._sizes[name] += len(text)
+        for line in text.splitlines():
+            with suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict) and isinstance(row.get("step"), int):
+                    yield row
+
+
+class GridProgress:
+    """Shows how far every method is. A context manager; shows nothing when quiet.
+
+    `worker_errors`: on a terminal, the file that workers write their messages to. Their lines
+    appear above the table, which they would otherwise break.
+    """
+
+    def __init__(self, stages: Sequence[StageView]) -> None:
+        self._methods: dict[str, list[StageView]] = {}
+        for stage in stages:
+            self._methods.setdefault(stage.method, []).append(stage)
+        self.worker_errors: Path | None = None
+        self._relayed = 0
+        self._live: Live | None = None
+        self._started = time.monotonic()
+        self._last_line = dict.fromkeys(self._methods, self._started)
+        self._printed: dict[Path, int] = {}
+        self._known = {stage.folder: StageProgress(stage.folder) for stage in stages}
+        self._unfinished = set[Path]()
+
+    def __enter__(self) -> Self:
+        console = get_console()
+        if console.is_terminal and not is_quiet():
+            self._folder = tempfile.TemporaryDirectory(prefix="spa-")
+            self.worker_errors = Path(self._folder.name) / "stderr"
+            self.worker_errors.touch()
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Take the table away, and print what the workers wrote last."""
+        self.close()
+        if self.worker_errors is not None:
+            self._relay(get_console())
+            self._folder.cleanup()
+
+    def close(self) -> None:
+        """Take the table away. Calling it again does nothing."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(
+        self,
+        *,
+        running: Collection[Path],
+        unfinished: Collection[Path],
+        failed: Collection[Path] = (),
+    ) -> None:
+        """Show the methods. All arguments are folders of stages, resolved."""
+        if is_quiet():
+            return
+        if self._live is not None:
+            self._relay(self._live.console)
+            self._live.update(self._table(running, unfinished, failed), refresh=True)
+        else:
+            self._lines(running, unfinished)
+        self._unfinished = set(unfinished)
+
+    def _current(self, method: str, unfinished: Collection[Path]) -> StageView | None:
+        """The first stage of a method that is not finished."""
+        stages = self._methods[method]
+        return next((stage for stage in stages if stage.folder.resolve() in unfinished), None)
+
+    def _table(
+        self,
+        running: Collection[Path],
+        unfinished: Collection[Path],
+        failed: Collection[Path],
+    ) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for name in ("method", "stage", "", "step", "success", "prediction", "copy baseline"):
+            table.add_column(name, justify="left" if name in ("method", "stage", "") else "right")
+        table.add_column("time left", justify="right", no_wrap=True)
+        for method, stages in self._methods.items():
+            stage = self._current(method, unfinished)
+            shown = stage or stages[-1]
+            known = self._known[shown.folder].read()
+            state = "finished"
+            if stage is not None:
+                folder = stage.folder.resolve()
+                state = "failed" if folder in failed else "" if folder in running else "waiting"
+            total = known.total or 1
+            bar = ProgressBar(
+                total=total, completed=total if stage is None else known.step, width=_BAR_WIDTH
+            )
+            left = known.seconds_left
+            time_left = "" if left is None else clock(left)
+            values = [known.values.get(label, ("", 0))[0] for label in LABELS]
+            cells = [
+                method,
+                shown.name,
+                known.steps,
+                *values,
+                state or time_left,
+            ]
+            name, title, steps, *others = (Text(printable(cell)) for cell in cells)
+            table.add_row(name, title, bar, steps, *others)
+        return table
+
+    def _lines(self, running: Collection[Path], unfinished: Collection[Path]) -> None:
+        now = time.monotonic()
+        # A run of ten minutes has about ten lines per method, one of a day has some hundred.
+        shortest, longest = _LINE_SECONDS
+        pause = min(max(shortest, (now - self._started) / 4), longest)
+        shown = set[Path]()  # methods may share a stage
+        for method, stages in self._methods.items():
+            for stage in stages:
+                folder = stage.folder.resolve()
+                if folder in self._unfinished and folder not in {*unfinished, *shown}:
+                    shown.add(folder)
+                    known = self._known[stage.folder].read()
+                    self._line(stage, known, f"finished in {clock(known.seconds)}")
+            stage = self._current(method, unfinished)
+            if stage is None or stage.folder.resolve() not in set(running) - shown:
+                continue
+            shown.add(stage.folder.resolve())
+            if now - self._last_line[method] >= pause:
+                known = self._known[stage.folder].read()
+                left = known.seconds_left
+                self._line(stage, known, "" if left is None else f"{clock(left)} left")
+
+    def _line(self, stage: StageView, known: StageProgress, ending: str) -> None:
+        """Print a line with the values that are newer than the last line of this stage."""
+        self._last_line[stage.method] = time.monotonic()
+        since = self._printed.get(stage.folder, -1)
+        self._printed[stage.folder] = known.step
+        new = [f"{label} {value}" for label, (value, step) in known.values.items() if step > since]
+        parts = [f"{stage.method}: {stage.name} {known.steps}", *new, *([ending] if ending else [])]
+        get_console().print(printable("  ".join(parts)), markup=False, soft_wrap=True)
+
+    def _relay(self, console: Console) -> None:
+        """Print the complete lines that workers have written since the last call."""
+        assert self.worker_errors is not None
+        with self.worker_errors.open("rb") as file:
+            file.seek(self._relayed)
+            text = file.read()
+        text = text[: text.rfind(b"\n") + 1]
+        self._relayed += len(text)
+        if text:
+            lines = printable(text.decode(errors="replace").rstrip("\n"))
+            style = "yellow" if lines.startswith("warning: ") else ""
+            console.print(Text(lines, style=style), soft_wrap=True, highlight=False)

@@ -1,0 +1,153 @@
+"""What a comparison shows while it trains: a table on a terminal, lines in a pipe."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from helpers.killed import SMALLEST
+
+from spa.run import live
+from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
+from spa.run.live import GridProgress, StageProgress, StageView
+from spa.run.recorder import Recorder
+
+STEPS = ("trainer.total_training_steps=4", "sft.trainer.total_training_steps=4")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def compare(run: Path, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "spa", "compare", "tiny", f"trainer.run_dir={run}"),
+        *(*SMALLEST, *STEPS, *more),
+    ]
+
+
+def on_a_terminal(command: list[str]) -> str:
+    """What a command writes to a terminal of 120 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=ENVIRONMENT, close_fds=True
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while block := os.read(ours, 65536):
+            written += block
+    except OSError:  # Linux: the other end is closed
+        pass
+    os.close(ours)
+    assert process.wait() == 0
+    return ESCAPES.sub("", written.decode())
+
+
+def test_a_comparison_on_a_terminal_is_a_table_and_in_a_pipe_lines(tmp_path: Path):
+    gate = ("gate.enable=true", "gate.on_failure=warn")
+    shown = on_a_terminal(compare(tmp_path / "run", *gate))
+    before = shown.partition("success on held-out puzzles, in percent")[0]
+    assert "spa: runs self-play, SFT, PPO\r\nvanilla: runs PPO\r\n" in before
+    table = before[before.index("method") :]
+    for column in ("stage", "step", "success", "prediction", "copy baseline", "time left"):
+        assert column in table.splitlines()[0]
+    steps = re.findall(r"spa +(self-play|SFT|PPO) +\S+ +(\d+)", table)
+    assert {stage for stage, _ in steps} >= {"PPO"} and len(set(steps)) > 1
+    assert re.search(r"vanilla +PPO +\S+ +5/5 +[\d.]+ +finished", table)
+    # A worker's warning is a line of its own above the table.
+    assert re.search(r"[\r\n]warning: World model", before)
+    assert "chat template" not in shown and "[tiny-" not in shown
+
+    result = subprocess.run(
+        compare(tmp_path / "run", *gate, "trainer.total_training_steps=5"),
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("spa: resumes PPO (step 4); reuses self-play, SFT (finished with")
+    assert lines[1] == "vanilla: resumes PPO (step 5)"
+    assert re.fullmatch(r"This takes (under a minute|about \d+ minutes?)\.", lines[2])
+    ends = sorted(line.partition("finished in")[0] for line in lines[3:] if "finished in" in line)
+    assert len(ends) == 2
+    assert re.fullmatch(r"spa: PPO 5/5  success [\d.]+  prediction [\d.]+  copy b.*", ends[0])
+    assert re.fullmatch(r"vanilla: PPO 6/6  success [\d.]+  ", ends[1])
+    assert not any("tokens/s" in line for line in lines)
+
+
+def record(folder: Path, steps: range, *, total: int, every: int = 1) -> None:
+    resume = steps[0] - 1 or None
+    with Recorder(
+        folder, stage="sft", loggers=[], total_steps=total, resume_step=resume
+    ) as recorder:
+        for step in steps:
+            values = {"val/success": step / 10} if step % every == 0 else {}
+            recorder.log(step, {"train/loss": 1.0, **values})
+
+
+def test_a_line_has_the_values_that_are_newer_than_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(live, "_LINE_SECONDS", (0.0, 0.0))
+    folder = tmp_path / "spa" / "sft"
+    with GridProgress([StageView("spa", "SFT", folder)]) as progress:
+        for steps in (range(1, 4), range(4, 6), range(6, 8)):
+            record(folder, steps, total=8, every=3)
+            progress.update(running={folder}, unfinished={folder})
+        progress.update(running=(), unfinished=())
+    lines = [line.rpartition("  ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert lines == [
+        "spa: SFT 3/8  success 0.300",
+        "spa: SFT 5/8",
+        "spa: SFT 7/8  success 0.600",
+        "spa: SFT 7/8",
+    ]
+
+
+def test_progress_reads_a_file_that_became_shorter_from_its_start(tmp_path: Path):
+    record(tmp_path, range(1, 6), total=9)
+    known = StageProgress(tmp_path).read()
+    assert (known.steps, known.values["success"]) == ("5/9", ("0.500", 5))
+    Recorder(tmp_path, stage="sft", loggers=[], total_steps=9, resume_step=2).close()
+    assert known.read().steps == "2/9"
+    assert StageProgress(tmp_path / "nothing").read().seconds_left is None
+
+
+def test_the_time_is_an_estimate_from_measured_stages_or_not_said(tmp_path: Path):
+    record(tmp_path / "done", range(1, 4), total=3)
+    record(tmp_path / "half", range(1, 4), total=6)
+    done = StagePlan("SFT", tmp_path / "done", "reuse")
+    half = StagePlan("SFT", tmp_path / "half", "run")
+    new = StagePlan("SFT", tmp_path / "new", "run")
+    other = StagePlan("PPO", tmp_path / "other", "run")
+    assert seconds_expected({"a": [new]}, workers=1) is None
+    assert seconds_expected({"a": [done], "b": [new, other]}, workers=1) is None
+    one = seconds_expected({"a": [done], "b": [new]}, workers=1)
+    two = seconds_expected({"a": [done], "b": [new], "c": [new]}, workers=1)
+    assert one is not None and two == pytest.approx(2 * one)
+    assert seconds_expected({"a": [done], "b": [new], "c": [new]}, workers=2) == one
+    assert seconds_expected({"a": [half]}, workers=1) is not None
+    assert plan_lines({"a": [done, half], "b": [new]}) == [
+        "a: resumes SFT (step 3); reuses SFT (finished with the same settings)",
+        "b: runs SFT",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (20, "under a minute"),
+        (61, "about 1 minute"),
+        (600, "about 10 minutes"),
+        (9000, "about 2.5 hours"),
+    ],
+)
+def test_durations_are_for_people(seconds: float, text: str):
+    assert duration(seconds) == text
