@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 from faulty_env import Faulty
 from helpers.play import answer, play, says
@@ -15,11 +16,14 @@ from spa.envs import registry
 from spa.envs.limits import EnvFault, TimedOut, boundary, checked_step, checked_text, time_limit
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import group_specs
+from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
+from spa.planning.node import simulate
 from spa.policies.scripted import random_engine
 from spa.run.signals import StopRequested, stoppable
-from spa.stages import setup
+from spa.stages import evaluate, setup
+from spa.stages.policies import find_target
 from spa.types import Episode, Stop
 
 FAULTS = {
@@ -245,8 +249,6 @@ def test_a_wrong_option_there_is_the_users_to_solve(workers):
 
 
 def test_draws_from_a_generator_are_those_made_here(workers):
-    import numpy as np
-
     env, rng, twin = (
         workers.make("frozen_lake", {}),
         np.random.default_rng(3),
@@ -259,6 +261,44 @@ def test_draws_from_a_generator_are_those_made_here(workers):
         local.random_action(twin) for _ in range(6)
     ]
     assert env.finite_puzzles is False
+
+
+def test_a_copy_there_goes_its_own_way_and_is_lost_with_its_process(workers):
+    env = workers.make("frozen_lake", {})
+    env.reset(seed=1)
+    rng = np.random.default_rng(0)
+    local = make_env("frozen_lake", {})
+    local.reset(seed=1)
+    plan = ("Right", "Down")
+    there = simulate(env, plan, "coords", np.random.default_rng(0))
+    assert there.state == simulate(local, plan, "coords", rng).state is not None
+    assert env.state_text("coords") == local.state_text("coords")  # it has not moved
+    twin = env.clone(3)
+    env._worker.stop()
+    with pytest.raises(EnvFault, match="lost with its process"):
+        twin.state_text("coords")
+    assert env.state_text("coords") == local.state_text("coords")  # which is played again
+
+
+def test_planned_play_with_workers_knows_which_predictions_are_right(tmp_path):
+    found = []
+    for workers in (0, 1):
+        cfg = load_config(
+            "demo",
+            [
+                f"es_manager.env_workers={workers}",
+                "imagine.n=3",
+                "imagine.dynamics=oracle",
+                "imagine.spoil=0.5",
+                "es_manager.val.env_groups=2",
+                "es_manager.val.group_size=2",
+            ],
+        )
+        output = tmp_path / f"{workers}.json"
+        found.append(evaluate.main(cfg, find_target("random"), output=output))
+    assert found[0]["imagination"]["right"] is not None
+    assert found[0]["imagination"] == found[1]["imagination"]
+    assert found[0]["tags"] == found[1]["tags"]
 
 
 def test_closed_workers_leave_no_process_behind(workers):

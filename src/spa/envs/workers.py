@@ -8,6 +8,7 @@ before.
 
 import contextlib
 import faulthandler
+import itertools
 import multiprocessing
 import os
 import resource
@@ -62,13 +63,19 @@ class EnvWorkers:
 class RemoteEnv:
     """An environment in another process: every call is sent there."""
 
-    def __init__(self, worker: "_Worker", number: int, recipe: tuple[str, dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        worker: "_Worker",
+        number: int,
+        recipe: tuple[str, dict[str, Any]] | None,
+        plain: dict[str, Any] | None = None,
+    ) -> None:
         self._worker = worker
         self._number = number
-        self._recipe = recipe
+        self._recipe = recipe  # None: a copy of another one, which is there and has `plain`
         self._past: list[tuple[str, tuple, dict, Any]] = []
         with worker.lock:
-            self._plain = worker.request("make", number, recipe)
+            self._plain = worker.request("make", number, recipe) if plain is None else plain
             self._life = worker.life
         weakref.finalize(self, worker.forget, number)
 
@@ -108,11 +115,20 @@ class RemoteEnv:
         return drawn
 
     def clone(self, noise_seed: int | None = None) -> TextEnv:
-        """Cannot be had across processes; `spa.envs.branch` plays the actions again."""
-        raise NotImplementedError
+        """A copy in the same process. Raises NotImplementedError if the game cannot be copied."""
+        with self._worker.lock:
+            if self._worker.life != self._life:
+                self._restore()
+            number = next(self._worker.copies)
+            if not self._worker.request("clone", self._number, (number, noise_seed)):
+                raise NotImplementedError
+            twin: Any = RemoteEnv(self._worker, number, None, self._plain)
+        return twin
 
     def _restore(self) -> None:
         """Play the past again in a new process."""
+        if self._recipe is None:
+            raise EnvFault("this copy of the game was lost with its process")
         self._worker.request("make", self._number, self._recipe)
         for name, args, kwargs, value in self._past:
             again = self._worker.request("call", self._number, (name, args, kwargs))
@@ -133,13 +149,14 @@ class _Worker:
         self.process: Any = None
         self.pipe: Connection | None = None
         self.forgotten: list[int] = []
+        self.copies = itertools.count(-1, -1)  # numbers of copies; those that are made count up
 
     def request(self, kind: str, number: int, what: Any) -> Any:
         """What the process answers. Raises EnvFault if it does not, and the environment's own error
         as EnvFault."""
         first = self.process is None
         pipe = self._start() if self.pipe is None else self.pipe
-        label = "making it" if kind == "make" else what[0]
+        label = {"make": "making it", "clone": "clone"}.get(kind) or what[0]
         limit = (
             None
             if self.timeout_s is None
@@ -259,5 +276,12 @@ def _answer(envs: dict[int, TextEnv], kind: str, number: int, what: Any) -> Any:
     if kind == "draw":
         method, rng, rest = what
         return getattr(envs[number], method)(rng, *rest), rng.bit_generator.state
+    if kind == "clone":
+        twin, noise_seed = what
+        try:
+            envs[twin] = envs[number].clone(noise_seed)
+        except NotImplementedError:
+            return False
+        return True
     name, args, kwargs = what
     return getattr(envs[number], name)(*args, **kwargs)
