@@ -313,7 +313,7 @@ def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(
     ]
     args += ["--plan", "best-of-4", "imagine.dynamics=oracle", "imagine.spoil=0.25"]
     assert cli.main(args) == 0
-    assert "Best of 4 replies by oracle states" in capsys.readouterr().out.replace("\n", " ")
+    assert "Best of 4 responses by oracle states" in capsys.readouterr().out.replace("\n", " ")
     before = (tmp_path / "out.json").read_bytes()
     found = json.loads(before)["imagination"]
     assert (found["n"], found["dynamics"], found["spoil"]) == (4, "oracle", 0.25)

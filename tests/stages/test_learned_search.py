@@ -140,6 +140,7 @@ def test_both_rounds_and_ppo_with_the_built_in_model(tmp_path: Path):
     assert summary["rows_train"] == 4
     found = summary["search"]
     assert found["dynamics"] == "model" and found["questions"] > 0 and 0 <= found["move_right"] <= 1
+    assert found["tokens"] >= found["questions"]
     rounds = json.loads((tmp_path / "sft" / "rounds.json").read_text())
     assert [each["policy"] for each in rounds] == ["random", "search"]
     assert (tmp_path / "ppo" / "metrics.jsonl").is_file()

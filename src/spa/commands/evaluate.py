@@ -270,7 +270,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append(
             f"{_asked(imagined)}: {percent(imagined['right'])} % of them right, {percent(imagined['chosen_right'])} % "
             f"of the chosen; {_changed(imagined)} in {percent(imagined['changed'])} % of the turns{_kept(imagined)}; "
-            f"all responses together had {imagined['tokens_per_episode']:,.0f} tokens per episode."
+            f"all responses, with what they began with, had {imagined['tokens_per_episode']:,.0f} tokens per episode."
         )
     used = result.get("usage")
     if used:

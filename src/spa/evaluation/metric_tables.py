@@ -356,6 +356,7 @@ EXAMPLES = Group(
         Metric(
             "search/questions", "transitions that the learned model was asked for", "count", "", ""
         ),
+        Metric("search/tokens", "tokens that it sampled for them", "count", "", ""),
         Metric("search/seconds", "time that these questions took", "seconds", "", ""),
         Metric(
             "search/move_right",

@@ -19,9 +19,12 @@ class Spent(NamedTuple):
 
 def spent(training: Training) -> dict[int, Spent]:
     """PPO step -> what had been used by then: actions in the environment, and tokens that the model
-    sampled. Play by others than the model costs actions and no tokens, and so do branches, plans to
-    choose from, and what the scout tried; validation counts nowhere, and what was only learnt from
-    is told by `learnt_tokens`."""
+    sampled, with those that a planner began its responses with.
+
+    Play by others than the model costs actions and no tokens, and so do branches, plans to choose
+    from, and what the scout tried. Validation counts nowhere; what was only learnt from is told by
+    `learnt_tokens`.
+    """
     actions = 0.0
     tokens = 0.0
     for own in training.rounds:
@@ -61,7 +64,8 @@ def _played(own: Round) -> Spent:
         "response_length", 0.0
     )
     actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
-    return Spent(actions, share * played["episodes"] * drawn)
+    asked = summary.get("search", {}).get("tokens", 0)  # single moves, asked of the model
+    return Spent(actions, share * played["episodes"] * drawn + asked)
 
 
 def learnt_tokens(training: Training) -> int:

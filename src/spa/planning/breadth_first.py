@@ -119,15 +119,7 @@ class BreadthFirstPlanner(Planner):
         kept = bool(plan) and not tree.nodes
         tree.nodes = [*played, *(replace(node, root=node.root + 1) for node in tree.nodes)]
         self.record({**tree.line(0), "named": bool(plan), **({"kept": True} if kept else {})})
-        if response.token_ids is None or response.logprobs is None:
-            return whole
-        begun = question.token_ids[len(prompt.token_ids) :]
-        return replace(
-            whole,
-            token_ids=np.concatenate([begun, response.token_ids]),
-            logprobs=np.concatenate([np.zeros(len(begun), dtype=np.float32), response.logprobs]),
-            forced=len(begun),
-        )
+        return whole
 
 
 def _shortest_path(tree: Tree) -> list[Node]:

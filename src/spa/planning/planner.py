@@ -275,10 +275,22 @@ class Planner(ABC):
 
 
 def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Completion:
-    """A response as `prompt` would have it: with what the question had begun of it."""
+    """A response as `prompt` would have it: with what the question had begun of it, in tokens that
+    are forced and have log-prob 0."""
     if response.finish_reason == "error":
         return response
-    return replace(response, text=question.prefill.removeprefix(prompt.prefill) + response.text)
+    whole = replace(response, text=question.prefill.removeprefix(prompt.prefill) + response.text)
+    begun = question.token_ids[len(prompt.token_ids) :]
+    if response.token_ids is None or not len(begun):
+        return whole
+    scores = response.logprobs
+    zeros = np.zeros(len(begun), dtype=np.float32)
+    return replace(
+        whole,
+        token_ids=np.concatenate([begun, response.token_ids]),
+        logprobs=None if scores is None else np.concatenate([zeros, scores]),
+        forced=len(begun),
+    )
 
 
 def _value(env: TextEnv, parsed: ParsedReply, state: str | None) -> float:

@@ -191,10 +191,14 @@ class LearnedMoves:
                 prompts.append(
                     move_question(env, state, action, self.template, number=len(prompts))
                 )
-        completions = iter(
-            self.engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS))
+        answers = self.engine.generate(
+            prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
         )
+        completions = iter(answers)
         self._totals["questions"] += len(prompts)
+        self._totals["tokens"] += sum(
+            0 if answer.token_ids is None else len(answer.token_ids) for answer in answers
+        )
         found = list[tuple[Successor, ...] | None]()
         for question, _ in asked:
             env = question.env
@@ -219,6 +223,7 @@ class LearnedMoves:
             totals["moves_right"] += sum(known.get(move.action) == move.key for move in line.moves)
         self.counts = {
             "questions": totals["questions"],
+            "tokens": totals["tokens"],
             "seconds": totals["seconds"],
             "move_right": round(totals["moves_right"] / max(1, totals["moves"]), 4),
             "search_right": round(totals["searches_right"] / totals["searches"], 4),
