@@ -32,11 +32,12 @@ from spa.experiments.results import (
     read_curve,
     read_training,
 )
-from spa.experiments.spent import learnt_tokens, q_learning, spent
+from spa.experiments.spent import learnt_tokens, spent
 from spa.experiments.tables import equal_tokens, print_table, sentences
 from spa.report.reading import open_run
 from spa.worldmodel.rows import read_parquet
 from spa_bench.paper.verdicts import mean_curve
+from spa_bench.q_learning.baseline import q_learning
 
 STEPS = (
     "trainer.total_training_steps=1",

@@ -1,8 +1,6 @@
 """`spa compare`: methods, or the values of settings."""
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
 
 from spa.commands.arguments import (
     CONFIG_HELP,
@@ -86,10 +84,15 @@ def compare(options: argparse.Namespace) -> int:
         return say(made.grid.lines())
     from spa.experiments.compare import run_comparison
     from spa.experiments.tables import print_table
+    from spa.plugins import load_plugin
 
     print_table(run_comparison(made, parallel=options.parallel))
     lines = [
-        *(_table_lines(made.trainings[made.reference]) if options.q_learning else ()),
+        *(
+            load_plugin("baselines", "q_learning")(made.trainings[made.reference])
+            if options.q_learning
+            else ()
+        ),
         f"summary: {made.root / 'summary.json'}",
         f"report: spa report {made.root}",
         f"replay: spa view {made.root}",
@@ -99,24 +102,3 @@ def compare(options: argparse.Namespace) -> int:
         sweep = f"actor_rollout_ref.actor.optim.lr={lr:g},{lr / 3:.1g}"
         lines.append(f"compare values of a setting: spa compare {options.config} --sweep {sweep}")
     return say(lines)
-
-
-def _table_lines(trainings: Sequence[Any]) -> list[str]:
-    """Tabular Q-learning after as many actions as each of these trainings has taken."""
-    from spa.experiments.spent import q_learning, spent
-    from spa.stages.q_learning import OTHER, SAME
-
-    lines = []
-    for seed, training in enumerate(trainings):
-        steps = round(max(used.environment_steps for used in spent(training).values()))
-        found = q_learning(training, steps, learn=True)
-        lines.append(
-            f"a table (Q-learning, seed {seed}): "
-            + (
-                f"{found[OTHER]:.1%} after {steps:,} actions in training puzzles; {found[SAME]:.1%} after "
-                f"{found['tries']:,} tries of each reported puzzle itself, which no method may"
-                if found
-                else "none, as the environment lists no actions or cannot be copied"
-            )
-        )
-    return lines

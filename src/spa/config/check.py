@@ -19,6 +19,7 @@ ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
 POLICY_LOSSES = ("ppo",)
 MOST_EPISODES = 1_000_000
 """Of one step, or of one validation: all of them are held in memory."""
+PLAYERS = ("self", "random", "branched", "expert")
 ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
 
 
@@ -56,6 +57,16 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             "agent_proxy.world_model_reward",
             "needs ctx_manager.mode add_worldmodel: base replies have no states",
         )
+    players = (*PLAYERS, *plugins("policies"))
+    for path, named, known in (
+        ("generate.policy", (cfg.generate.policy,), (*players, "search")),
+        ("generate.mixture", cfg.generate.mixture or (), players),
+    ):
+        for name in named:
+            if name not in known:
+                problems.add(
+                    path, f"must be one of {', '.join(known)}, got {name!r}; {nearest(name, known)}"
+                )
     if cfg.generate.states == "believed" and (
         cfg.generate.policy != "self" or cfg.generate.mixture
     ):

@@ -10,8 +10,6 @@ from spa.config.fields import CopyURL, Folder, Invalid, Key, Name, OutputFolder,
 from spa.config.schema_models import FSDPConfig, ModelConfig, Strategy
 from spa.types import LossOn
 
-Policy = Literal["self", "random", "branched", "expert", "scout"]
-
 
 @section
 class SamplingConfig:
@@ -210,10 +208,11 @@ class GenerateConfig:
         bool, Key("keep only turns of successful episodes", affects="result")
     ] = False
     policy: Annotated[
-        Policy | Literal["search"],
+        str,
         Key(
-            "who plays: the model, uniform legal actions, the same with every other action tried in a copy, a solver, "
-            "tabular Q-learning that has tried the puzzle; search: nobody, examples of written searches",
+            "who plays: self, the model; random, uniform legal actions; branched, the same with every other action "
+            "tried in a copy; expert, a solver; scout, tabular Q-learning that has tried the puzzle; search, nobody: "
+            "examples of written searches; or the policy of an installed package",
             affects="result",
         ),
     ] = "self"
@@ -226,7 +225,7 @@ class GenerateConfig:
         ),
     ] = None
     mixture: Annotated[
-        Mapping[Policy, Annotated[float, Field(gt=0)]] | None,
+        Mapping[str, Annotated[float, Field(gt=0)]] | None,
         Key(
             "shares of episodes by policy, as {self: 0.5, branched: 0.5}; null: all by `policy`",
             affects="result",

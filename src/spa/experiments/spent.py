@@ -1,12 +1,10 @@
-"""What a training has used, and what tabular Q-learning makes of as much."""
+"""What a training has used: actions in the environment, and tokens."""
 
-import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spa.errors import DataError
 from spa.experiments.grid import FOLDERS, Training
-from spa.run.files import read_lines, read_object, write_atomic
-from spa.stages import q_learning as table
+from spa.run.files import read_lines, read_object
 from spa.stages.rounds import Round
 
 
@@ -80,17 +78,3 @@ def learnt_tokens(training: Training) -> int:
         if (path := folder / "metrics.jsonl").is_file():
             total += sum(line.get(key, 0.0) for _, line in read_lines(path))
     return round(total)
-
-
-def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any] | None:
-    """Tabular Q-learning with `steps` actions on the puzzles of this training
-    (`spa.stages.q_learning`), kept beside it; None if it is not there and is not to `learn`, or if
-    the environment has no table."""
-    path = training.folder.parent / "q_learning.json"
-    known = read_object(path)
-    if known.get("steps") == steps:
-        return known
-    found = table.main(training.ppo, steps) if learn else None
-    if found is not None:
-        write_atomic(path, [json.dumps(found)])
-    return found

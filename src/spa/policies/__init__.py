@@ -1,2 +1,1 @@
-"""Policies that see the environment: scripted, random, expert, tabular Q-learning, and mixtures of
-them."""
+"""Policies that see the environment: scripted, random, expert, and mixtures of them."""

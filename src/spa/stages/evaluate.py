@@ -29,6 +29,7 @@ from spa.evaluation.outcomes import Group, group_of
 from spa.evaluation.search import episode_scores
 from spa.models.heap import release_memory
 from spa.models.precision import precision_of, with_precision
+from spa.policies.named import policy_names
 from spa.prompts.template import ChatTemplate
 from spa.run.files import archive_files, dump_line, read_lines, write_atomic
 from spa.run.fingerprint import Fingerprint, fingerprint_of
@@ -36,7 +37,7 @@ from spa.run.progress import ProgressLine
 from spa.run.watchdog import Watchdog
 from spa.stages import setup
 from spa.stages.imagination import imagination, imagining, recorder_of
-from spa.stages.policies import SCRIPTED, Target, behind_api, open_target, training_hashes
+from spa.stages.policies import Target, behind_api, open_target, training_hashes
 from spa.stages.versions import versions
 from spa.types import Episode
 
@@ -456,7 +457,7 @@ def groups_key(identity: Fingerprint, episodes: int) -> str:
 def believes(cfg: Config, target: Target) -> bool:
     """Whether replies say what is seen and expected; those of scripted policies hold no more than
     the format."""
-    return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in SCRIPTED
+    return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in policy_names()
 
 
 def tag_result(

@@ -15,16 +15,13 @@ from spa.engines import factory
 from spa.engines.base import Engine
 from spa.errors import ModelError
 from spa.models.load import BUILTIN
-from spa.policies.expert import expert_engine, require_solver
-from spa.policies.scout import Scout, require_copies
-from spa.policies.scripted import random_engine
+from spa.policies.named import policy_named, policy_names
 from spa.prompts.template import ChatTemplate
 from spa.run.checkpoint import checkpoints_in, find_checkpoint, latest_checkpoint
 from spa.run.manifest import result_of
 from spa.stages import setup
 from spa.stages.selfplay import TRAIN_FILE, VAL_FILE
 
-SCRIPTED = ("random", "expert", "scout")
 API = "api"
 STAGES = ("ppo", "sft")
 _HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
@@ -50,12 +47,12 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """`random`, `expert`, `scout`, `api`, `builtin:tiny`, a run folder (its newest checkpoint), a
-    checkpoint or model folder, or a Hub name.
+    """A policy's name (`random`, `expert`), `api`, `builtin:tiny`, a run folder (its newest
+    checkpoint), a checkpoint or model folder, or a Hub name.
 
     Raises ModelError if a folder holds no model.
     """
-    if name in (*SCRIPTED, API):
+    if name in (*policy_names(), API):
         return Target(name=name, label=name, model=None)
     folder = Path(name).expanduser()
     if not folder.is_dir() or name == BUILTIN:
@@ -144,14 +141,10 @@ def open_target(
     template.
 
     `replies` is the file in which replies of an API are kept. Raises ModelError for a model that
-    cannot be loaded, and ConfigError if the expert is asked to play an environment without a
-    solver, or the scout one that it cannot copy.
+    cannot be loaded, and ConfigError if a policy cannot play an environment.
     """
-    tags = cfg.es_manager.val.env_configs.tags
-    if target.name == "scout":
-        setup.check_puzzles(cfg, tags, require_copies)
-    if target.name == "expert":
-        setup.check_puzzles(cfg, tags, require_solver)
+    if target.name in policy_names() and (require := policy_named(target.name).require):
+        setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require)
     engine, template = loaded or engine_of(cfg, target, replies=replies)
     return engine, replace(player, template=template)
 
@@ -165,13 +158,9 @@ def engine_of(
     `replies` is the file that keeps the responses of an API. Raises ModelError for a model that
     cannot be loaded.
     """
-    most = cfg.agent_proxy.max_actions_per_turn
-    if target.name == "random":
-        return random_engine(max_actions=most), None
-    if target.name == "scout":
-        return Scout(max_actions=most, most=setup.most_actions(cfg)), None
-    if target.name == "expert":
-        return expert_engine(max_actions=most), None
+    if target.name in policy_names():
+        per_turn = cfg.agent_proxy.max_actions_per_turn
+        return policy_named(target.name).make(None, per_turn, setup.most_actions(cfg)), None
     if target.api is not None:
         return factory.api_engine(cfg, target.api, store=replies), None
     engine = factory.make_engine(cfg, str(target.model), device=setup.pick_device(cfg))

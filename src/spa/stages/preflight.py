@@ -22,8 +22,7 @@ from spa.envs.base import TextEnv
 from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
 from spa.models.choose import check_context, load_template
 from spa.models.load import model_config, model_source
-from spa.policies.expert import require_solver
-from spa.policies.scout import require_copies
+from spa.policies.named import policy_named, policy_names
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.run.checkpoint import damage
@@ -236,10 +235,9 @@ def _check_env(
         reply = cfg.generate.sampling.response_length
         kinds["add_worldmodel"] = max(reply, kinds.get("add_worldmodel", 0))
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-        if selfplay and "expert" in cfg.generate.policies:
-            require_solver(env, tag)
-        if selfplay and "scout" in cfg.generate.policies:
-            require_copies(env, tag)
+        for name in cfg.generate.policies if selfplay else ():
+            if name in policy_names() and (require := policy_named(name).require):
+                require(env, tag)
         if selfplay and tries_plans(cfg):
             require_tries(env, tag, plans_tried(cfg))
         for mode, reply in kinds.items():

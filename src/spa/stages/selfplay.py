@@ -26,9 +26,8 @@ from spa.errors import DataError
 from spa.evaluation.episode_metrics import pooled_metrics, tokens_in
 from spa.models.heap import release_memory
 from spa.planning.moves import move_rows
-from spa.policies.expert import expert_engine, require_solver
 from spa.policies.mixed import MixedEngine, with_strays
-from spa.policies.scout import STEPS, Scout, require_copies
+from spa.policies.named import policy_named, policy_names
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 from spa.run import watchdog
@@ -186,8 +185,7 @@ def selfplay_engine(
     """Who plays: the model, uniformly random actions or the solver, with a share of random turns if
     that is asked for. What the model imagines, if it does, is told to `record`.
 
-    Raises ConfigError if the expert is asked to play an environment without a solver, or the scout
-    one that it cannot copy, or if other plans are to be tried where they cannot be.
+    Raises ConfigError if a policy cannot play an environment, or if other plans are to be tried where they cannot be.
     """
     if tries_plans(cfg):
         setup.check_puzzles(
@@ -255,15 +253,13 @@ def _policy(
     cfg: Config, name: str, device: torch.device, template: ChatTemplate | None
 ) -> PlayingEngine:
     """The player of one policy."""
-    most = cfg.agent_proxy.max_actions_per_turn
-    tags = cfg.es_manager.train.env_configs.tags
-    if name == "expert":
-        setup.check_puzzles(cfg, tags, require_solver)
-        return expert_engine(template, max_actions=most)
-    if name == "scout":
-        setup.check_puzzles(cfg, tags, require_copies)
-        return Scout(max_actions=most, most=setup.most_actions(cfg), template=template)
-    return make_engine(cfg, cfg.model_path if name == "self" else RANDOM, template, device=device)
+    if name not in policy_names():
+        model = cfg.model_path if name == "self" else RANDOM
+        return make_engine(cfg, model, template, device=device)
+    policy = policy_named(name)
+    if policy.require:
+        setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, policy.require)
+    return policy.make(template, cfg.agent_proxy.max_actions_per_turn, setup.most_actions(cfg))
 
 
 def make_rows(
@@ -413,14 +409,15 @@ def write_dataset(
 
 def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Episode]) -> int:
     """Actions that were taken beside those of the episodes: in branches, for plans to choose from,
-    and by the scout in each puzzle before it played it."""
-    scouted = {(e.tag, e.puzzle_hash) for e in episodes if policy_of(cfg, e.episode_id) == "scout"}
+    and by policies that try each puzzle before they play it."""
+    puzzles = {(policy_of(cfg, e.episode_id), e.tag, e.puzzle_hash) for e in episodes}
+    tried = sum(policy_named(name).tried for name, *_ in puzzles if name in policy_names())
     played = {episode.episode_id for episode in episodes}
     own = [row for row in rows if row.episode_id in played]  # others are of earlier rounds
     branched = sum(
         len(row.executed) if is_branch(row) else int(row.extra.get("tried", 0)) for row in own
     )
-    return branched + STEPS * len(scouted)
+    return branched + tried
 
 
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:

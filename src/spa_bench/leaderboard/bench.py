@@ -34,13 +34,14 @@ from spa.experiments.grid import (
 )
 from spa.experiments.methods import SHUFFLED, configured, label, method, placed, with_steps
 from spa.experiments.results import SeedResult, read_training
-from spa.experiments.spent import learnt_tokens, q_learning, spent
+from spa.experiments.spent import learnt_tokens, spent
 from spa.run.files import write_atomic
 from spa.run.manifest import Manifest
 from spa.stages import setup
 from spa.stages.versions import versions
 from spa_bench.leaderboard.tables import leaderboard, row_of
 from spa_bench.paper.paper import SCALES, Setting
+from spa_bench.q_learning.baseline import q_learning
 
 METHODS = (
     "vanilla", "spa", "spa_shuffled", "planned", "plan_first", "choose_plan", "branched_data", "scout_data", "echo",

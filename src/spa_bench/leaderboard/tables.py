@@ -20,7 +20,7 @@ from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
 from spa.experiments.spent import Spent
 from spa.report.security import page_policy
-from spa.stages.q_learning import OTHER, SAME
+from spa_bench.q_learning.validation import OTHER, SAME
 
 MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}
 """What is the same for all methods of a table, and how it is written."""

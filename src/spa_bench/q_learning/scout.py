@@ -12,6 +12,7 @@ import numpy as np
 from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step
 from spa.errors import ConfigError
+from spa.policies.named import Policy
 from spa.policies.scripted import ScriptedEngine, formatted
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream, stream_seed
@@ -154,3 +155,11 @@ def _plan(values: Values, env: TextEnv, rng: np.random.Generator, most: int) -> 
         if checked_step(twin.step(action))[1]:
             break
     return plan or [env.random_action(rng)]
+
+
+scout = Policy(
+    make=lambda template, turn, most: Scout(max_actions=turn, most=most, template=template),
+    require=require_copies,
+    tried=STEPS,
+)
+"""`generate.policy=scout`, and `spa eval scout`."""

@@ -11,11 +11,20 @@ from spa.envs.frozen_lake import FrozenLake
 from spa.envs.metamathqa import MetamathQA
 from spa.errors import ConfigError
 from spa.policies.mixed import MixedEngine
-from spa.policies.scout import GAMMA, STEPS, Scout, Values, learn, require_copies, table_engine
 from spa.run.manifest import SUMMARY
-from spa.stages import q_learning, selfplay, setup
+from spa.stages import selfplay, setup
 from spa.stages.policies import find_target, open_target
 from spa.worldmodel.rows import read_parquet
+from spa_bench.q_learning import validation as q_learning
+from spa_bench.q_learning.scout import (
+    GAMMA,
+    STEPS,
+    Scout,
+    Values,
+    learn,
+    require_copies,
+    table_engine,
+)
 
 
 def lake(seed: int = 3) -> FrozenLake:

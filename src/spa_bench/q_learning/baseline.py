@@ -1,0 +1,43 @@
+"""What tabular Q-learning makes of as many actions as a training has taken."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from spa.experiments.grid import Training
+from spa.experiments.spent import spent
+from spa.run.files import read_object, write_atomic
+from spa_bench.q_learning import validation
+
+
+def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any] | None:
+    """Tabular Q-learning with `steps` actions on the puzzles of this training
+    (`validation.main`), kept beside it; None if it is not there and is not to `learn`, or if the
+    environment has no table."""
+    path = training.folder.parent / "q_learning.json"
+    known = read_object(path)
+    if known.get("steps") == steps:
+        return known
+    found = validation.main(training.ppo, steps) if learn else None
+    if found is not None:
+        write_atomic(path, [json.dumps(found)])
+    return found
+
+
+def comparison_lines(trainings: Sequence[Training]) -> list[str]:
+    """Tabular Q-learning after as many actions as each of these trainings has taken."""
+    lines = []
+    for seed, training in enumerate(trainings):
+        steps = round(max(used.environment_steps for used in spent(training).values()))
+        found = q_learning(training, steps, learn=True)
+        lines.append(
+            f"a table (Q-learning, seed {seed}): "
+            + (
+                f"{found[validation.OTHER]:.1%} after {steps:,} actions in training puzzles; "
+                f"{found[validation.SAME]:.1%} after {found['tries']:,} tries of each reported puzzle "
+                "itself, which no method may"
+                if found
+                else "none, as the environment lists no actions or cannot be copied"
+            )
+        )
+    return lines
