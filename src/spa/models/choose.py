@@ -28,7 +28,6 @@ from spa.models.load import (
 from spa.models.lora import add_adapters, load_adapters
 from spa.prompts.template import ChatTemplate
 from spa.prompts.token_check import check_tokens
-from spa.run.console import FILE_ONLY
 from spa.seeds import stream_seed
 
 log = logging.getLogger(__name__)
@@ -140,7 +139,7 @@ def load_template(cfg: Config, name: str) -> ChatTemplate:
 @cache
 def _notice(text: str) -> None:
     """Log a notice once, however often a model is loaded."""
-    log.info(text, extra=FILE_ONLY)
+    log.info(text, extra={"file_only": True})  # `FILE_ONLY` of spa.run.console, a higher layer
 
 
 def make_trainable(
