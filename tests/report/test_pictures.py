@@ -1,0 +1,45 @@
+"""The pictures of README and documentation are what their scripts write."""
+
+import runpy
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from spa.errors import DataError
+from spa.report.reading import heads, last_validation, open_run
+
+ROOT = Path(__file__).parents[2]
+HERO = runpy.run_path(str(ROOT / "tools" / "hero.py"))
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_diagrams_are_those_of_their_script():
+    for name, svg in runpy.run_path(str(ROOT / "tools" / "diagrams.py"))["drawings"]():
+        assert (ROOT / "docs" / "images" / name).read_text(encoding="utf-8") == svg, name
+
+
+def test_an_episode_becomes_two_frames_a_turn(demo: Path, tmp_path: Path):
+    (stage,) = open_run(demo).find("ppo", "spa")
+    file = last_validation(stage)
+    assert file is not None
+    episode = next(head for _, head in heads(file.path) if len(head["turns"]) > 1)
+    output = tmp_path / "hero.svg"
+    assert HERO["main"]([str(demo), episode["episode_id"], "--output", str(output)]) == 0
+    root = ElementTree.parse(output).getroot()
+    frames = [group for group in root.iter(f"{SVG}g") if group.get("class", "").startswith("f")]
+    assert len(frames) == 2 * len(episode["turns"])
+    assert [group.get("visibility") for group in frames][-1] == "visible"
+    boards = [group.findall(f"{SVG}rect[@class='cell']") for group in frames]
+    assert all(boards) and len(boards[1]) > len(boards[0])  # the true next state comes second
+    with pytest.raises(DataError, match="no last validation after PPO has the episode val/none"):
+        HERO["main"]([str(demo), "val/none", "--output", str(output)])
+
+
+def test_figure_1_is_drawn_from_the_committed_data(tmp_path: Path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(ROOT)
+    output = tmp_path / "curves.svg"
+    curves = runpy.run_path(str(ROOT / "tools" / "demo_curves.py"))
+    assert curves["main"](["--output", str(output)]) == 0
+    assert ElementTree.parse(output).getroot().tag == f"{SVG}svg"
