@@ -1,7 +1,7 @@
 """Figure 1 of the README: Pass@1 of the demo's methods during PPO, from committed data.
 
-    python tools/demo_curves.py               # benchmarks/results/demo/seed0-curves.json -> SVG
-    python tools/demo_curves.py --run RUN     # first take the data from a finished demo
+python tools/demo_curves.py               # benchmarks/results/demo/seed0-curves.json -> SVG
+python tools/demo_curves.py --run RUN     # first take the data from a finished demo
 """
 
 import argparse
