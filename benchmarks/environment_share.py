@@ -22,7 +22,7 @@ import torch
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
-from spa.stages import ppo, setup
+from spa.stages import ppo_batch, ppo_updates, setup
 from spa.stages.ppo_losses import ActorLoss
 from spa.stages.ppo_models import load_models
 from spa.training.update import update
@@ -112,16 +112,18 @@ def one_step(cfg: Config) -> dict[str, float]:
         specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
         episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
         played = time.process_time() - start
-        kept = ppo.filter_groups(cfg, ppo.make_batch(cfg, episodes, models.template), {})
+        kept = ppo_batch.filter_groups(
+            cfg, ppo_batch.make_batch(cfg, episodes, models.template), {}
+        )
         assert kept is not None
-        ready = ppo.add_advantages(cfg, models, ppo.score(cfg, models, kept, {}), {})
+        ready = ppo_batch.add_advantages(cfg, models, ppo_batch.score(cfg, models, kept, {}), {})
         actor = cfg.actor_rollout_ref.actor
         loss = ActorLoss(actor, setup.train_sampling(cfg))
         update(
             models.actor,
-            ppo.mini_batches(cfg, actor, ready, 1),
+            ppo_updates.mini_batches(cfg, actor, ready, 1),
             loss,
-            ppo.training_cut(actor),
+            ppo_updates.training_cut(actor),
             models.device,
         )
         whole = time.process_time() - start

@@ -19,7 +19,7 @@ from spa.methods import annotate
 from spa.models.choose import load_template
 from spa.models.forward import token_logprobs
 from spa.prompts.template import ChatTemplate
-from spa.stages.ppo import add_advantages, filter_groups, make_batch, method_context
+from spa.stages.ppo_batch import add_advantages, filter_groups, make_batch, method_context
 from spa.stages.ppo_losses import ActorLoss
 from spa.stages.ppo_models import Models
 from spa.stages.sft import token_batch

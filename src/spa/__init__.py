@@ -12,6 +12,8 @@ Names are imported when you first use them, so `import spa` is fast and loads no
 
 from importlib import import_module
 
+from spa.version import __version__
+
 TYPE_CHECKING = False  # `typing` is slow to import; type checkers take the name for true
 if TYPE_CHECKING:
     from typing import Any
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from spa.envs.base import TextEnv as TextEnv
     from spa.errors import SpaError as SpaError
     from spa.types import Episode as Episode
-
-__version__ = "0.1.0"
 
 _MODULES = {
     "make": "spa.api.environments",

@@ -154,7 +154,7 @@ def _printed_at_once(args: Sequence[str]) -> str | None:
     if not args or args[0] in ("-h", "--help", "help"):
         return overview()
     if args[0] == "--version":
-        from spa import __version__
+        from spa.version import __version__
 
         return f"spa {__version__}\n"
     return overview_of(args[0]) if actions(args[0]) and args[1:2] in (["--help"], ["-h"]) else None

@@ -11,6 +11,7 @@ arrays are prediction-aligned, `[B, A]`: entry a describes the prediction of tok
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
@@ -254,6 +255,12 @@ class Episode:
         data["turns"] = tuple(_turn_from_json(turn) for turn in data["turns"])
         data["images"] = tuple(base64.b64decode(image) for image in data.get("images", ()))
         return cls(**data)
+
+
+def tokens_in(episodes: Sequence[Episode]) -> int:
+    """Tokens of all episodes, those of prompts and of the environment included; 0 for engines
+    without tokens."""
+    return sum(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
 
 
 def _turn_to_json(turn: Turn) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from spa.models.forward import pack_rows, token_logprobs
 from spa.models.load import load_policy
 from spa.models.vision import from_png, to_png
 from spa.prompts.render import Prompter
-from spa.stages import evaluate, ppo, selfplay, setup, sft
+from spa.stages import evaluate, ppo, ppo_batch, selfplay, setup, sft
 from spa.stages.policies import find_target
 from spa.types import IMAGE, Episode, SamplingParams
 from spa.worldmodel.rows import read_parquet
@@ -128,9 +128,9 @@ def test_another_picture_gives_other_numbers(folder, tmp_path):
     """The model looks: the same tokens under another picture have other log-probs, and only from the picture on."""
     cfg = config(folder, tmp_path)
     model, template, episodes = played(cfg, folder)
-    shown = ppo.make_batch(cfg, episodes, template)
+    shown = ppo_batch.make_batch(cfg, episodes, template)
     other = [replace(episode, images=episodes[1 - i].images) for i, episode in enumerate(episodes)]
-    swapped = ppo.make_batch(cfg, other, template)
+    swapped = ppo_batch.make_batch(cfg, other, template)
     with torch.no_grad():
         one, two = (
             token_logprobs(model, b.input_ids, b.mask, images=b.images)[0] for b in (shown, swapped)

@@ -15,7 +15,7 @@ from spa.policies.scripted import ScriptedEngine, formatted
 from spa.prompts.parse import parse_reply
 from spa.prompts.template import ChatTemplate
 from spa.run.manifest import SUMMARY
-from spa.stages import ppo, selfplay, setup
+from spa.stages import ppo, ppo_batch, selfplay, setup
 from spa.worldmodel.rows import read_parquet
 
 
@@ -100,7 +100,7 @@ def test_masks_differ_in_size(base, tmp_path):
     episodes = player.play(LocalEngine(model, template), specs, setup.train_sampling(cfg))
     sizes = []
     for mask in ("answer_only", "sampled", "all_after_system"):
-        batch = ppo.make_batch(
+        batch = ppo_batch.make_batch(
             small_config(base, tmp_path, f"actor_rollout_ref.actor.loss_mask={mask}"),
             episodes,
             template,
@@ -123,8 +123,8 @@ def test_online_world_modelling_is_paid_for(base, tmp_path):
     episodes = player.play(
         ScriptedEngine(knows_what_it_sees, template), specs, setup.train_sampling(cfg)
     )
-    plain = ppo.make_batch(cfg, episodes)
-    paid = ppo.make_batch(
+    plain = ppo_batch.make_batch(cfg, episodes)
+    paid = ppo_batch.make_batch(
         small_config(base, tmp_path, "agent_proxy.world_model_reward.observation=0.5"), episodes
     )
     assert plain is not None and paid is not None

@@ -18,9 +18,9 @@ from spa.report.reading import open_run
 from spa.run.files import read_lines
 from spa.stages import evaluate, policies, setup
 from spa.stages.policies import find_target, run_of, training_hashes
-from spa.stages.selfplay import TRAIN_FILE
 from spa.stages.validation import validation_episodes
 from spa.types import Episode
+from spa.worldmodel.parquet import TRAIN_FILE
 
 LAKE = "FrozenLakeNoSlip"
 

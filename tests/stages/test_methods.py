@@ -16,7 +16,7 @@ from spa.policies.scripted import ScriptedEngine
 from spa.prompts.imagined import imagined_plans
 from spa.prompts.parse import find_block
 from spa.prompts.render import world_model_reply
-from spa.stages import ppo, selfplay, setup
+from spa.stages import ppo, ppo_batch, selfplay, setup
 from spa.types import PPOBatch, Prompt
 
 TWO = (
@@ -47,7 +47,7 @@ def context(cfg, template) -> Context:
         step=1,
         template=template,
         entropies=lambda batch: torch.zeros_like(batch.old_logprobs),
-        state_values=partial(ppo.state_values, cfg),
+        state_values=partial(ppo_batch.state_values, cfg),
         stored=[],
         metrics={},
     )
@@ -321,7 +321,7 @@ def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, ri
         ScriptedEngine(imagines(right), template), specs, setup.train_sampling(cfg)
     )
     assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
-    batch = ppo.make_batch(cfg, episodes)
+    batch = ppo_batch.make_batch(cfg, episodes)
     assert batch is not None
     zeros = torch.zeros(batch.mask.shape)
     ready = PPOBatch(**vars(batch), old_logprobs=zeros, advantages=zeros, returns=zeros)
@@ -329,7 +329,7 @@ def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, ri
     if not right:
         assert not added.any()
         return
-    last = added[ppo.last_turn_ends(batch)]
+    last = added[ppo_batch.last_turn_ends(batch)]
     won = [episode.success for episode in episodes]
     assert any(won) and all(
         value > 0 for value, success in zip(last.tolist(), won, strict=True) if success

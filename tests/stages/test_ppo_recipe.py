@@ -16,7 +16,7 @@ from spa.engines.local import LocalEngine
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError, TrainingError
 from spa.models.load import load_policy
-from spa.stages import ppo, setup
+from spa.stages import ppo, ppo_batch, setup
 from spa.stages.ppo_models import load_models
 
 FOUR = ("trainer.total_training_steps=4", "trainer.save_freq=2", "trainer.test_freq=2")
@@ -238,11 +238,11 @@ def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path)
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
-    batch = ppo.make_batch(cfg, episodes)
+    batch = ppo_batch.make_batch(cfg, episodes)
     assert batch is not None and batch.truncated is not None
     capped = [episode.stop in ("turn_cap", "context") for episode in episodes]
     assert batch.truncated.tolist() == capped and 0 < sum(capped) < len(capped)
-    found = ppo.bootstrapped(cfg, batch, torch.full((len(batch),), 8.0))
+    found = ppo_batch.bootstrapped(cfg, batch, torch.full((len(batch),), 8.0))
     torch.testing.assert_close(
         found.rewards.sum(1) - batch.rewards.sum(1), torch.tensor(capped) * 4.0
     )
@@ -260,8 +260,8 @@ def test_turn_scores_survive_normalisation(base, tmp_path):
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
-    by_turn = ppo.make_batch(cfg, episodes)
-    at_the_end = ppo.make_batch(small_config(base, tmp_path, settings[1]), episodes)
+    by_turn = ppo_batch.make_batch(cfg, episodes)
+    at_the_end = ppo_batch.make_batch(small_config(base, tmp_path, settings[1]), episodes)
     assert by_turn is not None and at_the_end is not None
     torch.testing.assert_close(
         by_turn.rewards.sum(1), at_the_end.rewards.sum(1), atol=1e-5, rtol=1e-4
@@ -359,7 +359,7 @@ def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path):
 
 
 def test_a_smaller_gap_is_only_reported(base, tmp_path, monkeypatch):
-    monkeypatch.setattr(ppo, "kl_penalty", lambda a, b, kind: torch.full_like(a, 0.05))
+    monkeypatch.setattr(ppo_batch, "kl_penalty", lambda a, b, kind: torch.full_like(a, 0.05))
     ppo.main(
         small_config(
             base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"
@@ -397,7 +397,7 @@ def test_when_all_rewards_are_equal_nothing_is_trained(base, tmp_path):
 def test_the_sampler_is_checked_at_the_first_step_that_has_something_to_train(
     base, tmp_path, monkeypatch
 ):
-    real, calls = ppo.filter_groups, []
+    real, calls = ppo_batch.filter_groups, []
 
     def nothing_at_first(cfg, batch, metrics):
         calls.append(1)
@@ -405,7 +405,7 @@ def test_the_sampler_is_checked_at_the_first_step_that_has_something_to_train(
         return None if len(calls) == 1 else kept
 
     monkeypatch.setattr(ppo, "filter_groups", nothing_at_first)
-    monkeypatch.setattr(ppo, "kl_penalty", lambda a, b, kind: torch.full_like(a, 5.0))
+    monkeypatch.setattr(ppo_batch, "kl_penalty", lambda a, b, kind: torch.full_like(a, 5.0))
     with pytest.raises(TrainingError, match="KL"):
         ppo.main(small_config(base, tmp_path, "trainer.val_before_train=false"))
     assert len(calls) == 2
@@ -504,8 +504,8 @@ def test_rewards_are_normalised_and_stay_on_the_last_token(base, tmp_path):
     player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=cfg.seed.train, step=0)
     episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
-    batch = ppo.make_batch(cfg, episodes)
-    plain = ppo.make_batch(small_config(base, tmp_path), episodes)
+    batch = ppo_batch.make_batch(cfg, episodes)
+    plain = ppo_batch.make_batch(small_config(base, tmp_path), episodes)
     assert torch.equal(batch.scores, plain.scores)  # the filter sees what was really reached
     totals = batch.rewards.sum(1)
     for group in range(3):

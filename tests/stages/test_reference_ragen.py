@@ -14,8 +14,9 @@ from spa.algo.kl import KLController
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.stages import setup
-from spa.stages.ppo import add_advantages, filter_groups, micro_batching, normalized, score
+from spa.stages.ppo_batch import add_advantages, filter_groups, normalized, score
 from spa.stages.ppo_losses import ActorLoss, CriticLoss
+from spa.stages.ppo_updates import micro_batching
 from spa.training.optim import make_optimizer
 from spa.training.update import Scorer, Trainable, mini_batch, update
 from spa.types import EpisodeBatch, Metrics

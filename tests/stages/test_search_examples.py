@@ -18,7 +18,7 @@ from spa.policies.scripted import ScriptedEngine
 from spa.prompts.parse import parse_reply
 from spa.stages import evaluate, ppo, selfplay, setup, sft
 from spa.stages.policies import Target
-from spa.stages.ppo import make_batch
+from spa.stages.ppo_batch import make_batch
 from spa.stages.search_examples import Simulator, make_examples
 from spa.training.batch import split_turns
 from spa.types import WorldModelRow

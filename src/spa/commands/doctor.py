@@ -11,11 +11,11 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from spa import __version__
 from spa.config.hardware import vllm_installed
 from spa.errors import ConfigError
 from spa.install import DISTRIBUTION
 from spa.run.console import write_out
+from spa.version import __version__
 
 OPTIONAL = {
     "vllm": "fast rollouts on GPUs",

@@ -31,12 +31,6 @@ def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
     return {f"{prefix}/{name}": value for name, value in _metrics(played).items()}
 
 
-def tokens_in(episodes: Sequence[Episode]) -> int:
-    """Tokens of all episodes, those of prompts and of the environment included; 0 for engines
-    without tokens."""
-    return sum(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
-
-
 def _metrics(episodes: Sequence[Episode]) -> Metrics:
     if not episodes:
         return {"episodes": 0.0}

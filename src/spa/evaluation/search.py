@@ -4,6 +4,7 @@ played again."""
 from collections.abc import Callable, Sequence
 
 from spa.envs.base import TextEnv
+from spa.evaluation.episode_metrics import episode_metrics
 from spa.planning.written_search import (
     SearchScore,
     explore,
@@ -45,6 +46,12 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
             assert action is not None
             env.step(action)
     return scores
+
+
+def rollout_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefix: str) -> Metrics:
+    """All that episodes say, of play and of written searches, as `<prefix>/<tag>/<name>`."""
+    played = episode_metrics(episodes, prefix)
+    return played | episode_search_metrics(episodes, make_env, prefix)
 
 
 def episode_search_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefix: str) -> Metrics:

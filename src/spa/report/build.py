@@ -11,7 +11,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from spa import __version__
 from spa.errors import DataError, SpaError
 from spa.report.charts import Chart, number, thin
 from spa.report.content import Report, build
@@ -21,6 +20,7 @@ from spa.report.security import page_policy
 from spa.report.text import markdown
 from spa.run.console import printable
 from spa.run.files import write_atomic
+from spa.version import __version__
 
 log = logging.getLogger(__name__)
 

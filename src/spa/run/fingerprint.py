@@ -17,11 +17,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-from spa import __version__
 from spa.config.schema import Config
 from spa.config.stages import UNRECORDED, Stage, default_of, key_of, values_of, without_idle_replay
 from spa.errors import ModelError
 from spa.run.files import sha256
+from spa.version import __version__
 
 REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""

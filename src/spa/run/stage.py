@@ -32,6 +32,7 @@ from spa.config.schema import Config
 from spa.config.stages import Stage as StageName
 from spa.config.tree import to_plain
 from spa.distributed.world import World, current_world
+from spa.envs.lost import LOST
 from spa.errors import ModelError
 from spa.models.load import model_source
 from spa.run import signals
@@ -64,6 +65,7 @@ from spa.run.manifest import (
 )
 from spa.run.recorder import Recorder
 from spa.run.signals import StopRequested, stop_asked, stop_now, stoppable, uninterrupted
+from spa.types import tokens_in
 
 if TYPE_CHECKING:
     from spa.types import Episode, Metrics
@@ -257,6 +259,11 @@ class Stage:
                 yield step
             stop_together()
 
+    @property
+    def lost_episodes(self) -> Path:
+        """The file of the episodes that cannot be played."""
+        return self.folder / LOST
+
     def due(self, step: int, every: int) -> bool:
         """Whether something that happens every `every` steps, and at the end, happens at `step`."""
         return step == self.total or (every > 0 and step % every == 0)
@@ -284,8 +291,9 @@ class Stage:
     ) -> None:
         """The step is made: write its episodes, its line, and a checkpoint of `trained` if it is
         time. Without `trained` the step is kept by its episodes. `tokens`: how many it dealt with,
-        for the throughput."""
+        for the throughput; by default those of the episodes."""
         if episodes:
+            tokens = tokens_in(episodes)
             self.recorder.trajectories(step, "generate" if trained is None else "train", episodes)
         self.recorder.log(step, metrics, tokens=tokens)
         self.step = step

@@ -24,7 +24,6 @@ from spa.envs.pool import EpisodeSpec
 from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluation.aggregate import KS, not_computed, play_report
-from spa.evaluation.episode_metrics import tokens_in
 from spa.evaluation.outcomes import Group, group_of
 from spa.evaluation.search import episode_scores
 from spa.models.heap import release_memory
@@ -39,7 +38,7 @@ from spa.stages import setup
 from spa.stages.imagination import imagination, imagining, recorder_of
 from spa.stages.policies import Target, behind_api, open_target, training_hashes
 from spa.stages.versions import versions
-from spa.types import Episode
+from spa.types import Episode, tokens_in
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from spa.prompts.template import ChatTemplate
 from spa.run.checkpoint import checkpoints_in, find_checkpoint, latest_checkpoint
 from spa.run.manifest import result_of
 from spa.stages import setup
-from spa.stages.selfplay import TRAIN_FILE, VAL_FILE
+from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 
 API = "api"
 STAGES = ("ppo", "sft")

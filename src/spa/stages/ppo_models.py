@@ -46,6 +46,12 @@ class Models:
     replay: list[Replayed] = field(default_factory=list)  # rows of stage 2 to draw from
     health: Health = field(default_factory=Health)
 
+    def set_learning_rates(self, step: int) -> None:
+        """The rates of this step, counted from 1."""
+        for part in (self.critic, self.actor):
+            if part is not None:
+                part.optimizer.at(step - 1)
+
     def snapshot(self) -> Snapshot:
         """What PPO needs to resume."""
         state = {

@@ -9,7 +9,7 @@ from spa.errors import ConfigError
 from spa.methods.context import Replayed
 from spa.methods.replay import nothing_to_correct
 from spa.prompts.template import ChatTemplate
-from spa.stages import sft
+from spa.stages.sft_data import find_data, load_data
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def replayed_data(cfg: Config) -> Path | None:
     """The folder that replayed rows come from, which then counts by its content; None if none do."""
     replay = cfg.actor_rollout_ref.actor.replay
-    return sft.find_data(cfg, None) if replay.rows and replay.source == "data" else None
+    return find_data(cfg, None) if replay.rows and replay.source == "data" else None
 
 
 def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
@@ -37,5 +37,5 @@ def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
     learnt = replace(
         cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on))
     )
-    sequences, _ = sft.load_data(learnt, template, None)
+    sequences, _ = load_data(learnt, template, None)
     return [(sequence.token_ids, sequence.mask) for sequence in sequences]

@@ -21,9 +21,8 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.envs.limits import EnvFault, boundary
-from spa.envs.lost import LOST
 from spa.errors import DataError
-from spa.evaluation.episode_metrics import pooled_metrics, tokens_in
+from spa.evaluation.episode_metrics import pooled_metrics
 from spa.models.heap import release_memory
 from spa.planning.moves import move_rows
 from spa.policies.mixed import MixedEngine, with_strays
@@ -44,7 +43,7 @@ from spa.stages.search_examples import write_examples
 from spa.types import Episode, Metrics, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.branches import branch_rows, require_tries, turn_options
-from spa.worldmodel.parquet import puzzles_in
+from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE, puzzles_in
 from spa.worldmodel.rows import (
     by_reason,
     coverage_sample,
@@ -57,9 +56,6 @@ from spa.worldmodel.rows import (
 from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
-
-TRAIN_FILE = "wm_train.parquet"
-VAL_FILE = "wm_val.parquet"
 
 
 def main(
@@ -116,7 +112,9 @@ def self_play(
     world = current_world()
     imagined: list[dict[str, Any]] = []
     engine = selfplay_engine(cfg, setup.pick_device(cfg), imagined.append)
-    player = setup.make_player(cfg, engine.template, mode="add_worldmodel", lost=out / LOST)
+    player = setup.make_player(
+        cfg, engine.template, mode="add_worldmodel", lost=stage.lost_episodes
+    )
     held_out = setup.validation_hashes(cfg, player)
     episodes = recorded_episodes(out, range(stage.first + 1, stage.step + 1))
     for batch in stage.steps(stage.first + cfg.generate.num_batches):
@@ -128,7 +126,7 @@ def self_play(
             if lines and world.is_main:
                 write_imagined(out, batch, lines)
         imagined.clear()
-        stage.commit(batch, play_metrics(cfg, played), played, tokens=tokens_in(played))
+        stage.commit(batch, play_metrics(cfg, played), played)
         episodes += played
         release_memory()
     engine.close()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from spa.config.schema import Config, SFTConfig
 from spa.distributed.world import current_world
 from spa.engines.local import LocalEngine
 from spa.envs.pool import EpisodeSpec
-from spa.errors import DataError
 from spa.evaluation.episode_metrics import pooled_metrics
 from spa.evaluation.search import pooled_search_metrics
 from spa.evaluation.text import on_puzzles
@@ -35,16 +34,15 @@ from spa.run.recorder import Recorder
 from spa.run.stage import Snapshot, Stage, stage_fingerprint
 from spa.stages import setup
 from spa.stages.parallel import check_optimizer, parallelize
-from spa.stages.published import data_files, note_published, original_folders
-from spa.stages.selfplay import TRAIN_FILE, VAL_FILE
+from spa.stages.published import note_published
+from spa.stages.sft_data import find_data, load_data, row_files
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import LossInfo, Trainable, forward_passes
 from spa.training.update import update as update_model
 from spa.types import Metrics, TokenBatch
-from spa.worldmodel.parquet import puzzles_in
-from spa.worldmodel.rows import read_parquet
-from spa.worldmodel.sequences import TrainingSequence, batch_order, row_sequences, spread_evenly
+from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE, puzzles_in
+from spa.worldmodel.sequences import TrainingSequence, batch_order, spread_evenly
 
 log = logging.getLogger(__name__)
 
@@ -181,63 +179,6 @@ def make_part(
     if resume:
         part.optimizer.load_state_dict(load_state(resume)["optimizer"])
     return part
-
-
-def load_data(
-    cfg: Config, template: ChatTemplate, data: Path | None
-) -> tuple[list[TrainingSequence], list[TrainingSequence]]:
-    """Training and validation sequences: from the configured files, else from `data` or the run's
-    own data folder."""
-    sets = []
-    for split in ("train", "val"):
-        files = row_files(cfg, data, split)
-        rows = [row for file in files for row in read_parquet(file)]
-        sequences, dropped = row_sequences(
-            rows,
-            template,
-            max_length=cfg.sft.data.max_length,
-            merge_turns=cfg.sft.data.merge_turns,
-            loss_on=cfg.sft.data.loss_on,
-            truncate=cfg.sft.data.truncation == "left",
-        )
-        if dropped and cfg.sft.data.truncation == "error":
-            raise DataError(
-                f"{files[0]}: {dropped} rows are longer than sft.data.max_length = {cfg.sft.data.max_length} tokens. "
-                "Raise it, or set sft.data.truncation=left to leave out their oldest turns."
-            )
-        if not sequences and split == "train":
-            raise DataError(
-                f"{files[0]}: no training row fits into sft.data.max_length = {cfg.sft.data.max_length} tokens "
-                f"(there are {len(rows)} rows)"
-            )
-        sets.append(sequences)
-    if not sets[1]:
-        log.warning(
-            "there is no validation row: val/loss is left out. Accuracy on held-out puzzles (val/wm) does not need any."
-        )
-    return sets[0], sets[1]
-
-
-def row_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
-    """The configured files, else that of `data` or of the run's own data folder."""
-    configured = cfg.sft.data.val_files or cfg.data.val_files
-    name = VAL_FILE
-    if split == "train":
-        configured = cfg.sft.data.train_files or cfg.data.train_files
-        name = TRAIN_FILE
-    names = (
-        [configured]
-        if isinstance(configured, str)
-        else configured or [str(find_data(cfg, data) / name)]
-    )
-    return [file for one in names for file in data_files(one, split)]
-
-
-def find_data(cfg: Config, data: Path | None) -> Path:
-    """The folder of the data set: `data` or the run's own; if that has none, the original's."""
-    folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
-    older = [] if (folder / TRAIN_FILE).is_file() else original_folders(cfg, "sftdata", "")
-    return next((path for path in older if (path / TRAIN_FILE).is_file()), folder)
 
 
 def make_sft_optimizer(sft: SFTConfig, model: Any, total: int) -> Optimizer:

@@ -17,8 +17,8 @@ from spa.models.hub import FILES, Kind, explained
 from spa.run.checkpoint import MARKER, damage, step_of
 from spa.run.files import read_lines
 from spa.run.manifest import SUMMARY, Manifest
-from spa.stages.selfplay import TRAIN_FILE, VAL_FILE
 from spa.worldmodel.columns import COLUMNS
+from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 from spa.worldmodel.rows import by_reason
 
 PAPER = "https://arxiv.org/abs/2510.15047"

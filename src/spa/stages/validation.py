@@ -2,8 +2,7 @@
 
 from spa.config.schema import Config
 from spa.engines.base import Engine
-from spa.evaluation.episode_metrics import episode_metrics
-from spa.evaluation.search import episode_search_metrics
+from spa.evaluation.search import rollout_metrics
 from spa.run.recorder import Recorder
 from spa.stages import setup
 from spa.types import Episode, Metrics
@@ -31,5 +30,4 @@ def validate(
     """Validation metrics under `val-env/<tag>/`; the episodes are recorded."""
     episodes = validation_episodes(cfg, player, engine)
     rec.trajectories(step, "val", episodes)
-    searched = episode_search_metrics(episodes, player.make_env, "val-env")
-    return episode_metrics(episodes, "val-env") | searched
+    return rollout_metrics(episodes, player.make_env, "val-env")

@@ -3,8 +3,8 @@
 import platform
 from importlib import metadata
 
-from spa import __version__
 from spa.install import commit
+from spa.version import __version__
 
 PACKAGES = ("torch", "transformers", "numpy", "gymnasium", "tokenizers")
 

@@ -16,6 +16,8 @@ from spa.errors import DataError, one_line
 from spa.prompts.parse import find_block, parse_reply
 from spa.types import Message, WorldModelRow
 
+TRAIN_FILE = "wm_train.parquet"
+VAL_FILE = "wm_val.parquet"
 ROLES = ("system", "user", "assistant")
 
 SCHEMA = pa.schema(

@@ -1,0 +1,79 @@
+"""What goes wrong during PPO: warnings about learning, and an end where nothing can be played."""
+
+import logging
+
+from spa.algo.health import StepHealth
+from spa.errors import TrainingError
+from spa.stages.ppo_models import Models
+from spa.types import Episode, Metrics, Stop
+
+log = logging.getLogger(__name__)
+
+MOST_EMPTY_STEPS = 3  # in a row, without a single episode that could be played
+
+
+def empty_steps(episodes: list[Episode], before: int) -> int:
+    """How many steps in a row had no episode without an error, this one included; raises
+    TrainingError if these are too many."""
+    if any(episode.stop is not Stop.ERROR for episode in episodes):
+        return 0
+    if before + 1 == MOST_EMPTY_STEPS:
+        raise TrainingError(
+            f"not one episode of {before + 1} steps in a row could be played; the last reason: {episodes[0].error} "
+            "Fix the environment, then start the same command again: it goes on from the last checkpoint."
+        )
+    return before + 1
+
+
+def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
+    """Warn of what begins to go wrong with learning at this step."""
+    before = models.health.reasons
+    models.health = models.health.observe(step_health(metrics))
+    for name, reason in models.health.reasons.items():
+        if name not in before:
+            log.warning("step %d: %s: %s", step, name, reason)
+
+
+def step_health(metrics: Metrics) -> StepHealth:
+    """What a step's metrics say about the health of the run, over all environments together."""
+
+    def pooled(prefix: str, name: str) -> float | None:
+        tags = {
+            key.split("/")[1]
+            for key in metrics
+            if key.startswith(f"{prefix}/") and key.endswith("/episodes")
+        }
+        counts = {
+            tag: metrics[f"{prefix}/{tag}/episodes"]
+            for tag in tags
+            if f"{prefix}/{tag}/{name}" in metrics
+        }
+        total = sum(counts.values())
+        return (
+            sum(metrics[f"{prefix}/{tag}/{name}"] * count for tag, count in counts.items()) / total
+            if total
+            else None
+        )
+
+    played = sum(
+        value
+        for key, value in metrics.items()
+        if key.startswith("train/") and key.endswith("/episodes")
+    )
+    spoilt = sum(
+        value
+        for key, value in metrics.items()
+        if key.startswith("train/") and key.endswith("/errors")
+    )
+    return StepHealth(
+        kept=int(metrics.get("rollout/kept_count", 0)),
+        spread=metrics.get("rollout/in_group_std", 0.0),
+        success=pooled("train", "success") or 0.0,
+        episodes=int(played),
+        faults=spoilt / max(1.0, played + spoilt),
+        repetition=pooled("train", "repetition") or 0.0,
+        validation=pooled("val-env", "success"),
+        format=pooled("train", "wm/format_rate"),
+        observations=pooled("train", "wm/obs_exact"),
+        predictions=pooled("train", "wm/pred_exact"),
+    )

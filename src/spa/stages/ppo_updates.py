@@ -1,0 +1,59 @@
+"""How a batch is cut: mini-batches to learn from, micro-batches that fit the memory."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from spa.config.schema import ActorConfig, Config, CriticConfig
+from spa.seeds import torch_stream
+from spa.training.update import MicroBatching, mini_batch, plan_mini_batches
+from spa.types import Metrics, MiniBatch, PPOBatch
+
+
+def prefixed(name: str, metrics: Metrics) -> Metrics:
+    """The metrics of a part, with its name before theirs."""
+    return {f"{name}/{key}": value for key, value in metrics.items()}
+
+
+def mini_batches(
+    cfg: Config, part: ActorConfig | CriticConfig, batch: PPOBatch, step: int
+) -> Iterator[MiniBatch]:
+    """The mini-batches of a step: of its episodes and, for the policy, of what is replayed with
+    them."""
+    rows = plan_mini_batches(
+        int(batch.played.sum()),
+        size=part.ppo_mini_batch_size,
+        count=cfg.actor_rollout_ref.actor.ppo_num_mini_batches,
+        epochs=part.ppo_epochs,
+        shuffle=part.shuffle,
+        generator=torch_stream(cfg.seed.train, "minibatch", step),  # the same cut for both
+    )
+    longest = max(cfg.max_turn(tag) for tag in cfg.es_manager.train.env_configs.tags)
+    horizon = cfg.actor_rollout_ref.rollout.response_length * longest
+    for picked in with_replayed(rows, batch) if isinstance(part, ActorConfig) else rows:
+        yield mini_batch(batch, picked, part.loss_agg_mode, horizon=horizon)
+
+
+def with_replayed(mini_batches: Sequence[torch.Tensor], batch: PPOBatch) -> list[torch.Tensor]:
+    """The mini-batches with equally many of the batch's replayed rows in each, in their order."""
+    pieces = (~batch.played).nonzero()[:, 0].tensor_split(len(mini_batches))
+    return [torch.cat(pair) for pair in zip(mini_batches, pieces, strict=True)]
+
+
+def training_cut(part: ActorConfig | CriticConfig) -> MicroBatching:
+    """How a mini-batch is cut to train on it."""
+    return micro_batching(part, part.ppo_micro_batch_size_per_gpu)
+
+
+def scoring(cfg: Config) -> MicroBatching:
+    """How a batch is cut to score it with the policy."""
+    return micro_batching(
+        cfg.actor_rollout_ref.actor, cfg.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu
+    )
+
+
+def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:
+    """By rows, or by tokens with `use_dynamic_bsz`."""
+    if cfg.use_dynamic_bsz:
+        return MicroBatching(max_tokens=cfg.ppo_max_token_len_per_gpu)
+    return MicroBatching(rows=rows)

@@ -1,0 +1,72 @@
+"""Stage 2's training sequences: which files of world-model examples, and what is read of them."""
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+from spa.config.schema import Config
+from spa.errors import DataError
+from spa.prompts.template import ChatTemplate
+from spa.stages.published import data_files, original_folders
+from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
+from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sequences import TrainingSequence, row_sequences
+
+log = logging.getLogger(__name__)
+
+
+def load_data(
+    cfg: Config, template: ChatTemplate, data: Path | None
+) -> tuple[list[TrainingSequence], list[TrainingSequence]]:
+    """Training and validation sequences: from the configured files, else from `data` or the run's
+    own data folder."""
+    sets = []
+    for split in ("train", "val"):
+        files = row_files(cfg, data, split)
+        rows = [row for file in files for row in read_parquet(file)]
+        sequences, dropped = row_sequences(
+            rows,
+            template,
+            max_length=cfg.sft.data.max_length,
+            merge_turns=cfg.sft.data.merge_turns,
+            loss_on=cfg.sft.data.loss_on,
+            truncate=cfg.sft.data.truncation == "left",
+        )
+        if dropped and cfg.sft.data.truncation == "error":
+            raise DataError(
+                f"{files[0]}: {dropped} rows are longer than sft.data.max_length = {cfg.sft.data.max_length} tokens. "
+                "Raise it, or set sft.data.truncation=left to leave out their oldest turns."
+            )
+        if not sequences and split == "train":
+            raise DataError(
+                f"{files[0]}: no training row fits into sft.data.max_length = {cfg.sft.data.max_length} tokens "
+                f"(there are {len(rows)} rows)"
+            )
+        sets.append(sequences)
+    if not sets[1]:
+        log.warning(
+            "there is no validation row: val/loss is left out. Accuracy on held-out puzzles (val/wm) does not need any."
+        )
+    return sets[0], sets[1]
+
+
+def row_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
+    """The configured files, else that of `data` or of the run's own data folder."""
+    configured = cfg.sft.data.val_files or cfg.data.val_files
+    name = VAL_FILE
+    if split == "train":
+        configured = cfg.sft.data.train_files or cfg.data.train_files
+        name = TRAIN_FILE
+    names = (
+        [configured]
+        if isinstance(configured, str)
+        else configured or [str(find_data(cfg, data) / name)]
+    )
+    return [file for one in names for file in data_files(one, split)]
+
+
+def find_data(cfg: Config, data: Path | None) -> Path:
+    """The folder of the data set: `data` or the run's own; if that has none, the original's."""
+    folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
+    older = [] if (folder / TRAIN_FILE).is_file() else original_folders(cfg, "sftdata", "")
+    return next((path for path in older if (path / TRAIN_FILE).is_file()), folder)
