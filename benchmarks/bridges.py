@@ -19,10 +19,9 @@ import sys
 import time
 
 from spa.envs.base import TextEnv
-from spa.envs.bridges import list_tasks
 from spa.envs.cards import measure
 from spa.envs.checker import check, episode
-from spa.envs.registry import make_env
+from spa.envs.registry import list_tasks, make_env
 from spa.errors import ConfigError, EnvFault
 
 

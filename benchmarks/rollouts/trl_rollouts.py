@@ -17,8 +17,8 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from spa.export.chat import make_chat, token_episode
 from spa.prompts.template import ChatTemplate
+from spa_integrations.export.chat import make_chat, token_episode
 
 TAG, REPLY_TOKENS = "FrozenLake", 48
 

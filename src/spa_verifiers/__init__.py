@@ -1,5 +1,5 @@
-"""The name by which verifiers finds our games: `vf-eval spa-verifiers`. See spa.export.verifiers."""
+"""The name by which verifiers finds our games: `vf-eval spa-verifiers`. See spa_integrations.export.verifiers."""
 
-from spa.export.verifiers import ChatHarness, SpaEnv, SpaTaskset
+from spa_integrations.export.verifiers import ChatHarness, SpaEnv, SpaTaskset
 
 __all__ = ["ChatHarness", "SpaEnv", "SpaTaskset"]

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import spa.envs.bridges
+import spa_integrations.games
 from spa.cli import execute
 from spa.config.load import load_config
-from spa.envs.bridges import BRIDGES
-from spa.envs.bridges.randomness import OwnRandomness
-from spa.envs.bridges.text import clean, content
-from spa.envs.registry import make_env
+from spa.envs.registry import libraries, library_named, make_env
 from spa.errors import ConfigError
 from spa.prompts.parse import contains_marker
+from spa_integrations.games.randomness import OwnRandomness
+from spa_integrations.games.text import clean, content
 
+BRIDGES = {name: library_named(name) for name in libraries()}
 NEEDING = sorted(name for name, row in BRIDGES.items() if row.extra)
 
 
@@ -31,7 +31,7 @@ def test_a_bridge_without_a_task_says_how_to_list_them():
 
 
 def test_every_bridge_is_one_file_under_160_lines():
-    folder = Path(spa.envs.bridges.__file__).parent
+    folder = Path(spa_integrations.games.__file__).parent
     files = {row.path.partition(":")[0].rpartition(".")[2] for row in BRIDGES.values()}
     assert {
         name for name in files if len((folder / f"{name}.py").read_text().splitlines()) >= 160
@@ -43,7 +43,7 @@ def test_importing_the_table_imports_no_library():
         not {row.package for row in BRIDGES.values() if row.extra} & set(sys.modules)
         or "pytest" in sys.modules
     )
-    source = Path(spa.envs.bridges.__file__).read_text()
+    source = Path(spa_integrations.games.__file__).read_text()
     assert not any(f"import {row.package}" in source for row in BRIDGES.values())
 
 

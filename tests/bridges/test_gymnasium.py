@@ -2,9 +2,9 @@ import gymnasium
 import pytest
 from gymnasium import spaces
 
-from spa.envs.bridges.shown import uncoloured
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa_integrations.games.shown import uncoloured
 from tests.bridges.conformance import failures
 
 pytestmark = pytest.mark.filterwarnings("ignore")

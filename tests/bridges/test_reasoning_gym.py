@@ -1,8 +1,8 @@
 import pytest
 
-from spa.envs.bridges.answers import evaluates, is_harmless
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa_integrations.games.answers import evaluates, is_harmless
 from tests.bridges.conformance import failures
 
 real = pytest.mark.skipif(

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from spa.cli import main
-from spa.envs.bridges import BRIDGES
+from spa.envs.registry import libraries, library_named
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"spa run small\.yaml custom_envs\.Game\.env_type=((\w+):\S+)", PAGE)
-INSTALLED = [task for task, bridge in NAMED if importlib.util.find_spec(BRIDGES[bridge].package)]
+INSTALLED = [
+    task for task, bridge in NAMED if importlib.util.find_spec(library_named(bridge).package)
+]
 
 
 def test_the_page_names_a_task_of_every_library():
-    assert {bridge for _, bridge in NAMED} == set(BRIDGES)
+    assert {bridge for _, bridge in NAMED} == set(libraries())
 
 
 @pytest.mark.parametrize("task", INSTALLED)

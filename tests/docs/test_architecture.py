@@ -17,10 +17,10 @@ READS_ENVIRONMENT = {"spa.engines.api", "spa.cli", "spa.api"}
 NUMPY_RANDOM = {"Generator", "PCG64", "SeedSequence", "BitGenerator"}
 TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
 FORBIDDEN_IMPORTS = {"random", "pickle", "shelve", "marshal", "dill", "cloudpickle"}
-HOLDS_GLOBAL_RANDOMNESS = "spa.envs.bridges.randomness"
+HOLDS_GLOBAL_RANDOMNESS = "spa_integrations.games.randomness"
 """Gives other people's games their own global generators, and puts everybody else's back."""
 FORBIDDEN_CALLS = {"print", "eval", "exec", "breakpoint"}
-SIBLINGS = ("spa_bench",)
+SIBLINGS = ("spa_bench", "spa_integrations")
 """Packages beside the core, which they import."""
 
 

@@ -22,7 +22,11 @@ NAMES = {"PIL": "pillow", "hydra": "hydra-core", "yaml": "pyyaml"}
 """Imported name -> distribution, where they differ."""
 COME_ALONG = {"pandas", "uvicorn"}
 """Imported lazily beside the optional package that depends on it."""
-GUESTS = {"spa/export/openenv.py", "spa/export/verifiers.py", "spa_verifiers/__init__.py"}
+GUESTS = {
+    "spa_integrations/export/openenv.py",
+    "spa_integrations/export/verifiers.py",
+    "spa_verifiers/__init__.py",
+}
 """Modules that are only imported where the stack is installed that they are written for."""
 HOMES = sorted(file.parent for file in (ROOT / "src").glob("*/__init__.py"))
 """The folders of the packages of this distribution."""

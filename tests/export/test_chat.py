@@ -9,12 +9,12 @@ from spa.config.load import load_config
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
-from spa.export.chat import make_chat, token_episode
 from spa.models.load import load_tokenizer
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 from spa.rollout import collect
 from spa.types import SamplingParams, Stop
+from spa_integrations.export.chat import make_chat, token_episode
 
 
 def played(chat, replies, seed=0, noise_seed=3):

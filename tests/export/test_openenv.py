@@ -18,7 +18,7 @@ if importlib.util.find_spec("openenv") is None:
 import uvicorn
 from openenv import GenericEnvClient
 
-from spa.export.openenv import application
+from spa_integrations.export.openenv import application
 
 
 @contextmanager

@@ -12,16 +12,16 @@ from types import SimpleNamespace
 import pytest
 
 from spa.errors import EnvFault
-from spa.export.chat import make_chat
 from spa_bench.diagnose.command import game_of
 from spa_bench.diagnose.findings import diagnose
 from spa_bench.diagnose.rollouts import read_rollouts
+from spa_integrations.export.chat import make_chat
 from tests.engines.api_server import Server
 
 if importlib.util.find_spec("verifiers") is None:
     pytest.skip("make test-bridges", allow_module_level=True)
 
-from spa.export import verifiers
+from spa_integrations.export import verifiers
 
 
 def vf_eval(tmp_path, server, *options):

@@ -31,22 +31,23 @@ def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
 def list_environments(options: argparse.Namespace) -> int:
     """Print the table of tags, the libraries, or the games of one. Raises ConfigError."""
     from spa.config.load import load_config
-    from spa.envs.bridges import BRIDGES, list_tasks
     from spa.envs.options import nearest
+    from spa.envs.registry import libraries, library_named, list_tasks
     from spa.install import install_hint
 
     if options.libraries:
-        width = max(map(len, BRIDGES))
-        for name, row in BRIDGES.items():
+        width = max(map(len, libraries()), default=0)
+        for name in libraries():
+            row = library_named(name)
             needs = f", with {install_hint(row.extra)}" if row.extra else ""
-            write_out(f"{name:<{width}}  {row.says}{needs}\n")
+            write_out(f"{name:<{width}}  {row.summary}{needs}\n")
         return 0
     library = options.library
     if library is None:
         _table(load_config(options.config))
         return 0
-    if library not in BRIDGES:
-        raise ConfigError(f"there is no library {library!r}; {nearest(library, BRIDGES)}")
+    if library not in libraries():
+        raise ConfigError(f"there is no library {library!r}; {nearest(library, libraries())}")
     write_out("".join(f"{library}:{task}\n" for task in list_tasks(library)))
     return 0
 

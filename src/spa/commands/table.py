@@ -131,11 +131,6 @@ _OURS: dict[str, Command] = {
         target="spa.commands.check_env:check",
         example="spa env check my_game:MyGame",
     ),
-    "env serve": Command(
-        summary="let OpenEnv clients play an environment",
-        target="spa.commands.serve:serve",
-        example="spa env serve FrozenLake --port 8000",
-    ),
     "env shop": Command(
         summary="browse the WebShop environment in a browser",
         target="spa.commands.shop:shop",
@@ -156,11 +151,6 @@ _OURS: dict[str, Command] = {
         target="spa.commands.share:push",
         example="spa model push runs/demo/ppo/global_step_20 me/my-agent --dry-run",
         resumes=True,
-    ),
-    "model import-gguf": Command(
-        summary="turn a GGUF file into a model folder",
-        target="spa.commands.import_gguf:import_gguf",
-        example="spa model import-gguf smollm2",
     ),
     "model pretrain-tiny": Command(
         summary="pretrain the bundled model from scratch",

@@ -4,16 +4,27 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from spa.envs.base import TextEnv
-from spa.envs.bridges import BRIDGES
 from spa.envs.limits import EnvFault
 from spa.envs.options import nearest
 from spa.errors import ConfigError, SpaError
 from spa.own import find_modules_beside_user
 from spa.plugins import load_plugin, plugins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """Another library's games, which an installed package registers: `library:task`."""
+
+    path: str  # module:Class of the TextEnv; its first argument is the task
+    package: str  # what is imported
+    extra: str | None  # the extra of this package that installs it; None if it always is there
+    summary: str  # one line for people
+
 
 ENVS: dict[str, str] = {
     "bandit": "spa.envs.bandit:Bandit",
@@ -33,8 +44,24 @@ def env_types() -> list[str]:
     return list(dict.fromkeys((*ENVS, *plugins("envs"))))
 
 
+def libraries() -> list[str]:
+    """The names of other libraries whose games there are."""
+    return list(plugins("libraries"))
+
+
+def library_named(name: str) -> Library:
+    """What is known of one of `libraries`; the library itself is not imported."""
+    return load_plugin("libraries", name)
+
+
+def list_tasks(library: str) -> tuple[str, ...]:
+    """The tasks of a library by name, sorted. Raises ConfigError if it is not installed."""
+    module, _, name = library_named(library).path.partition(":")
+    return tuple(sorted(getattr(importlib.import_module(module), name).tasks()))
+
+
 def env_class(env_type: str) -> type[TextEnv]:
-    """The class of an environment type: a name of `env_types`, a bridge's `library:task`, or a path
+    """The class of an environment type: a name of `env_types`, a library's `library:task`, or a path
     `my_pkg.env:MyEnv`.
 
     Raises ConfigError if there is no such type, module or class, or if it is no TextEnv.
@@ -45,12 +72,12 @@ def env_class(env_type: str) -> type[TextEnv]:
         )
     if env_type not in ENVS and env_type in plugins("envs"):
         return load_plugin("envs", env_type)
-    bridge, _, task = env_type.partition(":")
-    if bridge in BRIDGES and not task:
+    library, _, task = env_type.partition(":")
+    if library in libraries() and not task:
         raise ConfigError(
-            f"env_type {env_type!r} names no task; `spa env list {bridge}` lists them"
+            f"env_type {env_type!r} names no task; `spa env list {library}` lists them"
         )
-    shipped = BRIDGES[bridge].path if bridge in BRIDGES else ENVS.get(env_type)
+    shipped = library_named(library).path if library in libraries() else ENVS.get(env_type)
     module_name, _, class_name = (shipped or env_type).partition(":")
     if shipped is None:
         find_modules_beside_user()
@@ -83,11 +110,11 @@ def _told(error: Exception) -> str:
 
 
 def _other_libraries(name: str) -> str:
-    close = difflib.get_close_matches(name, BRIDGES, n=1)
+    close = difflib.get_close_matches(name, libraries(), n=1)
     hint = (
         f"did you mean '{close[0]}:TASK'?"
         if close
-        else f"of other libraries there are {', '.join(BRIDGES)}"
+        else f"of other libraries there are {', '.join(libraries())}"
     )
     return f". {hint[0].upper()}{hint[1:]} (`spa env list --libraries`); a class of your own is 'module:Class'"
 
@@ -114,8 +141,8 @@ def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> Text
     """
     found = env_class(env_type)
     options = {str(name): value for name, value in (env_config or {}).items()}
-    bridge, _, task = env_type.partition(":")
-    if bridge in BRIDGES:
+    library, _, task = env_type.partition(":")
+    if library in libraries():
         # its own options only the library knows
         return _made(env_type, found, {"task": task, **options})
     parameters = inspect.signature(found).parameters.values()

@@ -8,8 +8,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from string import Template
 
-from spa.envs.bridges import BRIDGES
 from spa.envs.cards import cards
+from spa.envs.registry import libraries
 from spa.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[1] / "config"
@@ -145,7 +145,7 @@ def write_env(name: str, folder: Path) -> list[Path]:
 
 def _taken(name: str, cls: str) -> str:
     """What a name stands for already; "" if nothing."""
-    if name in BRIDGES:
+    if name in libraries():
         return f"env_type {name}:… means games of that library (`spa env list --libraries`)"
     if name in sys.stdlib_module_names:
         return "Python has a module of that name"

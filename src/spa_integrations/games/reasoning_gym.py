@@ -7,14 +7,14 @@ answer, a score.
 from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.bridges import load_package
-from spa.envs.bridges.answers import evaluates, is_harmless
-from spa.envs.bridges.randomness import OwnRandomness
-from spa.envs.bridges.text import ANSWER_LIMIT, clean, content, require_task
 from spa.envs.options import require_int, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 from spa.seeds import stream_seed
+from spa_integrations.games import load_package
+from spa_integrations.games.answers import evaluates, is_harmless
+from spa_integrations.games.randomness import OwnRandomness
+from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_task
 
 
 class ReasoningGym(TextEnv):

@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from spa.envs.bridges.text import clean
+from spa_integrations.games.text import clean
 
 NAMES = {
     "Blackjack": ("Stick", "Hit"),

@@ -10,13 +10,13 @@ import copy
 from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.bridges import load_package
-from spa.envs.bridges.rooms import fact_lines, in_sight, made
-from spa.envs.bridges.text import ANSWER_LIMIT, clean, require_task
 from spa.envs.options import nearest, require_choice, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 from spa.seeds import stream_seed
+from spa_integrations.games import load_package
+from spa_integrations.games.rooms import fact_lines, in_sight, made
+from spa_integrations.games.text import ANSWER_LIMIT, clean, require_task
 
 DEFAULTS = {"level": 1, "rewards": "dense", "goal": "detailed"}
 IDLE = ("examine ", "inventory", "look")

@@ -8,12 +8,12 @@ changes nothing.
 from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.bridges import load_package
-from spa.envs.bridges.match import TRIES, Match, kind_name
-from spa.envs.bridges.text import ANSWER_LIMIT, clean, content, require_task
 from spa.envs.options import require_choice, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
+from spa_integrations.games import load_package
+from spa_integrations.games.match import TRIES, Match, kind_name
+from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_task
 
 
 class TextArena(TextEnv):

@@ -22,7 +22,7 @@ def import_gguf_arguments(parser: argparse.ArgumentParser) -> None:
 def import_gguf(options: argparse.Namespace) -> int:
     """Write weights, tokenizer, chat template and licence, and print how to use them. Raises
     SpaError."""
-    from spa.models.smollm2 import NAME, get_smollm2
+    from spa_integrations.gguf.smollm2 import NAME, get_smollm2
 
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():
         made = get_smollm2()
@@ -32,7 +32,7 @@ def import_gguf(options: argparse.Namespace) -> int:
     elif options.folder is None:
         raise ConfigError(f"name the folder too: spa model import-gguf {options.file} FOLDER")
     else:
-        from spa.models import gguf
+        from spa_integrations.gguf import gguf
 
         made = gguf.import_gguf(Path(options.file), options.folder)
     lines = [

@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.bridges import load_package
-from spa.envs.bridges.randomness import OwnRandomness
-from spa.envs.bridges.text import ANSWER_LIMIT, clean, content, require_task, similar
 from spa.envs.options import reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 from spa.seeds import stream_seed
+from spa_integrations.games import load_package
+from spa_integrations.games.randomness import OwnRandomness
+from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_task, similar
 
 TRIES = 20  # moves that are drawn before random play gives up finding one that is understood
 MISREAD = -0.1  # what GEM pays for an action that it cannot read; that ends the game, too

@@ -9,14 +9,14 @@ import gymnasium
 from gymnasium import spaces
 
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.bridges.randomness import OwnRandomness
-from spa.envs.bridges.shown import NAMES, is_small, rules, uncoloured
-from spa.envs.bridges.text import clean, content, require_task
 from spa.envs.labels import action_index, label_space
 from spa.envs.options import require_choice, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 from spa.seeds import stream, stream_seed
+from spa_integrations.games.randomness import OwnRandomness
+from spa_integrations.games.shown import NAMES, is_small, rules, uncoloured
+from spa_integrations.games.text import clean, content, require_task
 
 
 class GymnasiumGame(TextEnv):

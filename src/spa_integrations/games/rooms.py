@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spa.envs.bridges import load_package
-from spa.envs.bridges.randomness import OwnRandomness
+from spa_integrations.games import load_package
+from spa_integrations.games.randomness import OwnRandomness
 
 SIDES = ("north", "south", "east", "west")
 

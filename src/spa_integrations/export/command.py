@@ -24,7 +24,7 @@ def serve(options: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        from spa.export.openenv import application
+        from spa_integrations.export.openenv import application
     except ImportError as error:
         raise ConfigError(
             f"spa env serve needs OpenEnv: {install_hint('openenv')} ({error})"

@@ -14,9 +14,9 @@ import verifiers.v1 as vf
 from openai import AsyncOpenAI
 
 from spa.errors import EnvFault
-from spa.export.chat import GameChat, make_chat
 from spa.seeds import stream_seed
 from spa.types import Stop
+from spa_integrations.export.chat import GameChat, make_chat
 
 
 class SpaConfig(vf.TasksetConfig):

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from spa.envs.bridges.randomness import OwnRandomness
-from spa.envs.bridges.text import content, similar
 from spa.seeds import stream, stream_seed
+from spa_integrations.games.randomness import OwnRandomness
+from spa_integrations.games.text import content, similar
 
 TRIES = 20
 """Moves that are drawn before a random player gives up finding a valid one."""

@@ -10,14 +10,14 @@ import pkgutil
 from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.bridges import load_package
-from spa.envs.bridges.randomness import OwnRandomness
-from spa.envs.bridges.text import require_task
 from spa.envs.labels import action_index, label_space
 from spa.envs.options import reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 from spa.seeds import stream_seed
+from spa_integrations.games import load_package
+from spa_integrations.games.randomness import OwnRandomness
+from spa_integrations.games.text import require_task
 
 MARKS = "XO."
 LABELS = {

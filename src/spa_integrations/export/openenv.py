@@ -14,7 +14,7 @@ from pydantic import Field
 from spa.config.load import load_config
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import checked_step
-from spa.export.chat import make_game
+from spa_integrations.export.chat import make_game
 
 SESSIONS = 64
 """Games that may be played at the same time, each by a connection of its own."""

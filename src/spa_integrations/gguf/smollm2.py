@@ -12,8 +12,8 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.utils import logging as hub_logging
 
 from spa.errors import ModelError
-from spa.models.gguf import Imported, import_gguf, sha256
 from spa.models.load import kept_model
+from spa_integrations.gguf.gguf import Imported, import_gguf, sha256
 
 NAME = "smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -1,0 +1,43 @@
+"""Games of other libraries as they are, by the name `library:task`.
+
+An integration is one file here, one record in `spa_integrations.libraries`, and its entry point in
+pyproject.toml. The library is imported when a task of it is first made.
+"""
+
+import importlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from spa.envs.registry import Library
+from spa.errors import ConfigError
+from spa.install import install_hint
+from spa.plugins import load_plugin
+from spa_integrations.games.randomness import OwnRandomness
+
+
+def load_package(bridge: str, module: str | None = None) -> Any:
+    """The library behind a bridge, or one of its modules; raises ConfigError that names the extra
+    to install."""
+    row: Library = load_plugin("libraries", bridge)
+    try:
+        # some draw, or set up everybody's logging, while they are imported
+        with OwnRandomness(0), _own_logging():
+            return importlib.import_module(module or row.package)
+    except ImportError as error:
+        extra = install_hint(row.extra) if row.extra else f"pip install {row.package}"
+        raise ConfigError(
+            f"env_type {bridge + ':…'!r} needs the package {row.package}: {extra} ({type(error).__name__}: {error})"
+        ) from error
+
+
+@contextmanager
+def _own_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    try:
+        yield
+    finally:
+        root.setLevel(before[0])
+        root.handlers[:] = before[1]

@@ -1,0 +1,1 @@
+"""GGUF files as model folders, and SmolLM2, which comes as one."""

@@ -1,0 +1,40 @@
+"""The records of the libraries whose games there are, which pyproject.toml registers. Imports no library."""
+
+from spa.envs.registry import Library
+
+gem = Library(
+    path="spa_integrations.games.gem:Gem",
+    package="gem",
+    extra="gem",
+    summary="language games with boards",
+)
+gymnasium = Library(
+    path="spa_integrations.games.gymnasium:GymnasiumGame",
+    package="gymnasium",
+    extra=None,
+    summary="Gymnasium environments of text or few values",
+)
+pettingzoo = Library(
+    path="spa_integrations.games.pettingzoo:PettingZooGame",
+    package="pettingzoo",
+    extra="pettingzoo",
+    summary="board games of two players",
+)
+reasoning_gym = Library(
+    path="spa_integrations.games.reasoning_gym:ReasoningGym",
+    package="reasoning_gym",
+    extra="reasoning-gym",
+    summary="questions with a scorer",
+)
+textarena = Library(
+    path="spa_integrations.games.textarena:TextArena",
+    package="textarena",
+    extra="textarena",
+    summary="games of one or two players",
+)
+textworld = Library(
+    path="spa_integrations.games.textworld:TextWorldGame",
+    package="textworld",
+    extra="textworld",
+    summary="text adventures with facts",
+)
