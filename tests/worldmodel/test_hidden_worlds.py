@@ -5,6 +5,7 @@ import json
 import pytest
 from helpers.play import groups, play
 
+from spa.config.load import load_config
 from spa.envs.base import StateText
 from spa.envs.checker import check
 from spa.envs.frozen_lake import FrozenLake
@@ -12,6 +13,7 @@ from spa.envs.registry import make_env
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, world_model_reply
+from spa.stages import selfplay
 from spa.types import Episode, Prompt
 from spa.worldmodel.accuracy import world_model_metrics
 from spa.worldmodel.branches import branch_rows
@@ -91,6 +93,34 @@ def test_beliefs_are_corrected_to_the_hidden_truth_and_the_prompt_shows_what_is_
             and row.state not in row.prompt[-1]["content"]
         )
     assert len(rows) > len(episode.turns)
+
+
+def test_self_play_warns_of_states_that_no_message_shows(tmp_path):
+    shares = []
+    for env in ("test_hidden_worlds:Fog", "frozen_lake"):
+        size = "{}" if "Fog" in env else "{size: 4, is_slippery: false}"
+        cfg = load_config(
+            "tiny",
+            [
+                f"+custom_envs.Hidden={{env_type: '{env}', max_actions_per_traj: 10, env_config: {size}}}",
+                "es_manager.train.env_configs={tags: [Hidden], n_groups: null}",
+                "es_manager.val.env_configs={tags: [Hidden], n_groups: null}",
+                "es_manager.train.env_groups=6",
+                "es_manager.train.group_size=1",
+                "es_manager.val.env_groups=2",
+                "generate.policy=random",
+                "generate.num_batches=1",
+                "generate.val_fraction=0.4",
+                "trainer.logger=[]",
+                f"trainer.run_dir={tmp_path}",
+            ],
+            stages=("selfplay",),
+        )
+        folder = selfplay.main(cfg, directory=tmp_path / str(len(shares)))
+        shares.append(json.loads((folder / "summary.json").read_text()).get("hidden_share", 0.0))
+        warned = (folder / "log.txt").read_text().count("in no message")
+        assert warned == (env != "frozen_lake")
+    assert 0.2 < shares[0] < 1 and shares[1] == 0
 
 
 def test_episodes_keep_it_and_those_without_have_no_new_fields():

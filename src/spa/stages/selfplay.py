@@ -48,6 +48,7 @@ from spa.worldmodel.rows import (
     by_reason,
     coverage_sample,
     episode_rows,
+    hidden_share,
     is_branch,
     shuffle_next_states,
     split_by_puzzle,
@@ -56,6 +57,8 @@ from spa.worldmodel.rows import (
 from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
+
+MUCH_HIDDEN = 0.05  # of the words of observations, above which self-play warns
 
 
 def main(
@@ -397,6 +400,14 @@ def write_dataset(
         summary["episodes_in"] = where
     if imagined := imagination(cfg.generate.imagine, (played_in / IMAGINED).glob("*.jsonl")):
         summary["imagination"] = imagined
+    if hidden := hidden_share(rows) if cfg.generate.reply_format == "world_model" else 0.0:
+        summary["hidden_share"] = round(hidden, 4)
+    if hidden > MUCH_HIDDEN:
+        log.warning(
+            "%.0f %% of the words of the observations are in no message: SFT trains the model to guess them. Return "
+            "less from world_state_text (`spa env check` lists this, too)",
+            100 * hidden,
+        )
     if branched := [row for row in rows if is_branch(row)]:
         summary["rows_branched"] = len(branched)
     if elsewhere := actions_elsewhere(cfg, rows, episodes):

@@ -1,6 +1,7 @@
 """Episodes become rows of world-model data: relabel, shuffle for the control, split by puzzle.
 Files: `parquet.py`."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ __all__ = [
     "corrected_messages",
     "coverage_sample",
     "episode_rows",
+    "hidden_share",
     "is_branch",
     "make_row",
     "read_parquet",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 EPISODE_ERROR = "episode_error"
+_WORD = re.compile(r"\w+")
 
 
 def by_reason(counts: Mapping[str, int]) -> str:
@@ -135,6 +138,22 @@ def make_row(
             "score": episode.score,
         },
     )
+
+
+def hidden_share(rows: Sequence[WorldModelRow]) -> float:
+    """Share of the words of the observations that no system or user message of the prompt holds, in
+    0 to 1. Rows whose prompts show pictures do not count."""
+    words = 0
+    hidden = 0
+    for row in rows:
+        if row.images:
+            continue
+        texts = [message["content"] for message in row.prompt if message["role"] != "assistant"]
+        shown = {word for text in texts for word in _WORD.findall(text)}
+        target = _WORD.findall(row.state)
+        words += len(target)
+        hidden += sum(word not in shown for word in target)
+    return hidden / words if words else 0.0
 
 
 def split_by_puzzle(
