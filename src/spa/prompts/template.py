@@ -48,6 +48,7 @@ class ChatTemplate:
         own = read_template(tokenizer)
         self.tokenizer = copy.copy(tokenizer)
         self._tokens = TextTokens(tokenizer)
+        self._token_texts: dict[int, str] = {}
         self._stops = frozenset(int(i) for i in stop_ids)
         self._image_text = "" if images is None else self._find_image_text(own)
         writes_image = (
@@ -176,6 +177,12 @@ class ChatTemplate:
         elif ids and ids[-1] in self.stop_ids:
             ids = ids[:-1]
         return self._tokens.decode_after(ids)
+
+    def token_text(self, token: int) -> str:
+        """The text of one id behind other text, as `decode_reply` has it."""
+        if token not in self._token_texts:
+            self._token_texts[token] = self.decode_reply([token])
+        return self._token_texts[token]
 
     def _find_image_text(self, template: str) -> str:
         """What the template writes for a picture between two texts; empty if it does not know

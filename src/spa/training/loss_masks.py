@@ -1,6 +1,5 @@
 """Which tokens of an episode carry the policy loss, when it is not simply those that were sampled."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +8,7 @@ from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
 from spa.training.batch import LossMask
 from spa.types import Episode
+from spa.worldmodel.token_spans import token_bounds, tokens_touching
 
 
 def loss_masks(
@@ -75,7 +75,8 @@ def shown_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
         where = np.flatnonzero(~sampled & (turn_index == number))
         start = template.decode_reply(ids[where]).rfind(turn.state) if turn.state else -1
         if start >= 0:
-            mask[where[_span(template, ids[where], start, start + len(turn.state))]] = True
+            span = (start, start + len(turn.state))
+            mask[where] = tokens_touching(ids[where], [span], template)
     return mask
 
 
@@ -87,12 +88,15 @@ def believed_states(episode: Episode, template: ChatTemplate, *, right: bool = F
     for number, turn in enumerate(episode.turns):
         where = np.flatnonzero(sampled & (turn_index == number))
         forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
+        spans = []
         for tag, truth in (("observation", turn.target), ("prediction", turn.next_target)):
             span = find_block(turn.reply_text, tag)
             if span is None or span[0] >= span[1] or span[0] < forced:
                 continue
             if not right or turn.reply_text[slice(*span)].strip() == truth.strip():
-                mask[where[_span(template, ids[where], span[0] - forced, span[1] - forced)]] = True
+                spans.append((span[0] - forced, span[1] - forced))
+        if spans:
+            mask[where] = tokens_touching(ids[where], spans, template)
     return mask
 
 
@@ -102,18 +106,13 @@ def _tokens(episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return episode.token_ids, episode.sampled, episode.turn_index
 
 
-def _span(template: ChatTemplate, ids: np.ndarray, start: int, end: int) -> slice:
-    """The tokens of `ids` that hold a character from `start` up to `end` of their text."""
-    return slice(token_at(template, ids, start), token_at(template, ids, end - 1) + 1)
-
-
 def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
-    """Index of the token of sampled `ids` that holds the character at this place of their text."""
+    """Index of the first token of sampled `ids` that holds the character at this place of their
+    text."""
     if character <= 0:
         return 0
-    return bisect_left(
-        range(len(ids)), True, key=lambda i: len(template.decode_reply(ids[: i + 1])) > character
-    )
+    ends = [end for _, end in token_bounds(ids, template)]
+    return next((place for place, end in enumerate(ends) if end > character), len(ids))
 
 
 def after_system(episode: Episode, template: ChatTemplate) -> np.ndarray:
