@@ -31,3 +31,8 @@ estimators = Command(
     example="spa bench estimators --group-size 4",
     group="Bench",
 )
+pretrain_tiny = Command(
+    summary="pretrain the bundled model from scratch",
+    target="spa_bench.tiny_model.command:pretrain_tiny",
+    example="spa model pretrain-tiny runs/pretrained-tiny --steps 100",
+)

@@ -14,11 +14,11 @@ from spa.evaluation.likelihood import (
     score_sequences,
 )
 from spa.models.forward import token_logprobs
-from spa.models.tiny_tokenizer import build_tokenizer
 from spa.prompts.render import world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.prompts.text_tokens import encode_with_ends
-from spa.stages.pretrain_tiny import new_model
+from spa_bench.tiny_model.pretrain import new_model
+from spa_bench.tiny_model.tokenizer import build_tokenizer
 
 
 @pytest.fixture(scope="module")

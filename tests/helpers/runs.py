@@ -8,7 +8,6 @@ from transformers import Qwen2Config
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.pool import group_specs
-from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
@@ -16,6 +15,7 @@ from spa.stages import setup, sft
 from spa.training.optim import make_optimizer
 from spa.training.update import MicroBatching, Trainable
 from spa.worldmodel.sequences import TrainingSequence
+from spa_bench.tiny_model.tokenizer import build_tokenizer, fixed_phrases
 
 from .families import random_model
 

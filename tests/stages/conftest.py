@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from spa.envs.registry import make_env
-from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
 from spa.prompts.render import Prompter
-from spa.stages.pretrain_tiny import REPLY_PIECES, WORDS, new_model, save
+from spa_bench.tiny_model.pretrain import REPLY_PIECES, WORDS, new_model, save
+from spa_bench.tiny_model.tokenizer import build_tokenizer, fixed_phrases
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from helpers.runs import small_config
 from spa.config.load import load_config
 from spa.errors import TrainingError
 from spa.models.load import BUILTIN, BUILTIN_GAMES
-from spa.models.pretrain_documents import GAMES
 from spa.stages import gate, pipeline
+from spa_bench.tiny_model.documents import GAMES
 
 GOOD = {
     "step": 40,

@@ -1,4 +1,4 @@
-"""`spa run`, and `spa model pretrain-tiny`."""
+"""`spa run`."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,6 @@ from spa.commands.arguments import (
     CONFIG_HELP,
     add_settings,
     names,
-    positive_number,
     say,
     settings,
     whole_number,
@@ -145,30 +144,3 @@ def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:
     lost = sum(failed for failed, _ in counts)
     note = f"; {lost} of {sum(played for _, played in counts)} episodes failed, trajectories/ has the reasons"
     return say([f"done: {result}{note if lost else ''}"])
-
-
-def pretrain_tiny_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa model pretrain-tiny`."""
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        default="runs/pretrained-tiny",
-        metavar="FOLDER",
-        help="output folder (default: runs/pretrained-tiny)",
-    )
-    parser.add_argument(
-        "--seed", type=whole_number, default=0, metavar="N", help="seed of weights and documents"
-    )
-    parser.add_argument(
-        "--steps", type=positive_number, metavar="N", help="default: those of the bundled model"
-    )
-
-
-def pretrain_tiny(options: argparse.Namespace) -> int:
-    """Pretrain the bundled model and print where it is."""
-    from spa.stages.pretrain_tiny import STEPS
-    from spa.stages.pretrain_tiny import pretrain_tiny as recipe
-
-    return say(
-        [f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}"]
-    )

@@ -152,11 +152,6 @@ _OURS: dict[str, Command] = {
         example="spa model push runs/demo/ppo/global_step_20 me/my-agent --dry-run",
         resumes=True,
     ),
-    "model pretrain-tiny": Command(
-        summary="pretrain the bundled model from scratch",
-        target="spa.commands.recipe:pretrain_tiny",
-        example="spa model pretrain-tiny runs/pretrained-tiny --steps 100",
-    ),
     "data filter": Command(
         summary="keep the examples of world-model data that have all tags",
         target="spa.commands.filter:filter_data",

@@ -2,7 +2,7 @@
 parameters.
 
 It learns the two reply formats, to quote a state and to act by random habits (see
-`spa.models.pretrain_documents`), and nothing of any environment's dynamics. Seeded; the same seed
+`spa_bench.tiny_model.documents`), and nothing of any environment's dynamics. Seeded; the same seed
 on the same processor type gives the same weights.
 """
 
@@ -17,13 +17,13 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from spa.models import attention
 from spa.models.forward import micro_batches, token_logprobs
 from spa.models.heap import release_memory
-from spa.models.pretrain_documents import Documents, prompt_texts
-from spa.models.tiny_tokenizer import build_tokenizer, fixed_phrases
 from spa.prompts.template import ChatTemplate
 from spa.run.progress import ProgressLine
 from spa.seeds import stream, stream_seed
 from spa.training.optim import make_optimizer, warmup_cosine
 from spa.types import Message
+from spa_bench.tiny_model.documents import Documents, prompt_texts
+from spa_bench.tiny_model.tokenizer import build_tokenizer, fixed_phrases
 
 PREFILL = "<think>"
 SCHEDULE = 3000  # steps that the learning rate's cosine is laid out for

@@ -1,0 +1,1 @@
+"""The pretraining of the bundled model."""

@@ -1,0 +1,33 @@
+"""`spa model pretrain-tiny`."""
+
+import argparse
+from pathlib import Path
+
+from spa.commands.arguments import positive_number, say, whole_number
+
+
+def pretrain_tiny_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `spa model pretrain-tiny`."""
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        default="runs/pretrained-tiny",
+        metavar="FOLDER",
+        help="output folder (default: runs/pretrained-tiny)",
+    )
+    parser.add_argument(
+        "--seed", type=whole_number, default=0, metavar="N", help="seed of weights and documents"
+    )
+    parser.add_argument(
+        "--steps", type=positive_number, metavar="N", help="default: those of the bundled model"
+    )
+
+
+def pretrain_tiny(options: argparse.Namespace) -> int:
+    """Pretrain the bundled model and print where it is."""
+    from spa_bench.tiny_model.pretrain import STEPS
+    from spa_bench.tiny_model.pretrain import pretrain_tiny as recipe
+
+    return say(
+        [f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}"]
+    )
