@@ -6,8 +6,9 @@ it is, it ends up as rows of cells; text that is no board ends up as words.
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from spa.run.console import printable
 from spa.worldmodel.accuracy import is_exact
@@ -79,52 +80,41 @@ def read_board(text: str, size: Size | None = None) -> Board:
 def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
     """The board that `text` describes, with the cells and words that differ from those of `truth`
     marked."""
-    drawing, sentence = _split(text)
-    rows = _drawn(drawing) or _placed(sentence, size)
-    words = _words(sentence)
+    rows, words = _parts(text, size)
     if truth is None:
-        return Board(
-            tuple(tuple(Cell(cell) for cell in row) for row in rows), tuple(map(Cell, words))
-        )
-    true_drawing, true_sentence = _split(truth)
-    true_rows = _drawn(true_drawing) or _placed(true_sentence, size)
-    true_words = _words(true_sentence)
+        return Board(_mark_cells(rows, []), tuple(map(Cell, words)))
+    true_rows, true_words = _parts(truth, size)
     return Board(
         _mark_cells(rows, true_rows), _mark_words(words, true_words), same=is_exact(text, truth)
     )
 
 
-def _split(text: str) -> tuple[list[str], str]:
-    """The lines of the drawing, and the sentence after it. A drawing is two or more lines of
+def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
+    """Rows of cells, drawn or placed, and the words of the sentence."""
+    drawing, sentence = _split(text)
+    words = sentence.split()
+    return drawing or _placed(sentence, size), (
+        words if len(words) <= _MAX_WORDS else [*words[:_MAX_WORDS], "…"]
+    )
+
+
+def _split(text: str) -> tuple[list[list[str]], str]:
+    """The cells of the drawing, and the sentence after it. A drawing is two or more lines of
     equally many cells."""
     lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
     end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
-    drawing = [line.rstrip() for line in lines[:end] if line.strip()]
-    widths = {len(_cells(line)) for line in drawing}
+    drawing = [line.strip() for line in lines[:end] if line.strip()]
+    cells = [line.split() if "\t" in line or " " in line else list(line) for line in drawing]
+    widths = {len(row) for row in cells}
+    long_words = sum(len(word) > 3 for line in drawing for word in line.split() if word.isalpha())
     if (
         not 2 <= len(drawing) <= _MAX_SIDE
         or len(widths) > 2
         or max(widths) > _MAX_SIDE
-        or _prose(drawing)
+        or long_words > len(drawing)
     ):
         return [], "\n".join(lines)
-    return drawing, "\n".join(lines[end:])
-
-
-def _prose(lines: Sequence[str]) -> bool:
-    return sum(len(word) > 3 for line in lines for word in line.split() if word.isalpha()) > len(
-        lines
-    )
-
-
-def _cells(line: str) -> list[str]:
-    if "\t" in line.strip() or " " in line.strip():
-        return line.split()
-    return list(line.strip())
-
-
-def _drawn(drawing: Sequence[str]) -> list[list[str]]:
-    return [_cells(line) for line in drawing]
+    return cells, "\n".join(lines[end:])
 
 
 def _placed(sentence: str, size: Size | None) -> list[list[str]]:
@@ -144,34 +134,21 @@ def _placed(sentence: str, size: Size | None) -> list[list[str]]:
     return rows
 
 
-def _words(text: str) -> list[str]:
-    words = text.split()
-    return words if len(words) <= _MAX_WORDS else [*words[:_MAX_WORDS], "…"]
-
-
 def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Cell, ...], ...]:
     """Rows of cells, marked where they differ from the cell in the same place; missing cells are
     added, marked."""
     if not rows or not truth:
-        return tuple(tuple(Cell(cell) for cell in row) for row in rows)
-    height = max(len(rows), len(truth))
-    marked = []
-    for index in range(height):
-        row = rows[index] if index < len(rows) else []
-        true_row = truth[index] if index < len(truth) else []
-        width = max(len(row), len(true_row))
-        pairs = zip(
-            row + [" "] * (width - len(row)),
-            true_row + [" "] * (width - len(true_row)),
-            strict=True,
-        )
-        marked.append(tuple(Cell(cell, cell != true) for cell, true in pairs))
-    return tuple(marked)
+        return tuple(tuple(map(Cell, row)) for row in rows)
+    return tuple(
+        tuple(Cell(cell, cell != true) for cell, true in zip_longest(*pair, fillvalue=" "))
+        for pair in zip_longest(rows, truth, fillvalue=[])
+    )
 
 
 def _mark_words(words: list[str], truth: list[str]) -> tuple[Cell, ...]:
     matcher = difflib.SequenceMatcher(None, truth, words, autojunk=False)
-    cells: list[Cell] = []
-    for kind, _, _, start, end in matcher.get_opcodes():
-        cells.extend(Cell(word, kind != "equal") for word in words[start:end])
-    return tuple(cells)
+    return tuple(
+        Cell(word, kind != "equal")
+        for kind, _, _, start, end in matcher.get_opcodes()
+        for word in words[start:end]
+    )

@@ -9,7 +9,7 @@ from spa.report.charts import Bars, Chart, number
 from spa.report.curves import HEALTH, PASS_1, PREDICTION, WORLD, RunArm, Wanted, chart, time_bars
 from spa.report.gallery import Picture, choose
 from spa.report.progress import in_progress, shown_step
-from spa.report.reading import Run, StageFolder, flatten, made_with, told_apart
+from spa.report.reading import Run, flatten, made_with, told_apart
 from spa.report.results import Row
 from spa.run.console import printable
 
@@ -109,10 +109,12 @@ def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
     )
     models = dict.fromkeys(str(flat["model_path"]) for flat in flats if flat.get("model_path"))
     puzzles = max((sum(map(len, found.values())) for found in wins.values()), default=0)
-    parts = [f"Environment {', '.join(tags)}"] if tags else []
-    parts += [f"base model {', '.join(models)}"] if models else []
-    parts += [f"{puzzles:,} held-out puzzles per method"] if puzzles else []
-    text = ", ".join(parts)
+    parts = (
+        f"Environment {', '.join(tags)}" if tags else "",
+        f"base model {', '.join(models)}" if models else "",
+        f"{puzzles:,} held-out puzzles per method" if puzzles else "",
+    )
+    text = ", ".join(filter(None, parts))
     return printable(text[:1].upper() + text[1:])
 
 
@@ -133,10 +135,14 @@ def _failures(methods: list[RunArm], outcomes: Any) -> tuple[Bars | None, tuple[
         (label, tuple(behaviour.endings[ending] / behaviour.episodes for ending in known))
         for label, behaviour in counted
     )
-    help_text = "Episodes of the last validation, by how they ended."
-    names = tuple(facts.ENDINGS[ending] for ending in known)
-    sentences = tuple(facts.what_went_wrong(label, behaviour) for label, behaviour in counted)
-    return Bars("How episodes ended", help_text, names, rows, percent=True), sentences
+    bars = Bars(
+        "How episodes ended",
+        "Episodes of the last validation, by how they ended.",
+        tuple(facts.ENDINGS[ending] for ending in known),
+        rows,
+        percent=True,
+    )
+    return bars, tuple(facts.what_went_wrong(label, behaviour) for label, behaviour in counted)
 
 
 PLACES = {
@@ -182,14 +188,9 @@ def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[s
                 ("methods.", "difference.", "episodes.", "seeds", "descriptions.")
             ):
                 rows.append((printable(prefix + key), _short(value)))
-        steps = [f"{_place(stage)} to step {max(stage.metrics, default=0)}" for stage in run.stages]
+        steps = [f"{stage.label} to step {max(stage.metrics, default=0)}" for stage in run.stages]
         rows.append((printable(f"{prefix}stages"), printable("; ".join(steps))))
     return tuple(rows)
-
-
-def _place(stage: StageFolder) -> str:
-    seed = "" if stage.seed is None else f"seed {stage.seed}, "
-    return f"{seed}{stage.arm + ' ' if stage.arm else ''}{stage.name}"
 
 
 def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:

@@ -141,8 +141,12 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
     k = k or max(found, default=0)
     if k < 2:
         return None
-    help_text = f"Share of held-out puzzles solved at least once in {k} tries: what is within the policy's reach."
-    return Wanted(f"Pass@{k}", help_text, rf"val-env/.+/pass@{k}", percent=True)
+    return Wanted(
+        f"Pass@{k}",
+        f"Share of held-out puzzles solved at least once in {k} tries: what is within the policy's reach.",
+        rf"val-env/.+/pass@{k}",
+        percent=True,
+    )
 
 
 def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
@@ -251,29 +255,28 @@ def ends(
 def time_bars(methods: Sequence[RunArm]) -> Bars | None:
     """Seconds by phase and method, summed over seeds."""
     table = {method.label: _seconds(method) for method in methods}
-    totals: dict[str, float] = defaultdict(float)
-    for row in table.values():
-        for phase, seconds in row.items():
-            totals[phase] += seconds
-    if not totals:
+    phases = dict.fromkeys(phase for row in table.values() for phase in row)
+    largest = sorted(phases, key=lambda phase: -sum(row[phase] for row in table.values()))
+    if not largest:
         return None
-    largest = sorted(totals, key=lambda phase: -totals[phase])
-    shown = largest[:6]
-    rest = largest[6:]
-    categories = (*shown, "other") if rest else tuple(shown)
-    rows = []
-    for label, row in table.items():
-        values = [row.get(phase, 0.0) for phase in shown]
-        if rest:
-            values.append(sum(row.get(phase, 0.0) for phase in rest))
-        if sum(values) > 0:
-            rows.append((label, tuple(values)))
-    help_text = "Seconds by stage and phase, summed over seeds. Only timed phases are counted."
-    return Bars("Where the time went", help_text, categories, tuple(rows), unit=" s")
+    groups = {phase: [phase] for phase in largest[:6]}
+    groups |= {"other": largest[6:]} if largest[6:] else {}
+    rows = tuple(
+        (label, tuple(sum(row[phase] for phase in group) for group in groups.values()))
+        for label, row in table.items()
+        if sum(row.values()) > 0
+    )
+    return Bars(
+        "Where the time went",
+        "Seconds by stage and phase, summed over seeds. Only timed phases are counted.",
+        tuple(groups),
+        rows,
+        unit=" s",
+    )
 
 
-def _seconds(method: RunArm) -> dict[str, float]:
-    totals: dict[str, float] = defaultdict(float)
+def _seconds(method: RunArm) -> defaultdict[str, float]:
+    totals = defaultdict[str, float](float)
     for stage in method.stages:
         for row in stage.timings.values():
             for name, seconds in row.items():

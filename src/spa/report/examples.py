@@ -15,19 +15,12 @@ LIMIT = 10
 
 def example_files(run: Run) -> list[tuple[str, Path, StageFolder]]:
     """The data files of a run with a name for each, training data first."""
-    found = []
-    for name in ("wm_train.parquet", "wm_val.parquet"):
-        for stage in run.stages:
-            if (path := stage.path / name).is_file():
-                seed = "" if stage.seed is None else f"seed {stage.seed} "
-                found.append(
-                    (
-                        printable(f"{stage.arm} {seed}{stage.name}, {name[3:-8]}".strip()),
-                        path,
-                        stage,
-                    )
-                )
-    return found
+    return [
+        (printable(f"{stage.label}, {name[3:-8]}"), path, stage)
+        for name in ("wm_train.parquet", "wm_val.parquet")
+        for stage in run.stages
+        if (path := stage.path / name).is_file()
+    ]
 
 
 def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from spa.evaluation.statistics import Interval, paired_by_puzzle, rate_interval
 from spa.report.reading import StageFolder, heads, last_validation
-from spa.report.replay import observation_wrong, prediction_wrong
+from spa.report.replay import prediction_wrong
 
 ENDINGS = {
     "success": "reached the goal",
@@ -50,8 +50,6 @@ class Behaviour:
     actions: int = 0
     refused: int = 0
     idle: int = 0
-    observed: int = 0
-    observed_wrong: int = 0
     predicted: int = 0
     predicted_wrong: int = 0
 
@@ -85,10 +83,7 @@ class Behaviour:
                 )
             if not asked:
                 continue
-            observation = observation_wrong(turn)
             prediction = prediction_wrong(turn)
-            self.observed += observation is not None
-            self.observed_wrong += bool(observation)
             self.predicted += prediction is not None
             self.predicted_wrong += bool(prediction)
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,7 +23,6 @@ class Picture:
     title: str
     why: str
     method: str
-    color: int
     link: str
     """What the viewer's address has after its `#` to show this episode."""
     replay: dict[str, Any]
@@ -35,8 +33,7 @@ class _Found:
     """An episode and where it lies."""
 
     head: Head
-    path: Path
-    start: int
+    place: Place
     link: str
 
 
@@ -52,22 +49,18 @@ def choose(
     by_label = {method.label: method for method in methods}
     leading = [by_label[label] for label in order[:2]]
     found = {method.label: _episodes(method, steps[method.label]) for method in leading}
-    shown: set[tuple[Path, int]] = set()
+    shown: set[Place] = set()
 
     def picture(
         method: RunArm, title: str, why: str, candidates: Sequence[_Found]
     ) -> Iterator[Picture]:
         for episode in candidates:
-            whole = (
-                None
-                if (episode.path, episode.start) in shown
-                else read_episode(Place(episode.path, episode.start))
-            )
+            whole = None if episode.place in shown else read_episode(episode.place)
             if whole is not None:
-                shown.add((episode.path, episode.start))
+                shown.add(episode.place)
                 # the gallery shows text; tokens would only make the page large
                 whole.pop("token_ids", None)
-                yield Picture(title, why, method.label, method.color, episode.link, replay(whole))
+                yield Picture(title, why, method.label, episode.link, replay(whole))
                 return
 
     if len(leading) == 2:
@@ -123,7 +116,9 @@ def _episodes(method: RunArm, step: int | None, limit: int = 2000) -> list[_Foun
             continue
         for start, head in heads(file.path):
             if head.get("turns"):
-                found.append(_Found(head, file.path, start, _link(method, stage, file, head)))
+                found.append(
+                    _Found(head, Place(file.path, start), _link(method, stage, file, head))
+                )
             if len(found) >= limit:
                 break
     return sorted(found, key=lambda episode: len(episode.head["turns"]))

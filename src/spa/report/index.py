@@ -183,21 +183,22 @@ class EpisodeIndex:
         known = {
             row[0]: row[1:] for row in self._db.execute("SELECT path, size, changed, id FROM files")
         }
-        work = []
-        present = set()
-        for stage in run.stages:
-            for file in _files(stage):
-                name = str(file.path.relative_to(self.root))
-                present.add(name)
-                status = file.path.stat()
-                if known.get(name, ())[:2] != (status.st_size, status.st_mtime_ns):
-                    work.append((stage, file.split, file.step, file.path, name, status))
+        present = {
+            str(file.path.relative_to(self.root)): (stage, file, file.path.stat())
+            for stage in run.stages
+            for file in _files(stage)
+        }
+        work = [
+            (name, *found)
+            for name, found in present.items()
+            if known.get(name, ())[:2] != (found[2].st_size, found[2].st_mtime_ns)
+        ]
         # what is shown first
-        work.sort(key=lambda item: (item[1] != "val", arm_rank(item[0].arm), -item[2]))
-        gone = set(known) - present
+        work.sort(key=lambda item: (item[2].split != "val", arm_rank(item[1].arm), -item[2].step))
+        gone = known.keys() - present
         for name in gone:
             self._forget(name)
-        for done, (stage, split, step, path, name, status) in enumerate(work):
+        for done, (name, stage, file, status) in enumerate(work):
             self.progress = (done, len(work))
             try:
                 with self._db:
@@ -210,16 +211,16 @@ class EpisodeIndex:
                         "SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'"
                     ).fetchone()
                     # no number is used twice: words of an episode that is gone find nothing then
-                    where = (int(number or 0), stage, split, step)
+                    where = (int(number or 0), stage, file.split, file.step)
                     texts = []
                     rows = []
-                    for place, (start, head) in enumerate(heads(path), (last[0] or 0) + 1):
+                    for place, (start, head) in enumerate(heads(file.path), (last[0] or 0) + 1):
                         rows.append((place, *_row(head, start, *where)))
                         texts.append((place, _text(head)))
                     self._db.executemany(_INSERT, rows)
                     self._db.executemany("INSERT INTO words (rowid, text) VALUES (?,?)", texts)
             except OSError as error:  # the next update tries again
-                log.debug("%s is unreadable and left out: %s", path, error)
+                log.debug("%s is unreadable and left out: %s", file.path, error)
         self.progress = (len(work), len(work))
         return bool(work or gone)
 
@@ -240,16 +241,10 @@ def _files(stage: StageFolder) -> list[TrajectoryFile]:
 
 
 def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
-    clauses = []
-    values = []
-    for column in CHOICES:
-        if filters.get(column):
-            clauses.append(f"{column} = ?")
-            values.append(filters[column])
-    for column in FLAGS:
-        if filters.get(column) in ("0", "1"):
-            clauses.append(f"{column} = ?")
-            values.append(int(filters[column]))
+    equal: dict[str, Any] = {column: filters[column] for column in CHOICES if filters.get(column)}
+    equal |= {name: int(filters[name]) for name in FLAGS if filters.get(name) in ("0", "1")}
+    clauses = [f"{column} = ?" for column in equal]
+    values = [*equal.values()]
     if filters.get("q"):
         found = "SELECT rowid FROM words WHERE words MATCH ?"
         clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({found}))")

@@ -15,6 +15,7 @@ from spa.report.reading import NoRunError, Run, StageFolder, flatten, open_run, 
 from spa.report.results import common_steps, list_methods
 from spa.run.console import printable
 from spa.run.lock import LOCK, held
+from spa.run.progress import clock
 
 _FRESH_SECONDS = 15 * 60
 Steps = dict[str, int | None]
@@ -149,12 +150,9 @@ def _result(run: Run, methods: Sequence[RunArm], steps: Steps) -> str:
 
 def _seeds(run: Run) -> str:
     summary: dict[str, Any] = run.summary or {}
-    seeds = {str(entry.get("seed")) for entry in summary.get("seeds", ())} or {
-        str(stage.seed) for stage in run.stages if stage.seed is not None
-    }
-    if not seeds and summary.get("seed") is not None:
-        seeds = {str(summary["seed"])}
-    return ", ".join(sorted(seeds)) or "–"
+    seeds = {entry.get("seed") for entry in summary.get("seeds", ())}
+    seeds = seeds or {stage.seed for stage in run.stages} - {None} or {summary.get("seed")} - {None}
+    return ", ".join(sorted(map(str, seeds))) or "–"
 
 
 def _duration(run: Run) -> str:
@@ -165,8 +163,4 @@ def _duration(run: Run) -> str:
     # without sessions that were killed
     recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
     total = max([recorded, *map(_seconds, arms.values())])
-    if not total:
-        return "–"
-    minutes, seconds = divmod(round(total), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}"
+    return clock(total) if total else "–"

@@ -79,7 +79,7 @@ def _progress(stage: StageFolder) -> Progress:
     result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
     finished = stage.name == "eval" or (
-        stage.name == "ppo" and (stage.done if total is None else step >= total)
+        stage.name == "ppo" and (stage.result is not None if total is None else step >= total)
     )
     return Progress(stage.arm, stage.name, step, total, finished)
 

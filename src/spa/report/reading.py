@@ -89,9 +89,10 @@ class StageFolder:
         return merged
 
     @property
-    def done(self) -> bool:
-        """Whether the stage is recorded as finished."""
-        return self.result is not None
+    def label(self) -> str:
+        """Method, seed and stage in words."""
+        seed = "" if self.seed is None else f"seed {self.seed} "
+        return f"{self.arm} {seed}{self.name}".strip()
 
     @cached_property
     def result(self) -> str | None:
@@ -111,11 +112,12 @@ class StageFolder:
 
     def trajectory_files(self) -> list[TrajectoryFile]:
         """The files of episodes, by step."""
-        found = []
-        for part, before in self.parts:
-            for path in (part / "trajectories").glob("*.jsonl"):
-                if (match := _FILE.match(path.name)) and path.is_file():
-                    found.append(TrajectoryFile(path, match[1], int(match[2]) + before))
+        found = [
+            TrajectoryFile(path, match[1], int(match[2]) + before)
+            for part, before in self.parts
+            for path in (part / "trajectories").glob("*.jsonl")
+            if (match := _FILE.match(path.name)) and path.is_file()
+        ]
         return sorted(found, key=lambda file: (file.step, file.split))
 
 
@@ -254,16 +256,11 @@ def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
 def _stage(path: Path, root: Path) -> StageFolder:
     # a stage may be a link to where it lies
     *parents, name = path.absolute().relative_to(root.absolute()).parts
-    seed = None
-    arm = []
     if parents and _ROUND.fullmatch(parents[-1]):
         name = f"{parents.pop()} {name}"
-    for part in parents:
-        if match := _SEED.fullmatch(part):
-            seed = int(match[1])
-        else:
-            arm.append(part)
-    return StageFolder(path, name, "/".join(arm), seed)
+    seeds = [int(match[1]) for part in parents if (match := _SEED.fullmatch(part))]
+    arm = "/".join(part for part in parents if not _SEED.fullmatch(part))
+    return StageFolder(path, name, arm, seeds[-1] if seeds else None)
 
 
 def _by_step(path: Path, before: int) -> dict[int, dict[str, float]]:
@@ -282,11 +279,8 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested sections as dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[name] = value
+        nested = isinstance(value, dict) and value
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return flat
 
 

@@ -173,25 +173,20 @@ def _turn(
 def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
     """The actions of the reply, and what became of each: executed, without effect, refused, or
     never reached."""
-    asked = turn["reply"].get("actions") or []
     executed = turn.get("executed") or []
     infos = turn.get("infos") or []
     done = []
     position = 0
-    for action in asked:
-        if position < len(executed) and _same_action(action, executed[position]):
+    for action in turn["reply"].get("actions") or []:
+        here = executed[position].strip().casefold() if position < len(executed) else None
+        if action.strip().casefold() == here:
             info = infos[position] if position < len(infos) else {}
             done.append({"text": shown(executed[position], 200), "fate": _fate(info)})
             position += 1
         else:
             done.append({"text": shown(action, 200), "fate": "not executed"})
     rest = executed[position:]
-    done += [{"text": shown(action, 200), "fate": _fate({})} for action in rest]
-    return done
-
-
-def _same_action(asked: str, executed: str) -> bool:
-    return asked.strip().casefold() == executed.strip().casefold()
+    return done + [{"text": shown(action, 200), "fate": _fate({})} for action in rest]
 
 
 def _fate(info: dict[str, Any]) -> str:
@@ -211,11 +206,9 @@ def _tokens(
     if not ids:
         return {}
     numbers = {
-        "logprob": episode.get("logprobs"),
-        **{key.rstrip("s"): row for key, row in scores.items()},
-    }
-    numbers = {
-        key: row for key, row in numbers.items() if isinstance(row, list) and len(row) == len(ids)
+        key.rstrip("s"): row
+        for key, row in {"logprobs": episode.get("logprobs"), **scores}.items()
+        if isinstance(row, list) and len(row) == len(ids)
     }
     sampled = episode.get("sampled") or [False] * len(ids)
     turn_index = episode.get("turn_index") or [-1] * len(ids)

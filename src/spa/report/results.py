@@ -194,11 +194,8 @@ def _row(
 
 def _recorded_lead(summary: dict[str, Any], name: str) -> Interval | None:
     entry = summary.get("difference", {}).get(name)
-    if not entry:
-        return None
-    return Interval(
-        mean=entry["mean"], low=entry["low"], high=entry["high"], n=int(entry.get("n", 0))
-    )
+    ends = {key: entry[key] for key in ("mean", "low", "high")} if entry else {}
+    return Interval(**ends, n=int(entry.get("n", 0))) if entry else None
 
 
 def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
@@ -307,17 +304,17 @@ def _every_seed(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         summary = run.summary or {}
         for arm in summary.get("methods", {}):
-            pairs = []
-            for entry in summary.get("seeds", ()):
-                after = [
+            rates = [
+                [
                     entry.get("methods", {}).get(name, {}).get("after", {}).get("pass@1")
                     for name in ("spa", arm)
                 ]
-                if None not in after:
-                    pairs.append(after[0] > after[1])
-            if pairs and arm != "spa":
+                for entry in summary.get("seeds", ())
+            ]
+            ahead = [after[0] > after[1] for after in rates if None not in after]
+            if ahead and arm != "spa":
                 notes.append(
-                    f"SPA came out ahead of {arm_name(arm)} in {sum(pairs)} of {len(pairs)} training seeds."
+                    f"SPA came out ahead of {arm_name(arm)} in {sum(ahead)} of {len(ahead)} training seeds."
                 )
     return notes
 
@@ -362,10 +359,10 @@ def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
     ]
     if not longer:
         return []
-    names = " and ".join(longer)
     step = max(step for step in steps.values() if step is not None)
     return [
-        f"Methods are compared at PPO step {step}, the last one that all of them reached; {names} went on after it."
+        f"Methods are compared at PPO step {step}, the last one that all of them reached; "
+        f"{' and '.join(longer)} went on after it."
     ]
 
 
@@ -394,14 +391,19 @@ def how_far(runs: Sequence[Run]) -> str:
 
 def seed_table(runs: Sequence[Run]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
     """Name of each seed -> (method, Pass@1 after PPO)."""
-    table = []
-    for run in runs:
-        for entry in (run.summary or {}).get("seeds", ()):
-            values = tuple(
+    return tuple(
+        (
+            printable(
+                f"{run.name}, seed {entry.get('seed')}".removeprefix(
+                    "" if len(runs) > 1 else f"{run.name}, "
+                )
+            ),
+            tuple(
                 (arm_name(arm), float(result["after"]["pass@1"]))
                 for arm, result in entry.get("methods", {}).items()
                 if "pass@1" in result.get("after", {})
-            )
-            prefix = f"{run.name}, " if len(runs) > 1 else ""
-            table.append((printable(f"{prefix}seed {entry.get('seed')}"), values))
-    return tuple(table)
+            ),
+        )
+        for run in runs
+        for entry in (run.summary or {}).get("seeds", ())
+    )

@@ -354,13 +354,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 @cache
 def _pages() -> dict[str, tuple[bytes, str]]:
-    page = template("viewer.html")
-    page = page.replace(
-        "<!--STYLE-->", "".join(f'<link rel="stylesheet" href="/{name}">' for name in STYLES)
-    )
-    page = page.replace(
-        "<!--SCRIPT-->", "".join(f'<script src="/{name}"></script>' for name in SCRIPTS)
-    )
+    styles = "".join(f'<link rel="stylesheet" href="/{name}">' for name in STYLES)
+    scripts = "".join(f'<script src="/{name}"></script>' for name in SCRIPTS)
+    page = template("viewer.html").replace("<!--STYLE-->", styles).replace("<!--SCRIPT-->", scripts)
     return {
         "/": (page.encode(), "text/html; charset=utf-8"),
         **{f"/{name}": (template(name).encode(), "text/css; charset=utf-8") for name in STYLES},
@@ -378,9 +374,10 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     """
     viewer.index.update()
     total = viewer.index.page({}, limit=1)["total"]
-    replays = {row["id"]: (row, viewer.episode(row["id"])) for row in viewer.index.spread(limit)}
     replays = {
-        number: (row, found) for number, (row, found) in replays.items() if found is not None
+        row["id"]: (row, found)
+        for row in viewer.index.spread(limit)
+        if (found := viewer.episode(row["id"])) is not None
     }
     rows = [row for row, _ in replays.values()]
     note = f"This page holds {len(rows)} of {total:,} episodes" if len(rows) < total else ""

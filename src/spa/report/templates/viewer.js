@@ -375,10 +375,9 @@ let frame = null;
 function frames() {
   return state.episode.turns.flatMap((turn, index) => {
     const done = turn.actions.filter((action) => action.fate !== "not executed");
-    const seen = turn.steps && turn.steps.length === done.length ? turn.steps : null;
     return [{ turn: index, action: null, view: turn.state, count: done.length },
       ...done.map((action, place) => ({ turn: index, action, place, count: done.length,
-        view: place + 1 === done.length ? turn.next_state : seen ? seen[place] : null }))];
+        view: place + 1 === done.length ? turn.next_state : null }))];
   });
 }
 function stopPlaying() {
