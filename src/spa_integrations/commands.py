@@ -12,3 +12,25 @@ import_gguf = Command(
     target="spa_integrations.gguf.command:import_gguf",
     example="spa model import-gguf smollm2",
 )
+model_pull = Command(
+    summary="download a model from the Hugging Face Hub",
+    target="spa_integrations.hub.command:pull",
+    example="spa model pull me/my-agent",
+)
+model_push = Command(
+    summary="upload a checkpoint to the Hugging Face Hub",
+    target="spa_integrations.hub.command:push",
+    example="spa model push runs/demo/ppo/global_step_20 me/my-agent --dry-run",
+    resumes=True,
+)
+data_pull = Command(
+    summary="download a data set from the Hugging Face Hub",
+    target="spa_integrations.hub.command:pull",
+    example="spa data pull me/my-data",
+)
+data_push = Command(
+    summary="upload a data set to the Hugging Face Hub",
+    target="spa_integrations.hub.command:push",
+    example="spa data push runs/demo/data me/my-data --dry-run",
+    resumes=True,
+)

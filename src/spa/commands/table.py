@@ -141,32 +141,10 @@ _OURS: dict[str, Command] = {
         target="spa.commands.envs:measure",
         example="spa env measure FrozenLake",
     ),
-    "model pull": Command(
-        summary="download a model from the Hugging Face Hub",
-        target="spa.commands.share:pull",
-        example="spa model pull me/my-agent",
-    ),
-    "model push": Command(
-        summary="upload a checkpoint to the Hugging Face Hub",
-        target="spa.commands.share:push",
-        example="spa model push runs/demo/ppo/global_step_20 me/my-agent --dry-run",
-        resumes=True,
-    ),
     "data filter": Command(
         summary="keep the examples of world-model data that have all tags",
         target="spa.commands.filter:filter_data",
         example="spa data filter --in-train wm_train.parquet --in-val wm_val.parquet --out-dir filtered",
-    ),
-    "data pull": Command(
-        summary="download a data set from the Hugging Face Hub",
-        target="spa.commands.share:pull",
-        example="spa data pull me/my-data",
-    ),
-    "data push": Command(
-        summary="upload a data set to the Hugging Face Hub",
-        target="spa.commands.share:push",
-        example="spa data push runs/demo/data me/my-data --dry-run",
-        resumes=True,
     ),
     "config list": Command(
         summary="list the shipped configurations, or the methods",

@@ -26,7 +26,7 @@ def push_arguments(parser: argparse.ArgumentParser) -> None:
 
 def push(options: argparse.Namespace) -> int:
     """Upload a folder with a card. Raises SpaError."""
-    from spa.stages import share
+    from spa_integrations.hub import share
 
     upload = share.pack(options.folder, options.name, critic=options.critic)
     lines = [
@@ -53,7 +53,7 @@ def pull_arguments(parser: argparse.ArgumentParser) -> None:
 
 def pull(options: argparse.Namespace) -> int:
     """Download a model or a data set. Raises SpaError."""
-    from spa.stages import share
+    from spa_integrations.hub import share
 
     folder = options.folder or Path(options.name.rpartition("/")[2])
     kind = share.pull(options.name, folder)

@@ -16,9 +16,9 @@ from spa.models.lora import add_adapters
 from spa.run.checkpoint import save_checkpoint
 from spa.run.fingerprint import Fingerprint
 from spa.run.manifest import Manifest
-from spa.stages import share
 from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.rows import read_parquet, write_parquet
+from spa_integrations.hub import share
 
 CONFIG = """model_path: Qwen/Qwen2.5-1.5B-Instruct
 state_text: coords

@@ -1,0 +1,1 @@
+"""Data sets and checkpoints on the Hugging Face Hub."""
