@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from spa.prompts.template import ChatTemplate
+from spa.prompts.token_spans import token_bounds, tokens_touching
 from spa.training.loss_masks import token_at
-from spa.worldmodel.token_spans import token_bounds, tokens_touching
 
 BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
 TEXTS = st.text(alphabet="aé√─🙂 (1,2)\n", min_size=1, max_size=30)

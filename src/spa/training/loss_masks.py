@@ -6,9 +6,9 @@ import numpy as np
 
 from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
+from spa.prompts.token_spans import token_bounds, tokens_touching
 from spa.training.batch import LossMask
 from spa.types import Episode
-from spa.worldmodel.token_spans import token_bounds, tokens_touching
 
 
 def loss_masks(

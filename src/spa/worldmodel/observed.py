@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from spa.prompts.render import shown_state
 from spa.prompts.template import ChatTemplate
+from spa.prompts.token_spans import tokens_touching
 from spa.types import IMAGE
-from spa.worldmodel.token_spans import tokens_touching
 
 
 def observed_tokens(message: str, ids: Sequence[int], template: ChatTemplate) -> list[bool]:

@@ -14,10 +14,10 @@ import numpy as np
 
 from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
+from spa.prompts.token_spans import tokens_touching
 from spa.seeds import stream
 from spa.types import IMAGE, LossOn, WorldModelRow
 from spa.worldmodel.observed import observed_tokens
-from spa.worldmodel.token_spans import tokens_touching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
