@@ -13,6 +13,9 @@ unset PYTHONPATH
 bin/python -c 'import pathlib, spa; home = pathlib.Path(spa.__file__).parent; assert "site-packages" in str(home) and (home / "py.typed").is_file(), home'
 bin/spa --help
 bin/spa env list
+bin/spa env list --libraries | grep -q textarena  # registered by spa_integrations
+bin/spa bench estimators --group-size 2           # registered by spa_bench
+bin/spa bench paper all --scale tiny --dry-run    # reads a file of spa_bench
 bin/spa run tiny --method vanilla trainer.run_dir=run trainer.total_training_steps=1 trainer.val_before_train=false
 test -s run/vanilla/ppo/metrics.jsonl
 echo "the wheel works: $(ls dist)"
