@@ -47,6 +47,7 @@ DONE = (
     "results.md",
     "resume.md",
     "scaling.md",
+    "seeing.md",
     "templates.md",
 )
 LIMIT = 35

@@ -149,6 +149,7 @@ PLACES = {
     "trainer.run_dir",
     "trainer.default_local_dir",
     "trainer.experiment_name",
+    "sft.trainer.default_local_dir",
     "generate.output_dir",
 }
 """Keys that say where a method's files lie: they differ by necessity and explain nothing."""
